@@ -1,1 +1,18 @@
-//! placeholder
+//! The logic of Windlass, pure: no async, sockets, files, clocks or tensors.
+//!
+//! Everything here is a value or a state machine that takes events and time as arguments and returns what to do.
+//! `windlass-wire` moves bytes, `windlass-server` and `windlass-worker` do what is decided here.
+
+pub mod block;
+pub mod cluster;
+pub mod consistency;
+pub mod ledger;
+pub mod lifecycle;
+pub mod membership;
+pub mod optimizer;
+pub mod parameter;
+pub mod plan;
+pub mod rows;
+pub mod run;
+pub mod schedule;
+pub mod timing;

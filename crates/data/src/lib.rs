@@ -1,1 +1,13 @@
-//! placeholder
+//! Data sets for Windlass models: images in memory, the MNIST reader and downloader, and a built-in
+//! generator of handwritten-looking digits.
+//!
+//! This crate knows files and one download protocol. It must not know Burn, tokio, the cluster or
+//! any model: what it hands out are plain vectors and slices.
+
+pub mod digits;
+pub mod download;
+pub mod idx;
+pub mod images;
+pub mod mnist;
+
+pub use images::{ImageSet, Images};

@@ -1,1 +1,25 @@
-//! placeholder
+//! What crosses the network between Windlass tasks.
+//!
+//! Control goes by gRPC ([`control`], [`session`]), tensors by framed streams ([`frame`], [`client`]), and both
+//! share a task's one port ([`port`]). This crate moves bytes and keeps deadlines; what a push means is decided
+//! in `windlass-core` and done in `windlass-server`.
+
+pub mod client;
+pub mod endpoint;
+mod exchange;
+pub mod frame;
+pub mod link;
+pub mod port;
+pub mod session;
+mod socket;
+
+/// The generated messages and services of `proto/windlass.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod control {
+    tonic::include_proto!("windlass.v1");
+}
+
+pub use socket::Socket;
+
+/// The version of everything this crate sends. Tasks of different versions refuse each other.
+pub const PROTOCOL: u32 = 1;

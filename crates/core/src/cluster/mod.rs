@@ -1,0 +1,35 @@
+//! Which tasks there are, where each is reached, and which of them this process is.
+//!
+//! The answer comes from flags, a cluster file (TOML) or `TF_CONFIG` (JSON), in this precedence;
+//! [`resolve()`] puts them together. Everything here works on strings and values already read: it must
+//! not read the environment or files, look up names, or open sockets.
+
+mod address;
+mod error;
+mod file;
+mod resolve;
+mod spec;
+mod task;
+mod tf_config;
+
+pub use address::{Address, AddressError};
+pub use error::ClusterError;
+pub use resolve::{ClusterInput, ResolvedTask, Source, resolve};
+pub use spec::ClusterSpec;
+pub use task::{Job, ServerId, TaskId, WorkerId};
+
+use spec::ClusterDraft;
+
+/// What one source (flags, file or `TF_CONFIG`) says, before precedence is applied.
+#[derive(Debug, Default)]
+struct Statement {
+    cluster: Option<ClusterDraft>,
+    task: Option<NamedTask>,
+}
+
+/// A task as a source names it: the index may be left out where the job has one task only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NamedTask {
+    job: Job,
+    index: Option<u32>,
+}

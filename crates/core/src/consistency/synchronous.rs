@@ -1,0 +1,217 @@
+//! Synchronous rounds: one update from the gradients of distinct workers, who then all go on together.
+//!
+//! A round counts who has contributed and knows who is missing; it shrinks when a worker finishes or dies.
+//! A worker that joins during the run is waited for only once a push of its own has been counted, so that
+//! servers which learn of it at different moments still end their rounds alike.
+
+use std::collections::BTreeSet;
+
+use super::Admission;
+use crate::cluster::WorkerId;
+
+/// The open round and the workers it waits for.
+#[derive(Debug)]
+pub struct Synchronous {
+    version: u64,
+    limit: Option<u64>,
+    replicas_to_aggregate: Option<u32>,
+    members: BTreeSet<WorkerId>,
+    contributors: BTreeSet<WorkerId>,
+    closed: bool,
+}
+
+impl Synchronous {
+    /// Opens the first round. Every one of `workers` is expected in it.
+    pub fn new(workers: &[WorkerId], replicas_to_aggregate: Option<u32>, limit: Option<u64>) -> Self {
+        Self {
+            version: 0,
+            limit,
+            replicas_to_aggregate,
+            members: workers.iter().copied().collect(),
+            contributors: BTreeSet::new(),
+            closed: false,
+        }
+    }
+
+    /// A push belongs to the open round if it was computed from this round's parameters.
+    pub fn admit(&mut self, worker: WorkerId, base: u64) -> Admission {
+        if self.is_over() {
+            Admission::Over
+        } else if base != self.version || self.closed || self.contributors.contains(&worker) {
+            Admission::Stale
+        } else {
+            self.members.insert(worker);
+            Admission::Collect
+        }
+    }
+
+    /// Counts a gradient that has arrived whole. True if the round is now complete and closed.
+    ///
+    /// The round may have closed, or gone by, while the gradient was on its way: then it is not counted, and
+    /// [`Synchronous::takes`] has told the caller to drop it.
+    pub fn collected(&mut self, worker: WorkerId) -> bool {
+        if self.closed || !self.members.contains(&worker) {
+            return false;
+        }
+        self.contributors.insert(worker);
+        self.close_if_complete()
+    }
+
+    /// True if the round still takes a gradient that `worker` computed from version `base`.
+    pub fn takes(&self, worker: WorkerId, base: u64) -> bool {
+        !self.closed && base == self.version && self.members.contains(&worker) && !self.is_over()
+    }
+
+    /// True if the open round holds a gradient of `worker`.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        self.contributors.contains(&worker)
+    }
+
+    /// Opens the next round, after the update of the closed one.
+    pub fn end_round(&mut self) {
+        assert!(self.closed, "only a complete round ends");
+        self.version += 1;
+        self.closed = false;
+        self.contributors.clear();
+    }
+
+    /// Who is missing from the round that a worker with parameters of version `base` has pushed to.
+    pub fn waits_for(&self, base: u64) -> Option<Vec<WorkerId>> {
+        (self.version <= base && !self.is_over())
+            .then(|| self.members.difference(&self.contributors).copied().collect())
+    }
+
+    /// Takes a worker out of this and all later rounds; what it has contributed to this one stays.
+    /// True if the round is now complete and closed.
+    pub fn leave(&mut self, worker: WorkerId) -> bool {
+        self.members.remove(&worker);
+        !self.closed && self.close_if_complete()
+    }
+
+    /// How many gradients the open round has.
+    pub fn contributions(&self) -> usize {
+        self.contributors.len()
+    }
+
+    /// Rounds ended so far.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// True once the last round has ended.
+    pub fn is_over(&self) -> bool {
+        self.limit.is_some_and(|limit| self.version >= limit)
+    }
+
+    fn close_if_complete(&mut self) -> bool {
+        let required = match self.replicas_to_aggregate {
+            Some(replicas) => self.members.len().min(replicas as usize),
+            None => self.members.union(&self.contributors).count(),
+        };
+        self.closed = !self.contributors.is_empty() && self.contributors.len() >= required;
+        self.closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: WorkerId = WorkerId(0);
+    const B: WorkerId = WorkerId(1);
+    const C: WorkerId = WorkerId(2);
+
+    fn contribute(state: &mut Synchronous, worker: WorkerId, base: u64) -> bool {
+        assert_eq!(state.admit(worker, base), Admission::Collect, "{worker:?} from {base}");
+        state.collected(worker)
+    }
+
+    #[test]
+    fn a_round_ends_when_every_worker_has_contributed() {
+        let mut state = Synchronous::new(&[A, B], None, None);
+        assert!(!contribute(&mut state, A, 0));
+        assert_eq!(state.waits_for(0), Some(vec![B]));
+        assert!(contribute(&mut state, B, 0));
+        state.end_round();
+        assert_eq!(state.version(), 1);
+        assert_eq!(state.waits_for(0), None);
+    }
+
+    #[test]
+    fn a_backup_workers_late_gradient_is_stale() {
+        let mut state = Synchronous::new(&[A, B, C], Some(2), None);
+        assert!(!contribute(&mut state, A, 0));
+        assert!(contribute(&mut state, C, 0));
+        assert_eq!(state.admit(B, 0), Admission::Stale, "the round is being applied");
+        state.end_round();
+        assert_eq!(state.admit(B, 0), Admission::Stale, "the round has gone by");
+        assert_eq!(state.admit(B, 1), Admission::Collect);
+    }
+
+    #[test]
+    fn a_gradient_that_arrives_after_its_round_closed_is_not_counted() {
+        let mut state = Synchronous::new(&[A, B, C], Some(2), None);
+        assert_eq!(state.admit(B, 0), Admission::Collect);
+        contribute(&mut state, A, 0);
+        assert!(contribute(&mut state, C, 0));
+        assert!(!state.collected(B));
+        assert!(!state.has(B));
+    }
+
+    #[test]
+    fn a_finished_worker_does_not_block_the_round() {
+        let mut state = Synchronous::new(&[A, B], None, None);
+        assert!(!contribute(&mut state, A, 0));
+        assert!(state.leave(B));
+        state.end_round();
+        assert!(contribute(&mut state, A, 1));
+    }
+
+    #[test]
+    fn a_worker_that_died_after_contributing_still_counts_in_that_round() {
+        let mut state = Synchronous::new(&[A, B], None, None);
+        assert!(!contribute(&mut state, A, 0));
+        assert!(!state.leave(A));
+        assert_eq!(state.contributions(), 1);
+        assert!(contribute(&mut state, B, 0));
+        assert_eq!(state.contributions(), 2);
+    }
+
+    #[test]
+    fn fewer_workers_than_asked_for_still_make_a_round() {
+        let mut state = Synchronous::new(&[A, B, C], Some(2), None);
+        state.leave(B);
+        state.leave(C);
+        assert!(contribute(&mut state, A, 0));
+    }
+
+    #[test]
+    fn a_worker_that_joins_late_is_waited_for_once_it_has_contributed() {
+        let mut state = Synchronous::new(&[A], None, None);
+        assert!(contribute(&mut state, A, 0));
+        state.end_round();
+        assert!(!contribute(&mut state, B, 1));
+        assert_eq!(state.waits_for(1), Some(vec![A]));
+        assert!(contribute(&mut state, A, 1));
+        state.end_round();
+        assert!(!contribute(&mut state, A, 2));
+        assert_eq!(state.waits_for(2), Some(vec![B]));
+    }
+
+    #[test]
+    fn a_worker_contributes_once_a_round() {
+        let mut state = Synchronous::new(&[A, B], None, None);
+        contribute(&mut state, A, 0);
+        assert_eq!(state.admit(A, 0), Admission::Stale);
+    }
+
+    #[test]
+    fn the_last_round_ends_the_run() {
+        let mut state = Synchronous::new(&[A], None, Some(1));
+        assert!(contribute(&mut state, A, 0));
+        state.end_round();
+        assert!(state.is_over());
+        assert_eq!(state.admit(A, 1), Admission::Over);
+        assert_eq!(state.waits_for(1), None);
+    }
+}

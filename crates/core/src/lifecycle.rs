@@ -1,0 +1,475 @@
+//! The life of a run, as the coordinator decides it: gather, prepare, initialise, train, finish, end.
+//!
+//! A pure state machine. Every event returns the effects that the coordinator has to carry out; it sends no
+//! messages itself and has no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::cluster::{Job, TaskId, WorkerId};
+use crate::ledger::Incarnation;
+use crate::membership::{Membership, Patience, Presence};
+
+/// How a run ended, for every process's exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The exit code.
+    pub exit_code: u8,
+    /// Why, if it did not go well.
+    pub reason: String,
+}
+
+impl Outcome {
+    /// Training ended as it should.
+    pub fn done() -> Self {
+        Self { exit_code: 0, reason: String::new() }
+    }
+}
+
+/// Exit codes of a task that did not end well, as users see them.
+pub mod exit_code {
+    /// Bad usage or configuration.
+    pub const USAGE: u8 = 2;
+    /// The loss is no longer a number.
+    pub const NUMERIC: u8 = 3;
+    /// Gave up waiting for a peer.
+    pub const PEERS: u8 = 5;
+    /// Drained after SIGTERM.
+    pub const TERMINATED: u8 = 143;
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting for tasks to arrive.
+    Gathering,
+    /// Servers allocate their shards.
+    Preparing,
+    /// The chief pushes the first values.
+    Initialising,
+    /// Workers train.
+    Training,
+    /// Nobody trains; the chief evaluates and writes the summary.
+    Finishing,
+    /// Every process ends.
+    Over(Outcome),
+}
+
+/// What the coordinator has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Tell every server to allocate its shard.
+    Prepare,
+    /// Tell this worker to push the first values.
+    Initialise(WorkerId),
+    /// Tell this worker to train.
+    Start(WorkerId),
+    /// Tell the servers that this process plays the worker now.
+    Joined(WorkerId, Incarnation),
+    /// Tell everyone that a worker is gone; pushes below this incarnation are refused.
+    Left(WorkerId, Incarnation, String),
+    /// Tell the workers that nobody trains any more.
+    AllFinished,
+    /// Tell everyone to end.
+    Over(Outcome),
+}
+
+/// Why a task was not let in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// Another process plays that task.
+    #[error("{0} is already running: two processes were started with the same --task_index")]
+    Taken(TaskId),
+    /// The task is not in the cluster.
+    #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
+    Unknown(TaskId, String),
+    /// The run has ended.
+    #[error("the run has ended")]
+    Over,
+}
+
+/// The life of one run.
+#[derive(Debug)]
+pub struct Lifecycle {
+    tasks: BTreeSet<TaskId>,
+    membership: Membership,
+    phase: Phase,
+    ready: BTreeSet<TaskId>,
+    chief: WorkerId,
+    left: BTreeMap<WorkerId, String>,
+}
+
+impl Lifecycle {
+    /// A run on `servers` parameter servers and `workers` workers, none of which has come yet.
+    pub fn new(servers: u32, workers: u32, patience: Patience) -> Self {
+        let task = |job| move |index| TaskId { job, index };
+        let tasks = (0..servers).map(task(Job::Ps)).chain((0..workers).map(task(Job::Worker))).collect();
+        Self {
+            tasks,
+            membership: Membership::new(patience),
+            phase: Phase::Gathering,
+            ready: BTreeSet::new(),
+            chief: WorkerId(0),
+            left: BTreeMap::new(),
+        }
+    }
+
+    /// Where the run stands.
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// The worker that initialises, evaluates and writes the summary.
+    pub fn chief(&self) -> WorkerId {
+        self.chief
+    }
+
+    /// The tasks that have not come yet.
+    pub fn missing(&self) -> Vec<TaskId> {
+        self.tasks.iter().copied().filter(|task| !self.membership.is_present(*task)).collect()
+    }
+
+    /// Every worker of the cluster.
+    pub fn workers(&self) -> Vec<WorkerId> {
+        self.tasks.iter().filter(|task| task.job == Job::Worker).map(|task| WorkerId(task.index)).collect()
+    }
+
+    /// A process offers to play a task, perhaps again after a broken connection.
+    pub fn join(
+        &mut self,
+        task: TaskId,
+        earlier: Option<Incarnation>,
+        now: Duration,
+    ) -> Result<(Incarnation, Vec<Effect>), JoinError> {
+        if !self.tasks.contains(&task) {
+            return Err(JoinError::Unknown(task, self.describe_cluster()));
+        }
+        if matches!(self.phase, Phase::Over(_)) {
+            return Err(JoinError::Over);
+        }
+        if let Some(incarnation) = earlier
+            && self.membership.rejoin(task, incarnation, now)
+        {
+            return Ok((incarnation, Vec::new()));
+        }
+        let incarnation = self.membership.join(task, now).ok_or(JoinError::Taken(task))?;
+        let mut effects = Vec::new();
+        if task.job == Job::Worker {
+            self.left.remove(&WorkerId(task.index));
+            effects.push(Effect::Joined(WorkerId(task.index), incarnation));
+            if self.phase != Phase::Gathering && !self.membership.is_present(TaskId::from(self.chief)) {
+                self.chief = WorkerId(task.index);
+            }
+        }
+        match self.phase {
+            Phase::Gathering if self.missing().is_empty() => {
+                self.phase = Phase::Preparing;
+                effects.push(Effect::Prepare);
+            }
+            Phase::Initialising if task == TaskId::from(self.chief) => effects.push(Effect::Initialise(self.chief)),
+            Phase::Training if task.job == Job::Worker => effects.push(Effect::Start(WorkerId(task.index))),
+            Phase::Finishing if task.job == Job::Worker => return Err(JoinError::Over),
+            _ => {}
+        }
+        Ok((incarnation, effects))
+    }
+
+    /// Notes a sign of life.
+    pub fn heard(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
+        self.membership.heard(task, incarnation, now);
+    }
+
+    /// Notes that a task's connection broke.
+    pub fn disconnected(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
+        self.membership.disconnected(task, incarnation, now);
+    }
+
+    /// A server has allocated its shard.
+    pub fn server_ready(&mut self, server: TaskId) -> Vec<Effect> {
+        self.ready.insert(server);
+        let all = self.tasks.iter().filter(|task| task.job == Job::Ps).all(|task| self.ready.contains(task));
+        if self.phase != Phase::Preparing || !all {
+            return Vec::new();
+        }
+        self.phase = Phase::Initialising;
+        vec![Effect::Initialise(self.chief)]
+    }
+
+    /// The chief has pushed the first values.
+    pub fn initialised(&mut self) -> Vec<Effect> {
+        if self.phase != Phase::Initialising {
+            return Vec::new();
+        }
+        self.phase = Phase::Training;
+        self.present_workers().into_iter().map(Effect::Start).collect()
+    }
+
+    /// A worker has done its share of the training; it stays for the end.
+    pub fn worker_finished(&mut self, worker: WorkerId) -> Vec<Effect> {
+        if !matches!(self.phase, Phase::Training | Phase::Finishing) {
+            return Vec::new();
+        }
+        let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
+        self.left.insert(worker, String::new());
+        let mut effects = vec![Effect::Left(worker, incarnation, String::new())];
+        effects.extend(self.finish_if_nobody_trains());
+        effects
+    }
+
+    /// A task ended by itself. The chief's goodbye after training ends the run; a worker's before that is a leave.
+    pub fn goodbye(&mut self, task: TaskId, incarnation: Incarnation) -> Vec<Effect> {
+        if !self.membership.finished(task, incarnation) {
+            return Vec::new();
+        }
+        match (&self.phase, task.job) {
+            (Phase::Finishing, Job::Worker) if task == TaskId::from(self.chief) => self.end(Outcome::done()),
+            (_, Job::Worker) => self.worker_gone(WorkerId(task.index), "it was told to stop".to_owned()),
+            (_, Job::Ps) => {
+                let reason = format!("{task} was told to stop");
+                self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
+            }
+        }
+    }
+
+    /// A task failed in a way that ends the run.
+    pub fn failed(&mut self, outcome: Outcome) -> Vec<Effect> {
+        self.end(outcome)
+    }
+
+    /// Lets time pass: declares the silent dead.
+    pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (task, reason) in self.membership.expire(now) {
+            effects.extend(match task.job {
+                Job::Ps => self.end(Outcome { exit_code: exit_code::PEERS, reason: format!("lost {task}: {reason}") }),
+                Job::Worker => self.worker_gone(WorkerId(task.index), reason),
+            });
+        }
+        effects
+    }
+
+    fn worker_gone(&mut self, worker: WorkerId, reason: String) -> Vec<Effect> {
+        if matches!(self.phase, Phase::Over(_) | Phase::Gathering) {
+            return Vec::new();
+        }
+        // Above the incarnation that died, below the next one that will be given.
+        let fence = Incarnation(self.membership.incarnation(TaskId::from(worker)).unwrap_or_default().0 + 1);
+        let was_training = self.left.insert(worker, reason.clone()).is_none();
+        let mut effects = Vec::new();
+        if was_training {
+            effects.push(Effect::Left(worker, fence, reason));
+        }
+        if worker == self.chief {
+            effects.extend(self.name_another_chief());
+        }
+        effects.extend(self.finish_if_nobody_trains());
+        effects
+    }
+
+    /// Worker 0 is chief while it lives; then the lowest of the living takes over, and keeps it.
+    fn name_another_chief(&mut self) -> Vec<Effect> {
+        let Some(next) = self.present_workers().first().copied() else {
+            let lost_all = matches!(self.phase, Phase::Training | Phase::Finishing);
+            return if lost_all {
+                let reason = "every worker is gone".to_owned();
+                self.end(Outcome { exit_code: exit_code::PEERS, reason })
+            } else {
+                Vec::new()
+            };
+        };
+        self.chief = next;
+        match self.phase {
+            Phase::Initialising => vec![Effect::Initialise(next)],
+            Phase::Finishing => vec![Effect::AllFinished],
+            _ => Vec::new(),
+        }
+    }
+
+    fn finish_if_nobody_trains(&mut self) -> Vec<Effect> {
+        let training = self.present_workers().into_iter().any(|worker| !self.left.contains_key(&worker));
+        if self.phase != Phase::Training || training {
+            return Vec::new();
+        }
+        self.phase = Phase::Finishing;
+        vec![Effect::AllFinished]
+    }
+
+    fn end(&mut self, outcome: Outcome) -> Vec<Effect> {
+        if matches!(self.phase, Phase::Over(_)) {
+            return Vec::new();
+        }
+        self.phase = Phase::Over(outcome.clone());
+        vec![Effect::Over(outcome)]
+    }
+
+    fn present_workers(&self) -> Vec<WorkerId> {
+        self.workers()
+            .into_iter()
+            .filter(|worker| self.membership.presence(TaskId::from(*worker)) == Some(Presence::Present))
+            .collect()
+    }
+
+    fn describe_cluster(&self) -> String {
+        let count = |job| self.tasks.iter().filter(|task| task.job == job).count();
+        format!("{} ps, {} workers", count(Job::Ps), count(Job::Worker))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PS: TaskId = TaskId { job: Job::Ps, index: 0 };
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn join(run: &mut Lifecycle, task: TaskId, now: u64) -> (Incarnation, Vec<Effect>) {
+        run.join(task, None, seconds(now)).unwrap()
+    }
+
+    fn lifecycle(workers: u32) -> Lifecycle {
+        Lifecycle::new(1, workers, Patience::new(seconds(10)))
+    }
+
+    fn goodbye(run: &mut Lifecycle, worker: u32) -> Vec<Effect> {
+        let task = TaskId::worker(worker);
+        let incarnation = run.membership.incarnation(task).unwrap();
+        run.goodbye(task, incarnation)
+    }
+
+    /// A run of two workers in training, and the workers' incarnations.
+    fn training() -> (Lifecycle, [Incarnation; 2]) {
+        let mut run = lifecycle(2);
+        join(&mut run, PS, 0);
+        let (first, _) = join(&mut run, TaskId::from(WorkerId(0)), 0);
+        let (second, _) = join(&mut run, TaskId::from(WorkerId(1)), 0);
+        run.server_ready(PS);
+        run.initialised();
+        assert_eq!(run.phase(), &Phase::Training);
+        (run, [first, second])
+    }
+
+    #[test]
+    fn whatever_the_order_of_arrival_the_last_one_starts_the_run() {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let tasks = [PS, TaskId::from(WorkerId(0)), TaskId::from(WorkerId(1))];
+            let mut run = lifecycle(2);
+            for (place, index) in order.iter().enumerate() {
+                let (_, effects) = join(&mut run, tasks[*index], 0);
+                assert_eq!(effects.contains(&Effect::Prepare), place == 2);
+            }
+            assert_eq!(run.server_ready(PS), vec![Effect::Initialise(WorkerId(0))]);
+            assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
+        }
+    }
+
+    #[test]
+    fn the_missing_are_named() {
+        let mut run = lifecycle(2);
+        join(&mut run, TaskId::from(WorkerId(1)), 0);
+        let missing: Vec<String> = run.missing().iter().map(ToString::to_string).collect();
+        assert_eq!(missing, ["ps 0", "worker 0"]);
+    }
+
+    #[test]
+    fn the_run_ends_after_all_have_finished_and_the_chief_has_said_goodbye() {
+        let (mut run, _) = training();
+        assert_eq!(run.worker_finished(WorkerId(0)).len(), 1);
+        assert!(run.worker_finished(WorkerId(1)).contains(&Effect::AllFinished));
+        assert_eq!(goodbye(&mut run, 1), Vec::new());
+        assert_eq!(goodbye(&mut run, 0), vec![Effect::Over(Outcome::done())]);
+    }
+
+    #[test]
+    fn a_worker_that_is_told_to_stop_leaves_the_others_training() {
+        let (mut run, [_, second]) = training();
+        let effects = goodbye(&mut run, 1);
+        let fence = Incarnation(second.0 + 1);
+        assert_eq!(effects, vec![Effect::Left(WorkerId(1), fence, "it was told to stop".into())]);
+        assert_eq!(run.phase(), &Phase::Training);
+    }
+
+    #[test]
+    fn a_dead_worker_is_left_out_and_the_others_go_on() {
+        let (mut run, [first, second]) = training();
+        run.heard(TaskId::from(WorkerId(0)), first, seconds(9));
+        run.heard(PS, Incarnation(1), seconds(9));
+        let effects = run.tick(seconds(10));
+        let fence = Incarnation(second.0 + 1);
+        assert_eq!(effects, vec![Effect::Left(WorkerId(1), fence, "no sign of life for 10.0 s".into())]);
+        assert!(run.worker_finished(WorkerId(0)).contains(&Effect::AllFinished));
+    }
+
+    #[test]
+    fn a_worker_started_again_joins_the_running_training_with_a_later_incarnation() {
+        let (mut run, [_, second]) = training();
+        run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
+        run.heard(PS, Incarnation(1), seconds(3));
+        run.tick(seconds(3));
+        let (again, effects) = join(&mut run, TaskId::from(WorkerId(1)), 4);
+        assert!(again > second);
+        assert_eq!(effects, vec![Effect::Joined(WorkerId(1), again), Effect::Start(WorkerId(1))]);
+        run.worker_finished(WorkerId(0));
+        assert_eq!(run.phase(), &Phase::Training, "the one that came back still trains");
+    }
+
+    #[test]
+    fn when_the_chief_dies_another_is_named() {
+        let (mut run, [first, second]) = training();
+        run.disconnected(TaskId::from(WorkerId(0)), first, seconds(1));
+        run.heard(TaskId::from(WorkerId(1)), second, seconds(3));
+        run.heard(PS, Incarnation(1), seconds(3));
+        run.tick(seconds(3));
+        assert_eq!(run.chief(), WorkerId(1));
+        run.worker_finished(WorkerId(1));
+        assert_eq!(goodbye(&mut run, 1), vec![Effect::Over(Outcome::done())]);
+    }
+
+    #[test]
+    fn when_the_chief_dies_before_the_first_values_another_brings_them() {
+        let mut run = lifecycle(2);
+        join(&mut run, PS, 0);
+        let (first, _) = join(&mut run, TaskId::from(WorkerId(0)), 0);
+        join(&mut run, TaskId::from(WorkerId(1)), 0);
+        run.server_ready(PS);
+        run.disconnected(TaskId::from(WorkerId(0)), first, seconds(0));
+        assert!(run.tick(seconds(2)).contains(&Effect::Initialise(WorkerId(1))));
+    }
+
+    #[test]
+    fn the_loss_of_every_worker_ends_the_run() {
+        let (mut run, [first, second]) = training();
+        run.disconnected(TaskId::from(WorkerId(0)), first, seconds(1));
+        run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
+        let effects = run.tick(seconds(3));
+        let over = Outcome { exit_code: exit_code::PEERS, reason: "every worker is gone".into() };
+        assert!(effects.contains(&Effect::Over(over)), "{effects:?}");
+    }
+
+    #[test]
+    fn the_loss_of_a_server_ends_the_run_by_name() {
+        let (mut run, _) = training();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        let effects = run.tick(seconds(2));
+        assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("lost ps 0")));
+    }
+
+    #[test]
+    fn a_second_process_for_the_same_task_is_refused_by_name() {
+        let (mut run, _) = training();
+        let error = run.join(TaskId::from(WorkerId(1)), None, seconds(1)).unwrap_err();
+        assert!(error.to_string().starts_with("worker 1 is already running"));
+        let stranger = run.join(TaskId::from(WorkerId(7)), None, seconds(1)).unwrap_err();
+        assert_eq!(stranger.to_string(), "worker 7 is not in the cluster that ps 0 was started with (1 ps, 2 workers)");
+    }
+
+    #[test]
+    fn after_a_broken_connection_the_same_process_goes_on() {
+        let (mut run, [_, second]) = training();
+        run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
+        let (again, effects) = run.join(TaskId::from(WorkerId(1)), Some(second), seconds(1)).unwrap();
+        assert_eq!((again, effects), (second, Vec::new()));
+    }
+}

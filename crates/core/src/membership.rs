@@ -1,0 +1,218 @@
+//! Who is there: which process plays each task, when it was last heard of, and when it counts as dead.
+//!
+//! Time is passed in. A process whose connection broke has a short grace to come back; one that is connected but
+//! silent (stopped, swapped out, cut off) has the whole timeout.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::cluster::TaskId;
+use crate::ledger::Incarnation;
+
+/// How long a process may be away before it counts as dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// For a process that is connected but silent.
+    pub silent: Duration,
+    /// For a process whose connection broke.
+    pub disconnected: Duration,
+}
+
+impl Patience {
+    /// Patience with silence; a broken connection is forgiven for a second at most.
+    pub fn new(silent: Duration) -> Self {
+        Self { silent, disconnected: silent.min(Duration::from_secs(1)) }
+    }
+}
+
+/// What became of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Its process is alive, as far as is known.
+    Present,
+    /// It did its work and said goodbye.
+    Finished,
+    /// It was declared dead; its process may come back as a new incarnation.
+    Dead,
+}
+
+#[derive(Debug)]
+struct Member {
+    incarnation: Incarnation,
+    presence: Presence,
+    connected: bool,
+    heard: Duration,
+}
+
+/// The processes that play the tasks.
+#[derive(Debug)]
+pub struct Membership {
+    patience: Patience,
+    members: BTreeMap<TaskId, Member>,
+    incarnations: u64,
+}
+
+impl Membership {
+    /// Nobody is there yet.
+    pub fn new(patience: Patience) -> Self {
+        Self { patience, members: BTreeMap::new(), incarnations: 0 }
+    }
+
+    /// Lets a process in and gives it an incarnation, later than any before. `None` if another process plays
+    /// that task and is still connected.
+    pub fn join(&mut self, task: TaskId, now: Duration) -> Option<Incarnation> {
+        if self.members.get(&task).is_some_and(|member| member.presence == Presence::Present && member.connected) {
+            return None;
+        }
+        self.incarnations += 1;
+        let incarnation = Incarnation(self.incarnations);
+        let member = Member { incarnation, presence: Presence::Present, connected: true, heard: now };
+        self.members.insert(task, member);
+        Some(incarnation)
+    }
+
+    /// Lets a process back in whose connection broke, if it has not been declared dead meanwhile.
+    pub fn rejoin(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> bool {
+        match self.present(task, incarnation) {
+            Some(member) => {
+                member.connected = true;
+                member.heard = now;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Notes a sign of life.
+    pub fn heard(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
+        if let Some(member) = self.present(task, incarnation) {
+            member.heard = now;
+        }
+    }
+
+    /// Notes that a process's connection broke.
+    pub fn disconnected(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
+        if let Some(member) = self.present(task, incarnation) {
+            member.connected = false;
+            member.heard = now;
+        }
+    }
+
+    /// Notes that a process said goodbye. False if it no longer played the task.
+    pub fn finished(&mut self, task: TaskId, incarnation: Incarnation) -> bool {
+        let member = self.present(task, incarnation);
+        member.map(|member| member.presence = Presence::Finished).is_some()
+    }
+
+    /// Declares dead whoever has been away too long, and returns them with the reason.
+    pub fn expire(&mut self, now: Duration) -> Vec<(TaskId, String)> {
+        let mut expired = Vec::new();
+        for (task, member) in &mut self.members {
+            if member.presence != Presence::Present {
+                continue;
+            }
+            let away = now.saturating_sub(member.heard);
+            if !member.connected && away >= self.patience.disconnected {
+                member.presence = Presence::Dead;
+                expired.push((*task, "its connection broke and it did not come back".to_owned()));
+            } else if member.connected && away >= self.patience.silent {
+                member.presence = Presence::Dead;
+                expired.push((*task, format!("no sign of life for {:.1} s", away.as_secs_f64())));
+            }
+        }
+        expired
+    }
+
+    /// What became of a task; `None` if it never came.
+    pub fn presence(&self, task: TaskId) -> Option<Presence> {
+        self.members.get(&task).map(|member| member.presence)
+    }
+
+    /// The incarnation of a task's present or last process.
+    pub fn incarnation(&self, task: TaskId) -> Option<Incarnation> {
+        self.members.get(&task).map(|member| member.incarnation)
+    }
+
+    /// True if a task's process is alive, as far as is known.
+    pub fn is_present(&self, task: TaskId) -> bool {
+        self.presence(task) == Some(Presence::Present)
+    }
+
+    fn present(&mut self, task: TaskId, incarnation: Incarnation) -> Option<&mut Member> {
+        let member = self.members.get_mut(&task)?;
+        (member.incarnation == incarnation && member.presence == Presence::Present).then_some(member)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Job;
+
+    const TASK: TaskId = TaskId { job: Job::Worker, index: 1 };
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn membership() -> (Membership, Incarnation) {
+        let mut membership = Membership::new(Patience::new(seconds(10)));
+        let incarnation = membership.join(TASK, seconds(0)).unwrap();
+        (membership, incarnation)
+    }
+
+    #[test]
+    fn a_silent_process_dies_after_the_timeout_and_only_once() {
+        let (mut membership, incarnation) = membership();
+        membership.heard(TASK, incarnation, seconds(5));
+        assert!(membership.expire(seconds(14)).is_empty());
+        assert_eq!(membership.expire(seconds(15)).len(), 1);
+        assert!(membership.expire(seconds(16)).is_empty());
+        assert_eq!(membership.presence(TASK), Some(Presence::Dead));
+    }
+
+    #[test]
+    fn a_broken_connection_is_forgiven_for_a_second() {
+        let (mut membership, incarnation) = membership();
+        membership.disconnected(TASK, incarnation, seconds(5));
+        assert!(membership.expire(Duration::from_millis(5999)).is_empty());
+        assert!(membership.rejoin(TASK, incarnation, Duration::from_millis(5999)));
+        assert!(membership.expire(seconds(7)).is_empty());
+    }
+
+    #[test]
+    fn a_process_declared_dead_cannot_come_back_as_itself() {
+        let (mut membership, incarnation) = membership();
+        membership.expire(seconds(10));
+        assert!(!membership.rejoin(TASK, incarnation, seconds(11)));
+        let next = membership.join(TASK, seconds(11)).unwrap();
+        assert!(next > incarnation);
+        assert!(membership.is_present(TASK));
+    }
+
+    #[test]
+    fn a_task_that_is_being_played_is_not_given_away() {
+        let (mut membership, incarnation) = membership();
+        assert_eq!(membership.join(TASK, seconds(1)), None);
+        membership.disconnected(TASK, incarnation, seconds(1));
+        assert!(membership.join(TASK, seconds(1)).is_some());
+    }
+
+    #[test]
+    fn a_finished_task_does_not_expire() {
+        let (mut membership, incarnation) = membership();
+        assert!(membership.finished(TASK, incarnation));
+        membership.disconnected(TASK, incarnation, seconds(1));
+        assert!(membership.expire(seconds(100)).is_empty());
+    }
+
+    #[test]
+    fn news_of_an_old_incarnation_changes_nothing() {
+        let (mut membership, old) = membership();
+        membership.disconnected(TASK, old, seconds(1));
+        membership.join(TASK, seconds(1)).unwrap();
+        membership.disconnected(TASK, old, seconds(2));
+        membership.heard(TASK, old, seconds(2));
+        assert!(membership.expire(seconds(5)).is_empty());
+    }
+}

@@ -1,0 +1,133 @@
+//! Adam (Kingma and Ba, 2015, algorithm 1) and AdamW (Loshchilov and Hutter, 2019, algorithm 2), as
+//! PyTorch computes them: epsilon is added to the bias-corrected root, and AdamW's decay is
+//! multiplied by the learning rate.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Rule, Slots, Update};
+
+/// `m = β₁·m + (1-β₁)·g; v = β₂·v + (1-β₂)·g²; p -= lr·m̂ / (√v̂ + ε)`, where in step `t`
+/// `m̂ = m / (1-β₁ᵗ)` and `v̂ = v / (1-β₂ᵗ)`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Adam {
+    /// How much of the mean gradient stays, `β₁`.
+    pub beta1: f32,
+    /// How much of the mean squared gradient stays, `β₂`.
+    pub beta2: f32,
+    /// Keeps the divisor from zero, `ε`.
+    pub epsilon: f32,
+}
+
+/// As [`Adam`], after `p -= lr·λ·p`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdamW {
+    /// How much of the mean gradient stays, `β₁`.
+    pub beta1: f32,
+    /// How much of the mean squared gradient stays, `β₂`.
+    pub beta2: f32,
+    /// Keeps the divisor from zero, `ε`.
+    pub epsilon: f32,
+    /// What share of a value one unit of learning rate takes away, `λ`.
+    pub weight_decay: f32,
+}
+
+impl Default for Adam {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
+    }
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        let Adam { beta1, beta2, epsilon } = Adam::default();
+        Self { beta1, beta2, epsilon, weight_decay: 0.01 }
+    }
+}
+
+impl Rule for Adam {
+    fn slots(&self) -> usize {
+        2
+    }
+
+    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+        let &Adam { beta1, beta2, epsilon } = self;
+        AdamW { beta1, beta2, epsilon, weight_decay: 0.0 }.apply(update, values, slots, gradient);
+    }
+}
+
+impl Rule for AdamW {
+    fn slots(&self) -> usize {
+        2
+    }
+
+    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+        let Update { learning_rate, step, scale } = *update;
+        let &AdamW { beta1, beta2, epsilon, weight_decay } = self;
+        let (rest1, rest2) = (1.0 - beta1, 1.0 - beta2);
+        let rate = (f64::from(learning_rate) / bias_correction(beta1, step)) as f32;
+        let root = (1.0 / bias_correction(beta2, step).sqrt()) as f32;
+        let keep = 1.0 - learning_rate * weight_decay;
+        let [mean, square] = slots;
+        for (((value, mean), square), gradient) in values.iter_mut().zip(mean).zip(square).zip(gradient) {
+            let gradient = gradient * scale;
+            *mean = beta1 * *mean + rest1 * gradient;
+            *square = beta2 * *square + rest2 * (gradient * gradient);
+            *value = keep * *value - rate * *mean / (square.sqrt() * root + epsilon);
+        }
+    }
+}
+
+/// `1 - βᵗ`, in f64 because a β near 1 leaves few digits of it in f32.
+fn bias_correction(beta: f32, step: u64) -> f64 {
+    1.0 - f64::from(beta).powi(i32::try_from(step).unwrap_or(i32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optimizer::Optimizer;
+    use crate::optimizer::tests::assert_trajectory;
+
+    const GRADIENTS: [f64; 3] = [0.5, -0.25, 1.0];
+
+    /// What Adam subtracts in each of three steps with β₁ = 0.5, β₂ = 0.75, ε = 0.1 and rate 0.1,
+    /// from the moments written out as weighted means of the gradients so far.
+    fn steps() -> [f64; 3] {
+        let [a, b, c] = GRADIENTS;
+        let means = [a, (a + 2.0 * b) / 3.0, (a + 2.0 * b + 4.0 * c) / 7.0];
+        let squares = [a * a, (3.0 * a * a + 4.0 * b * b) / 7.0, (9.0 * a * a + 12.0 * b * b + 16.0 * c * c) / 37.0];
+        [0, 1, 2].map(|step| 0.1 * means[step] / (squares[step].sqrt() + 0.1))
+    }
+
+    #[test]
+    fn adam_moves_by_the_corrected_mean_over_the_corrected_root() {
+        let [first, second, third] = steps();
+        let optimizer = Optimizer::Adam(Adam { beta1: 0.5, beta2: 0.75, epsilon: 0.1 });
+        let expected = [1.0 - first, 1.0 - first - second, 1.0 - first - second - third];
+        assert_trajectory(optimizer, 0.1, &GRADIENTS, &expected);
+    }
+
+    #[test]
+    fn adamw_decays_the_value_before_each_step_of_adam() {
+        let [first, second, third] = steps();
+        let (beta1, beta2, epsilon) = (0.5, 0.75, 0.1);
+        let optimizer = Optimizer::AdamW(AdamW { beta1, beta2, epsilon, weight_decay: 0.2 });
+        // 1 - 0.1·0.2 = 0.98 stays in each step.
+        let expected = [0.98 - first, 0.98 * (0.98 - first) - second, 0.98 * (0.98 * (0.98 - first) - second) - third];
+        assert_trajectory(optimizer, 0.1, &GRADIENTS, &expected);
+    }
+
+    #[test]
+    fn adam_with_the_usual_constants_first_moves_by_the_learning_rate() {
+        let optimizer = Optimizer::Adam(Adam::default());
+        assert_trajectory(optimizer, 0.001, &[3e-3], &[0.999]);
+        assert_trajectory(optimizer, 0.001, &[-7e3], &[1.001]);
+    }
+
+    #[test]
+    fn the_bias_correction_of_very_late_steps_is_one() {
+        assert_eq!(bias_correction(0.999, u64::MAX), 1.0);
+    }
+}

@@ -1,0 +1,266 @@
+//! The parameters of a model: their names, shapes and how they are reached. Every task builds the
+//! same table and proves it by fingerprint. It holds no values and does not decide where they live;
+//! that is [`crate::plan`].
+
+use std::collections::HashMap;
+use std::ops::Index;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The most numbers a table may describe: what memory can address, so that no size computed from a
+/// table later can overflow.
+const MAX_ELEMENTS: usize = isize::MAX as usize / size_of::<f32>();
+
+/// A parameter's position in its [`ParameterTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ParameterId(pub u32);
+
+/// How a parameter is pulled and pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Whole, every step.
+    Dense,
+    /// By row number, only the rows a batch touches, like an embedding. The first dimension is the
+    /// row.
+    Rows,
+}
+
+/// One parameter. Its sizes are sound once it is in a [`ParameterTable`], which checks them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParameterSpec {
+    /// The module path, such as `hidden.weight`; unique within a table.
+    pub name: String,
+    /// Dimensions, outermost first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// How it is pulled and pushed.
+    pub access: Access,
+}
+
+impl ParameterSpec {
+    /// How many numbers it holds.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The first dimension; 1 for a scalar.
+    pub fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
+    /// How many numbers one row holds.
+    pub fn width(&self) -> usize {
+        self.shape.iter().skip(1).product()
+    }
+}
+
+/// Every parameter of a model, in the order all tasks agree on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<ParameterSpec>")]
+pub struct ParameterTable(Vec<ParameterSpec>);
+
+impl ParameterTable {
+    /// Checks the parameters and fixes their order.
+    pub fn new(specs: Vec<ParameterSpec>) -> Result<Self, ParameterError> {
+        if u32::try_from(specs.len()).is_err() {
+            return Err(ParameterError::TooMany { count: specs.len() });
+        }
+        let mut positions = HashMap::with_capacity(specs.len());
+        let mut total = 0;
+        for (index, spec) in specs.iter().enumerate() {
+            if spec.name.is_empty() {
+                return Err(ParameterError::Unnamed { index });
+            }
+            if let Some(first) = positions.insert(spec.name.as_str(), index) {
+                let name = spec.name.clone();
+                return Err(ParameterError::DuplicateName { name, first, second: index });
+            }
+            total += checked_elements(spec)?;
+            if total > MAX_ELEMENTS {
+                return Err(too_large(spec));
+            }
+        }
+        Ok(Self(specs))
+    }
+
+    /// The parameters in order, each with its id.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (ParameterId, &ParameterSpec)> {
+        self.0.iter().enumerate().map(|(index, spec)| (ParameterId(index as u32), spec))
+    }
+
+    /// The parameter of that id, if there is one.
+    pub fn get(&self, id: ParameterId) -> Option<&ParameterSpec> {
+        self.0.get(id.0 as usize)
+    }
+
+    /// How many parameters there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many numbers all parameters hold together.
+    pub fn elements(&self) -> usize {
+        self.0.iter().map(ParameterSpec::elements).sum()
+    }
+
+    /// A number that equal tables share, whichever process or platform computes it.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = Fnv1a::new();
+        for spec in &self.0 {
+            // Lengths go first, so that no two tables spell the same bytes.
+            hash.number(spec.name.len());
+            hash.bytes(spec.name.as_bytes());
+            hash.number(spec.access as usize);
+            hash.number(spec.shape.len());
+            spec.shape.iter().for_each(|&dimension| hash.number(dimension));
+        }
+        hash.0
+    }
+
+    /// What to tell a person whose tasks disagree: the first parameter that differs, as it is in
+    /// this table ("here") and in the other ("there"). None if the tables are equal.
+    pub fn first_difference(&self, other: &Self) -> Option<String> {
+        let longest = self.len().max(other.len());
+        let index = (0..longest).find(|&index| self.0.get(index) != other.0.get(index))?;
+        let describe = |table: &Self| match table.0.get(index) {
+            Some(ParameterSpec { name, shape, access: Access::Dense }) => {
+                format!("`{name}` of shape {shape:?}")
+            }
+            Some(ParameterSpec { name, shape, access: Access::Rows }) => {
+                format!("`{name}` of shape {shape:?} by rows")
+            }
+            None => "missing".to_owned(),
+        };
+        Some(format!("parameter {index} is {} here but {} there", describe(self), describe(other)))
+    }
+}
+
+impl TryFrom<Vec<ParameterSpec>> for ParameterTable {
+    type Error = ParameterError;
+
+    fn try_from(specs: Vec<ParameterSpec>) -> Result<Self, ParameterError> {
+        Self::new(specs)
+    }
+}
+
+/// For ids known to be of this table; [`ParameterTable::get`] is for those off the network.
+impl Index<ParameterId> for ParameterTable {
+    type Output = ParameterSpec;
+
+    fn index(&self, id: ParameterId) -> &ParameterSpec {
+        &self.0[id.0 as usize]
+    }
+}
+
+/// Why a list of parameters is not a table.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ParameterError {
+    /// There are more parameters than a [`ParameterId`] can number.
+    #[error("{count} parameters are more than the {} that can be numbered", u32::MAX)]
+    TooMany {
+        /// How many there are.
+        count: usize,
+    },
+    /// A parameter's name is empty.
+    #[error("parameter {index} has no name")]
+    Unnamed {
+        /// Its position in the list.
+        index: usize,
+    },
+    /// Two parameters have one name.
+    #[error("parameters {first} and {second} are both named `{name}`")]
+    DuplicateName {
+        /// The name.
+        name: String,
+        /// Position of the first.
+        first: usize,
+        /// Position of the second.
+        second: usize,
+    },
+    /// A dimension is zero.
+    #[error("parameter `{name}` of shape {shape:?} has a dimension of zero")]
+    ZeroDimension {
+        /// The parameter.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// A parameter, or all parameters up to it, hold more numbers than memory can address.
+    #[error("parameter `{name}` of shape {shape:?} takes the table beyond {} elements", MAX_ELEMENTS)]
+    TooLarge {
+        /// The parameter.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// A parameter reached by rows has no dimension beside the row.
+    #[error("parameter `{name}` of shape {shape:?} is reached by rows and needs two dimensions")]
+    RowsWithoutWidth {
+        /// The parameter.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// A parameter reached by rows has more of them than can be numbered.
+    #[error("parameter `{name}` has {rows} rows, more than the {} that can be numbered", u32::MAX)]
+    TooManyRows {
+        /// The parameter.
+        name: String,
+        /// Its first dimension.
+        rows: usize,
+    },
+}
+
+/// The element count of a parameter that is sound by itself.
+fn checked_elements(spec: &ParameterSpec) -> Result<usize, ParameterError> {
+    let (name, shape) = (|| spec.name.clone(), || spec.shape.clone());
+    if spec.shape.contains(&0) {
+        return Err(ParameterError::ZeroDimension { name: name(), shape: shape() });
+    }
+    if spec.access == Access::Rows {
+        if spec.shape.len() < 2 {
+            return Err(ParameterError::RowsWithoutWidth { name: name(), shape: shape() });
+        }
+        if u32::try_from(spec.rows()).is_err() {
+            return Err(ParameterError::TooManyRows { name: name(), rows: spec.rows() });
+        }
+    }
+    spec.shape
+        .iter()
+        .try_fold(1usize, |product, &dimension| product.checked_mul(dimension))
+        .filter(|&elements| elements <= MAX_ELEMENTS)
+        .ok_or_else(|| too_large(spec))
+}
+
+fn too_large(spec: &ParameterSpec) -> ParameterError {
+    ParameterError::TooLarge { name: spec.name.clone(), shape: spec.shape.clone() }
+}
+
+/// FNV-1a as published: the standard library's hashers promise no stable value.
+struct Fnv1a(u64);
+
+impl Fnv1a {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn number(&mut self, number: usize) {
+        self.bytes(&(number as u64).to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+#[path = "parameter_tests.rs"]
+mod tests;

@@ -1,0 +1,225 @@
+//! Which server holds which part of which parameter. A plan is a pure function of the parameter
+//! table, the number of servers and the sharding: every task computes it by itself and they agree.
+//! It holds no values and knows no addresses.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::parameter::{Access, ParameterId, ParameterTable};
+
+/// Dense bytes below which another server is not worth its round trip. Off until measured.
+pub const MIN_SERVER_BYTES: usize = 0;
+
+/// A cut inside a parameter falls on a multiple of this: one cache line of `f32`.
+pub const CUT_ALIGNMENT: usize = 16;
+
+/// A cut this near to the edge of a parameter moves to the edge, so that small tensors stay whole.
+pub const CUT_SNAP: usize = 1024;
+
+/// How parameters are spread over the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharding {
+    /// Nearly equal shares: dense parameters are cut where that balances, rows are striped.
+    #[default]
+    Balanced,
+    /// Whole parameters in turn, as TensorFlow's `replica_device_setter` placed them.
+    RoundRobin,
+}
+
+impl fmt::Display for Sharding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Sharding::Balanced => "balanced",
+            Sharding::RoundRobin => "round_robin",
+        })
+    }
+}
+
+/// A name that is no [`Sharding`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("unknown sharding `{name}`: expected balanced or round_robin")]
+pub struct UnknownSharding {
+    /// What was given.
+    pub name: String,
+}
+
+impl FromStr for Sharding {
+    type Err = UnknownSharding;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSharding> {
+        match name {
+            "balanced" => Ok(Sharding::Balanced),
+            "round_robin" | "round-robin" => Ok(Sharding::RoundRobin),
+            _ => Err(UnknownSharding { name: name.to_owned() }),
+        }
+    }
+}
+
+/// Consecutive elements of a dense parameter, in row-major order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// The parameter.
+    pub parameter: ParameterId,
+    /// Its elements; never empty.
+    pub range: Range<usize>,
+}
+
+/// Every `stride`-th row of a parameter: the rows `r` with `r % stride == first`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowStripe {
+    /// The parameter.
+    pub parameter: ParameterId,
+    /// The first row of the stripe; less than `stride`.
+    pub first: usize,
+    /// The distance from one row of the stripe to the next.
+    pub stride: usize,
+    /// How many rows the stripe has; never zero.
+    pub count: usize,
+}
+
+impl RowStripe {
+    /// The place within the stripe of a row of the parameter, if the stripe has that row.
+    pub fn local(&self, row: usize) -> Option<usize> {
+        let local = row / self.stride;
+        (row % self.stride == self.first && local < self.count).then_some(local)
+    }
+
+    /// The row of the parameter at a place within the stripe.
+    pub fn global(&self, local: usize) -> usize {
+        local * self.stride + self.first
+    }
+}
+
+/// What one server holds, in table order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerPlan {
+    /// Its parts of dense parameters.
+    pub segments: Vec<Segment>,
+    /// Its parts of parameters reached by rows.
+    pub stripes: Vec<RowStripe>,
+}
+
+impl ServerPlan {
+    /// How many elements of dense parameters it holds.
+    pub fn dense_elements(&self) -> usize {
+        self.segments.iter().map(|segment| segment.range.len()).sum()
+    }
+
+    /// How many elements of parameters reached by rows it holds; `table` is the plan's own.
+    pub fn row_elements(&self, table: &ParameterTable) -> usize {
+        self.stripes.iter().map(|stripe| stripe.count * table[stripe.parameter].width()).sum()
+    }
+}
+
+/// What every server holds. Each element of each parameter is in exactly one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardPlan {
+    /// One plan a server, by ps task index.
+    pub servers: Vec<ServerPlan>,
+}
+
+impl ShardPlan {
+    /// Spreads the parameters over one or more servers.
+    ///
+    /// Balanced, each server's dense share is within 2 × [`CUT_SNAP`] + 1 elements (8 KiB) of the
+    /// mean: it has a cut at either end, no cut is moved further than [`CUT_SNAP`], and the 1 is for
+    /// rounding to whole elements.
+    pub fn new(table: &ParameterTable, servers: usize, sharding: Sharding) -> Self {
+        Self::with_minimum(table, servers, sharding, MIN_SERVER_BYTES)
+    }
+
+    /// As [`ShardPlan::new`], but when balancing leaves servers fewer than `min_server_bytes` of
+    /// dense parameters each, only the first few get any, and those get that many if they can.
+    pub fn with_minimum(table: &ParameterTable, servers: usize, sharding: Sharding, min_server_bytes: usize) -> Self {
+        assert!(servers > 0, "a plan needs a server");
+        let mut plan = Self { servers: vec![ServerPlan::default(); servers] };
+        match sharding {
+            Sharding::Balanced => {
+                plan.cut_dense(table, min_server_bytes);
+                plan.stripe_rows(table);
+            }
+            Sharding::RoundRobin => plan.deal(table),
+        }
+        plan
+    }
+
+    /// Lays the dense parameters end to end and cuts that line into one part a server.
+    fn cut_dense(&mut self, table: &ParameterTable, min_server_bytes: usize) {
+        let mut total = 0;
+        let mut places = Vec::new();
+        for (parameter, spec) in table.iter().filter(|(_, spec)| spec.access == Access::Dense) {
+            let start = total;
+            total += spec.elements();
+            places.push((parameter, start..total));
+        }
+        let parts = (total * size_of::<f32>())
+            .checked_div(min_server_bytes)
+            .map_or(self.servers.len(), |parts| parts.clamp(1, self.servers.len()));
+        // In u128, because elements × servers may not fit a usize.
+        let ideal = |part: usize| (total as u128 * part as u128 / parts as u128) as usize;
+        let cuts: Vec<_> = (0..=parts).map(|part| settle(ideal(part), &places)).collect();
+
+        for (server, cut) in self.servers.iter_mut().zip(cuts.windows(2)) {
+            for (parameter, place) in &places {
+                let (start, end) = (place.start.max(cut[0]), place.end.min(cut[1]));
+                if start < end {
+                    let range = start - place.start..end - place.start;
+                    server.segments.push(Segment { parameter: *parameter, range });
+                }
+            }
+        }
+    }
+
+    /// Gives every server every n-th row of every parameter reached by rows.
+    fn stripe_rows(&mut self, table: &ParameterTable) {
+        let stride = self.servers.len();
+        for (parameter, spec) in table.iter().filter(|(_, spec)| spec.access == Access::Rows) {
+            for (first, server) in self.servers.iter_mut().enumerate().take(spec.rows()) {
+                let count = (spec.rows() - first).div_ceil(stride);
+                server.stripes.push(RowStripe { parameter, first, stride, count });
+            }
+        }
+    }
+
+    /// Gives whole parameters to the servers in turn.
+    fn deal(&mut self, table: &ParameterTable) {
+        let servers = self.servers.len();
+        for (index, (parameter, spec)) in table.iter().enumerate() {
+            let server = &mut self.servers[index % servers];
+            match spec.access {
+                Access::Dense => {
+                    server.segments.push(Segment { parameter, range: 0..spec.elements() });
+                }
+                Access::Rows => {
+                    let count = spec.rows();
+                    server.stripes.push(RowStripe { parameter, first: 0, stride: 1, count });
+                }
+            }
+        }
+    }
+}
+
+/// Where a cut ends up that would ideally fall there: at the edge of a parameter if one is near,
+/// else on a multiple of the alignment. Later cuts never settle before earlier ones.
+fn settle(ideal: usize, places: &[(ParameterId, Range<usize>)]) -> usize {
+    let Some((_, place)) = places.iter().find(|(_, place)| place.contains(&ideal)) else {
+        return ideal; // The end of the line.
+    };
+    let (before, after) = (ideal - place.start, place.end - ideal);
+    if before.min(after) > CUT_SNAP {
+        place.start + (before + CUT_ALIGNMENT / 2) / CUT_ALIGNMENT * CUT_ALIGNMENT
+    } else if before <= after {
+        place.start
+    } else {
+        place.end
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

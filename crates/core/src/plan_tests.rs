@@ -1,0 +1,184 @@
+//! Tests of `plan`: how parameters are spread over servers.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::parameter::ParameterSpec;
+
+fn table(parameters: &[(&[usize], Access)]) -> ParameterTable {
+    let spec = |(index, (shape, access)): (usize, &(&[usize], Access))| ParameterSpec {
+        name: format!("parameter{index}"),
+        shape: shape.to_vec(),
+        access: *access,
+    };
+    ParameterTable::new(parameters.iter().enumerate().map(spec).collect()).unwrap()
+}
+
+fn dense(lengths: &[usize]) -> ParameterTable {
+    let shapes: Vec<_> = lengths.iter().map(|&length| [length]).collect();
+    table(&shapes.iter().map(|shape| (shape.as_slice(), Access::Dense)).collect::<Vec<_>>())
+}
+
+/// Each server's segments as (parameter, start, end).
+fn segments(plan: &ShardPlan) -> Vec<Vec<(u32, usize, usize)>> {
+    let flat = |segment: &Segment| (segment.parameter.0, segment.range.start, segment.range.end);
+    plan.servers.iter().map(|server| server.segments.iter().map(flat).collect()).collect()
+}
+
+#[test]
+fn a_cut_inside_a_parameter_falls_on_a_multiple_of_sixteen() {
+    let plan = ShardPlan::new(&dense(&[78_400, 100, 1000, 10]), 2, Sharding::Balanced);
+    assert_eq!(
+        segments(&plan),
+        [vec![(0, 0, 39_760)], vec![(0, 39_760, 78_400), (1, 0, 100), (2, 0, 1000), (3, 0, 10)]]
+    );
+}
+
+#[test]
+fn a_cut_near_the_edge_of_a_parameter_moves_to_the_edge() {
+    let plan = ShardPlan::new(&dense(&[10_000, 8000]), 2, Sharding::Balanced);
+    assert_eq!(segments(&plan), [vec![(0, 0, 10_000)], vec![(1, 0, 8000)]]);
+}
+
+#[test]
+fn small_parameters_stay_whole_though_a_server_gets_nothing() {
+    let plan = ShardPlan::new(&dense(&[100, 1]), 3, Sharding::Balanced);
+    assert_eq!(segments(&plan), [vec![], vec![(0, 0, 100)], vec![(1, 0, 1)]]);
+}
+
+#[test]
+fn rows_are_striped_over_the_servers_that_have_a_row() {
+    let table = table(&[(&[5, 4], Access::Rows), (&[1, 4], Access::Rows)]);
+    let plan = ShardPlan::new(&table, 2, Sharding::Balanced);
+    let stripe = |parameter, first, count| RowStripe { parameter: ParameterId(parameter), first, stride: 2, count };
+    assert_eq!(plan.servers[0].stripes, [stripe(0, 0, 3), stripe(1, 0, 1)]);
+    assert_eq!(plan.servers[1].stripes, [stripe(0, 1, 2)]);
+    assert_eq!(plan.servers[0].row_elements(&table), 16);
+    assert_eq!(plan.servers[1].row_elements(&table), 8);
+}
+
+#[test]
+fn round_robin_deals_whole_parameters_in_turn() {
+    let table =
+        table(&[(&[9000], Access::Dense), (&[7, 4], Access::Rows), (&[3], Access::Dense), (&[2], Access::Dense)]);
+    let plan = ShardPlan::new(&table, 2, Sharding::RoundRobin);
+    assert_eq!(segments(&plan), [vec![(0, 0, 9000), (2, 0, 3)], vec![(3, 0, 2)]]);
+    assert_eq!(plan.servers[1].stripes, [RowStripe { parameter: ParameterId(1), first: 0, stride: 1, count: 7 }]);
+}
+
+#[test]
+fn below_the_minimum_only_the_first_servers_get_dense_parameters() {
+    let plan = |min_server_bytes| {
+        let table = dense(&[40_000, 40_000]);
+        let plan = ShardPlan::with_minimum(&table, 4, Sharding::Balanced, min_server_bytes);
+        plan.servers.iter().map(ServerPlan::dense_elements).collect::<Vec<_>>()
+    };
+    assert_eq!(plan(0), [20_000; 4]);
+    assert_eq!(plan(80_000), [20_000; 4]);
+    assert_eq!(plan(80_001), [26_672, 26_656, 26_672, 0]);
+    assert_eq!(plan(160_000), [40_000, 40_000, 0, 0]);
+    assert_eq!(plan(1_000_000), [80_000, 0, 0, 0]);
+}
+
+#[test]
+fn a_stripe_has_no_row_beyond_its_last() {
+    let stripe = RowStripe { parameter: ParameterId(0), first: 1, stride: 3, count: 2 };
+    assert_eq!([1, 4, 7, 0].map(|row| stripe.local(row)), [Some(0), Some(1), None, None]);
+}
+
+#[test]
+fn a_sharding_is_read_with_underscore_or_hyphen_and_written_with_underscore() {
+    for name in ["balanced", "round_robin"] {
+        assert_eq!(name.parse::<Sharding>().unwrap().to_string(), name);
+    }
+    assert_eq!("round-robin".parse(), Ok(Sharding::RoundRobin));
+    assert_eq!(serde_json::to_string(&Sharding::RoundRobin).unwrap(), r#""round_robin""#);
+}
+
+#[test]
+fn an_unknown_sharding_is_told_the_choices() {
+    assert_eq!(
+        "greedy".parse::<Sharding>().unwrap_err().to_string(),
+        "unknown sharding `greedy`: expected balanced or round_robin"
+    );
+}
+
+fn any_table() -> impl Strategy<Value = ParameterTable> {
+    let length = prop_oneof![1..40usize, 900..1200usize, 1..9000usize];
+    let parameter = prop_oneof![
+        3 => length.prop_map(|length| (vec![length], Access::Dense)),
+        1 => (1..50usize, 1..5usize).prop_map(|(rows, width)| (vec![rows, width], Access::Rows)),
+    ];
+    proptest::collection::vec(parameter, 0..12).prop_map(|parameters| {
+        let borrowed: Vec<_> = parameters.iter().map(|(shape, access)| (shape.as_slice(), *access)).collect();
+        table(&borrowed)
+    })
+}
+
+fn any_sharding() -> impl Strategy<Value = Sharding> {
+    prop_oneof![Just(Sharding::Balanced), Just(Sharding::RoundRobin)]
+}
+
+proptest! {
+    #[test]
+    fn every_element_is_in_exactly_one_place(
+        table in any_table(),
+        servers in 1..9usize,
+        sharding in any_sharding(),
+        min_server_bytes in 0..40_000usize,
+    ) {
+        let plan = ShardPlan::with_minimum(&table, servers, sharding, min_server_bytes);
+        prop_assert_eq!(plan.servers.len(), servers);
+        let mut held: Vec<_> =
+            table.iter().map(|(_, spec)| vec![0; spec.elements()]).collect();
+        for server in &plan.servers {
+            for Segment { parameter, range } in &server.segments {
+                prop_assert_eq!(table[*parameter].access, Access::Dense);
+                prop_assert!(!range.is_empty());
+                held[parameter.0 as usize][range.clone()].iter_mut().for_each(|n| *n += 1);
+            }
+            for stripe in &server.stripes {
+                prop_assert_eq!(table[stripe.parameter].access, Access::Rows);
+                prop_assert!(stripe.count > 0);
+                let width = table[stripe.parameter].width();
+                for row in (0..stripe.count).map(|local| stripe.global(local)) {
+                    let elements = row * width..(row + 1) * width;
+                    held[stripe.parameter.0 as usize][elements].iter_mut().for_each(|n| *n += 1);
+                }
+            }
+        }
+        prop_assert!(held.iter().flatten().all(|&times| times == 1));
+    }
+
+    #[test]
+    fn balanced_dense_shares_are_within_two_snaps_of_the_mean(
+        table in any_table(),
+        servers in 1..9usize,
+    ) {
+        let plan = ShardPlan::new(&table, servers, Sharding::Balanced);
+        let shares = plan.servers.iter().map(ServerPlan::dense_elements);
+        let mean = shares.clone().sum::<usize>() as f64 / servers as f64;
+        for share in shares {
+            // The 1 is for the ideal cut's own rounding to a whole element.
+            prop_assert!((share as f64 - mean).abs() < (2 * CUT_SNAP + 1) as f64);
+        }
+    }
+
+    #[test]
+    fn local_and_global_row_numbers_are_inverse(
+        rows in 1..200usize,
+        servers in 1..9usize,
+        row in 0..250usize,
+    ) {
+        let table = table(&[(&[rows, 2], Access::Rows)]);
+        let plan = ShardPlan::new(&table, servers, Sharding::Balanced);
+        let homes: Vec<_> = plan
+            .servers
+            .iter()
+            .flat_map(|server| &server.stripes)
+            .filter_map(|stripe| Some(stripe.global(stripe.local(row)?)))
+            .collect();
+        let expected = if row < rows { vec![row] } else { vec![] };
+        prop_assert_eq!(homes, expected);
+    }
+}

@@ -1,0 +1,136 @@
+//! Strokes to pixels: a field of "how deep inside the ink" that segments are merged into.
+//!
+//! Only pixels near a segment are touched, eight at a time. It must not know what is drawn, nor
+//! draw random numbers other than those of the paper's grain.
+
+use super::randomness::Randomness;
+use super::{IMAGE_SIZE, SIDE};
+
+/// Pixels worked on at once: a whole number of vector registers on every machine.
+const LANES: usize = 8;
+
+/// The columns of a block, counted from its first.
+const COLUMNS: [f32; LANES] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+
+/// A row of the field, wide enough for a block of lanes to start in the last column.
+const STRIDE: usize = SIDE + LANES;
+
+/// Deeper outside than any pen reaches.
+const OUTSIDE: f32 = -100.0;
+
+/// A place on the canvas in pixels, and the radius of the pen there.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Dot {
+    pub(super) x: f32,
+    pub(super) y: f32,
+    pub(super) radius: f32,
+}
+
+/// How ink and paper look once the strokes are on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Finish {
+    /// Width in pixels over which the edge of a stroke fades.
+    pub(super) softness: f32,
+    /// Brightness of full ink, 0 to 1.
+    pub(super) ink: f32,
+    /// Share of the ink that grain takes away at most.
+    pub(super) grain: f32,
+    /// Brightest speck on the paper, 0 to 1.
+    pub(super) specks: f32,
+}
+
+/// What is being drawn; cleared and used again for every image.
+pub(super) struct Canvas {
+    /// For every pixel the depth under the edge of the nearest stroke, negative outside.
+    depth: [f32; STRIDE * SIDE],
+}
+
+impl Canvas {
+    pub(super) fn new() -> Self {
+        Self { depth: [OUTSIDE; STRIDE * SIDE] }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.depth.fill(OUTSIDE);
+    }
+
+    /// Draws a straight stroke with round ends whose radius goes from one dot's to the other's.
+    pub(super) fn segment(&mut self, from: Dot, to: Dot, softness: f32) {
+        let reach = larger(from.radius, to.radius) + softness;
+        let Some((top, bottom)) = pixels_between(from.y, to.y, reach) else {
+            return;
+        };
+        let Some((left, right)) = pixels_between(from.x, to.x, reach) else {
+            return;
+        };
+        let (dx, dy) = (to.x - from.x, to.y - from.y);
+        let widening = to.radius - from.radius;
+        // A segment of no length is a dot: `along` stays 0.
+        let per_square = 1.0 / larger(dx * dx + dy * dy, 1e-6);
+        let blocks = (right - left) / LANES + 1;
+        for row in top..=bottom {
+            let y = row as f32 - from.y;
+            let start = row * STRIDE + left;
+            let near = &mut self.depth[start..start + blocks * LANES];
+            let mut block_x = left as f32 - from.x;
+            for block in near.as_chunks_mut::<LANES>().0 {
+                for (depth, column) in block.iter_mut().zip(COLUMNS) {
+                    let x = block_x + column;
+                    let along = smaller(larger((x * dx + y * dy) * per_square, 0.0), 1.0);
+                    let (off_x, off_y) = (x - along * dx, y - along * dy);
+                    let distance = (off_x * off_x + off_y * off_y).sqrt();
+                    *depth = larger(*depth, from.radius + along * widening - distance);
+                }
+                block_x += LANES as f32;
+            }
+        }
+    }
+
+    /// Turns the strokes into bytes.
+    pub(super) fn develop(&self, finish: Finish, randomness: &mut Randomness, image: &mut [u8]) {
+        let mut grain = [0u8; IMAGE_SIZE];
+        for bytes in grain.chunks_exact_mut(8) {
+            bytes.copy_from_slice(&randomness.bits().to_le_bytes());
+        }
+        let sharpness = 0.5 / finish.softness;
+        let rows = image.as_chunks_mut::<SIDE>().0.iter_mut();
+        let rows = rows.zip(grain.as_chunks::<SIDE>().0);
+        for ((image, grain), depth) in rows.zip(self.depth.chunks_exact(STRIDE)) {
+            for ((pixel, &grain), &depth) in image.iter_mut().zip(grain).zip(depth) {
+                let edge = smaller(larger(depth * sharpness + 0.5, 0.0), 1.0);
+                let cover = edge * edge * (3.0 - 2.0 * edge);
+                let grain = f32::from(grain) * (1.0 / 255.0);
+                let ink = cover * finish.ink * (1.0 - finish.grain * grain);
+                // The cube makes most of the paper clean and a few specks bright.
+                let paper = (1.0 - cover) * finish.specks * grain * grain * grain;
+                *pixel = to_byte(ink + paper);
+            }
+        }
+    }
+}
+
+/// Scales 0..=1 to a byte, rounding to the nearest.
+///
+/// Past 2²³ a float has no room for fractions, so adding it rounds, and the last byte is the
+/// number: unlike the checked `as u8` this runs in vector registers.
+fn to_byte(brightness: f32) -> u8 {
+    const NO_FRACTIONS: f32 = (1u32 << 23) as f32;
+    debug_assert!((0.0..1.001).contains(&brightness), "{brightness}");
+    (brightness * 255.0 + NO_FRACTIONS).to_bits() as u8
+}
+
+/// The pixels from `reach` before the smaller to `reach` after the larger coordinate, if on canvas.
+fn pixels_between(one: f32, other: f32, reach: f32) -> Option<(usize, usize)> {
+    let first = larger(smaller(one, other) - reach, 0.0);
+    let last = smaller(larger(one, other) + reach, (SIDE - 1) as f32);
+    (first <= last).then_some((first as usize, last as usize))
+}
+
+// Unlike `f32::max` and `f32::min` these are one vector instruction; no coordinate is NaN.
+fn larger(one: f32, other: f32) -> f32 {
+    if one > other { one } else { other }
+}
+
+fn smaller(one: f32, other: f32) -> f32 {
+    if one < other { one } else { other }
+}

@@ -1,0 +1,198 @@
+//! Downloads a data set: which files, from which mirrors, and how often to try.
+//!
+//! A file is only ever under its own name once its checksum is right; until then it is `NAME.part`,
+//! from which a later try goes on. It must not replace a file it did not write, print anything, or
+//! wait without a limit.
+
+mod failure;
+mod sources;
+mod transfer;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+pub use self::failure::{AttemptError, DownloadError, MirrorFailure};
+pub use self::sources::{RemoteFile, Source};
+use self::transfer::Transfer;
+
+/// How long and how often to try.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// Longest wait for a connection, including the name look-up.
+    pub connect: Duration,
+    /// Longest wait for the answer to begin, and then for each further piece of it.
+    pub read: Duration,
+    /// Tries at each mirror; a missing file is asked for only once.
+    pub attempts: u32,
+    /// Wait after the first failed try; it doubles with each further one.
+    pub backoff: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            read: Duration::from_secs(30),
+            attempts: 4,
+            backoff: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Something that happened during a download, for the one who waits.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The file was there already and is right.
+    Present {
+        /// Name of the file.
+        file: &'a str,
+    },
+    /// Bytes of the file are there; the first such event of a resumed file is above 0.
+    Received {
+        /// Name of the file.
+        file: &'a str,
+        /// Bytes there so far; falls back to 0 if the file has to be begun again.
+        received: u64,
+        /// Bytes of the whole file.
+        total: u64,
+    },
+    /// A try failed.
+    Failed {
+        /// Name of the file.
+        file: &'a str,
+        /// Where it was asked for.
+        url: &'a str,
+        /// Why it failed.
+        error: &'a AttemptError,
+        /// How long until the next try at this mirror; none if it is given up.
+        wait: Option<Duration>,
+    },
+    /// The file is complete and right, and has its name.
+    Finished {
+        /// Name of the file.
+        file: &'a str,
+    },
+}
+
+/// What a download did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Files that were there already.
+    pub present: usize,
+    /// Files that were downloaded.
+    pub downloaded: usize,
+}
+
+/// Downloads `dataset` into `directory`, from `base_url` if one is given and else from the public
+/// mirrors, and reports what happens to `report`.
+///
+/// The environment's `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` are respected.
+///
+/// # Errors
+/// If the data set is not known, a different file of that name is in the way, the directory cannot
+/// be written, or no mirror has a right copy of some file.
+pub fn download(
+    dataset: &str,
+    directory: &Path,
+    base_url: Option<&str>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<Summary, DownloadError> {
+    let mut source = Source::named(dataset)?;
+    if let Some(base_url) = base_url {
+        source.mirrors = vec![base_url.to_owned()];
+    }
+    download_from(&source, directory, &Patience::default(), report)
+}
+
+/// Downloads the files of any source; see [`download`].
+///
+/// # Errors
+/// As [`download`].
+pub fn download_from(
+    source: &Source,
+    directory: &Path,
+    patience: &Patience,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<Summary, DownloadError> {
+    source.check()?;
+    fs::create_dir_all(directory)
+        .map_err(|source| DownloadError::Directory { path: directory.to_path_buf(), source })?;
+    // All of them before the first request: nothing is fetched when some file is in the way.
+    let mut missing = Vec::new();
+    for file in &source.files {
+        if is_present(file, &directory.join(&file.name))? {
+            report(Event::Present { file: &file.name });
+        } else {
+            missing.push(file);
+        }
+    }
+    for file in &missing {
+        let transfers = source.mirrors.iter();
+        let transfers = transfers.map(|mirror| Transfer::new(file, mirror, directory, patience));
+        if let Err(failures) = first_success(transfers, patience, report)? {
+            return Err(DownloadError::NoMirror {
+                file: file.name.clone(),
+                directory: directory.to_path_buf(),
+                failures,
+            });
+        }
+        report(Event::Finished { file: &file.name });
+    }
+    Ok(Summary { present: source.files.len() - missing.len(), downloaded: missing.len() })
+}
+
+/// Whether the right file is there; another file of that name is an error.
+fn is_present(file: &RemoteFile, path: &Path) -> Result<bool, DownloadError> {
+    let unreadable = |source| DownloadError::File { path: path.to_path_buf(), source };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(unreadable(error)),
+        Ok(_) => {}
+    }
+    let got = sources::digest_of(path).map_err(unreadable)?;
+    if got == file.sha256 {
+        return Ok(true);
+    }
+    Err(DownloadError::InTheWay { path: path.to_path_buf(), expected: file.sha256.clone(), got })
+}
+
+/// Goes through the mirrors of a file until one of them succeeds.
+fn first_success<'a>(
+    transfers: impl Iterator<Item = Transfer<'a>>,
+    patience: &Patience,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<Result<(), Vec<MirrorFailure>>, DownloadError> {
+    let mut failures = Vec::new();
+    for transfer in transfers {
+        match try_repeatedly(&transfer, patience, report)? {
+            Ok(()) => return Ok(Ok(())),
+            Err(error) => failures.push(MirrorFailure { url: transfer.url, error }),
+        }
+    }
+    Ok(Err(failures))
+}
+
+/// Tries one mirror as often as patience and the kind of failure allow.
+fn try_repeatedly(
+    transfer: &Transfer<'_>,
+    patience: &Patience,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<Result<(), AttemptError>, DownloadError> {
+    let mut attempt = 1;
+    loop {
+        let Err(error) = transfer.run(report)? else {
+            return Ok(Ok(()));
+        };
+        let again = attempt < patience.attempts && error.may_pass();
+        let wait = again.then(|| patience.backoff * 2u32.saturating_pow(attempt - 1));
+        report(Event::Failed { file: &transfer.file.name, url: &transfer.url, error: &error, wait });
+        let Some(wait) = wait else {
+            return Ok(Err(error));
+        };
+        std::thread::sleep(wait);
+        attempt += 1;
+    }
+}

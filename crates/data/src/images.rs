@@ -1,0 +1,222 @@
+//! Labelled grey images in memory, and the three parts of a data set.
+//!
+//! Holds bytes and turns chosen images into `f32` batches. It must not read files, draw batches or
+//! know how the images came to be.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+/// Images of one size with one label each, stored one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// Height of every image in pixels.
+    pub rows: usize,
+    /// Width of every image in pixels.
+    pub columns: usize,
+    /// The pixels of all images, row by row, 0 for background and 255 for full ink.
+    pub pixels: Vec<u8>,
+    /// The class of every image; its length is the number of images.
+    pub labels: Vec<u8>,
+}
+
+impl Images {
+    /// Puts pixels and labels together.
+    ///
+    /// # Panics
+    /// If there is not exactly one label for every `rows × columns` pixels; readers of outside data
+    /// check that first and give an error.
+    pub fn new(rows: usize, columns: usize, pixels: Vec<u8>, labels: Vec<u8>) -> Self {
+        assert_eq!(pixels.len(), rows * columns * labels.len(), "{} labels of {rows}×{columns} images", labels.len());
+        Self { rows, columns, pixels, labels }
+    }
+
+    /// The number of images.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are no images.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// The number of pixels of one image.
+    pub fn image_size(&self) -> usize {
+        self.rows * self.columns
+    }
+
+    /// The pixels of image `index`, row by row.
+    ///
+    /// # Panics
+    /// If `index` is not below [`len`](Self::len).
+    pub fn image(&self, index: usize) -> &[u8] {
+        let size = self.image_size();
+        &self.pixels[index * size..(index + 1) * size]
+    }
+
+    /// Replaces what is in `out` by the chosen images, one after the other, scaled to 0..=1.
+    ///
+    /// An `out` kept from the last batch of the same size is overwritten in place.
+    ///
+    /// # Panics
+    /// If an index is not below [`len`](Self::len).
+    pub fn gather(&self, indices: &[usize], out: &mut Vec<f32>) {
+        // The product, not the quotient, is what TensorFlow's reader computes; it is faster too.
+        const SCALE: f32 = 1.0 / 255.0;
+        let size = self.image_size();
+        out.resize(indices.len() * size, 0.0);
+        if size == 0 {
+            return;
+        }
+        for (&index, target) in indices.iter().zip(out.chunks_exact_mut(size)) {
+            for (value, &pixel) in target.iter_mut().zip(self.image(index)) {
+                *value = f32::from(pixel) * SCALE;
+            }
+        }
+    }
+
+    /// Replaces what is in `out` by the labels of the chosen images.
+    ///
+    /// # Panics
+    /// If an index is not below [`len`](Self::len).
+    pub fn gather_labels(&self, indices: &[usize], out: &mut Vec<u8>) {
+        out.clear();
+        out.extend(indices.iter().map(|&index| self.labels[index]));
+    }
+
+    /// Takes the first `count` images away and returns them; the others move up.
+    ///
+    /// # Panics
+    /// If there are fewer than `count` images.
+    pub fn take_first(&mut self, count: usize) -> Images {
+        let size = self.image_size();
+        Images {
+            rows: self.rows,
+            columns: self.columns,
+            pixels: self.pixels.drain(..count * size).collect(),
+            labels: self.labels.drain(..count).collect(),
+        }
+    }
+}
+
+type Make = Box<dyn FnOnce() -> Images + Send>;
+
+/// The training, validation and test images of one data set.
+///
+/// Training images are there from the start; the other two may be made when first asked for, since
+/// most tasks of a cluster never evaluate and a start should not wait for them.
+pub struct ImageSet {
+    train: Images,
+    validation: LazyLock<Images, Make>,
+    test: LazyLock<Images, Make>,
+}
+
+impl ImageSet {
+    /// A data set whose parts are all in memory.
+    pub fn new(train: Images, validation: Images, test: Images) -> Self {
+        Self::with_late_parts(train, move || validation, move || test)
+    }
+
+    /// A data set that makes its validation and test images on first use.
+    ///
+    /// The two functions run at most once, on the thread that asks first, while others that ask
+    /// wait. They must not wait for a thread pool whose threads may be among those.
+    pub fn with_late_parts(
+        train: Images,
+        validation: impl FnOnce() -> Images + Send + 'static,
+        test: impl FnOnce() -> Images + Send + 'static,
+    ) -> Self {
+        Self { train, validation: LazyLock::new(Box::new(validation)), test: LazyLock::new(Box::new(test)) }
+    }
+
+    /// The images to train on.
+    pub fn train(&self) -> &Images {
+        &self.train
+    }
+
+    /// The images to validate on, made now if this is the first call.
+    pub fn validation(&self) -> &Images {
+        &self.validation
+    }
+
+    /// The images to test on, made now if this is the first call.
+    pub fn test(&self) -> &Images {
+        &self.test
+    }
+}
+
+impl fmt::Debug for ImageSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ImageSet").field("train", &self.train.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn three_images() -> Images {
+        Images::new(1, 2, vec![0, 51, 102, 153, 204, 255], vec![7, 8, 9])
+    }
+
+    #[test]
+    fn an_image_is_its_own_rows_of_pixels() {
+        assert_eq!(three_images().image(1), [102, 153]);
+    }
+
+    #[test]
+    fn gather_scales_the_chosen_images_in_the_order_asked() {
+        let mut batch = vec![9.0; 1];
+        three_images().gather(&[2, 0, 2], &mut batch);
+        let expected = [0.8, 1.0, 0.0, 0.2, 0.8, 1.0];
+        assert_eq!(batch.len(), expected.len());
+        for (got, expected) in batch.iter().zip(expected) {
+            assert!((got - expected).abs() < 1e-6, "{batch:?}");
+        }
+    }
+
+    #[test]
+    fn gather_shrinks_a_longer_batch() {
+        let mut batch = vec![9.0; 100];
+        three_images().gather(&[0], &mut batch);
+        assert_eq!(batch.len(), 2);
+    }
+
+    #[test]
+    fn gather_keeps_black_and_white_exact() {
+        let mut batch = Vec::new();
+        Images::new(1, 2, vec![0, 255], vec![0]).gather(&[0], &mut batch);
+        assert_eq!(batch, [0.0, 1.0]);
+    }
+
+    #[test]
+    fn labels_are_gathered_in_the_order_asked() {
+        let mut labels = vec![1; 9];
+        three_images().gather_labels(&[2, 0], &mut labels);
+        assert_eq!(labels, [9, 7]);
+    }
+
+    #[test]
+    fn taking_the_first_images_leaves_the_others() {
+        let mut images = three_images();
+        let first = images.take_first(1);
+        assert_eq!(first, Images::new(1, 2, vec![0, 51], vec![7]));
+        assert_eq!(images, Images::new(1, 2, vec![102, 153, 204, 255], vec![8, 9]));
+    }
+
+    #[test]
+    fn late_parts_are_made_once_and_only_when_asked_for() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&made);
+        let set = ImageSet::with_late_parts(three_images(), three_images, move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            three_images()
+        });
+        assert_eq!((set.train().len(), set.validation().len()), (3, 3));
+        assert_eq!(made.load(Ordering::Relaxed), 0);
+        assert_eq!((set.test().len(), set.test().len()), (3, 3));
+        assert_eq!(made.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,367 @@
+//! One server's share of the parameters, and how a request on it is served.
+//!
+//! Values are kept in blocks, each behind its own lock: a push is applied block by block as it arrives, and
+//! pushes of different workers pass through each other. What may be applied, and when a worker may go on, is
+//! decided behind one small lock, the [`gate`]. No lock is held while bytes are sent or awaited.
+
+mod gate;
+mod round;
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use windlass_core::block::{Block, block_ranges};
+use windlass_core::cluster::WorkerId;
+use windlass_core::ledger::Incarnation;
+use windlass_core::optimizer::Update;
+use windlass_core::parameter::ParameterTable;
+use windlass_core::plan::{RowStripe, ServerPlan};
+use windlass_core::rows::RowTable;
+use windlass_core::run::RunSpec;
+use windlass_wire::frame::{Answer, AnswerKind, FrameError, Request, RequestKind};
+use windlass_wire::link::{Peer, ServeError, Shard};
+
+pub use gate::ShardStatistics;
+use gate::{Gate, Verdict};
+use round::{Gradient, Round, RowPush};
+
+/// How often a worker that has to wait is told for whom.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+
+/// One server's share of the parameters.
+pub struct ParameterShard {
+    run: RunSpec,
+    elements: usize,
+    blocks: Vec<Mutex<Block>>,
+    rows: Vec<Rows>,
+    gate: Mutex<Gate>,
+    /// Signalled when a waiting worker may be able to go on.
+    changed: Condvar,
+    /// The gradients of the open synchronous round. Taken before the gate where both are needed.
+    round: Mutex<Round>,
+}
+
+struct Rows {
+    stripe: RowStripe,
+    width: usize,
+    table: Mutex<RowTable>,
+}
+
+/// A wanted section: which table, which of its rows.
+type Wanted = (usize, Vec<u32>);
+
+impl ParameterShard {
+    /// Allocates the share of the parameters that `plan` gives to this server, all zero.
+    pub fn new(run: RunSpec, plan: &ServerPlan, workers: &[WorkerId]) -> Self {
+        let elements = plan.dense_elements();
+        let rows: Vec<Rows> = plan.stripes.iter().map(|stripe| Rows::new(*stripe, &run)).collect();
+        Self {
+            elements,
+            blocks: block_ranges(elements).map(|range| Mutex::new(Block::new(range.len(), &run.optimizer))).collect(),
+            gate: Mutex::new(Gate::new(&run, workers)),
+            changed: Condvar::new(),
+            round: Mutex::new(Round::new(run.deterministic, workers.len())),
+            rows,
+            run,
+        }
+    }
+
+    /// Refuses pushes of a worker's processes before this one.
+    pub fn fence(&self, worker: WorkerId, incarnation: Incarnation) {
+        lock(&self.gate).fence(worker, incarnation);
+    }
+
+    /// Stops waiting for a worker that has finished or died.
+    pub fn leave(&self, worker: WorkerId) {
+        let mut round = lock(&self.round);
+        if lock(&self.gate).leave(worker) {
+            self.apply_round(&mut round);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Counts and times so far.
+    pub fn statistics(&self) -> ShardStatistics {
+        lock(&self.gate).statistics()
+    }
+
+    fn initialise(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        for block in &self.blocks {
+            let len = lock(block).values.len();
+            let values = peer.receive(len)?;
+            lock(block).values.copy_from_slice(values);
+        }
+        for _ in 0..request.rows {
+            let push = self.receive_rows(peer)?;
+            let rows = &self.rows[push.table];
+            lock(&rows.table).write(&push.rows, &push.gradients).map_err(bad_rows)?;
+        }
+        let answer = Answer { dense: 0, rows: 0, ..self.answer(AnswerKind::Values, 0) };
+        peer.answer(&answer, "")?;
+        Ok(peer.flush()?)
+    }
+
+    fn pull(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let wanted = self.receive_all_wanted(request, peer)?;
+        self.send_values(AnswerKind::Values, &wanted, peer)
+    }
+
+    fn push(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let verdict = lock(&self.gate).admit(request);
+        match verdict {
+            Verdict::Fenced => self.refuse(AnswerKind::Fenced, "", peer),
+            Verdict::OutOfOrder { expected } => {
+                let text = format!("push {} came where {expected} was expected", request.sequence);
+                self.refuse(AnswerKind::Refused, &text, peer)
+            }
+            Verdict::Apply { update, blocks } => self.apply_as_it_arrives(request, &update, blocks, peer),
+            Verdict::Collect => self.collect(request, peer),
+            Verdict::Skip(kind) => {
+                let wanted = self.discard(request, peer)?;
+                self.wait_and_answer(request, kind, &wanted, peer)
+            }
+        }
+    }
+
+    /// Applies a push block by block, from block `done` on. Without a bound on staleness each block's new values
+    /// leave while the next is on its way.
+    fn apply_as_it_arrives(
+        &self,
+        request: &Request,
+        update: &Update,
+        done: usize,
+        peer: &mut dyn Peer,
+    ) -> Result<(), ServeError> {
+        let at_once = self.run.mode == windlass_core::consistency::Mode::Async && request.wanted == 0;
+        if at_once {
+            peer.answer(&self.answer(AnswerKind::Values, 0), "")?;
+        }
+        for (index, block) in self.blocks.iter().enumerate() {
+            let len = lock(block).values.len();
+            let gradient = peer.receive(len)?;
+            if index >= done {
+                lock(block).apply(&self.run.optimizer, update, gradient);
+                lock(&self.gate).block_applied(request.worker);
+            }
+            if at_once {
+                peer.stage(&lock(block).values);
+                peer.flush()?;
+            }
+        }
+        let rows_done = done > self.blocks.len();
+        for _ in 0..request.rows {
+            let push = self.receive_rows(peer)?;
+            if !rows_done {
+                let mut table = lock(&self.rows[push.table].table);
+                table
+                    .apply(&self.run.optimizer, update.learning_rate, update.scale, &push.rows, &push.gradients)
+                    .map_err(bad_rows)?;
+            }
+        }
+        let wanted = self.receive_all_wanted(request, peer)?;
+        if !rows_done {
+            let mut gate = lock(&self.gate);
+            gate.block_applied(request.worker);
+            gate.arrived(request.worker);
+            drop(gate);
+            self.changed.notify_all();
+        }
+        if at_once { Ok(()) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
+    }
+
+    /// Keeps a gradient for the open round, and applies the round if this completes it.
+    fn collect(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let mut gradient = Gradient { dense: lock(&self.round).buffer(self.elements), rows: Vec::new() };
+        for range in block_ranges(self.elements) {
+            let values = peer.receive(range.len())?;
+            gradient.dense[range].copy_from_slice(values);
+        }
+        for _ in 0..request.rows {
+            gradient.rows.push(self.receive_rows(peer)?);
+        }
+        let wanted = self.receive_all_wanted(request, peer)?;
+        let counted = self.contribute(request, gradient);
+        let kind = if counted { AnswerKind::Values } else { AnswerKind::Stale };
+        self.wait_and_answer(request, kind, &wanted, peer)
+    }
+
+    /// False if the round went by while the gradient was on its way.
+    fn contribute(&self, request: &Request, gradient: Gradient) -> bool {
+        let mut round = lock(&self.round);
+        let mut gate = lock(&self.gate);
+        if !gate.is_open(request) {
+            gate.count_dropped();
+            round.recycle(gradient.dense);
+            return false;
+        }
+        let complete = gate.arrived(request.worker);
+        drop(gate);
+        round.add(request.worker, gradient);
+        if complete {
+            self.apply_round(&mut round);
+        }
+        true
+    }
+
+    /// Applies the mean of the round's gradients and opens the next round.
+    fn apply_round(&self, round: &mut Round) {
+        let (sum, count) = round.take();
+        let update = lock(&self.gate).round_update(count);
+        for (block, range) in self.blocks.iter().zip(block_ranges(self.elements)) {
+            lock(block).apply(&self.run.optimizer, &update, &sum.dense[range]);
+        }
+        for (index, rows) in self.rows.iter().enumerate() {
+            let (numbers, gradients) = round::sum_rows(&sum.rows, index, rows.stripe.count, rows.width);
+            let applied =
+                lock(&rows.table).apply(&self.run.optimizer, update.learning_rate, update.scale, &numbers, &gradients);
+            applied.expect("rows were checked as they arrived");
+        }
+        round.recycle(sum.dense);
+        lock(&self.gate).end_round();
+        self.changed.notify_all();
+    }
+
+    /// Waits until the worker may go on, telling it for whom, and sends it the values.
+    fn wait_and_answer(
+        &self,
+        request: &Request,
+        kind: AnswerKind,
+        wanted: &[Wanted],
+        peer: &mut dyn Peer,
+    ) -> Result<(), ServeError> {
+        let mut gate = lock(&self.gate);
+        let mut told = Instant::now();
+        while let Some(missing) = gate.waits_for(request) {
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                let text = gate.describe_wait(&missing);
+                let header = Answer { text: text.len() as u32, ..self.answer_of(&gate, AnswerKind::Waiting, 0) };
+                drop(gate);
+                peer.answer(&Answer { dense: 0, rows: 0, ..header }, &text)?;
+                peer.flush()?;
+                gate = lock(&self.gate);
+                continue;
+            }
+            let waited = self.changed.wait_timeout(gate, TELL_EVERY).unwrap_or_else(PoisonError::into_inner);
+            gate = waited.0;
+        }
+        drop(gate);
+        self.send_values(kind, wanted, peer)
+    }
+
+    fn send_values(&self, kind: AnswerKind, wanted: &[Wanted], peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let row_values: usize = wanted.iter().map(|(table, rows)| rows.len() * self.rows[*table].width).sum();
+        peer.answer(&self.answer(kind, row_values), "")?;
+        for block in &self.blocks {
+            peer.stage(&lock(block).values);
+            peer.flush()?;
+        }
+        for (index, numbers) in wanted {
+            let rows = &self.rows[*index];
+            let mut values = vec![0.0; numbers.len() * rows.width];
+            lock(&rows.table).read(numbers, &mut values).map_err(bad_rows)?;
+            peer.stage(&values);
+        }
+        Ok(peer.flush()?)
+    }
+
+    fn refuse(&self, kind: AnswerKind, text: &str, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let header = Answer { dense: 0, rows: 0, text: text.len() as u32, ..self.answer(kind, 0) };
+        peer.answer(&header, text)?;
+        peer.flush()?;
+        // The payload is not read, so the connection cannot go on.
+        Err(std::io::Error::other(if text.is_empty() { "the worker was declared dead" } else { text }).into())
+    }
+
+    /// Reads a payload that is not wanted; returns the rows that still are.
+    fn discard(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<Wanted>, ServeError> {
+        for range in block_ranges(self.elements) {
+            peer.receive(range.len())?;
+        }
+        for _ in 0..request.rows {
+            self.receive_rows(peer)?;
+        }
+        self.receive_all_wanted(request, peer)
+    }
+
+    fn receive_all_wanted(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<Wanted>, ServeError> {
+        (0..request.wanted).map(|_| self.receive_row_numbers(peer)).collect()
+    }
+
+    fn receive_rows(&self, peer: &mut dyn Peer) -> Result<RowPush, ServeError> {
+        let (table, rows) = self.receive_row_numbers(peer)?;
+        let mut gradients = vec![0.0; rows.len() * self.rows[table].width];
+        peer.receive_values(&mut gradients)?;
+        Ok(RowPush { table, rows, gradients })
+    }
+
+    /// The head of a section. Its count is bounded by the table before anything is allocated.
+    fn receive_row_numbers(&self, peer: &mut dyn Peer) -> Result<Wanted, ServeError> {
+        let mut head = [0; 2];
+        peer.receive_words(&mut head)?;
+        let [parameter, count] = head;
+        let index = self
+            .rows
+            .iter()
+            .position(|rows| rows.stripe.parameter.0 == parameter)
+            .ok_or_else(|| FrameError::Section(format!("parameter {parameter} has no rows on this server")))?;
+        let stripe = &self.rows[index].stripe;
+        // A push names a row once for every time it was looked up, so more than the table has is not yet wrong.
+        if count as usize > stripe.count.saturating_mul(16).max(1 << 20) {
+            return Err(FrameError::Section(format!("{count} rows of a table of {}", stripe.count)).into());
+        }
+        let mut rows = vec![0; count as usize];
+        peer.receive_words(&mut rows)?;
+        if let Some(row) = rows.iter().find(|row| **row as usize >= stripe.count) {
+            return Err(FrameError::Section(format!("row {row} of a table of {}", stripe.count)).into());
+        }
+        Ok((index, rows))
+    }
+
+    fn answer(&self, kind: AnswerKind, row_values: usize) -> Answer {
+        self.answer_of(&lock(&self.gate), kind, row_values)
+    }
+
+    fn answer_of(&self, gate: &Gate, kind: AnswerKind, row_values: usize) -> Answer {
+        Answer {
+            kind,
+            over: gate.is_over(),
+            version: gate.version(),
+            learning_rate: gate.learning_rate(),
+            dense: self.elements as u64,
+            rows: row_values as u64,
+            text: 0,
+        }
+    }
+}
+
+impl Shard for ParameterShard {
+    fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let expected = if request.kind == RequestKind::Pull { 0 } else { self.elements as u64 };
+        if request.dense != expected {
+            return Err(FrameError::Length { expected, got: request.dense }.into());
+        }
+        match request.kind {
+            RequestKind::Initialise => self.initialise(request, peer),
+            RequestKind::Pull => self.pull(request, peer),
+            RequestKind::Push => self.push(request, peer),
+        }
+    }
+}
+
+impl Rows {
+    fn new(stripe: RowStripe, run: &RunSpec) -> Self {
+        let table: &ParameterTable = &run.parameters;
+        let width = table[stripe.parameter].width();
+        Self { stripe, width, table: Mutex::new(RowTable::new(stripe.count, width, &run.optimizer)) }
+    }
+}
+
+fn bad_rows(error: windlass_core::rows::RowError) -> ServeError {
+    FrameError::Section(error.to_string()).into()
+}
+
+/// A thread that panicked with a lock leaves numbers behind, which are still numbers.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,140 @@
+//! The gradients of an open synchronous round.
+//!
+//! Two gradients have the same sum in either order, so they are added as they come. More are added in the order
+//! they come too, unless the run is deterministic: then they are kept, and added in the order of workers.
+
+use windlass_core::cluster::WorkerId;
+use windlass_core::rows::RowSum;
+
+/// The gradient of some rows of one table.
+#[derive(Debug)]
+pub(super) struct RowPush {
+    pub(super) table: usize,
+    pub(super) rows: Vec<u32>,
+    pub(super) gradients: Vec<f32>,
+}
+
+/// One worker's gradient, or a sum of several.
+#[derive(Debug, Default)]
+pub(super) struct Gradient {
+    pub(super) dense: Vec<f32>,
+    pub(super) rows: Vec<RowPush>,
+}
+
+#[derive(Debug)]
+pub(super) struct Round {
+    keep_order: bool,
+    kept: Vec<(WorkerId, Gradient)>,
+    sum: Option<Gradient>,
+    count: usize,
+    /// Buffers for gradients to come; as many as there are workers at the most.
+    free: Vec<Vec<f32>>,
+    free_limit: usize,
+}
+
+impl Round {
+    pub(super) fn new(deterministic: bool, workers: usize) -> Self {
+        let keep_order = deterministic && workers > 2;
+        Self { keep_order, kept: Vec::new(), sum: None, count: 0, free: Vec::new(), free_limit: workers }
+    }
+
+    /// A buffer for a gradient to arrive in.
+    pub(super) fn buffer(&mut self, elements: usize) -> Vec<f32> {
+        self.free.pop().unwrap_or_else(|| vec![0.0; elements])
+    }
+
+    /// Takes back a buffer.
+    pub(super) fn recycle(&mut self, buffer: Vec<f32>) {
+        if self.free.len() < self.free_limit {
+            self.free.push(buffer);
+        }
+    }
+
+    pub(super) fn add(&mut self, worker: WorkerId, gradient: Gradient) {
+        self.count += 1;
+        if self.keep_order {
+            self.kept.push((worker, gradient));
+        } else {
+            self.fold(gradient);
+        }
+    }
+
+    /// The sum of the round's gradients and how many they are; the next round is empty.
+    pub(super) fn take(&mut self) -> (Gradient, usize) {
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.sort_by_key(|(worker, _)| *worker);
+        for (_, gradient) in kept {
+            self.fold(gradient);
+        }
+        (self.sum.take().unwrap_or_default(), std::mem::take(&mut self.count))
+    }
+
+    fn fold(&mut self, gradient: Gradient) {
+        let Some(sum) = &mut self.sum else {
+            self.sum = Some(gradient);
+            return;
+        };
+        for (sum, value) in sum.dense.iter_mut().zip(&gradient.dense) {
+            *sum += value;
+        }
+        sum.rows.extend(gradient.rows);
+        self.recycle(gradient.dense);
+    }
+}
+
+/// The sums of one table's rows over a round, by rising row.
+pub(super) fn sum_rows(pushes: &[RowPush], table: usize, rows: usize, width: usize) -> (Vec<u32>, Vec<f32>) {
+    let mut sum = RowSum::new(rows, width);
+    for push in pushes.iter().filter(|push| push.table == table) {
+        sum.add(&push.rows, &push.gradients).expect("rows were checked as they arrived");
+    }
+    sum.take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gradient(values: &[f32]) -> Gradient {
+        Gradient { dense: values.to_vec(), rows: Vec::new() }
+    }
+
+    #[test]
+    fn a_deterministic_sum_does_not_depend_on_the_order_of_arrival() {
+        // In single precision 1e8 + 1 - 1e8 depends on the order.
+        let gradients = [1e8, 1.0, -1e8, 0.3];
+        let sum = |order: [u32; 4]| {
+            let mut round = Round::new(true, 4);
+            for worker in order {
+                round.add(WorkerId(worker), gradient(&[gradients[worker as usize]]));
+            }
+            round.take().0.dense[0].to_bits()
+        };
+        let expected = sum([0, 1, 2, 3]);
+        for order in [[3, 2, 1, 0], [2, 0, 3, 1], [1, 3, 0, 2]] {
+            assert_eq!(sum(order), expected);
+        }
+    }
+
+    #[test]
+    fn a_round_counts_what_it_sums_and_starts_anew() {
+        let mut round = Round::new(false, 2);
+        round.add(WorkerId(1), gradient(&[1.0, 2.0]));
+        round.add(WorkerId(0), gradient(&[3.0, 5.0]));
+        let (sum, count) = round.take();
+        assert_eq!((sum.dense, count), (vec![4.0, 7.0], 2));
+        assert_eq!(round.take().1, 0);
+    }
+
+    #[test]
+    fn rows_of_several_workers_are_summed_by_number() {
+        let push =
+            |rows: &[u32], gradients: &[f32]| RowPush { table: 0, rows: rows.to_vec(), gradients: gradients.to_vec() };
+        let pushes = [
+            push(&[4, 1], &[1.0, 10.0]),
+            push(&[1], &[5.0]),
+            RowPush { table: 1, rows: vec![0], gradients: vec![9.0] },
+        ];
+        assert_eq!(sum_rows(&pushes, 0, 5, 1), (vec![1, 4], vec![15.0, 1.0]));
+    }
+}

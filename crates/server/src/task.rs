@@ -1,0 +1,243 @@
+//! A whole parameter server: its port, its shard, its session with the coordinator, and in ps 0 the coordinator.
+
+use std::net::TcpListener;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+use windlass_core::cluster::{Job, ServerId, WorkerId};
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::membership::Patience;
+use windlass_core::plan::ShardPlan;
+use windlass_core::run::RunSpec;
+use windlass_wire::PROTOCOL;
+use windlass_wire::control::{Endpoint, Hello, Prepare, ServerReady, coordinator_message, task_message};
+use windlass_wire::endpoint::listen_locally;
+use windlass_wire::frame::{FrameError, Request};
+use windlass_wire::link::{Peer, ServeError, Shard};
+use windlass_wire::session::{Coordinator, Progress, Session};
+use windlass_wire::{Socket, port};
+
+use crate::connection::Connections;
+use crate::coordinator::{CoordinatorConfig, CoordinatorHandle};
+use crate::shard::ParameterShard;
+
+/// How long ps 0 stays after the end for the others to hear of it.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What a parameter server has to know. Everything about the run itself comes from the workers.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Which one this is.
+    pub id: ServerId,
+    /// How many there are.
+    pub servers: u32,
+    /// How many workers there are.
+    pub workers: u32,
+    /// The address at which workers reach this server.
+    pub address: String,
+    /// The address of ps 0.
+    pub coordinator: String,
+    /// When a silent task counts as dead.
+    pub patience: Patience,
+    /// How long to wait for peers before giving up.
+    pub peer_timeout: Duration,
+    /// When the run was started, for the time to the first step.
+    pub started: Instant,
+}
+
+/// A parameter server at work.
+pub struct Server {
+    id: ServerId,
+    shard: Arc<ShardSlot>,
+    coordinator: Coordinator,
+    own_coordinator: Option<CoordinatorHandle>,
+    session: Session,
+    connections: Connections,
+    _stop_accepting: Option<oneshot::Sender<()>>,
+}
+
+impl Server {
+    /// Starts serving: on `listener`, or without one only within this process. Needs the async runtime.
+    pub fn start(listener: Option<TcpListener>, config: ServerConfig) -> std::io::Result<Self> {
+        let shard = Arc::new(ShardSlot::default());
+        let connections = Connections::default();
+        let own_coordinator = (config.id.0 == 0).then(|| {
+            let config = CoordinatorConfig {
+                servers: config.servers,
+                workers: config.workers,
+                patience: config.patience,
+                peer_timeout: config.peer_timeout,
+                started: config.started,
+            };
+            CoordinatorHandle::start(config, shard.clone())
+        });
+        let coordinator = match &own_coordinator {
+            Some(handle) => Coordinator::Local(Arc::new(handle.clone())),
+            None => Coordinator::Remote(config.coordinator.clone()),
+        };
+        let mut endpoint = Endpoint { address: config.address.clone(), local_name: String::new() };
+        let mut stop_accepting = None;
+        if let Some(listener) = listener {
+            endpoint.local_name = accept_locally(&listener, &connections, &shard)?;
+            stop_accepting = Some(accept(listener, own_coordinator.as_ref(), &connections, &shard)?);
+        }
+        let hello = Hello {
+            protocol: PROTOCOL,
+            job: Job::Ps.to_string(),
+            index: config.id.0,
+            incarnation: 0,
+            run: String::new(),
+            endpoint: Some(endpoint),
+        };
+        let session = Session::open(coordinator.clone(), hello, Progress::default(), config.peer_timeout);
+        Ok(Self {
+            id: config.id,
+            shard,
+            coordinator,
+            own_coordinator,
+            session,
+            connections,
+            _stop_accepting: stop_accepting,
+        })
+    }
+
+    /// This server's shard, for a worker in the same process.
+    pub fn shard(&self) -> Arc<dyn Shard> {
+        self.shard.clone()
+    }
+
+    /// The coordinator, as a task in the same process reaches it.
+    pub fn coordinator(&self) -> Coordinator {
+        self.coordinator.clone()
+    }
+
+    /// Serves until the run is over.
+    pub async fn run(mut self) -> Outcome {
+        let outcome = loop {
+            match self.session.receive().await {
+                Some(coordinator_message::Kind::Over(over)) => {
+                    break Outcome { exit_code: over.exit_code as u8, reason: over.reason };
+                }
+                Some(message) => self.handle(message).await,
+                None => {
+                    let reason = "lost the coordinator".to_owned();
+                    break Outcome { exit_code: exit_code::PEERS, reason };
+                }
+            }
+        };
+        if let Some(coordinator) = &self.own_coordinator {
+            coordinator.ended(LAST_WORDS).await;
+        }
+        self.connections.close();
+        outcome
+    }
+
+    async fn handle(&mut self, message: coordinator_message::Kind) {
+        match message {
+            coordinator_message::Kind::Waiting(waiting) => info!("waiting for {}", waiting.tasks.join(", ")),
+            coordinator_message::Kind::Prepare(prepare) => match self.prepare(&prepare) {
+                Ok(()) => self.session.sender().send(task_message::Kind::ServerReady(ServerReady {})).await,
+                Err(error) => warn!("cannot prepare: {error}"),
+            },
+            coordinator_message::Kind::WorkerJoined(joined) => {
+                if let Some(shard) = self.shard.0.get() {
+                    shard.fence(WorkerId(joined.worker), Incarnation(joined.incarnation));
+                }
+            }
+            coordinator_message::Kind::WorkerLeft(left) => {
+                if let Some(shard) = self.shard.0.get() {
+                    shard.fence(WorkerId(left.worker), Incarnation(left.incarnation));
+                    shard.leave(WorkerId(left.worker));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn prepare(&self, prepare: &Prepare) -> Result<(), serde_json::Error> {
+        let run: RunSpec = serde_json::from_str(&prepare.run)?;
+        let plan = ShardPlan::new(&run.parameters, prepare.servers as usize, run.sharding);
+        let own = &plan.servers[self.id.0 as usize];
+        let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
+        let held = own.dense_elements() + own.row_elements(&run.parameters);
+        info!(
+            "holds {} of {} parameter values ({:.1} MB) of {}, optimizer {}",
+            held,
+            run.parameters.elements(),
+            held as f64 * 4e-6,
+            run.model,
+            run.optimizer.name()
+        );
+        let _ = self.shard.0.set(ParameterShard::new(run, own, &workers));
+        Ok(())
+    }
+}
+
+/// The place of a shard that is allocated once the run is known.
+#[derive(Default)]
+pub(crate) struct ShardSlot(OnceLock<ParameterShard>);
+
+impl ShardSlot {
+    pub(crate) fn get(&self) -> Option<&ParameterShard> {
+        self.0.get()
+    }
+}
+
+impl Shard for ShardSlot {
+    fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        match self.0.get() {
+            Some(shard) => shard.serve(request, peer),
+            None => Err(FrameError::Section("this server holds no parameters yet".into()).into()),
+        }
+    }
+}
+
+fn accept(
+    listener: TcpListener,
+    coordinator: Option<&CoordinatorHandle>,
+    connections: &Connections,
+    shard: &Arc<ShardSlot>,
+) -> std::io::Result<oneshot::Sender<()>> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let health = axum::Router::new().route("/healthz", axum::routing::get(|| async { "ok\n" }));
+    let router = match coordinator {
+        Some(coordinator) => health.merge(coordinator.service()),
+        None => health,
+    };
+    let (connections, shard) = (connections.clone(), shard.clone());
+    let streams = Arc::new(move |socket: Socket| connections.serve(socket, shard.clone()));
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(port::serve(listener, router, streams, async move {
+        let _ = stopped.await;
+    }));
+    Ok(stop)
+}
+
+/// Takes tensor streams from workers on this host, and returns the name under which they find it.
+fn accept_locally(
+    listener: &TcpListener,
+    connections: &Connections,
+    shard: &Arc<ShardSlot>,
+) -> std::io::Result<String> {
+    let Some((listener, name)) = listen_locally(listener.local_addr()?.port()) else { return Ok(String::new()) };
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let (connections, shard) = (connections.clone(), shard.clone());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let socket = stream.into_std().and_then(|stream| {
+                stream.set_nonblocking(false)?;
+                Socket::unix(stream)
+            });
+            match socket {
+                Ok(socket) => connections.serve(socket, shard.clone()),
+                Err(error) => warn!(%error, "cannot take a local connection"),
+            }
+        }
+    });
+    Ok(name)
+}

@@ -1,0 +1,8 @@
+//! Generates the control protocol's code. protox parses the .proto, so no protoc has to be installed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto/windlass.proto");
+    let descriptors = protox::compile(["proto/windlass.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The worker's end of a request to a server in the same process: the caller's own buffers, without a socket.
+
+use std::io::{self, Read};
+
+use crate::frame::Answer;
+use crate::link::Peer;
+
+pub(super) struct LocalPeer<'a, 'b> {
+    gradients: &'a [&'a [f32]],
+    piece: usize,
+    offset: usize,
+    gathered: Vec<f32>,
+    row_bytes: &'a [u8],
+    places: &'a mut [&'b mut [f32]],
+    row_values: &'a mut [f32],
+    filled: usize,
+    place: usize,
+    answer: Option<Answer>,
+    text: String,
+}
+
+impl<'a, 'b> LocalPeer<'a, 'b> {
+    pub(super) fn new(
+        gradients: &'a [&'a [f32]],
+        row_bytes: &'a [u8],
+        places: &'a mut [&'b mut [f32]],
+        row_values: &'a mut [f32],
+    ) -> Self {
+        Self {
+            gradients,
+            piece: 0,
+            offset: 0,
+            gathered: Vec::new(),
+            row_bytes,
+            places,
+            row_values,
+            filled: 0,
+            place: 0,
+            answer: None,
+            text: String::new(),
+        }
+    }
+
+    pub(super) fn into_answer(self) -> (Option<Answer>, String) {
+        (self.answer, self.text)
+    }
+}
+
+impl Peer for LocalPeer<'_, '_> {
+    /// Values within one piece are lent as they are; only a block that spans pieces is copied together.
+    fn receive(&mut self, len: usize) -> io::Result<&[f32]> {
+        if let Some(piece) = self.gradients.get(self.piece)
+            && piece.len() - self.offset >= len
+        {
+            let lent = &piece[self.offset..self.offset + len];
+            self.offset += len;
+            if self.offset == piece.len() {
+                self.piece += 1;
+                self.offset = 0;
+            }
+            return Ok(lent);
+        }
+        self.gathered.clear();
+        while self.gathered.len() < len {
+            let piece = self.gradients.get(self.piece).ok_or(io::ErrorKind::UnexpectedEof)?;
+            let take = (len - self.gathered.len()).min(piece.len() - self.offset);
+            self.gathered.extend_from_slice(&piece[self.offset..self.offset + take]);
+            self.offset += take;
+            if self.offset == piece.len() {
+                self.piece += 1;
+                self.offset = 0;
+            }
+        }
+        Ok(&self.gathered)
+    }
+
+    fn receive_words(&mut self, words: &mut [u32]) -> io::Result<()> {
+        self.row_bytes.read_exact(bytemuck::cast_slice_mut(words))
+    }
+
+    fn receive_values(&mut self, values: &mut [f32]) -> io::Result<()> {
+        self.row_bytes.read_exact(bytemuck::cast_slice_mut(values))
+    }
+
+    fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()> {
+        self.answer = Some(*answer);
+        text.clone_into(&mut self.text);
+        Ok(())
+    }
+
+    fn stage(&mut self, mut values: &[f32]) {
+        while let Some(place) = self.places.get_mut(self.place)
+            && !values.is_empty()
+        {
+            let take = values.len().min(place.len() - self.filled);
+            place[self.filled..self.filled + take].copy_from_slice(&values[..take]);
+            values = &values[take..];
+            self.filled += take;
+            if self.filled == place.len() {
+                self.place += 1;
+                self.filled = 0;
+            }
+        }
+        // What is left after the dense places are full are rows.
+        let rows = values.len().min(self.row_values.len() - self.filled.min(self.row_values.len()));
+        self.row_values[self.filled..self.filled + rows].copy_from_slice(&values[..rows]);
+        self.filled += rows;
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

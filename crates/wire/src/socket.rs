@@ -1,0 +1,110 @@
+//! A connected stream of either kind: TCP between hosts, Unix within one.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+/// Room for a few megabytes on the way, so that a step of a small network is one write and one wake-up.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// A tensor stream's socket.
+#[derive(Debug)]
+pub enum Socket {
+    /// Between hosts.
+    Tcp(TcpStream),
+    /// Within a host.
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// A TCP connection with its options set. The kernel may grant less buffer than asked; that costs speed only.
+    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Socket::Tcp(stream))
+    }
+
+    /// A Unix connection with its options set.
+    pub fn unix(stream: UnixStream) -> io::Result<Self> {
+        let socket = socket2::SockRef::from(&stream);
+        let _ = socket.set_send_buffer_size(BUFFER_BYTES);
+        Ok(Socket::Unix(stream))
+    }
+
+    /// Chooses between waiting and [`io::ErrorKind::WouldBlock`].
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.set_nonblocking(nonblocking),
+            Socket::Unix(stream) => stream.set_nonblocking(nonblocking),
+        }
+    }
+
+    /// A second handle to the same connection, to shut it down from another thread.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Socket::Tcp(stream) => Socket::Tcp(stream.try_clone()?),
+            Socket::Unix(stream) => Socket::Unix(stream.try_clone()?),
+        })
+    }
+
+    /// Ends the connection in both directions, waking whoever reads or writes it.
+    pub fn shutdown(&self) {
+        let _ = match self {
+            Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
+            Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),
+        };
+    }
+
+    /// The word for this kind in logs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Socket::Tcp(_) => "tcp",
+            Socket::Unix(_) => "unix",
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read(buffer),
+            Socket::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read_vectored(buffers),
+            Socket::Unix(stream) => stream.read_vectored(buffers),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write(buffer),
+            Socket::Unix(stream) => stream.write(buffer),
+        }
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write_vectored(buffers),
+            Socket::Unix(stream) => stream.write_vectored(buffers),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
