@@ -1,8 +1,8 @@
 //! Exactly once: which push of which worker has been taken, so that a retry is answered and not applied again.
 //!
-//! A worker's pushes are in order and one at a time, so one number a worker is enough. A push is applied block
-//! by block as it arrives; the ledger also keeps how many of its blocks were, so that a push cut off in the
-//! middle goes on where it stopped.
+//! A worker's pushes are in order and one at a time, so one number a worker is enough. A push is applied piece
+//! by piece as it arrives, and after a broken connection the same push may arrive twice at once: each piece is
+//! applied by whoever claims it first, so that a push cut off in the middle goes on where it stopped.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,24 @@ use crate::cluster::WorkerId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Incarnation(pub u64);
 
+/// Which push of which process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PushId {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its process.
+    pub incarnation: Incarnation,
+    /// The number of the push, from one.
+    pub sequence: u64,
+}
+
 /// What a push is, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// Not seen before.
     New,
-    /// Seen before; blocks before `blocks` have been applied.
-    Again {
-        /// How many of its blocks have been applied.
-        blocks: usize,
-    },
+    /// Seen before, with this fate.
+    Again(Fate),
     /// From a process that was declared dead, or replaced.
     Fenced,
     /// Neither the next push nor the last one again.
@@ -31,11 +39,27 @@ pub enum Entry {
     },
 }
 
+/// What has become of a push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fate {
+    /// Nothing yet: it has not wholly arrived.
+    #[default]
+    Pending,
+    /// It is, or is part of, this update.
+    Taken {
+        /// The number of the update.
+        step: u64,
+    },
+    /// It was dropped.
+    Dropped,
+}
+
 #[derive(Debug, Default)]
 struct Account {
     incarnation: Incarnation,
     sequence: u64,
-    blocks: usize,
+    fate: Fate,
+    pieces: usize,
 }
 
 /// The last push of every worker.
@@ -45,7 +69,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Raises the incarnation below which a worker's pushes are refused, and starts its numbers anew.
+    /// Refuses a worker's processes before this one from now on.
     pub fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
         let account = self.accounts.entry(worker).or_default();
         if incarnation > account.incarnation {
@@ -53,26 +77,69 @@ impl Ledger {
         }
     }
 
-    /// Looks a push up and, if it is new, makes it the worker's last. Numbers start at one.
-    pub fn enter(&mut self, worker: WorkerId, incarnation: Incarnation, sequence: u64) -> Entry {
-        self.fence(worker, incarnation);
-        let account = self.accounts.entry(worker).or_default();
-        if incarnation < account.incarnation {
+    /// Refuses a process that has left, and those before it. False if its successor is already here.
+    pub fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> bool {
+        let current = self.accounts.get(&worker).map_or(Incarnation::default(), |account| account.incarnation);
+        self.fence(worker, Incarnation(incarnation.0 + 1));
+        current <= incarnation
+    }
+
+    /// True if a process was declared dead, or replaced.
+    pub fn is_fenced(&self, worker: WorkerId, incarnation: Incarnation) -> bool {
+        self.accounts.get(&worker).is_some_and(|account| incarnation < account.incarnation)
+    }
+
+    /// Looks a push up and, if it is new, makes it the worker's last.
+    pub fn enter(&mut self, push: PushId) -> Entry {
+        self.fence(push.worker, push.incarnation);
+        let account = self.accounts.entry(push.worker).or_default();
+        if push.incarnation < account.incarnation {
             Entry::Fenced
-        } else if sequence == account.sequence + 1 {
-            account.sequence = sequence;
-            account.blocks = 0;
+        } else if push.sequence == account.sequence + 1 {
+            *account = Account { incarnation: push.incarnation, sequence: push.sequence, ..Account::default() };
             Entry::New
-        } else if sequence == account.sequence && sequence > 0 {
-            Entry::Again { blocks: account.blocks }
+        } else if push.sequence == account.sequence && push.sequence > 0 {
+            Entry::Again(account.fate)
         } else {
             Entry::OutOfOrder { expected: account.sequence + 1 }
         }
     }
 
-    /// Notes that one more block of the worker's last push has been applied.
-    pub fn block_applied(&mut self, worker: WorkerId) {
-        self.accounts.entry(worker).or_default().blocks += 1;
+    /// What has become of a push; `None` if it is not its worker's last.
+    pub fn fate(&self, push: PushId) -> Option<Fate> {
+        self.account(push).map(|account| account.fate)
+    }
+
+    /// Notes what has become of a worker's last push.
+    pub fn settle(&mut self, push: PushId, fate: Fate) {
+        if let Some(account) = self.account_mut(push) {
+            account.fate = fate;
+        }
+    }
+
+    /// True for whoever asks first for this piece of a worker's last push, and has it to apply.
+    pub fn claim(&mut self, push: PushId, piece: usize) -> bool {
+        match self.account_mut(push) {
+            Some(account) if account.pieces == piece => {
+                account.pieces += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn account(&self, push: PushId) -> Option<&Account> {
+        self.accounts.get(&push.worker).filter(|account| account.is_of(push))
+    }
+
+    fn account_mut(&mut self, push: PushId) -> Option<&mut Account> {
+        self.accounts.get_mut(&push.worker).filter(|account| account.is_of(push))
+    }
+}
+
+impl Account {
+    fn is_of(&self, push: PushId) -> bool {
+        (self.incarnation, self.sequence) == (push.incarnation, push.sequence)
     }
 }
 
@@ -84,37 +151,66 @@ mod tests {
     const FIRST: Incarnation = Incarnation(1);
     const SECOND: Incarnation = Incarnation(2);
 
+    fn push(incarnation: Incarnation, sequence: u64) -> PushId {
+        PushId { worker: WORKER, incarnation, sequence }
+    }
+
     #[test]
-    fn the_same_push_again_is_recognised_with_what_was_applied_of_it() {
+    fn the_same_push_again_is_recognised_with_its_fate() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.enter(WORKER, FIRST, 1), Entry::New);
-        ledger.block_applied(WORKER);
-        ledger.block_applied(WORKER);
-        assert_eq!(ledger.enter(WORKER, FIRST, 1), Entry::Again { blocks: 2 });
-        assert_eq!(ledger.enter(WORKER, FIRST, 2), Entry::New);
-        assert_eq!(ledger.enter(WORKER, FIRST, 2), Entry::Again { blocks: 0 });
+        assert_eq!(ledger.enter(push(FIRST, 1)), Entry::New);
+        assert_eq!(ledger.enter(push(FIRST, 1)), Entry::Again(Fate::Pending));
+        ledger.settle(push(FIRST, 1), Fate::Taken { step: 7 });
+        assert_eq!(ledger.enter(push(FIRST, 1)), Entry::Again(Fate::Taken { step: 7 }));
+        assert_eq!(ledger.enter(push(FIRST, 2)), Entry::New);
+        assert_eq!(ledger.enter(push(FIRST, 2)), Entry::Again(Fate::Pending));
+    }
+
+    #[test]
+    fn a_piece_is_claimed_once_and_in_order() {
+        let mut ledger = Ledger::default();
+        ledger.enter(push(FIRST, 1));
+        assert!(ledger.claim(push(FIRST, 1), 0));
+        assert!(!ledger.claim(push(FIRST, 1), 0), "the same push on another connection");
+        assert!(ledger.claim(push(FIRST, 1), 1));
+        ledger.enter(push(FIRST, 2));
+        assert!(!ledger.claim(push(FIRST, 1), 2), "the push before");
+        assert!(ledger.claim(push(FIRST, 2), 0));
+        ledger.fence(WORKER, SECOND);
+        assert!(!ledger.claim(push(FIRST, 2), 1), "a process that was declared dead");
     }
 
     #[test]
     fn a_push_out_of_order_is_refused() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.enter(WORKER, FIRST, 2), Entry::OutOfOrder { expected: 1 });
-        assert_eq!(ledger.enter(WORKER, FIRST, 0), Entry::OutOfOrder { expected: 1 });
+        assert_eq!(ledger.enter(push(FIRST, 2)), Entry::OutOfOrder { expected: 1 });
+        assert_eq!(ledger.enter(push(FIRST, 0)), Entry::OutOfOrder { expected: 1 });
     }
 
     #[test]
     fn a_restarted_worker_starts_its_numbers_anew_and_fences_the_old_process() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.enter(WORKER, FIRST, 1), Entry::New);
-        assert_eq!(ledger.enter(WORKER, SECOND, 1), Entry::New);
-        assert_eq!(ledger.enter(WORKER, FIRST, 2), Entry::Fenced);
+        assert_eq!(ledger.enter(push(FIRST, 1)), Entry::New);
+        assert_eq!(ledger.enter(push(SECOND, 1)), Entry::New);
+        assert_eq!(ledger.enter(push(FIRST, 2)), Entry::Fenced);
+        assert!(ledger.is_fenced(WORKER, FIRST) && !ledger.is_fenced(WORKER, SECOND));
     }
 
     #[test]
     fn a_worker_declared_dead_is_fenced_before_its_successor_comes() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.enter(WORKER, FIRST, 1), Entry::New);
-        ledger.fence(WORKER, SECOND);
-        assert_eq!(ledger.enter(WORKER, FIRST, 2), Entry::Fenced);
+        assert_eq!(ledger.enter(push(FIRST, 1)), Entry::New);
+        assert!(ledger.retire(WORKER, FIRST));
+        assert_eq!(ledger.enter(push(FIRST, 2)), Entry::Fenced);
+        assert_eq!(ledger.enter(push(SECOND, 1)), Entry::New);
+    }
+
+    #[test]
+    fn news_of_a_death_that_come_after_the_successor_change_nothing() {
+        let mut ledger = Ledger::default();
+        ledger.enter(push(FIRST, 1));
+        ledger.enter(push(SECOND, 1));
+        assert!(!ledger.retire(WORKER, FIRST));
+        assert_eq!(ledger.enter(push(SECOND, 2)), Entry::New);
     }
 }

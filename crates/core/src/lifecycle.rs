@@ -66,7 +66,7 @@ pub enum Effect {
     Start(WorkerId),
     /// Tell the servers that this process plays the worker now.
     Joined(WorkerId, Incarnation),
-    /// Tell everyone that a worker is gone; pushes below this incarnation are refused.
+    /// Tell everyone that this process of a worker has left, and why if it did not finish.
     Left(WorkerId, Incarnation, String),
     /// Tell the workers that nobody trains any more.
     AllFinished,
@@ -83,9 +83,9 @@ pub enum JoinError {
     /// The task is not in the cluster.
     #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
     Unknown(TaskId, String),
-    /// The run has ended.
+    /// The run has ended, or is about to.
     #[error("the run has ended")]
-    Over,
+    Over(Outcome),
 }
 
 /// The life of one run.
@@ -134,6 +134,11 @@ impl Lifecycle {
         self.tasks.iter().filter(|task| task.job == Job::Worker).map(|task| WorkerId(task.index)).collect()
     }
 
+    /// True if this process plays the task, as far as is known.
+    pub fn is_played_by(&self, task: TaskId, incarnation: Incarnation) -> bool {
+        self.membership.is_present(task) && self.membership.incarnation(task) == Some(incarnation)
+    }
+
     /// A process offers to play a task, perhaps again after a broken connection.
     pub fn join(
         &mut self,
@@ -144,13 +149,15 @@ impl Lifecycle {
         if !self.tasks.contains(&task) {
             return Err(JoinError::Unknown(task, self.describe_cluster()));
         }
-        if matches!(self.phase, Phase::Over(_)) {
-            return Err(JoinError::Over);
-        }
         if let Some(incarnation) = earlier
             && self.membership.rejoin(task, incarnation, now)
         {
             return Ok((incarnation, Vec::new()));
+        }
+        match &self.phase {
+            Phase::Over(outcome) => return Err(JoinError::Over(outcome.clone())),
+            Phase::Finishing if task.job == Job::Worker => return Err(JoinError::Over(Outcome::done())),
+            _ => {}
         }
         let incarnation = self.membership.join(task, now).ok_or(JoinError::Taken(task))?;
         let mut effects = Vec::new();
@@ -168,7 +175,11 @@ impl Lifecycle {
             }
             Phase::Initialising if task == TaskId::from(self.chief) => effects.push(Effect::Initialise(self.chief)),
             Phase::Training if task.job == Job::Worker => effects.push(Effect::Start(WorkerId(task.index))),
-            Phase::Finishing if task.job == Job::Worker => return Err(JoinError::Over),
+            Phase::Gathering => {}
+            _ if task.job == Job::Ps => {
+                let reason = format!("{task} was started again and has lost its parameters");
+                effects.extend(self.end(Outcome { exit_code: exit_code::PEERS, reason }));
+            }
             _ => {}
         }
         Ok((incarnation, effects))
@@ -241,6 +252,7 @@ impl Lifecycle {
         let mut effects = Vec::new();
         for (task, reason) in self.membership.expire(now) {
             effects.extend(match task.job {
+                Job::Ps if self.phase == Phase::Gathering => Vec::new(),
                 Job::Ps => self.end(Outcome { exit_code: exit_code::PEERS, reason: format!("lost {task}: {reason}") }),
                 Job::Worker => self.worker_gone(WorkerId(task.index), reason),
             });
@@ -252,12 +264,11 @@ impl Lifecycle {
         if matches!(self.phase, Phase::Over(_) | Phase::Gathering) {
             return Vec::new();
         }
-        // Above the incarnation that died, below the next one that will be given.
-        let fence = Incarnation(self.membership.incarnation(TaskId::from(worker)).unwrap_or_default().0 + 1);
+        let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
         let was_training = self.left.insert(worker, reason.clone()).is_none();
         let mut effects = Vec::new();
         if was_training {
-            effects.push(Effect::Left(worker, fence, reason));
+            effects.push(Effect::Left(worker, incarnation, reason));
         }
         if worker == self.chief {
             effects.extend(self.name_another_chief());
@@ -269,13 +280,8 @@ impl Lifecycle {
     /// Worker 0 is chief while it lives; then the lowest of the living takes over, and keeps it.
     fn name_another_chief(&mut self) -> Vec<Effect> {
         let Some(next) = self.present_workers().first().copied() else {
-            let lost_all = matches!(self.phase, Phase::Training | Phase::Finishing);
-            return if lost_all {
-                let reason = "every worker is gone".to_owned();
-                self.end(Outcome { exit_code: exit_code::PEERS, reason })
-            } else {
-                Vec::new()
-            };
+            let reason = "every worker is gone".to_owned();
+            return self.end(Outcome { exit_code: exit_code::PEERS, reason });
         };
         self.chief = next;
         match self.phase {
@@ -302,7 +308,8 @@ impl Lifecycle {
         vec![Effect::Over(outcome)]
     }
 
-    fn present_workers(&self) -> Vec<WorkerId> {
+    /// The workers whose processes are alive, as far as is known.
+    pub fn present_workers(&self) -> Vec<WorkerId> {
         self.workers()
             .into_iter()
             .filter(|worker| self.membership.presence(TaskId::from(*worker)) == Some(Presence::Present))
@@ -386,8 +393,7 @@ mod tests {
     fn a_worker_that_is_told_to_stop_leaves_the_others_training() {
         let (mut run, [_, second]) = training();
         let effects = goodbye(&mut run, 1);
-        let fence = Incarnation(second.0 + 1);
-        assert_eq!(effects, vec![Effect::Left(WorkerId(1), fence, "it was told to stop".into())]);
+        assert_eq!(effects, vec![Effect::Left(WorkerId(1), second, "it was told to stop".into())]);
         assert_eq!(run.phase(), &Phase::Training);
     }
 
@@ -397,8 +403,7 @@ mod tests {
         run.heard(TaskId::from(WorkerId(0)), first, seconds(9));
         run.heard(PS, Incarnation(1), seconds(9));
         let effects = run.tick(seconds(10));
-        let fence = Incarnation(second.0 + 1);
-        assert_eq!(effects, vec![Effect::Left(WorkerId(1), fence, "no sign of life for 10.0 s".into())]);
+        assert_eq!(effects, vec![Effect::Left(WorkerId(1), second, "no sign of life for 10.0 s".into())]);
         assert!(run.worker_finished(WorkerId(0)).contains(&Effect::AllFinished));
     }
 
@@ -463,6 +468,49 @@ mod tests {
         assert!(error.to_string().starts_with("worker 1 is already running"));
         let stranger = run.join(TaskId::from(WorkerId(7)), None, seconds(1)).unwrap_err();
         assert_eq!(stranger.to_string(), "worker 7 is not in the cluster that ps 0 was started with (1 ps, 2 workers)");
+    }
+
+    #[test]
+    fn a_server_that_is_lost_while_others_are_awaited_is_awaited_again() {
+        let mut run = lifecycle(1);
+        let (first, _) = join(&mut run, PS, 0);
+        run.disconnected(PS, first, seconds(1));
+        assert_eq!(run.tick(seconds(3)), Vec::new());
+        assert_eq!(run.missing(), [PS, TaskId::worker(0)]);
+        join(&mut run, PS, 4);
+        assert_eq!(run.missing(), [TaskId::worker(0)]);
+    }
+
+    #[test]
+    fn a_server_that_is_started_again_during_training_ends_the_run_by_name() {
+        let (mut run, _) = training();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        let (_, effects) = join(&mut run, PS, 1);
+        assert!(
+            matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("ps 0 was started again"))
+        );
+    }
+
+    #[test]
+    fn the_loss_of_the_only_worker_before_training_ends_the_run() {
+        let mut run = lifecycle(1);
+        join(&mut run, PS, 0);
+        let (worker, _) = join(&mut run, TaskId::worker(0), 0);
+        run.disconnected(TaskId::worker(0), worker, seconds(0));
+        let effects = run.tick(seconds(2));
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Over(_))), "{effects:?}");
+    }
+
+    #[test]
+    fn a_worker_that_comes_when_nobody_trains_any_more_is_told_so_and_changes_nothing() {
+        let (mut run, [_, second]) = training();
+        goodbye(&mut run, 1);
+        run.worker_finished(WorkerId(0));
+        assert_eq!(run.phase(), &Phase::Finishing);
+        let error = run.join(TaskId::worker(1), None, seconds(1)).unwrap_err();
+        assert_eq!(error, JoinError::Over(Outcome::done()));
+        assert!(!run.is_played_by(TaskId::worker(1), second));
+        assert_eq!(run.present_workers(), [WorkerId(0)]);
     }
 
     #[test]

@@ -1,1 +1,8 @@
-//! placeholder
+//! The models that come with Windlass, written only against the public trait.
+
+pub mod linear;
+pub mod mnist;
+mod truncated_normal;
+
+pub use linear::Linear;
+pub use mnist::Mnist;

@@ -1,8 +1,9 @@
 //! A worker's tensor stream, served on a thread of its own: plain blocking reads and writes are the shortest way
 //! from a socket to a shard and back.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::{debug, warn};
 use windlass_core::block::BLOCK_ELEMENTS;
@@ -12,25 +13,59 @@ use windlass_wire::link::{Peer, ServeError, Shard};
 
 /// The connections of a server, to be closed when it ends.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Connections(Arc<Mutex<Vec<Socket>>>);
+pub(crate) struct Connections(Arc<Mutex<Open>>);
+
+#[derive(Debug, Default)]
+struct Open {
+    closed: bool,
+    next: u64,
+    sockets: BTreeMap<u64, Socket>,
+}
 
 impl Connections {
     /// Serves a connection until it closes.
     pub(crate) fn serve(&self, socket: Socket, shard: Arc<dyn Shard>) {
-        if let Ok(handle) = socket.try_clone() {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
-        }
-        let spawned = std::thread::Builder::new().name("tensor-stream".into()).spawn(move || run(socket, &*shard));
-        if let Err(error) = spawned {
+        let Some(id) = self.add(&socket) else { return };
+        let connections = self.clone();
+        let serve = move || {
+            run(socket, &*shard);
+            connections.remove(id);
+        };
+        if let Err(error) = std::thread::Builder::new().name("tensor-stream".into()).spawn(serve) {
             warn!(%error, "cannot start a thread for a tensor stream");
+            self.remove(id);
         }
     }
 
-    /// Closes every connection, waking its thread.
+    /// Closes every connection, waking its thread, and takes no more.
     pub(crate) fn close(&self) {
-        for socket in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        let mut open = self.lock();
+        open.closed = true;
+        for socket in std::mem::take(&mut open.sockets).values() {
             socket.shutdown();
         }
+    }
+
+    /// Keeps a handle to a connection; `None` if it is not to be served.
+    fn add(&self, socket: &Socket) -> Option<u64> {
+        let handle = socket.try_clone().ok()?;
+        let mut open = self.lock();
+        if open.closed {
+            return None;
+        }
+        open.next += 1;
+        let id = open.next;
+        open.sockets.insert(id, handle);
+        Some(id)
+    }
+
+    /// The connection closes with its last handle.
+    fn remove(&self, id: u64) {
+        self.lock().sockets.remove(&id);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

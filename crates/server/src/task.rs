@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tracing::{info, warn};
 use windlass_core::cluster::{Job, ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
@@ -13,10 +13,11 @@ use windlass_core::membership::Patience;
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::{Endpoint, Hello, Prepare, ServerReady, coordinator_message, task_message};
+use windlass_wire::control::{Endpoint, Failure, Hello, Prepare, ServerReady, coordinator_message, task_message};
 use windlass_wire::endpoint::listen_locally;
 use windlass_wire::frame::{FrameError, Request};
 use windlass_wire::link::{Peer, ServeError, Shard};
+use windlass_wire::port::StreamHandler;
 use windlass_wire::session::{Coordinator, Progress, Session};
 use windlass_wire::{Socket, port};
 
@@ -26,6 +27,8 @@ use crate::shard::ParameterShard;
 
 /// How long ps 0 stays after the end for the others to hear of it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// After a connection that could not be taken, as when file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a parameter server has to know. Everything about the run itself comes from the workers.
 #[derive(Debug, Clone)]
@@ -56,7 +59,8 @@ pub struct Server {
     own_coordinator: Option<CoordinatorHandle>,
     session: Session,
     connections: Connections,
-    _stop_accepting: Option<oneshot::Sender<()>>,
+    /// Connections are accepted until this is dropped.
+    _accepting: watch::Sender<()>,
 }
 
 impl Server {
@@ -79,29 +83,22 @@ impl Server {
             None => Coordinator::Remote(config.coordinator.clone()),
         };
         let mut endpoint = Endpoint { address: config.address.clone(), local_name: String::new() };
-        let mut stop_accepting = None;
+        let (accepting, stopped) = watch::channel(());
         if let Some(listener) = listener {
-            endpoint.local_name = accept_locally(&listener, &connections, &shard)?;
-            stop_accepting = Some(accept(listener, own_coordinator.as_ref(), &connections, &shard)?);
+            let (connections, shard) = (connections.clone(), shard.clone());
+            let streams: StreamHandler = Arc::new(move |socket| connections.serve(socket, shard.clone()));
+            endpoint.local_name = accept_locally(&listener, streams.clone(), stopped.clone())?;
+            accept(listener, own_coordinator.as_ref(), streams, stopped)?;
         }
         let hello = Hello {
             protocol: PROTOCOL,
             job: Job::Ps.to_string(),
             index: config.id.0,
-            incarnation: 0,
-            run: String::new(),
             endpoint: Some(endpoint),
+            ..Hello::default()
         };
         let session = Session::open(coordinator.clone(), hello, Progress::default(), config.peer_timeout);
-        Ok(Self {
-            id: config.id,
-            shard,
-            coordinator,
-            own_coordinator,
-            session,
-            connections,
-            _stop_accepting: stop_accepting,
-        })
+        Ok(Self { id: config.id, shard, coordinator, own_coordinator, session, connections, _accepting: accepting })
     }
 
     /// This server's shard, for a worker in the same process.
@@ -131,27 +128,36 @@ impl Server {
         if let Some(coordinator) = &self.own_coordinator {
             coordinator.ended(LAST_WORDS).await;
         }
-        self.connections.close();
         outcome
     }
 
     async fn handle(&mut self, message: coordinator_message::Kind) {
         match message {
             coordinator_message::Kind::Waiting(waiting) => info!("waiting for {}", waiting.tasks.join(", ")),
-            coordinator_message::Kind::Prepare(prepare) => match self.prepare(&prepare) {
-                Ok(()) => self.session.sender().send(task_message::Kind::ServerReady(ServerReady {})).await,
-                Err(error) => warn!("cannot prepare: {error}"),
-            },
+            coordinator_message::Kind::Prepare(prepare) => {
+                let reply = match self.prepare(&prepare) {
+                    Ok(()) => task_message::Kind::ServerReady(ServerReady {}),
+                    Err(error) => {
+                        let reason = format!("cannot prepare: {error}");
+                        task_message::Kind::Failed(Failure { exit_code: u32::from(exit_code::USAGE), reason })
+                    }
+                };
+                self.session.sender().send(reply).await;
+            }
             coordinator_message::Kind::WorkerJoined(joined) => {
                 if let Some(shard) = self.shard.0.get() {
                     shard.fence(WorkerId(joined.worker), Incarnation(joined.incarnation));
                 }
             }
             coordinator_message::Kind::WorkerLeft(left) => {
-                if let Some(shard) = self.shard.0.get() {
-                    shard.fence(WorkerId(left.worker), Incarnation(left.incarnation));
-                    shard.leave(WorkerId(left.worker));
-                }
+                let shard = self.shard.clone();
+                // It may complete a round, and applying that is work.
+                let leave = move || {
+                    if let Some(shard) = shard.get() {
+                        shard.leave(WorkerId(left.worker), Incarnation(left.incarnation));
+                    }
+                };
+                let _ = tokio::task::spawn_blocking(leave).await;
             }
             _ => {}
         }
@@ -173,6 +179,16 @@ impl Server {
         );
         let _ = self.shard.0.set(ParameterShard::new(run, own, &workers));
         Ok(())
+    }
+}
+
+impl Drop for Server {
+    /// Lets go of whoever waits, and ends the threads.
+    fn drop(&mut self) {
+        if let Some(shard) = self.shard.get() {
+            shard.close();
+        }
+        self.connections.close();
     }
 }
 
@@ -198,44 +214,47 @@ impl Shard for ShardSlot {
 fn accept(
     listener: TcpListener,
     coordinator: Option<&CoordinatorHandle>,
-    connections: &Connections,
-    shard: &Arc<ShardSlot>,
-) -> std::io::Result<oneshot::Sender<()>> {
+    streams: StreamHandler,
+    mut stopped: watch::Receiver<()>,
+) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let health = axum::Router::new().route("/healthz", axum::routing::get(|| async { "ok\n" }));
+    let health = port::health();
     let router = match coordinator {
         Some(coordinator) => health.merge(coordinator.service()),
         None => health,
     };
-    let (connections, shard) = (connections.clone(), shard.clone());
-    let streams = Arc::new(move |socket: Socket| connections.serve(socket, shard.clone()));
-    let (stop, stopped) = oneshot::channel::<()>();
     tokio::spawn(port::serve(listener, router, streams, async move {
-        let _ = stopped.await;
+        let _ = stopped.changed().await;
     }));
-    Ok(stop)
+    Ok(())
 }
 
 /// Takes tensor streams from workers on this host, and returns the name under which they find it.
 fn accept_locally(
     listener: &TcpListener,
-    connections: &Connections,
-    shard: &Arc<ShardSlot>,
+    streams: StreamHandler,
+    mut stopped: watch::Receiver<()>,
 ) -> std::io::Result<String> {
     let Some((listener, name)) = listen_locally(listener.local_addr()?.port()) else { return Ok(String::new()) };
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
-    let (connections, shard) = (connections.clone(), shard.clone());
     tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let socket = stream.into_std().and_then(|stream| {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = stopped.changed() => return,
+            };
+            let socket = accepted.and_then(|(stream, _)| stream.into_std()).and_then(|stream| {
                 stream.set_nonblocking(false)?;
                 Socket::unix(stream)
             });
             match socket {
-                Ok(socket) => connections.serve(socket, shard.clone()),
-                Err(error) => warn!(%error, "cannot take a local connection"),
+                Ok(socket) => streams(socket),
+                Err(error) => {
+                    warn!(%error, "cannot take a local connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     });

@@ -31,6 +31,11 @@ impl Outgoing {
         self.written == self.total
     }
 
+    /// Bytes written.
+    pub(crate) fn written(&self) -> usize {
+        self.written
+    }
+
     /// Writes until all is written or the socket is full.
     pub(crate) fn advance(&mut self, socket: &mut Socket, pieces: &[&[u8]]) -> io::Result<()> {
         while !self.is_done() {
@@ -84,6 +89,11 @@ pub(crate) struct Incoming {
 impl Incoming {
     pub(crate) fn new() -> Self {
         Self { header: [0; HEADER_BYTES], answer: None, text: Vec::new(), read: 0 }
+    }
+
+    /// Bytes read of the present part of the present answer.
+    pub(crate) fn read(&self) -> usize {
+        self.read
     }
 
     /// Reads until the answer is whole or the socket is empty. Values go to `places`, in order.

@@ -73,6 +73,9 @@ pub enum FrameError {
     /// A row section that does not fit the plan.
     #[error("a malformed row section: {0}")]
     Section(String),
+    /// A worker that is not in the cluster.
+    #[error("{0} is not in the cluster")]
+    Worker(WorkerId),
     /// Text over the limit.
     #[error("a text of {0} bytes, more than {TEXT_LIMIT}")]
     Text(u32),
@@ -101,7 +104,8 @@ pub struct Request {
     pub incarnation: Incarnation,
     /// The number of this push, from one.
     pub sequence: u64,
-    /// The version of the parameters the gradient was computed from, as this server gave it.
+    /// In a push, the version of the parameters the gradient was computed from, as this server gave it; in a pull,
+    /// the lowest version that is of use.
     pub base: u64,
     /// The newest learning rate that the worker knows.
     pub learning_rate: LearningRate,
@@ -145,6 +149,8 @@ pub struct Answer {
     pub kind: AnswerKind,
     /// True once the run's last step has been applied.
     pub over: bool,
+    /// True if versions are synchronous rounds, in which the servers are meant to go on together.
+    pub rounds: bool,
     /// The version of the values that follow, to be sent back as the base of the next push.
     pub version: u64,
     /// The newest learning rate that the server knows.
@@ -193,7 +199,7 @@ impl Request {
 impl Answer {
     /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut out = Writer::new(self.kind as u8, u8::from(self.over));
+        let mut out = Writer::new(self.kind as u8, u8::from(self.over) | u8::from(self.rounds) << 1);
         out.u32(self.text).u64(self.version).u64(self.learning_rate.version);
         out.f32(self.learning_rate.rate).u32(0).u64(self.dense).u64(self.rows);
         out.bytes
@@ -219,7 +225,8 @@ impl Answer {
         let learning_rate = LearningRate { version: from.u64(), rate: from.f32() };
         from.u32();
         let (dense, rows) = (from.u64(), from.u64());
-        Ok(Self { kind, over: from.flags & 1 != 0, version, learning_rate, dense, rows, text })
+        let (over, rounds) = (from.flags & 1 != 0, from.flags & 2 != 0);
+        Ok(Self { kind, over, rounds, version, learning_rate, dense, rows, text })
     }
 }
 
@@ -305,10 +312,10 @@ mod tests {
         }
 
         #[test]
-        fn answers_survive_the_wire(over: bool, version: u64, rate in -1e6f32..1e6, dense: u64, rows: u64,
+        fn answers_survive_the_wire(over: bool, rounds: bool, version: u64, rate in -1e6f32..1e6, dense: u64, rows: u64,
                                     text in 0..TEXT_LIMIT as u32) {
             let answer = Answer {
-                kind: AnswerKind::Stale, over, version, learning_rate: LearningRate { version, rate }, dense, rows, text,
+                kind: AnswerKind::Stale, over, rounds, version, learning_rate: LearningRate { version, rate }, dense, rows, text,
             };
             prop_assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
         }

@@ -9,6 +9,7 @@ pub mod endpoint;
 mod exchange;
 pub mod frame;
 pub mod link;
+pub mod outbox;
 pub mod port;
 pub mod session;
 mod socket;
@@ -20,6 +21,9 @@ pub mod control {
 }
 
 pub use socket::Socket;
+
+/// The longest control message that is taken.
+pub const MESSAGE_BYTES: usize = 64 << 20;
 
 /// The version of everything this crate sends. Tasks of different versions refuse each other.
 pub const PROTOCOL: u32 = 1;

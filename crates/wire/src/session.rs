@@ -1,26 +1,35 @@
 //! A task's session with the coordinator: told what happens, heard of in return.
 //!
 //! Runs on the async runtime; a task's own thread sends and receives through channels. A broken connection is made
-//! again under the same incarnation, so that a hiccup of the network is not a death.
+//! again under the same incarnation and loses no message, so that a hiccup of the network is not a death. A task
+//! that was declared dead nevertheless is let in again: it hears another `Welcome`, and begins anew.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
+use windlass_core::lifecycle::exit_code;
 
 use crate::control::coordinator_client::CoordinatorClient;
 use crate::control::{
-    CoordinatorMessage, Goodbye, Heartbeat, Hello, Over, TaskMessage, coordinator_message, task_message,
+    CoordinatorMessage, Goodbye, Heartbeat, Hello, Over, TaskMessage, Welcome, coordinator_message, task_message,
 };
+use crate::outbox::{Heard, Outbox};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_millis(150);
 const REPORT_EVERY: Duration = Duration::from_secs(3);
+/// By these a host that has gone without a word is noticed.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a goodbye is given to reach the coordinator, which closes the session when it has.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 const CHANNEL: usize = 256;
 
 /// A coordinator in the same process.
@@ -44,8 +53,8 @@ pub type Progress = Arc<Mutex<Heartbeat>>;
 /// A task's end of its session.
 #[derive(Debug)]
 pub struct Session {
-    outgoing: mpsc::Sender<TaskMessage>,
-    incoming: mpsc::Receiver<CoordinatorMessage>,
+    outgoing: mpsc::Sender<task_message::Kind>,
+    incoming: mpsc::Receiver<coordinator_message::Kind>,
 }
 
 impl Session {
@@ -54,52 +63,72 @@ impl Session {
     pub fn open(coordinator: Coordinator, hello: Hello, progress: Progress, patience: Duration) -> Self {
         let (outgoing, to_send) = mpsc::channel(CHANNEL);
         let (arrived, incoming) = mpsc::channel(CHANNEL);
-        tokio::spawn(run(Runner { coordinator, hello, progress, patience, arrived }, to_send));
+        let runner = Runner {
+            coordinator,
+            hello: Hello { process: random(), ..hello },
+            progress,
+            patience,
+            arrived,
+            incarnation: 0,
+            outbox: Outbox::default(),
+            heard: Heard::default(),
+            away: None,
+            pause: Duration::ZERO,
+        };
+        tokio::spawn(runner.run(to_send));
         Self { outgoing, incoming }
     }
 
     /// The next message; `None` once the session is over.
     pub async fn receive(&mut self) -> Option<coordinator_message::Kind> {
-        loop {
-            if let Some(kind) = self.incoming.recv().await?.kind {
-                return Some(kind);
-            }
-        }
+        self.incoming.recv().await
     }
 
     /// As [`Session::receive`], for a thread outside the runtime.
     pub fn receive_blocking(&mut self) -> Option<coordinator_message::Kind> {
-        loop {
-            if let Some(kind) = self.incoming.blocking_recv()?.kind {
-                return Some(kind);
-            }
-        }
+        self.incoming.blocking_recv()
     }
 
     /// A message that has already arrived.
     pub fn try_receive(&mut self) -> Option<coordinator_message::Kind> {
-        self.incoming.try_recv().ok().and_then(|message| message.kind)
+        self.incoming.try_recv().ok()
     }
 
     /// Where to send messages from any thread.
     pub fn sender(&self) -> Sender {
         Sender(self.outgoing.clone())
     }
+
+    /// The two directions by themselves. The session closes with a goodbye once every sender is gone.
+    pub fn split(self) -> (Sender, Receiver) {
+        (Sender(self.outgoing), Receiver(self.incoming))
+    }
+}
+
+/// What arrives on a session.
+#[derive(Debug)]
+pub struct Receiver(mpsc::Receiver<coordinator_message::Kind>);
+
+impl Receiver {
+    /// The next message; `None` once the session is over.
+    pub async fn receive(&mut self) -> Option<coordinator_message::Kind> {
+        self.0.recv().await
+    }
 }
 
 /// Sends messages on a session.
 #[derive(Debug, Clone)]
-pub struct Sender(mpsc::Sender<TaskMessage>);
+pub struct Sender(mpsc::Sender<task_message::Kind>);
 
 impl Sender {
     /// Sends a message; lost if the session is over.
     pub async fn send(&self, kind: task_message::Kind) {
-        let _ = self.0.send(TaskMessage { kind: Some(kind) }).await;
+        let _ = self.0.send(kind).await;
     }
 
     /// As [`Sender::send`], for a thread outside the runtime.
     pub fn send_blocking(&self, kind: task_message::Kind) {
-        let _ = self.0.blocking_send(TaskMessage { kind: Some(kind) });
+        let _ = self.0.blocking_send(kind);
     }
 }
 
@@ -108,7 +137,15 @@ struct Runner {
     hello: Hello,
     progress: Progress,
     patience: Duration,
-    arrived: mpsc::Sender<CoordinatorMessage>,
+    arrived: mpsc::Sender<coordinator_message::Kind>,
+    /// As the last welcome gave it; zero before the first.
+    incarnation: u64,
+    outbox: Outbox<task_message::Kind>,
+    heard: Heard,
+    /// Since when the coordinator has been tried in vain.
+    away: Option<Instant>,
+    /// Before the next attempt to connect.
+    pause: Duration,
 }
 
 enum Ended {
@@ -118,58 +155,54 @@ enum Ended {
     Broken,
 }
 
-async fn run(mut runner: Runner, mut to_send: mpsc::Receiver<TaskMessage>) {
-    // A message taken from the queue when the connection broke under it, to be sent on the next.
-    let mut unsent = None;
-    loop {
-        let Some((sender, receiver)) = runner.connect().await else { return };
-        match runner.converse(sender, receiver, &mut to_send, &mut unsent).await {
-            Ended::Closed => return,
-            Ended::Broken => info!("lost the session with ps 0, connecting again"),
-        }
-    }
-}
-
 type Channel = (mpsc::Sender<TaskMessage>, mpsc::Receiver<CoordinatorMessage>);
 
 impl Runner {
+    async fn run(mut self, mut to_send: mpsc::Receiver<task_message::Kind>) {
+        while let Some((sender, receiver)) = self.connect().await {
+            match self.converse(sender, receiver, &mut to_send).await {
+                Ended::Closed => return,
+                Ended::Broken => debug!("the session with ps 0 broke"),
+            }
+            if self.away.is_none() {
+                info!("lost the session with ps 0, connecting again");
+            }
+        }
+    }
+
     /// Connects and says hello, for as long as the patience lasts.
     async fn connect(&mut self) -> Option<Channel> {
-        let started = Instant::now();
-        let mut spoken = started;
-        let mut pause = RETRY_FIRST;
+        let away = *self.away.get_or_insert_with(Instant::now);
+        let mut spoken = Instant::now();
+        let mut error = "it closes the session at once".to_owned();
         loop {
+            if away.elapsed() > self.patience {
+                self.give_up(away, &error).await;
+                return None;
+            }
+            tokio::time::sleep(self.pause).await;
+            self.pause = (self.pause * 2).clamp(RETRY_FIRST, RETRY_MOST);
+            if self.arrived.is_closed() {
+                return None;
+            }
             let opened = match &self.coordinator {
                 Coordinator::Local(coordinator) => Ok(coordinator.attach()),
                 Coordinator::Remote(address) => open(address).await,
             };
-            let error = match opened {
+            match opened {
                 Ok((sender, receiver)) => {
-                    let hello = TaskMessage { kind: Some(task_message::Kind::Hello(self.hello.clone())) };
+                    let hello = self.envelope(0, task_message::Kind::Hello(self.hello.clone()));
                     if sender.send(hello).await.is_ok() {
                         return Some((sender, receiver));
                     }
-                    "the session closed at once".to_owned()
                 }
-                Err(error) => error,
-            };
-            if self.arrived.is_closed() {
-                return None;
-            }
-            let Coordinator::Remote(address) = &self.coordinator else { return None };
-            if started.elapsed() > self.patience {
-                let seconds = started.elapsed().as_secs();
-                let reason = format!("gave up waiting for ps 0 at {address} after {seconds} s: {error}");
-                self.over(windlass_core::lifecycle::exit_code::PEERS, reason).await;
-                return None;
+                Err(failed) => error = failed,
             }
             if spoken.elapsed() >= REPORT_EVERY {
                 spoken = Instant::now();
-                info!("waiting for ps 0 at {address} ({} s)", started.elapsed().as_secs());
+                info!("waiting for ps 0{} ({} s)", self.place(), away.elapsed().as_secs());
                 debug!(%error, "ps 0 not reached");
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MOST);
         }
     }
 
@@ -177,61 +210,117 @@ impl Runner {
         &mut self,
         sender: mpsc::Sender<TaskMessage>,
         mut receiver: mpsc::Receiver<CoordinatorMessage>,
-        to_send: &mut mpsc::Receiver<TaskMessage>,
-        unsent: &mut Option<TaskMessage>,
+        to_send: &mut mpsc::Receiver<task_message::Kind>,
     ) -> Ended {
         let mut heartbeat = tokio::time::interval(HEARTBEAT_EVERY);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        if let Some(message) = unsent.take()
-            && let Err(failed) = sender.send(message).await
-        {
-            *unsent = Some(failed.0);
-            return Ended::Broken;
-        }
+        let away = self.away.unwrap_or_else(Instant::now);
+        let deadline = tokio::time::Instant::from_std(away + self.patience);
+        let mut welcomed = false;
         loop {
             tokio::select! {
                 biased;
-                arrived = receiver.recv() => match arrived {
-                    Some(message) => {
-                        let over = matches!(message.kind, Some(coordinator_message::Kind::Over(_)));
-                        if let Some(coordinator_message::Kind::Welcome(welcome)) = &message.kind {
-                            self.hello.incarnation = welcome.incarnation;
-                        }
-                        if self.arrived.send(message).await.is_err() || over {
-                            return Ended::Closed;
-                        }
+                arrived = receiver.recv() => {
+                    let Some(message) = arrived else { return Ended::Broken };
+                    welcomed |= matches!(message.kind, Some(coordinator_message::Kind::Welcome(_)));
+                    if let Some(ended) = self.take(message, &sender).await {
+                        return ended;
                     }
-                    None => return Ended::Broken,
                 },
-                message = to_send.recv() => match message {
-                    Some(message) => {
-                        if let Err(failed) = sender.send(message).await {
-                            *unsent = Some(failed.0);
-                            return Ended::Broken;
-                        }
-                    }
-                    // The task is done with its session.
-                    None => {
-                        let goodbye = TaskMessage { kind: Some(task_message::Kind::Goodbye(Goodbye {})) };
-                        let _ = sender.send(goodbye).await;
+                kind = to_send.recv(), if welcomed => {
+                    // Without a sender left, the task is done with its session.
+                    let last = kind.is_none();
+                    let kind = kind.unwrap_or(task_message::Kind::Goodbye(Goodbye {}));
+                    let number = self.outbox.push(kind.clone());
+                    let sent = sender.send(self.envelope(number, kind)).await;
+                    if last {
+                        drop(sender);
+                        let _ = tokio::time::timeout(LAST_WORDS, async { while receiver.recv().await.is_some() {} }).await;
                         return Ended::Closed;
                     }
-                },
-                _ = heartbeat.tick() => {
-                    let progress = self.progress.lock().map(|progress| progress.clone()).unwrap_or_default();
-                    let message = TaskMessage { kind: Some(task_message::Kind::Heartbeat(progress)) };
-                    if sender.send(message).await.is_err() {
+                    if sent.is_err() {
                         return Ended::Broken;
                     }
+                },
+                _ = heartbeat.tick(), if welcomed => {
+                    if sender.send(self.heartbeat()).await.is_err() {
+                        return Ended::Broken;
+                    }
+                },
+                () = self.arrived.closed(), if !welcomed => return Ended::Closed,
+                () = tokio::time::sleep_until(deadline), if !welcomed => {
+                    self.give_up(away, "it does not answer").await;
+                    return Ended::Closed;
                 }
             }
         }
     }
 
-    async fn over(&self, exit_code: u8, reason: String) {
-        let over = Over { exit_code: u32::from(exit_code), reason };
-        let _ = self.arrived.send(CoordinatorMessage { kind: Some(coordinator_message::Kind::Over(over)) }).await;
+    /// Takes a message of the coordinator, and hands it to the task unless it has come before.
+    async fn take(&mut self, message: CoordinatorMessage, sender: &mpsc::Sender<TaskMessage>) -> Option<Ended> {
+        (self.away, self.pause) = (None, Duration::ZERO);
+        let kind = message.kind?;
+        if let coordinator_message::Kind::Welcome(welcome) = &kind {
+            let known = self.incarnation == welcome.incarnation;
+            if !self.welcome(welcome, sender).await {
+                return Some(Ended::Broken);
+            }
+            if known {
+                return None;
+            }
+        } else if !self.heard.is_new(message.number) {
+            return None;
+        }
+        let over = matches!(kind, coordinator_message::Kind::Over(_));
+        // A task that does not listen any more is about to say goodbye.
+        let _ = self.arrived.send(kind).await;
+        if over {
+            // So that the coordinator knows that this task knows.
+            let _ = sender.send(self.heartbeat()).await;
+        }
+        over.then_some(Ended::Closed)
     }
+
+    /// Sends again what the coordinator has not heard. False if the connection broke.
+    async fn welcome(&mut self, welcome: &Welcome, sender: &mpsc::Sender<TaskMessage>) -> bool {
+        if self.incarnation != welcome.incarnation {
+            self.incarnation = welcome.incarnation;
+            (self.outbox, self.heard) = (Outbox::default(), Heard::default());
+        }
+        self.outbox.heard(welcome.heard);
+        for (number, kind) in self.outbox.kept() {
+            if sender.send(self.envelope(number, kind.clone())).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn envelope(&self, number: u64, kind: task_message::Kind) -> TaskMessage {
+        TaskMessage { number, heard: self.heard.highest(), kind: Some(kind) }
+    }
+
+    fn heartbeat(&self) -> TaskMessage {
+        let progress = self.progress.lock().map(|progress| progress.clone()).unwrap_or_default();
+        self.envelope(0, task_message::Kind::Heartbeat(progress))
+    }
+
+    async fn give_up(&self, away: Instant, error: &str) {
+        let reason = format!("gave up waiting for ps 0{} after {} s: {error}", self.place(), away.elapsed().as_secs());
+        let over = Over { exit_code: u32::from(exit_code::PEERS), reason };
+        let _ = self.arrived.send(coordinator_message::Kind::Over(over)).await;
+    }
+
+    fn place(&self) -> String {
+        match &self.coordinator {
+            Coordinator::Local(_) => String::new(),
+            Coordinator::Remote(address) => format!(" at {address}"),
+        }
+    }
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Opens a session over the network.
@@ -239,11 +328,13 @@ async fn open(address: &str) -> Result<Channel, String> {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| error.to_string())?
         .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .tcp_nodelay(true);
     let channel = endpoint.connect().await.map_err(|error| error.to_string())?;
     let (sender, to_send) = mpsc::channel(CHANNEL);
     let (arrived, receiver) = mpsc::channel(CHANNEL);
-    let mut client = CoordinatorClient::new(channel).max_decoding_message_size(usize::MAX);
+    let mut client = CoordinatorClient::new(channel).max_decoding_message_size(crate::MESSAGE_BYTES);
     // The coordinator answers the call itself only after the first message, so both run at once.
     tokio::spawn(async move {
         match client.session(ReceiverStream::new(to_send)).await {
@@ -255,7 +346,7 @@ async fn open(address: &str) -> Result<Channel, String> {
                     }
                 }
             }
-            Err(status) => warn!("ps 0 refused the session: {}", status.message()),
+            Err(status) => debug!("ps 0 refused the session: {}", status.message()),
         }
     });
     Ok((sender, receiver))

@@ -1,1 +1,12 @@
-//! placeholder
+//! A worker task: the training loop, the Burn adapter, and the trait by which models plug in.
+//!
+//! Start reading at [`train`], the loop; [`task`] is the life around it, [`model`] what a user implements.
+
+pub mod event;
+pub mod model;
+pub mod order;
+pub mod replica;
+pub mod summary;
+pub mod task;
+pub mod threads;
+pub mod train;

@@ -119,9 +119,31 @@ impl Consistency {
     pub fn waits_for(&self, worker: WorkerId, base: u64) -> Option<Vec<WorkerId>> {
         match self {
             Consistency::Async(_) => None,
-            Consistency::Sync(state) => state.waits_for(base),
+            Consistency::Sync(state) => state.waits_for(base.saturating_add(1)),
             Consistency::Ssp(state) => state.waits_for(worker),
         }
+    }
+
+    /// A worker asks for parameters of at least this version, which other servers have given it: until then it
+    /// contributes to no round here. True if that completes a round, as in [`Consistency::applied`].
+    pub fn skip_to(&mut self, worker: WorkerId, version: u64) -> bool {
+        match self {
+            Consistency::Sync(state) if state.version() < version => state.leave(worker),
+            _ => false,
+        }
+    }
+
+    /// The workers that are waited for before the parameters have a version; as [`Consistency::waits_for`].
+    pub fn waits_for_version(&self, version: u64) -> Option<Vec<WorkerId>> {
+        match self {
+            Consistency::Sync(state) => state.waits_for(version),
+            _ => None,
+        }
+    }
+
+    /// True if versions are rounds, in which all servers are meant to go on together.
+    pub fn has_rounds(&self) -> bool {
+        matches!(self, Consistency::Sync(_))
     }
 
     /// Notes that a worker has finished or died. True if that completes a round, as in [`Consistency::applied`].

@@ -59,7 +59,8 @@ impl Synchronous {
 
     /// True if the round still takes a gradient that `worker` computed from version `base`.
     pub fn takes(&self, worker: WorkerId, base: u64) -> bool {
-        !self.closed && base == self.version && self.members.contains(&worker) && !self.is_over()
+        let expected = self.members.contains(&worker) && !self.contributors.contains(&worker);
+        expected && !self.closed && base == self.version && !self.is_over()
     }
 
     /// True if the open round holds a gradient of `worker`.
@@ -75,14 +76,16 @@ impl Synchronous {
         self.contributors.clear();
     }
 
-    /// Who is missing from the round that a worker with parameters of version `base` has pushed to.
-    pub fn waits_for(&self, base: u64) -> Option<Vec<WorkerId>> {
-        (self.version <= base && !self.is_over())
+    /// Who is missing before the parameters have this version. `None` if they have it, or if nobody is left who
+    /// could take them there.
+    pub fn waits_for(&self, version: u64) -> Option<Vec<WorkerId>> {
+        let nobody = self.members.is_empty() && self.contributors.is_empty();
+        (self.version < version && !nobody && !self.is_over())
             .then(|| self.members.difference(&self.contributors).copied().collect())
     }
 
-    /// Takes a worker out of this and all later rounds; what it has contributed to this one stays.
-    /// True if the round is now complete and closed.
+    /// Takes a worker out of this and later rounds, until it contributes again; what it has contributed to this
+    /// one stays. True if the round is now complete and closed.
     pub fn leave(&mut self, worker: WorkerId) -> bool {
         self.members.remove(&worker);
         !self.closed && self.close_if_complete()
@@ -104,10 +107,8 @@ impl Synchronous {
     }
 
     fn close_if_complete(&mut self) -> bool {
-        let required = match self.replicas_to_aggregate {
-            Some(replicas) => self.members.len().min(replicas as usize),
-            None => self.members.union(&self.contributors).count(),
-        };
+        let possible = self.members.union(&self.contributors).count();
+        let required = self.replicas_to_aggregate.map_or(possible, |replicas| possible.min(replicas as usize));
         self.closed = !self.contributors.is_empty() && self.contributors.len() >= required;
         self.closed
     }
@@ -130,11 +131,11 @@ mod tests {
     fn a_round_ends_when_every_worker_has_contributed() {
         let mut state = Synchronous::new(&[A, B], None, None);
         assert!(!contribute(&mut state, A, 0));
-        assert_eq!(state.waits_for(0), Some(vec![B]));
+        assert_eq!(state.waits_for(1), Some(vec![B]));
         assert!(contribute(&mut state, B, 0));
         state.end_round();
         assert_eq!(state.version(), 1);
-        assert_eq!(state.waits_for(0), None);
+        assert_eq!(state.waits_for(1), None);
     }
 
     #[test]
@@ -178,6 +179,32 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_died_after_contributing_does_not_close_a_round_that_the_living_can_fill() {
+        let mut state = Synchronous::new(&[A, B], Some(2), None);
+        assert!(!contribute(&mut state, A, 0));
+        assert!(!state.leave(A));
+        assert!(contribute(&mut state, B, 0));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_round_that_nobody_can_fill() {
+        let mut state = Synchronous::new(&[A, B], None, None);
+        state.leave(A);
+        assert_eq!(state.waits_for(1), Some(vec![B]));
+        state.leave(B);
+        assert_eq!(state.waits_for(1), None);
+    }
+
+    #[test]
+    fn a_gradient_is_taken_once() {
+        let mut state = Synchronous::new(&[A, B], None, None);
+        assert_eq!(state.admit(A, 0), Admission::Collect);
+        assert!(state.takes(A, 0));
+        state.collected(A);
+        assert!(!state.takes(A, 0));
+    }
+
+    #[test]
     fn fewer_workers_than_asked_for_still_make_a_round() {
         let mut state = Synchronous::new(&[A, B, C], Some(2), None);
         state.leave(B);
@@ -191,11 +218,11 @@ mod tests {
         assert!(contribute(&mut state, A, 0));
         state.end_round();
         assert!(!contribute(&mut state, B, 1));
-        assert_eq!(state.waits_for(1), Some(vec![A]));
+        assert_eq!(state.waits_for(2), Some(vec![A]));
         assert!(contribute(&mut state, A, 1));
         state.end_round();
         assert!(!contribute(&mut state, A, 2));
-        assert_eq!(state.waits_for(2), Some(vec![B]));
+        assert_eq!(state.waits_for(3), Some(vec![B]));
     }
 
     #[test]
@@ -212,6 +239,6 @@ mod tests {
         state.end_round();
         assert!(state.is_over());
         assert_eq!(state.admit(A, 1), Admission::Over);
-        assert_eq!(state.waits_for(1), None);
+        assert_eq!(state.waits_for(2), None);
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Dot {
 /// How ink and paper look once the strokes are on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finish {
-    /// Width in pixels over which the edge of a stroke fades.
+    /// Pixels to either side of a stroke's edge over which it fades.
     pub(super) softness: f32,
     /// Brightness of full ink, 0 to 1.
     pub(super) ink: f32,
@@ -133,4 +133,56 @@ fn larger(one: f32, other: f32) -> f32 {
 
 fn smaller(one: f32, other: f32) -> f32 {
     if one < other { one } else { other }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Split;
+    use super::*;
+
+    const PLAIN: Finish = Finish { softness: 0.5, ink: 1.0, grain: 0.0, specks: 0.0 };
+
+    fn drawn(from: (f32, f32), to: (f32, f32)) -> Vec<u8> {
+        let dot = |(x, y)| Dot { x, y, radius: 1.5 };
+        let mut canvas = Canvas::new();
+        canvas.segment(dot(from), dot(to), PLAIN.softness);
+        let mut image = vec![7; IMAGE_SIZE];
+        canvas.develop(PLAIN, &mut Randomness::of_sample(1, Split::Train, 0), &mut image);
+        image
+    }
+
+    #[test]
+    fn ink_is_within_the_radius_of_the_segment_and_nowhere_else() {
+        let (from, to) = ((5.0, 10.0), (20.0, 10.0));
+        let image = drawn(from, to);
+        for (index, &pixel) in image.iter().enumerate() {
+            let (x, y) = ((index % SIDE) as f32, (index / SIDE) as f32);
+            let distance = (x - x.clamp(from.0, to.0)).hypot(y - from.1);
+            match pixel {
+                255 => assert!(distance <= 1.5, "({x}, {y}) is {distance} away"),
+                0 => assert!(distance >= 1.5, "({x}, {y}) is {distance} away"),
+                _ => assert!((1.0..=2.0).contains(&distance), "({x}, {y}) is {distance} away"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_of_no_length_is_a_dot() {
+        let image = drawn((9.0, 9.0), (9.0, 9.0));
+        assert_eq!(image[9 * SIDE + 9], 255);
+        assert_eq!(image.iter().filter(|&&pixel| pixel > 0).count(), 9);
+    }
+
+    #[test]
+    fn what_leaves_the_canvas_is_cut_off() {
+        assert_eq!(drawn((-9.0, -9.0), (-5.0, -9.0)), [0; IMAGE_SIZE]);
+        assert_eq!(drawn((40.0, 5.0), (40.0, 50.0)), [0; IMAGE_SIZE]);
+        assert_eq!(drawn((5.0, 27.0), (90.0, 27.0))[IMAGE_SIZE - 1], 255);
+    }
+
+    #[test]
+    fn brightness_is_rounded_to_the_nearest_byte() {
+        let bytes = [0.0, 0.4 / 255.0, 0.6 / 255.0, 0.5, 1.0].map(to_byte);
+        assert_eq!(bytes, [0, 0, 1, 128, 255]);
+    }
 }

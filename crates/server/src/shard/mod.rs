@@ -7,6 +7,8 @@
 mod gate;
 mod round;
 
+use std::collections::BTreeSet;
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,15 +24,19 @@ use windlass_wire::frame::{Answer, AnswerKind, FrameError, Request, RequestKind}
 use windlass_wire::link::{Peer, ServeError, Shard};
 
 pub use gate::ShardStatistics;
-use gate::{Gate, Verdict};
+use gate::{Arrival, Gate, Verdict};
 use round::{Gradient, Round, RowPush};
 
 /// How often a worker that has to wait is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
+/// The most values of rows in a section, for small tables; for others, how many times what they hold.
+const SECTION_VALUES: usize = 16 << 20;
+const SECTION_TABLES: usize = 16;
 
 /// One server's share of the parameters.
 pub struct ParameterShard {
     run: RunSpec,
+    workers: BTreeSet<WorkerId>,
     elements: usize,
     blocks: Vec<Mutex<Block>>,
     rows: Vec<Rows>,
@@ -56,6 +62,7 @@ impl ParameterShard {
         let elements = plan.dense_elements();
         let rows: Vec<Rows> = plan.stripes.iter().map(|stripe| Rows::new(*stripe, &run)).collect();
         Self {
+            workers: workers.iter().copied().collect(),
             elements,
             blocks: block_ranges(elements).map(|range| Mutex::new(Block::new(range.len(), &run.optimizer))).collect(),
             gate: Mutex::new(Gate::new(&run, workers)),
@@ -71,12 +78,14 @@ impl ParameterShard {
         lock(&self.gate).fence(worker, incarnation);
     }
 
-    /// Stops waiting for a worker that has finished or died.
-    pub fn leave(&self, worker: WorkerId) {
-        let mut round = lock(&self.round);
-        if lock(&self.gate).leave(worker) {
-            self.apply_round(&mut round);
-        }
+    /// Stops waiting for a worker whose process has finished or died, unless another has taken its place.
+    pub fn leave(&self, worker: WorkerId, incarnation: Incarnation) {
+        self.change_round(|gate| gate.leave(worker, incarnation));
+    }
+
+    /// Ends every wait: the run is over.
+    pub fn close(&self) {
+        lock(&self.gate).close();
         self.changed.notify_all();
     }
 
@@ -86,6 +95,11 @@ impl ParameterShard {
     }
 
     fn initialise(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let refused = lock(&self.gate).refuses_first_values(request);
+        if let Some(kind) = refused {
+            self.discard(request, peer)?;
+            return self.refuse(kind, "training has begun", peer);
+        }
         for block in &self.blocks {
             let len = lock(block).values.len();
             let values = peer.receive(len)?;
@@ -103,18 +117,26 @@ impl ParameterShard {
 
     fn pull(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let wanted = self.receive_all_wanted(request, peer)?;
-        self.send_values(AnswerKind::Values, &wanted, peer)
+        let comes_later = lock(&self.gate).waits_for(request).is_some();
+        if comes_later {
+            self.change_round(|gate| gate.skip_to(request));
+        }
+        self.wait_and_answer(request, AnswerKind::Values, &wanted, peer)
     }
 
     fn push(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let verdict = lock(&self.gate).admit(request);
         match verdict {
-            Verdict::Fenced => self.refuse(AnswerKind::Fenced, "", peer),
+            Verdict::Fenced => {
+                self.discard(request, peer)?;
+                self.refuse(AnswerKind::Fenced, "", peer)
+            }
             Verdict::OutOfOrder { expected } => {
+                self.discard(request, peer)?;
                 let text = format!("push {} came where {expected} was expected", request.sequence);
                 self.refuse(AnswerKind::Refused, &text, peer)
             }
-            Verdict::Apply { update, blocks } => self.apply_as_it_arrives(request, &update, blocks, peer),
+            Verdict::Apply(update) => self.apply_as_it_arrives(request, &update, peer),
             Verdict::Collect => self.collect(request, peer),
             Verdict::Skip(kind) => {
                 let wanted = self.discard(request, peer)?;
@@ -123,49 +145,40 @@ impl ParameterShard {
         }
     }
 
-    /// Applies a push block by block, from block `done` on. Without a bound on staleness each block's new values
-    /// leave while the next is on its way.
-    fn apply_as_it_arrives(
-        &self,
-        request: &Request,
-        update: &Update,
-        done: usize,
-        peer: &mut dyn Peer,
-    ) -> Result<(), ServeError> {
+    /// Applies a push piece by piece: its blocks, then its row sections. A piece is claimed and applied under one
+    /// lock, so that of two connections that bring the same push either finds it done or does it. Without a bound
+    /// on staleness each block's new values leave while the next is on its way.
+    fn apply_as_it_arrives(&self, request: &Request, update: &Update, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let at_once = self.run.mode == windlass_core::consistency::Mode::Async && request.wanted == 0;
         if at_once {
             peer.answer(&self.answer(AnswerKind::Values, 0), "")?;
         }
-        for (index, block) in self.blocks.iter().enumerate() {
+        for (piece, block) in self.blocks.iter().enumerate() {
             let len = lock(block).values.len();
             let gradient = peer.receive(len)?;
-            if index >= done {
-                lock(block).apply(&self.run.optimizer, update, gradient);
-                lock(&self.gate).block_applied(request.worker);
+            let mut block = lock(block);
+            if lock(&self.gate).claim(request, piece) {
+                block.apply(&self.run.optimizer, update, gradient);
             }
             if at_once {
-                peer.stage(&lock(block).values);
+                peer.stage(&block.values);
+                drop(block);
                 peer.flush()?;
             }
         }
-        let rows_done = done > self.blocks.len();
-        for _ in 0..request.rows {
+        let pieces = self.blocks.len() + request.rows as usize;
+        for piece in self.blocks.len()..pieces {
             let push = self.receive_rows(peer)?;
-            if !rows_done {
-                let mut table = lock(&self.rows[push.table].table);
+            let mut table = lock(&self.rows[push.table].table);
+            if lock(&self.gate).claim(request, piece) {
                 table
                     .apply(&self.run.optimizer, update.learning_rate, update.scale, &push.rows, &push.gradients)
                     .map_err(bad_rows)?;
             }
         }
         let wanted = self.receive_all_wanted(request, peer)?;
-        if !rows_done {
-            let mut gate = lock(&self.gate);
-            gate.block_applied(request.worker);
-            gate.arrived(request.worker);
-            drop(gate);
-            self.changed.notify_all();
-        }
+        lock(&self.gate).applied(request, pieces);
+        self.changed.notify_all();
         if at_once { Ok(()) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
     }
 
@@ -180,27 +193,37 @@ impl ParameterShard {
             gradient.rows.push(self.receive_rows(peer)?);
         }
         let wanted = self.receive_all_wanted(request, peer)?;
-        let counted = self.contribute(request, gradient);
-        let kind = if counted { AnswerKind::Values } else { AnswerKind::Stale };
-        self.wait_and_answer(request, kind, &wanted, peer)
+        match self.contribute(request, gradient) {
+            Arrival::Fenced => self.refuse(AnswerKind::Fenced, "", peer),
+            Arrival::Late => self.wait_and_answer(request, AnswerKind::Stale, &wanted, peer),
+            Arrival::Counted { .. } | Arrival::Again => {
+                self.wait_and_answer(request, AnswerKind::Values, &wanted, peer)
+            }
+        }
     }
 
-    /// False if the round went by while the gradient was on its way.
-    fn contribute(&self, request: &Request, gradient: Gradient) -> bool {
+    fn contribute(&self, request: &Request, gradient: Gradient) -> Arrival {
         let mut round = lock(&self.round);
-        let mut gate = lock(&self.gate);
-        if !gate.is_open(request) {
-            gate.count_dropped();
+        let arrival = lock(&self.gate).arrived(request);
+        if let Arrival::Counted { complete } = arrival {
+            round.add(request.worker, gradient);
+            if complete {
+                self.apply_round(&mut round);
+            }
+        } else {
             round.recycle(gradient.dense);
-            return false;
         }
-        let complete = gate.arrived(request.worker);
-        drop(gate);
-        round.add(request.worker, gradient);
+        arrival
+    }
+
+    /// Applies the round if a change in who takes part completes it.
+    fn change_round(&self, change: impl FnOnce(&mut Gate) -> bool) {
+        let mut round = lock(&self.round);
+        let complete = change(&mut lock(&self.gate));
         if complete {
             self.apply_round(&mut round);
         }
-        true
+        self.changed.notify_all();
     }
 
     /// Applies the mean of the round's gradients and opens the next round.
@@ -232,6 +255,9 @@ impl ParameterShard {
         let mut gate = lock(&self.gate);
         let mut told = Instant::now();
         while let Some(missing) = gate.waits_for(request) {
+            if gate.is_closed() {
+                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the run has ended").into());
+            }
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
                 let text = gate.describe_wait(&missing);
@@ -265,12 +291,11 @@ impl ParameterShard {
         Ok(peer.flush()?)
     }
 
+    /// Answers a request whose payload has been read, so that the answer is not lost with the connection.
     fn refuse(&self, kind: AnswerKind, text: &str, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let header = Answer { dense: 0, rows: 0, text: text.len() as u32, ..self.answer(kind, 0) };
         peer.answer(&header, text)?;
-        peer.flush()?;
-        // The payload is not read, so the connection cannot go on.
-        Err(std::io::Error::other(if text.is_empty() { "the worker was declared dead" } else { text }).into())
+        Ok(peer.flush()?)
     }
 
     /// Reads a payload that is not wanted; returns the rows that still are.
@@ -305,9 +330,10 @@ impl ParameterShard {
             .iter()
             .position(|rows| rows.stripe.parameter.0 == parameter)
             .ok_or_else(|| FrameError::Section(format!("parameter {parameter} has no rows on this server")))?;
-        let stripe = &self.rows[index].stripe;
+        let Rows { stripe, width, .. } = &self.rows[index];
         // A push names a row once for every time it was looked up, so more than the table has is not yet wrong.
-        if count as usize > stripe.count.saturating_mul(16).max(1 << 20) {
+        let limit = stripe.count.saturating_mul(SECTION_TABLES).max(SECTION_VALUES / width);
+        if count as usize > limit {
             return Err(FrameError::Section(format!("{count} rows of a table of {}", stripe.count)).into());
         }
         let mut rows = vec![0; count as usize];
@@ -326,6 +352,7 @@ impl ParameterShard {
         Answer {
             kind,
             over: gate.is_over(),
+            rounds: gate.has_rounds(),
             version: gate.version(),
             learning_rate: gate.learning_rate(),
             dense: self.elements as u64,
@@ -337,6 +364,9 @@ impl ParameterShard {
 
 impl Shard for ParameterShard {
     fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        if !self.workers.contains(&request.worker) {
+            return Err(FrameError::Worker(request.worker).into());
+        }
         let expected = if request.kind == RequestKind::Pull { 0 } else { self.elements as u64 };
         if request.dense != expected {
             return Err(FrameError::Length { expected, got: request.dense }.into());

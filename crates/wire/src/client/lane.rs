@@ -10,11 +10,14 @@ use windlass_core::plan::ShardPlan;
 
 use super::local::LocalPeer;
 use super::rows::{RowsIn, RowsOut};
-use super::{ClientError, ParameterClient, Push};
+use super::{ClientError, ParameterClient, Push, Traffic};
 use crate::Socket;
 use crate::exchange::{Arrival, Incoming, Outgoing, is_final};
 use crate::frame::{Answer, AnswerKind, HEADER_BYTES, Request, RequestKind};
-use crate::link::Shard;
+use crate::link::{ServeError, Shard};
+
+/// The longest pause before a request that keeps failing is sent again.
+const RETRY_PAUSE_MOST: Duration = Duration::from_millis(100);
 
 pub(super) struct Lane {
     request: Request,
@@ -25,7 +28,13 @@ pub(super) struct Lane {
     incoming: Incoming,
     answer: Option<Answer>,
     text: Option<String>,
-    heard: Instant,
+    /// When bytes last moved.
+    moved: Instant,
+    /// How often the connection has broken since the server was last heard to wait, and when first.
+    failures: u32,
+    failing: Instant,
+    /// True if the push was dropped, when the values are asked for again.
+    dropped: bool,
 }
 
 impl Lane {
@@ -53,8 +62,21 @@ impl Lane {
             incoming: Incoming::new(),
             answer: None,
             text: None,
-            heard: Instant::now(),
+            moved: Instant::now(),
+            failures: 0,
+            failing: Instant::now(),
+            dropped: false,
         }
+    }
+
+    /// A lane that asks for values of at least a version, in place of one that was given older ones.
+    pub(super) fn again(client: &ParameterClient, index: usize, version: u64, push: &Push, earlier: &Lane) -> Self {
+        let wanted = Push { wanted: push.wanted.clone(), ..Push::default() };
+        let mut lane = Self::new(client, index, RequestKind::Pull, &wanted);
+        lane.request.base = version;
+        lane.header = lane.request.encode();
+        lane.dropped = earlier.is_dropped();
+        lane
     }
 
     /// Writes and reads as far as the socket allows.
@@ -64,7 +86,21 @@ impl Lane {
         gradients: &[&[f32]],
         places: &mut [&mut [f32]],
     ) -> io::Result<()> {
+        let before = self.bytes_moved();
+        let advanced = self.move_bytes(socket, gradients, places);
+        if self.bytes_moved() != before {
+            self.moved = Instant::now();
+        }
+        advanced
+    }
+
+    fn bytes_moved(&self) -> (usize, usize) {
+        (self.outgoing.as_ref().map_or(0, Outgoing::written), self.incoming.read())
+    }
+
+    fn move_bytes(&mut self, socket: &mut Socket, gradients: &[&[f32]], places: &mut [&mut [f32]]) -> io::Result<()> {
         if !self.is_sent() {
+            let gradients = if self.request.kind == RequestKind::Pull { &[] } else { gradients };
             let mut pieces: Vec<&[u8]> = Vec::with_capacity(gradients.len() + 2);
             pieces.push(&self.header);
             pieces.extend(gradients.iter().map(|piece| bytemuck::cast_slice::<f32, u8>(piece)));
@@ -86,7 +122,8 @@ impl Lane {
                     return Ok(());
                 }
                 Arrival::Message(answer, text) => {
-                    self.heard = Instant::now();
+                    self.moved = Instant::now();
+                    self.failures = 0;
                     self.text = Some(text);
                     if is_final(answer.kind) {
                         self.answer = Some(answer);
@@ -97,22 +134,28 @@ impl Lane {
         }
     }
 
-    /// Serves this lane by a call, for a server in the same process.
-    pub(super) fn serve(&mut self, shard: &dyn Shard, gradients: &[&[f32]], places: &mut [&mut [f32]]) {
-        let takes_values = self.request.kind != RequestKind::Initialise;
+    /// Serves this lane by a call, for a server in the same process. It is not answered yet if the server still
+    /// waits for others.
+    pub(super) fn serve(
+        &mut self,
+        server: ServerId,
+        shard: &dyn Shard,
+        gradients: &[&[f32]],
+        places: &mut [&mut [f32]],
+    ) -> Result<(), ClientError> {
         let mut peer = LocalPeer::new(gradients, self.rows_out.bytes(), places, self.rows_in.values_mut());
         let served = shard.serve(&self.request, &mut peer);
         let (answer, text) = peer.into_answer();
         self.text = Some(text);
-        self.answer = match (served, answer) {
-            (Ok(()), Some(answer)) if takes_values || !answer.kind.has_values() => Some(answer),
-            (Ok(()), Some(answer)) => Some(Answer { dense: 0, rows: 0, ..answer }),
-            (Ok(()), None) => Some(refusal()),
-            (Err(error), _) => {
-                self.text = Some(error.to_string());
-                Some(refusal())
+        match served {
+            Ok(()) => self.answer = answer,
+            Err(ServeError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(ServeError::Io(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {
+                return Err(ClientError::Interrupted);
             }
-        };
+            Err(error) => return Err(ClientError::Refused { server, reason: error.to_string() }),
+        }
+        self.check(server)
     }
 
     /// Turns a refusal into an error.
@@ -126,12 +169,22 @@ impl Lane {
         }
     }
 
+    /// Notes that the connection broke: for how long it has been breaking, and how long to pause.
+    pub(super) fn fail(&mut self) -> (Duration, Duration) {
+        if self.failures == 0 {
+            self.failing = Instant::now();
+        }
+        let pause = Duration::from_millis((1 << self.failures.min(10)) - 1).min(RETRY_PAUSE_MOST);
+        self.failures += 1;
+        (self.failing.elapsed(), pause)
+    }
+
     /// Begins again, on a new connection.
     pub(super) fn restart(&mut self) {
         self.outgoing = None;
         self.incoming = Incoming::new();
         self.text = None;
-        self.heard = Instant::now();
+        self.moved = Instant::now();
     }
 
     pub(super) fn is_sent(&self) -> bool {
@@ -151,23 +204,25 @@ impl Lane {
         self.text.as_deref()
     }
 
-    /// True if the server has not even said that it waits.
+    /// True if nothing has moved, and the server has not even said that it waits.
     pub(super) fn is_silent(&self, patience: Duration) -> bool {
-        self.heard.elapsed() > patience
+        self.moved.elapsed() > patience
     }
 
-    pub(super) fn sent_bytes(&self) -> u64 {
-        self.request.dense * 4 + self.rows_out.bytes().len() as u64
+    /// True if the push was not counted.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.dropped || self.answer.is_some_and(|answer| answer.kind != AnswerKind::Values)
+    }
+
+    /// What this lane has moved.
+    pub(super) fn traffic(&self) -> Traffic {
+        let received = self.answer.map_or(0, |answer| (answer.dense + answer.rows) * 4);
+        Traffic { sent: self.request.dense * 4 + self.rows_out.bytes().len() as u64, received }
     }
 
     pub(super) fn deliver_rows(&self, answers: &mut [Vec<f32>]) {
         self.rows_in.deliver(answers);
     }
-}
-
-fn refusal() -> Answer {
-    let learning_rate = windlass_core::run::LearningRate::initial(0.0);
-    Answer { kind: AnswerKind::Refused, over: false, version: 0, learning_rate, dense: 0, rows: 0, text: 0 }
 }
 
 /// How many values of a parameter travel densely.

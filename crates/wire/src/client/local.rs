@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::frame::Answer;
+use crate::frame::{Answer, AnswerKind};
 use crate::link::Peer;
 
 pub(super) struct LocalPeer<'a, 'b> {
@@ -82,9 +82,13 @@ impl Peer for LocalPeer<'_, '_> {
         self.row_bytes.read_exact(bytemuck::cast_slice_mut(values))
     }
 
+    /// A wait is broken off, for the client to look after its other servers and to ask again.
     fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()> {
-        self.answer = Some(*answer);
         text.clone_into(&mut self.text);
+        if answer.kind == AnswerKind::Waiting {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.answer = Some(*answer);
         Ok(())
     }
 
@@ -101,10 +105,11 @@ impl Peer for LocalPeer<'_, '_> {
                 self.filled = 0;
             }
         }
-        // What is left after the dense places are full are rows.
-        let rows = values.len().min(self.row_values.len() - self.filled.min(self.row_values.len()));
-        self.row_values[self.filled..self.filled + rows].copy_from_slice(&values[..rows]);
-        self.filled += rows;
+        // What is left after the dense places are full are rows, counted from there on.
+        if self.place == self.places.len() {
+            self.row_values[self.filled..self.filled + values.len()].copy_from_slice(values);
+            self.filled += values.len();
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -6,33 +6,25 @@
 
 mod lane;
 mod local;
+mod pump;
 mod rows;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tracing::{debug, warn};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::parameter::{ParameterId, ParameterTable};
+use windlass_core::parameter::{Access, ParameterId, ParameterSpec, ParameterTable};
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::LearningRate;
 
 use crate::Socket;
 use crate::control::Endpoint;
-use crate::exchange::wait_ready;
-use crate::frame::{AnswerKind, RequestKind, preface};
+use crate::frame::RequestKind;
 use crate::link::Shard;
-use lane::{Lane, gather, scatter};
-
-/// How often a long wait is spoken of.
-const REPORT_EVERY: Duration = Duration::from_secs(3);
-/// How often a long wait looks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The pause between two attempts to connect.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+use lane::Lane;
 
 /// Rows of one parameter with their gradients.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +66,7 @@ pub struct Pulled {
     pub rows: Vec<Vec<f32>>,
     /// The global step: how many updates the first server's values have had.
     pub step: u64,
-    /// True once the run's last step has been applied.
+    /// True once every server has applied the run's last step.
     pub over: bool,
     /// True if the push was counted, false if it was dropped as stale or late.
     pub applied: bool,
@@ -209,6 +201,13 @@ pub struct Traffic {
     pub received: u64,
 }
 
+impl Traffic {
+    fn add(&mut self, other: Traffic) {
+        self.sent += other.sent;
+        self.received += other.received;
+    }
+}
+
 impl ParameterClient {
     /// Connects to every server that holds part of the parameters.
     pub fn connect(config: ClientConfig) -> Result<Self, ClientError> {
@@ -282,27 +281,26 @@ impl ParameterClient {
         self.servers.iter().map(kind).collect()
     }
 
-    /// The values that answer the last push or pull.
+    /// The values that answer the last push or pull. In synchronous training all servers' are of the same round.
     pub fn wait(&mut self) -> Result<Pulled, ClientError> {
-        self.serve_locally()?;
-        self.pump(|lane| lane.is_answered())?;
+        self.complete()?;
+        self.align()?;
         let pending = self.pending.take().expect("wait follows push or pull");
         let mut pulled = Pulled {
             rows: rows::empty_answers(&self.table, &pending.push.wanted),
             dense: Vec::new(),
             step: 0,
-            over: false,
+            over: true,
             applied: true,
         };
         for (index, lane) in self.active_servers().into_iter().zip(&pending.lanes).rev() {
             let Some(answer) = lane.answer() else { continue };
             self.servers[index].base = answer.version;
             self.learning_rate.adopt(answer.learning_rate);
-            self.traffic.sent += lane.sent_bytes();
-            self.traffic.received += (answer.dense + answer.rows) * 4;
+            self.traffic.add(lane.traffic());
             pulled.step = answer.version;
-            pulled.over |= answer.over;
-            pulled.applied &= answer.kind == AnswerKind::Values;
+            pulled.over &= answer.over;
+            pulled.applied &= !lane.is_dropped();
             lane.deliver_rows(&mut pulled.rows);
         }
         pulled.dense = pending.arriving;
@@ -310,6 +308,49 @@ impl ParameterClient {
             self.spare = Some(pending.push.dense);
         }
         Ok(pulled)
+    }
+
+    /// Brings every lane to its answer.
+    fn complete(&mut self) -> Result<(), ClientError> {
+        while !self.serve_locally()? {
+            // A push that was lost on its way to another server may be what the others wait for.
+            if let Some((index, error)) = self.advance(&Lane::is_answered)? {
+                self.retry(index, error)?;
+            }
+            self.pump(Lane::is_sent)?;
+        }
+        self.pump(Lane::is_answered)
+    }
+
+    /// Asks servers again whose values are of an earlier round than others'. A gradient counts only where it was
+    /// computed from the present round; a worker that stayed a round behind on one server would never count
+    /// there, and two that are behind on different servers could wait for each other for ever.
+    fn align(&mut self) -> Result<(), ClientError> {
+        while let Some(newest) = self.newest_round() {
+            let active = self.active_servers();
+            let Some(mut pending) = self.pending.take() else { return Ok(()) };
+            let behind = |lane: &Lane| lane.answer().is_some_and(|answer| answer.version < newest);
+            for (lane, index) in pending.lanes.iter_mut().zip(&active).filter(|(lane, _)| behind(lane)) {
+                self.traffic.add(lane.traffic());
+                *lane = Lane::again(self, *index, newest, &pending.push, lane);
+            }
+            self.pending = Some(pending);
+            self.complete()?;
+            // A server that nobody is left to bring there stays behind.
+            if self.pending.iter().flat_map(|pending| &pending.lanes).any(behind) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The latest round that a server has given values of, if not all have.
+    fn newest_round(&self) -> Option<u64> {
+        let lanes = self.pending.iter().flat_map(|pending| &pending.lanes);
+        let versions = lanes.filter_map(Lane::answer).filter(|answer| answer.rounds).map(|answer| answer.version);
+        let (oldest, newest) =
+            versions.fold((u64::MAX, 0), |(low, high), version| (low.min(version), high.max(version)));
+        (oldest < newest).then_some(newest)
     }
 
     /// The servers that hold anything.
@@ -323,6 +364,7 @@ impl ParameterClient {
 
     fn send(&mut self, kind: RequestKind, push: Push) -> Result<(), ClientError> {
         assert!(self.pending.is_none(), "one request at a time");
+        self.check(kind, &push);
         let active = self.active_servers();
         let lanes = active.iter().map(|index| Lane::new(self, *index, kind, &push)).collect();
         let arriving = match kind {
@@ -337,144 +379,22 @@ impl ParameterClient {
         self.table.iter().map(|(_, spec)| vec![0.0; lane::dense_elements(spec)]).collect()
     }
 
-    /// Moves bytes until every remote lane has come as far as asked.
-    fn pump(&mut self, far_enough: impl Fn(&Lane) -> bool) -> Result<(), ClientError> {
-        let started = Instant::now();
-        let mut spoken = started;
-        loop {
-            let Some(failure) = self.pump_once(&far_enough, started, &mut spoken)? else { return Ok(()) };
-            self.reconnect(failure.0, failure.1)?;
+    /// A push that does not fit the table would be taken for something else at the other end.
+    fn check(&self, kind: RequestKind, push: &Push) {
+        if kind != RequestKind::Pull && (!push.dense.is_empty() || self.table.iter().any(|(_, spec)| is_dense(spec))) {
+            let expected: Vec<usize> = self.table.iter().map(|(_, spec)| lane::dense_elements(spec)).collect();
+            let got: Vec<usize> = push.dense.iter().map(Vec::len).collect();
+            assert_eq!(got, expected, "one buffer a parameter, as long as it is");
         }
-    }
-
-    /// As [`Self::pump`], until done (`None`) or until a server's connection breaks.
-    fn pump_once(
-        &mut self,
-        far_enough: &impl Fn(&Lane) -> bool,
-        started: Instant,
-        spoken: &mut Instant,
-    ) -> Result<Option<(usize, io::Error)>, ClientError> {
-        let active = self.active_servers();
-        let Some(Pending { push, arriving, lanes }) = &mut self.pending else { return Ok(None) };
-        let gradients = gather(&self.plan, &push.dense);
-        let mut places = scatter(&self.plan, arriving);
-        loop {
-            for (lane, index) in lanes.iter_mut().zip(&active) {
-                let server = &mut self.servers[*index];
-                let Link::Remote { socket: Some(socket), .. } = &mut server.link else { continue };
-                if far_enough(lane) {
-                    continue;
-                }
-                match lane.advance(socket, &gradients[*index], &mut places[*index]) {
-                    Ok(()) => lane.check(server.id)?,
-                    Err(error) => return Ok(Some((*index, error))),
-                }
-            }
-            let mut waiting = Vec::new();
-            for (lane, index) in lanes.iter().zip(&active) {
-                let Link::Remote { socket: Some(socket), .. } = &self.servers[*index].link else { continue };
-                if !far_enough(lane) {
-                    waiting.push((socket, !lane.is_sent()));
-                }
-            }
-            if waiting.is_empty() {
-                return Ok(None);
-            }
-            wait_ready(&waiting, LOOK_EVERY).map_err(|source| ClientError::GaveUp {
-                server: ServerId(0),
-                address: "poll".to_owned(),
-                seconds: 0.0,
-                source,
-            })?;
-            if self.interrupt.is_set() {
-                return Err(ClientError::Interrupted);
-            }
-            if spoken.elapsed() >= REPORT_EVERY {
-                *spoken = Instant::now();
-                for (lane, index) in lanes.iter().zip(&active).filter(|(lane, _)| !far_enough(lane)) {
-                    let server = self.servers[*index].id;
-                    let seconds = started.elapsed().as_secs();
-                    match lane.waiting_text() {
-                        Some(text) => warn!("waiting for {text} ({server} says, {seconds} s)"),
-                        None => warn!("waiting for {server} to answer ({seconds} s)"),
-                    }
-                    if started.elapsed() > self.peer_timeout && lane.is_silent(self.peer_timeout) {
-                        let error = io::Error::new(io::ErrorKind::TimedOut, "no answer");
-                        return Ok(Some((*index, error)));
-                    }
-                }
-            }
+        let rows = push.rows.iter().map(|rows| (rows.parameter, &rows.rows));
+        for (parameter, rows) in rows.chain(push.wanted.iter().map(|rows| (rows.parameter, &rows.rows))) {
+            let spec = &self.table[parameter];
+            let row = rows.iter().max().copied().unwrap_or(0);
+            assert!(!is_dense(spec) && (row as usize) < spec.rows(), "row {row} of {spec:?}");
         }
-    }
-
-    /// Serves the lanes of servers in this process, where the call itself is the wait.
-    fn serve_locally(&mut self) -> Result<(), ClientError> {
-        let active = self.active_servers();
-        let Some(Pending { push, arriving, lanes }) = &mut self.pending else { return Ok(()) };
-        if !self.servers.iter().any(|server| matches!(server.link, Link::Local(_))) {
-            return Ok(());
-        }
-        let gradients = gather(&self.plan, &push.dense);
-        let mut places = scatter(&self.plan, arriving);
-        for (lane, index) in lanes.iter_mut().zip(&active) {
-            let server = &self.servers[*index];
-            if let Link::Local(shard) = &server.link {
-                lane.serve(shard.as_ref(), &gradients[*index], &mut places[*index]);
-                lane.check(server.id)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a broken connection again, and the request on it from its start.
-    fn reconnect(&mut self, index: usize, mut error: io::Error) -> Result<(), ClientError> {
-        let server = &mut self.servers[index];
-        let Link::Remote { endpoint, socket } = &mut server.link else { return Ok(()) };
-        let broke = socket.take().is_some();
-        let started = Instant::now();
-        let mut spoken = started;
-        if broke {
-            warn!("lost the connection to {} at {}: {error}", server.id, endpoint.address);
-        }
-        loop {
-            match connect(endpoint) {
-                Ok(connected) => {
-                    debug!(server = %server.id, transport = connected.kind(), "connected");
-                    *socket = Some(connected);
-                    break;
-                }
-                Err(again) => error = again,
-            }
-            if self.interrupt.is_set() {
-                return Err(ClientError::Interrupted);
-            }
-            if started.elapsed() > self.peer_timeout {
-                let seconds = started.elapsed().as_secs_f64();
-                return Err(ClientError::GaveUp {
-                    server: server.id,
-                    address: endpoint.address.clone(),
-                    seconds,
-                    source: error,
-                });
-            }
-            if spoken.elapsed() >= REPORT_EVERY {
-                spoken = Instant::now();
-                warn!("waiting for {} at {} ({} s)", server.id, endpoint.address, started.elapsed().as_secs());
-            }
-            std::thread::sleep(RECONNECT_PAUSE);
-        }
-        let position = self.active_servers().iter().position(|active| *active == index);
-        if let (Some(pending), Some(position)) = (&mut self.pending, position) {
-            pending.lanes[position].restart();
-        }
-        Ok(())
     }
 }
 
-fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
-    use std::io::Write;
-    let mut socket = crate::endpoint::connect(endpoint)?;
-    socket.write_all(&preface())?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
+fn is_dense(spec: &ParameterSpec) -> bool {
+    spec.access == Access::Dense
 }

@@ -3,34 +3,34 @@
 //! An actor: sessions feed it messages, `windlass_core::lifecycle` decides, and it tells the tasks. It touches no
 //! parameters and does nothing that takes time.
 
+mod front;
+mod members;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Response, Status, Streaming};
 use tracing::{info, warn};
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Effect, Lifecycle, Outcome, Phase, exit_code};
+use windlass_core::lifecycle::{Effect, JoinError, Lifecycle, Outcome, Phase, exit_code};
 use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::coordinator_server::{Coordinator as CoordinatorService, CoordinatorServer};
+use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{
-    AllFinished, CoordinatorMessage, Endpoint, Heartbeat, Hello, Initialise, Over, Prepare, Start, TaskMessage,
-    Waiting, Welcome, WorkerJoined, WorkerLeft, WorkerReport, coordinator_message, task_message,
+    AllFinished, Endpoint, Heartbeat, Hello, Initialise, Over, Prepare, Start, Waiting, WorkerJoined, WorkerLeft,
+    WorkerReport, task_message,
 };
-use windlass_wire::session::Attach;
 
 use crate::task::ShardSlot;
+pub(crate) use front::CoordinatorHandle;
+use front::{Event, SessionId};
+use members::Members;
 
 const TICK: Duration = Duration::from_millis(100);
 const SPEAK_EVERY: Duration = Duration::from_secs(3);
-const CHANNEL: usize = 256;
 
 /// What the coordinator has to know.
 #[derive(Debug, Clone)]
@@ -42,108 +42,12 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) started: Instant,
 }
 
-/// A way to open sessions with the coordinator.
-#[derive(Debug, Clone)]
-pub(crate) struct CoordinatorHandle {
-    events: mpsc::Sender<(SessionId, Event)>,
-    next: Arc<AtomicU64>,
-    open: watch::Receiver<usize>,
-}
-
-type SessionId = u64;
-
-#[derive(Debug)]
-enum Event {
-    Opened(mpsc::Sender<CoordinatorMessage>),
-    Message(task_message::Kind),
-    Closed,
-}
-
-impl CoordinatorHandle {
-    pub(crate) fn start(config: CoordinatorConfig, shard: Arc<ShardSlot>) -> Self {
-        let (events, inbox) = mpsc::channel(CHANNEL);
-        let (count, open) = watch::channel(0);
-        tokio::spawn(Coordinator::new(config, shard, count).run(inbox));
-        Self { events, next: Arc::new(AtomicU64::new(1)), open }
-    }
-
-    /// The gRPC side, to be served on the task's port.
-    pub(crate) fn service(&self) -> axum::Router {
-        let server = CoordinatorServer::new(Service(self.clone())).max_decoding_message_size(usize::MAX);
-        tonic::service::Routes::new(server).into_axum_router()
-    }
-
-    /// Waits until every session has closed, but not longer than this.
-    pub(crate) async fn ended(&self, longest: Duration) {
-        let mut open = self.open.clone();
-        let _ = tokio::time::timeout(longest, open.wait_for(|count| *count == 0)).await;
-    }
-
-    /// Opens a session that is fed by `messages`, and returns what the coordinator says on it.
-    fn open(
-        &self,
-        messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin + Send + 'static,
-    ) -> mpsc::Receiver<CoordinatorMessage> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = mpsc::channel(CHANNEL);
-        tokio::spawn(forward(id, sender, messages, self.events.clone()));
-        receiver
-    }
-}
-
-impl Attach for CoordinatorHandle {
-    fn attach(&self) -> (mpsc::Sender<TaskMessage>, mpsc::Receiver<CoordinatorMessage>) {
-        let (sender, inbox) = mpsc::channel(CHANNEL);
-        (sender, self.open(ReceiverStream::new(inbox).map(Ok)))
-    }
-}
-
-struct Service(CoordinatorHandle);
-
-#[tonic::async_trait]
-impl CoordinatorService for Service {
-    type SessionStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
-
-    async fn session(
-        &self,
-        request: tonic::Request<Streaming<TaskMessage>>,
-    ) -> Result<Response<Self::SessionStream>, Status> {
-        let receiver = self.0.open(request.into_inner());
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver).map(Ok))))
-    }
-}
-
-/// Feeds a session to the coordinator: its opening, its messages and its end.
-async fn forward(
-    id: SessionId,
-    sender: mpsc::Sender<CoordinatorMessage>,
-    mut messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin,
-    events: mpsc::Sender<(SessionId, Event)>,
-) {
-    if events.send((id, Event::Opened(sender))).await.is_err() {
-        return;
-    }
-    while let Some(Ok(message)) = messages.next().await {
-        let Some(kind) = message.kind else { continue };
-        if events.send((id, Event::Message(kind))).await.is_err() {
-            return;
-        }
-    }
-    let _ = events.send((id, Event::Closed)).await;
-}
-
-struct SessionState {
-    sender: mpsc::Sender<CoordinatorMessage>,
-    /// Known after the hello.
-    task: Option<(TaskId, Incarnation)>,
-}
-
 struct Coordinator {
     config: CoordinatorConfig,
     shard: Arc<ShardSlot>,
     lifecycle: Lifecycle,
-    sessions: BTreeMap<SessionId, SessionState>,
-    count: watch::Sender<usize>,
+    members: Members,
+    unheard: watch::Sender<usize>,
     run: Option<(String, RunSpec)>,
     endpoints: BTreeMap<u32, Endpoint>,
     reports: BTreeMap<WorkerId, WorkerReport>,
@@ -152,13 +56,13 @@ struct Coordinator {
 }
 
 impl Coordinator {
-    fn new(config: CoordinatorConfig, shard: Arc<ShardSlot>, count: watch::Sender<usize>) -> Self {
+    fn new(config: CoordinatorConfig, shard: Arc<ShardSlot>, unheard: watch::Sender<usize>) -> Self {
         Self {
             lifecycle: Lifecycle::new(config.servers, config.workers, config.patience),
             config,
             shard,
-            sessions: BTreeMap::new(),
-            count,
+            members: Members::default(),
+            unheard,
             run: None,
             endpoints: BTreeMap::new(),
             reports: BTreeMap::new(),
@@ -178,7 +82,7 @@ impl Coordinator {
                 },
                 _ = tick.tick() => self.tick(),
             }
-            self.count.send_replace(self.sessions.len());
+            self.unheard.send_replace(self.members.unheard());
         }
     }
 
@@ -187,34 +91,37 @@ impl Coordinator {
     }
 
     fn handle(&mut self, id: SessionId, event: Event) {
+        let now = self.now();
         match event {
-            Event::Opened(sender) => drop(self.sessions.insert(id, SessionState { sender, task: None })),
+            Event::Opened(sender) => self.members.opened(id, sender),
             Event::Closed => {
-                if let Some(SessionState { task: Some((task, incarnation)), .. }) = self.sessions.remove(&id) {
-                    let now = self.now();
+                if let Some((task, incarnation)) = self.members.closed(id) {
                     self.lifecycle.disconnected(task, incarnation, now);
                 }
             }
-            Event::Message(task_message::Kind::Hello(hello)) => self.hello(id, hello),
-            Event::Message(message) => {
-                let Some(SessionState { task: Some((task, incarnation)), .. }) = self.sessions.get(&id) else { return };
-                let (task, incarnation, now) = (*task, *incarnation, self.now());
-                self.lifecycle.heard(task, incarnation, now);
-                self.message(task, incarnation, message);
-            }
+            Event::Message(message) => match message.kind {
+                Some(task_message::Kind::Hello(hello)) => self.hello(id, &hello, message.heard),
+                Some(kind) => {
+                    let Some((task, incarnation)) = self.members.speaker(id) else { return };
+                    self.lifecycle.heard(task, incarnation, now);
+                    if self.members.hear(task, message.number, message.heard) {
+                        self.message(task, incarnation, kind);
+                    }
+                }
+                None => {}
+            },
         }
     }
 
-    fn hello(&mut self, id: SessionId, hello: Hello) {
-        if let Err(refusal) = self.admit(id, hello) {
+    fn hello(&mut self, id: SessionId, hello: &Hello, heard: u64) {
+        if let Err(refusal) = self.admit(id, hello, heard) {
             warn!("refused a task: {}", refusal.reason);
             let over = Over { exit_code: u32::from(refusal.exit_code), reason: refusal.reason };
-            self.send_to(id, coordinator_message::Kind::Over(over));
-            self.sessions.remove(&id);
+            self.members.dismiss(id, Kind::Over(over));
         }
     }
 
-    fn admit(&mut self, id: SessionId, hello: Hello) -> Result<(), Outcome> {
+    fn admit(&mut self, id: SessionId, hello: &Hello, heard: u64) -> Result<(), Outcome> {
         let refuse = |reason: String| Outcome { exit_code: exit_code::USAGE, reason };
         if hello.protocol != PROTOCOL {
             return Err(refuse(format!(
@@ -224,40 +131,40 @@ impl Coordinator {
         }
         let job: Job = hello.job.parse().map_err(|_| refuse(format!("unknown job {:?}", hello.job)))?;
         let task = TaskId { job, index: hello.index };
-        if job == Job::Worker {
-            self.agree_on_run(task, &hello.run).map_err(refuse)?;
-        }
-        let earlier = (hello.incarnation > 0).then_some(Incarnation(hello.incarnation));
-        let now = self.now();
-        let joined = self.lifecycle.join(task, earlier, now);
-        let (incarnation, effects) = joined.map_err(|error| refuse(error.to_string()))?;
-        if let Some(endpoint) = hello.endpoint.filter(|_| job == Job::Ps) {
+        let run = if job == Job::Worker { Some(self.agreed_run(task, &hello.run).map_err(refuse)?) } else { None };
+        let earlier = self.members.earlier(task, hello.process);
+        let joined = self.lifecycle.join(task, earlier, self.now());
+        let (incarnation, effects) = joined.map_err(|error| match error {
+            JoinError::Over(outcome) => outcome,
+            error => refuse(error.to_string()),
+        })?;
+        if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
             self.endpoints.insert(task.index, endpoint);
         }
-        if let Some(state) = self.sessions.get_mut(&id) {
-            state.task = Some((task, incarnation));
+        if let Some(run) = run {
+            self.run = Some((hello.run.clone(), run));
         }
-        info!("{task} joined");
-        self.send_to(id, coordinator_message::Kind::Welcome(Welcome { incarnation: incarnation.0 }));
+        info!("{task} {}", if earlier == Some(incarnation) { "is connected again" } else { "joined" });
+        self.members.welcome(id, task, hello, incarnation, heard);
         if *self.lifecycle.phase() == Phase::Gathering {
-            self.send_to(id, coordinator_message::Kind::Waiting(self.waiting()));
+            self.members.mention(&Kind::Waiting(self.waiting()));
         }
         self.carry_out(effects);
         Ok(())
     }
 
     /// The first worker brings the run; the others must have the same.
-    fn agree_on_run(&mut self, task: TaskId, text: &str) -> Result<(), String> {
+    fn agreed_run(&self, task: TaskId, text: &str) -> Result<RunSpec, String> {
         let theirs: RunSpec = serde_json::from_str(text).map_err(|error| format!("{task} sent no run: {error}"))?;
+        let alone = self.lifecycle.present_workers().iter().all(|worker| TaskId::from(*worker) == task);
+        let first = *self.lifecycle.phase() == Phase::Gathering && alone;
         match &self.run {
-            None => self.run = Some((text.to_owned(), theirs)),
-            Some((_, run)) => {
-                if let Some(difference) = theirs.first_difference(run) {
-                    return Err(format!("{task} disagrees with the other workers: {difference}"));
-                }
-            }
+            Some((_, run)) if !first => match theirs.first_difference(run) {
+                Some(difference) => Err(format!("{task} disagrees with the other workers: {difference}")),
+                None => Ok(theirs),
+            },
+            _ => Ok(theirs),
         }
-        Ok(())
     }
 
     fn message(&mut self, task: TaskId, incarnation: Incarnation, message: task_message::Kind) {
@@ -278,9 +185,17 @@ impl Coordinator {
             }
             task_message::Kind::Failed(failure) => {
                 let reason = format!("{task}: {}", failure.reason);
-                self.lifecycle.failed(Outcome { exit_code: failure.exit_code as u8, reason })
+                // A failure is never a success, whatever its number.
+                let exit_code = u8::try_from(failure.exit_code).ok().filter(|code| *code > 0).unwrap_or(u8::MAX);
+                self.lifecycle.failed(Outcome { exit_code, reason })
             }
-            task_message::Kind::Goodbye(_) => self.lifecycle.goodbye(task, incarnation),
+            task_message::Kind::Goodbye(_) => {
+                let effects = self.lifecycle.goodbye(task, incarnation);
+                if !matches!(self.lifecycle.phase(), Phase::Over(_)) {
+                    self.members.remove(task);
+                }
+                effects
+            }
             task_message::Kind::Hello(_) => return,
         };
         self.carry_out(effects);
@@ -300,7 +215,7 @@ impl Coordinator {
             self.carry_out(effects);
         } else if self.spoken.elapsed() >= SPEAK_EVERY {
             self.spoken = Instant::now();
-            self.broadcast(|_| true, &coordinator_message::Kind::Waiting(self.waiting()));
+            self.members.mention(&Kind::Waiting(self.waiting()));
         }
     }
 
@@ -310,22 +225,22 @@ impl Coordinator {
                 Effect::Prepare => self.prepare(),
                 Effect::Initialise(worker) => {
                     let servers = self.endpoints.values().cloned().collect();
-                    self.send(worker.into(), coordinator_message::Kind::Initialise(Initialise { servers }));
+                    self.tell(worker.into(), Kind::Initialise(Initialise { servers }));
                 }
                 Effect::Start(worker) => {
                     let servers = self.endpoints.values().cloned().collect();
                     let chief = worker == self.lifecycle.chief();
                     let start = Start { servers, chief, workers: self.config.workers };
-                    self.send(worker.into(), coordinator_message::Kind::Start(start));
+                    self.tell(worker.into(), Kind::Start(start));
                 }
                 Effect::Joined(worker, incarnation) => {
                     let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
-                    self.broadcast(is_server, &coordinator_message::Kind::WorkerJoined(joined));
+                    self.members.tell(is_server, &Kind::WorkerJoined(joined));
                 }
                 Effect::Left(worker, incarnation, reason) => self.left(worker, incarnation, reason),
                 Effect::AllFinished => {
-                    let finished = coordinator_message::Kind::AllFinished(self.all_finished());
-                    self.broadcast(|task| task.job == Job::Worker, &finished);
+                    let finished = Kind::AllFinished(self.all_finished());
+                    self.members.tell(|task| task.job == Job::Worker, &finished);
                 }
                 Effect::Over(outcome) => {
                     if outcome.exit_code == 0 {
@@ -334,23 +249,24 @@ impl Coordinator {
                         warn!("the run ends: {}", outcome.reason);
                     }
                     let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
-                    self.broadcast(|_| true, &coordinator_message::Kind::Over(over));
+                    self.members.tell(|_| true, &Kind::Over(over));
                 }
             }
         }
     }
 
-    fn prepare(&self) {
+    fn prepare(&mut self) {
         let Some((run, _)) = &self.run else { return };
         let workers = self.lifecycle.workers().iter().map(|worker| worker.0).collect();
         let prepare = Prepare { run: run.clone(), servers: self.config.servers, workers };
         info!("all {} ps and {} workers are here", self.config.servers, self.config.workers);
-        self.broadcast(is_server, &coordinator_message::Kind::Prepare(prepare));
+        self.members.tell(is_server, &Kind::Prepare(prepare));
     }
 
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
         if !reason.is_empty() {
             warn!("{worker} is gone: {reason}; training goes on without it");
+            self.members.remove(worker.into());
             let last = self.progress.get(&worker).cloned().unwrap_or_default();
             let report = WorkerReport {
                 worker: worker.0,
@@ -363,7 +279,7 @@ impl Coordinator {
         }
         let chief = self.lifecycle.chief().0;
         let left = WorkerLeft { worker: worker.0, incarnation: incarnation.0, reason, chief };
-        self.broadcast(|_| true, &coordinator_message::Kind::WorkerLeft(left));
+        self.members.tell(|_| true, &Kind::WorkerLeft(left));
     }
 
     fn all_finished(&self) -> AllFinished {
@@ -385,30 +301,11 @@ impl Coordinator {
         Waiting { tasks: self.lifecycle.missing().iter().map(ToString::to_string).collect() }
     }
 
-    fn send(&self, task: TaskId, kind: coordinator_message::Kind) {
-        self.broadcast(|other| other == task, &kind);
-    }
-
-    fn send_to(&self, id: SessionId, kind: coordinator_message::Kind) {
-        if let Some(state) = self.sessions.get(&id) {
-            deliver(&state.sender, kind);
-        }
-    }
-
-    fn broadcast(&self, to: impl Fn(TaskId) -> bool, kind: &coordinator_message::Kind) {
-        for state in self.sessions.values() {
-            if state.task.is_some_and(|(task, _)| to(task)) {
-                deliver(&state.sender, kind.clone());
-            }
-        }
+    fn tell(&mut self, task: TaskId, kind: Kind) {
+        self.members.tell(|other| other == task, &kind);
     }
 }
 
 fn is_server(task: TaskId) -> bool {
     task.job == Job::Ps
-}
-
-/// A task that does not read its messages is as good as dead, and is found out as such by its silence.
-fn deliver(sender: &mpsc::Sender<CoordinatorMessage>, kind: coordinator_message::Kind) {
-    let _ = sender.try_send(CoordinatorMessage { kind: Some(kind) });
 }

@@ -1,0 +1,176 @@
+//! Turns flags into a validated run: whatever cannot be is refused here, before anything is started.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use windlass_core::cluster::{ClusterInput, ResolvedTask, resolve};
+use windlass_core::consistency::Mode;
+use windlass_core::membership::Patience;
+use windlass_core::optimizer::Optimizer;
+use windlass_wire::client::Interrupt;
+use windlass_worker::model::{Defaults, Setup};
+use windlass_worker::task::RunConfig;
+
+use crate::args::{ClusterArgs, ModeName, OutputArgs, TrainArgs, TrainingArgs};
+use crate::failure::Failure;
+
+/// Everything a task needs to know that the user decides.
+#[derive(Debug, Clone)]
+pub(crate) struct TaskConfig {
+    pub(crate) run: RunConfig,
+    pub(crate) setup: Setup,
+    pub(crate) threads: Option<usize>,
+    pub(crate) patience: Patience,
+    pub(crate) peer_timeout: Duration,
+    pub(crate) started: Instant,
+    pub(crate) stop: Arc<Interrupt>,
+}
+
+impl TaskConfig {
+    pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
+        let TrainArgs { training, output, .. } = args;
+        let run = run_config(training, output, defaults, workers)?;
+        if training.threads == Some(0) {
+            return Err(Failure::usage("--threads is 0, and a worker computes on at least one"));
+        }
+        Ok(Self {
+            run,
+            setup: Setup { seed: training.seed, data_dir: training.data_dir.clone() },
+            threads: training.threads,
+            patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
+            peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
+            started: started(output.started_at),
+            stop: Arc::new(Interrupt::default()),
+        })
+    }
+}
+
+/// The task that flags, cluster file and TF_CONFIG name; `None` for a run in one process.
+pub(crate) fn resolve_task(args: &ClusterArgs) -> Result<Option<ResolvedTask>, Failure> {
+    let cluster_file = match &args.cluster {
+        None => None,
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Failure::usage(format!("cannot read the cluster file {}: {error}", path.display())))?;
+            Some((path.display().to_string(), text))
+        }
+    };
+    let input = ClusterInput {
+        job_name: args.job_name.clone(),
+        task_index: args.task_index,
+        ps_hosts: args.ps_hosts.clone(),
+        worker_hosts: args.worker_hosts.clone(),
+        colocate: args.colocate,
+        cluster_file,
+        tf_config: std::env::var("TF_CONFIG").ok(),
+    };
+    resolve(&input).map_err(|error| Failure::usage(&error).with_hint(error.hint()))
+}
+
+fn run_config(
+    args: &TrainingArgs,
+    output: &OutputArgs,
+    defaults: &Defaults,
+    workers: Option<u32>,
+) -> Result<RunConfig, Failure> {
+    // A limit that the user gives replaces the model's own.
+    let (steps, epochs) = match (args.steps, args.epochs) {
+        (None, None) => (defaults.steps, defaults.epochs),
+        given => given,
+    };
+    if steps == Some(0) || epochs == Some(0) {
+        return Err(Failure::usage("--steps and --epochs are at least 1"));
+    }
+    let learning_rate = args.learning_rate.unwrap_or(defaults.learning_rate);
+    if !learning_rate.is_finite() || learning_rate < 0.0 {
+        return Err(Failure::usage(format!(
+            "--learning-rate is {learning_rate}, and must be a number of zero or more"
+        )));
+    }
+    if args.batch_size == Some(0) {
+        return Err(Failure::usage("--batch-size is at least 1"));
+    }
+    if output.log_every == 0 {
+        return Err(Failure::usage("--log-every is at least 1"));
+    }
+    Ok(RunConfig {
+        mode: mode(args, workers)?,
+        optimizer: optimizer(args, defaults.optimizer)?,
+        learning_rate,
+        schedule: args.learning_rate_schedule.parse().map_err(Failure::usage)?,
+        sharding: args.sharding.parse().map_err(Failure::usage)?,
+        batch_size: args.batch_size.unwrap_or(defaults.batch_size),
+        steps,
+        epochs,
+        seed: args.seed,
+        shuffle: defaults.shuffle,
+        shard_data: args.shard_data,
+        deterministic: args.deterministic,
+        log_every: output.log_every,
+    })
+}
+
+fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
+    if args.replicas_to_aggregate.is_some() && args.mode != ModeName::Sync {
+        return Err(Failure::usage("--replicas-to-aggregate needs --mode sync")
+            .with_hint("other modes apply every gradient by itself".to_owned()));
+    }
+    if args.staleness.is_some() && args.mode != ModeName::Ssp {
+        return Err(Failure::usage("--staleness needs --mode ssp"));
+    }
+    match args.mode {
+        ModeName::Async => Ok(Mode::Async),
+        ModeName::Sync => match (args.replicas_to_aggregate, workers) {
+            (Some(0), _) => Err(Failure::usage("--replicas-to-aggregate is at least 1")),
+            (Some(replicas), Some(workers)) if replicas > workers => {
+                Err(Failure::usage(format!("--replicas-to-aggregate is {replicas}, and there are {workers} workers")))
+            }
+            (replicas_to_aggregate, _) => Ok(Mode::Sync { replicas_to_aggregate }),
+        },
+        ModeName::Ssp => match args.staleness {
+            Some(staleness) => Ok(Mode::Ssp { staleness }),
+            None => Err(Failure::usage("--mode ssp needs --staleness")
+                .with_hint("how many steps a worker may be ahead of the slowest, such as --staleness 3".to_owned())),
+        },
+    }
+}
+
+/// The optimizer by name, with its constants set by name; their own reader knows which there are.
+fn optimizer(args: &TrainingArgs, default: Optimizer) -> Result<Optimizer, Failure> {
+    let optimizer = match &args.optimizer {
+        Some(name) => Optimizer::named(name).map_err(Failure::usage)?,
+        None => default,
+    };
+    if args.optimizer_option.is_empty() {
+        return Ok(optimizer);
+    }
+    let bad = |option: &str, why: &str| Failure::usage(format!("--optimizer-option {option}: {why}"));
+    let mut fields = serde_json::to_value(optimizer).map_err(Failure::internal)?;
+    for option in &args.optimizer_option {
+        let (name, value) = option.split_once('=').ok_or_else(|| bad(option, "write NAME=VALUE"))?;
+        let value: serde_json::Value = serde_json::from_str(value).map_err(|_| bad(option, "not a number"))?;
+        if fields.get(name).is_none() || name == "name" {
+            return Err(bad(option, &format!("{} has no constant {name:?}", optimizer.name())));
+        }
+        fields[name] = value;
+    }
+    serde_json::from_value(fields).map_err(|error| bad(&args.optimizer_option.join(" "), &error.to_string()))
+}
+
+fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(value)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| Failure::usage(format!("{flag} is {value}, and must be a number of seconds above zero")))
+}
+
+/// The start of the run: of this process, or of the launcher before it.
+fn started(unix_millis: Option<u64>) -> Instant {
+    let now = Instant::now();
+    let Some(millis) = unix_millis else { return now };
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH + Duration::from_millis(millis))
+        .unwrap_or_default()
+        .min(Duration::from_secs(3600));
+    now.checked_sub(since).unwrap_or(now)
+}

@@ -1,0 +1,67 @@
+//! `windlass data`: gets data sets.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
+use windlass_data::download::{Event, download};
+
+use crate::failure::Failure;
+use crate::logging;
+
+/// Get data sets
+#[derive(Debug, Parser)]
+struct DataCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Download a data set and check it; a download that was cut off goes on where it stopped
+    Download(DownloadArgs),
+}
+
+#[derive(Debug, Args)]
+struct DownloadArgs {
+    /// Which one: mnist
+    dataset: String,
+    /// Where to put it
+    #[arg(long, value_name = "DIR", default_value = "data/mnist")]
+    dir: PathBuf,
+    /// Where to get it from, instead of the public mirrors
+    #[arg(long, value_name = "URL")]
+    base_url: Option<String>,
+}
+
+pub(crate) fn command() -> Command {
+    <DataCommand as clap::CommandFactory>::command().name("data").about("Get data sets")
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let command = DataCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    logging::start();
+    let Action::Download(args) = command.action;
+    let live = std::io::stderr().is_terminal();
+    let mut report = |event: Event<'_>| match event {
+        Event::Present { file } => eprintln!("{file}: already here, checksum right"),
+        Event::Received { file, received, total } if live => {
+            eprint!("\r{file}: {:3.0}%", 100.0 * received as f64 / total.max(1) as f64);
+            let _ = std::io::stderr().flush();
+        }
+        Event::Failed { file, url, error, wait } => {
+            let again = wait.map(|wait| format!("; trying again in {:.1} s", wait.as_secs_f64())).unwrap_or_default();
+            eprintln!("{file}: {url}: {error}{again}");
+        }
+        Event::Finished { file } => eprintln!("{}{file}: done, checksum right", if live { "\r" } else { "" }),
+        _ => {}
+    };
+    let summary = download(&args.dataset, &args.dir, args.base_url.as_deref(), &mut report).map_err(Failure::usage)?;
+    println!(
+        "{} files downloaded, {} were there; train with --data-dir {}",
+        summary.downloaded,
+        summary.present,
+        args.dir.display()
+    );
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! How a command fails, as the user sees it: a message, perhaps a hint, and an exit code.
+
+use std::fmt;
+
+use windlass_core::lifecycle::{Outcome, exit_code};
+
+/// A command that did not do what it was asked to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) exit_code: u8,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Failure {
+    /// The user asked for something that cannot be.
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self { exit_code: exit_code::USAGE, message: message.to_string(), hint: None }
+    }
+
+    /// Something went wrong that is not the user's doing.
+    pub(crate) fn internal(message: impl fmt::Display) -> Self {
+        Self { exit_code: 1, message: message.to_string(), hint: None }
+    }
+
+    pub(crate) fn with_hint(self, hint: impl Into<Option<String>>) -> Self {
+        Self { hint: hint.into(), ..self }
+    }
+}
+
+impl From<Outcome> for Failure {
+    fn from(outcome: Outcome) -> Self {
+        Self { exit_code: outcome.exit_code, message: outcome.reason, hint: None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "error: {}", self.message)?;
+        match &self.hint {
+            Some(hint) => write!(formatter, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One task as a child process: started, listened to, ended.
+//!
+//! A child inherits the listening socket of its task, so that its port is taken before it starts and tasks can
+//! connect to each other in any order. The kernel ends it if the launcher dies, whatever kills the launcher.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use rustix::process::{Pid, Signal, kill_process};
+use windlass_core::cluster::TaskId;
+use windlass_worker::event::Event;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Names the inherited listening socket to a child.
+const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
+
+/// What the launcher hears of.
+pub(super) enum Message {
+    /// A task told of something.
+    Event(TaskId, Event),
+    /// A task ended.
+    Ended(TaskId, Ended),
+    /// The launcher was told to stop, and should end with this code.
+    Signal(u8),
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+}
+
+/// What is to be started.
+pub(super) struct Plan {
+    pub(super) run_dir: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+    pub(super) listeners: Vec<(TaskId, TcpListener)>,
+}
+
+/// A task's process.
+pub(super) struct Child {
+    pub(super) task: TaskId,
+    pub(super) log: PathBuf,
+    pid: Pid,
+    running: bool,
+}
+
+impl Plan {
+    /// Starts every task. Must be called on the main thread: the kernel ties children to the thread that made them.
+    pub(super) fn start(self, messages: &mpsc::Sender<Message>) -> Result<Vec<Child>, Failure> {
+        let Self { run_dir, arguments, listeners } = self;
+        let mut children = Vec::new();
+        for (task, listener) in listeners {
+            let log = run_dir.join(format!("{}-{}.log", task.job, task.index));
+            let started = start(task, &arguments, &listener, &log, messages);
+            match started {
+                Ok(child) => children.push(child),
+                Err(error) => {
+                    children.iter().for_each(Child::kill);
+                    return Err(Failure::internal(format!("cannot start {task}: {error}")));
+                }
+            }
+        }
+        Ok(children)
+    }
+}
+
+impl Child {
+    pub(super) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    pub(super) fn ended(&mut self) {
+        self.running = false;
+    }
+
+    /// Asks it to end.
+    pub(super) fn terminate(&self) {
+        let _ = kill_process(self.pid, Signal::TERM);
+    }
+
+    /// Ends it.
+    pub(super) fn kill(&self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+    }
+}
+
+fn start(
+    task: TaskId,
+    arguments: &[OsString],
+    listener: &TcpListener,
+    log: &std::path::Path,
+    messages: &mpsc::Sender<Message>,
+) -> std::io::Result<Child> {
+    let file = OpenOptions::new().create(true).append(true).open(log)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(arguments)
+        .args(["--job-name", &task.job.to_string(), "--task-index", &task.index.to_string()])
+        .env(LISTENER_VARIABLE, listener.as_raw_fd().to_string())
+        .env_remove("TF_CONFIG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(file.try_clone()?)
+        .process_group(0);
+    tie(&mut command, listener.as_fd());
+    let mut process = command.spawn()?;
+    let pid = Pid::from_child(&process);
+    let stdout = process.stdout.take();
+    let messages = messages.clone();
+    std::thread::spawn(move || {
+        if let Some(stdout) = stdout {
+            listen(task, stdout, file, &messages);
+        }
+        let ended = match process.wait() {
+            Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
+            Err(_) => Ended::Exited(1),
+        };
+        let _ = messages.send(Message::Ended(task, ended));
+    });
+    Ok(Child { task, log: log.to_owned(), pid, running: true })
+}
+
+/// Lets a child keep its listener, and ties its life to the launcher's.
+#[allow(unsafe_code)]
+fn tie(command: &mut Command, listener: BorrowedFd<'_>) {
+    let launcher = rustix::process::getpid();
+    let listener = listener.as_raw_fd();
+    let prepare = move || {
+        #[cfg(target_os = "linux")]
+        {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The launcher may have died before that line.
+            if rustix::process::getppid() != Some(launcher) {
+                return Err(std::io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = launcher;
+        // SAFETY: the listener is open in the launcher until after the child has been made, and so in its copy.
+        let listener = unsafe { BorrowedFd::borrow_raw(listener) };
+        rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty())?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// The listening socket that the launcher left to this process, once.
+#[allow(unsafe_code)]
+pub(crate) fn inherited_listener() -> Option<TcpListener> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let descriptor: i32 = std::env::var(LISTENER_VARIABLE).ok()?.parse().ok().filter(|descriptor| *descriptor > 2)?;
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return None;
+    }
+    // SAFETY: the launcher opened this descriptor for this process, and it is taken only once.
+    let listener = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC).ok()?;
+    Some(TcpListener::from(listener))
+}
+
+/// Passes a task's events on, and adds them to its log in words.
+fn listen(task: TaskId, stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) {
+    for line in BufReader::new(stdout).lines() {
+        let Ok(line) = line else { return };
+        match serde_json::from_str::<Event>(&line) {
+            Ok(event) => {
+                let _ = writeln!(log, "{}", output::human(&event));
+                let _ = messages.send(Message::Event(task, event));
+            }
+            Err(_) => {
+                let _ = writeln!(log, "{line}");
+            }
+        }
+    }
+}
+
+/// Turns SIGINT and SIGTERM into messages.
+pub(super) fn forward_signals(messages: mpsc::Sender<Message>) -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+    std::thread::spawn(move || {
+        runtime.block_on(async move {
+            let (Ok(mut interrupt), Ok(mut terminate)) =
+                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+            else {
+                return;
+            };
+            loop {
+                let exit_code = tokio::select! {
+                    _ = interrupt.recv() => 130,
+                    _ = terminate.recv() => 143,
+                };
+                if messages.send(Message::Signal(exit_code)).is_err() {
+                    return;
+                }
+            }
+        });
+    });
+    Ok(())
+}

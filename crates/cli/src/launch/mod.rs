@@ -1,0 +1,241 @@
+//! `windlass launch MODEL`: a whole cluster on this machine, as child processes of this one.
+//!
+//! The launcher trains nothing. It starts the tasks, shows what they tell, and sees to it that all of them are
+//! gone when it is.
+
+mod child;
+mod progress;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tracing::warn;
+use windlass_core::cluster::{Job, TaskId};
+use windlass_worker::event::Event;
+use windlass_worker::model::Defaults;
+
+use crate::args::{Format, LaunchArgs, TrainArgs, hyphenate};
+use crate::config::TaskConfig;
+use crate::failure::Failure;
+use crate::output::count;
+pub(crate) use child::inherited_listener;
+use child::{Child, Ended, Message, Plan};
+use progress::Progress;
+
+/// How long tasks have to end after they were told to.
+const GRACE: Duration = Duration::from_secs(5);
+/// Lines of a failed task's log that are shown.
+const TAIL: usize = 15;
+
+pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: &Defaults) -> Result<(), Failure> {
+    // Checked here too, so that a mistake is told once and before anything is started.
+    TaskConfig::new(args, defaults, Some(launch.workers))?;
+    if launch.workers == 0 || (launch.ps == 0 && !launch.colocate) {
+        return Err(Failure::usage("a cluster has at least one ps and one worker")
+            .with_hint("--colocate needs no ps; `windlass train` needs no cluster".to_owned()));
+    }
+    let run_dir = args.output.run_dir.clone().unwrap_or_else(|| default_run_dir(model));
+    std::fs::create_dir_all(&run_dir)
+        .map_err(|error| Failure::usage(format!("cannot make the run directory {}: {error}", run_dir.display())))?;
+    let tasks = tasks(launch);
+    let plan = Plan {
+        run_dir: run_dir.clone(),
+        arguments: child_arguments(model, &tasks, args, &run_dir, launch)?,
+        listeners: tasks.1,
+    };
+    let progress = Progress::new(args.output.format);
+    progress.say(&format!(
+        "{model} on {}, logs in {}",
+        if launch.colocate {
+            format!("{} with a ps shard in each", count(launch.workers as usize, "worker"))
+        } else {
+            format!("{} ps and {}", launch.ps, count(launch.workers as usize, "worker"))
+        },
+        run_dir.display()
+    ));
+    let (sender, messages) = mpsc::channel();
+    child::forward_signals(sender.clone())?;
+    let children = plan.start(&sender)?;
+    drop(sender);
+    Launcher { children, progress, run_dir, failure: None, summarised: false }.run(&messages)
+}
+
+type Listening = Vec<(TaskId, std::net::TcpListener)>;
+
+/// The tasks in their order, with a listener on a free port for each. Their numbers are given before the
+/// children exist, and nobody can take them in between.
+fn tasks(launch: &LaunchArgs) -> (u32, Listening) {
+    let ps = if launch.colocate { 0 } else { launch.ps };
+    let tasks = (0..ps).map(TaskId::ps).chain((0..launch.workers).map(TaskId::worker));
+    let listen = |task| std::net::TcpListener::bind("127.0.0.1:0").map(|listener| (task, listener));
+    let listening = tasks.map(listen).collect::<Result<Vec<_>, _>>();
+    (ps, listening.expect("the loopback interface has free ports"))
+}
+
+/// The flags of every task: the user's own, without those that are the launcher's.
+fn child_arguments(
+    model: &str,
+    (_, listening): &(u32, Listening),
+    args: &TrainArgs,
+    run_dir: &Path,
+    launch: &LaunchArgs,
+) -> Result<Vec<OsString>, Failure> {
+    let hosts = |job| {
+        let addresses = listening
+            .iter()
+            .filter(|(task, _)| task.job == job)
+            .map(|(_, listener)| listener.local_addr().map(|address| address.to_string()).map_err(Failure::internal));
+        addresses.collect::<Result<Vec<_>, _>>().map(|addresses| addresses.join(","))
+    };
+    let own = |flag: &str| match flag {
+        "--ps" | "--workers" | "--run-dir" | "--format" | "--threads" => Some(1),
+        "--colocate" => Some(0),
+        _ => None,
+    };
+    let mut arguments: Vec<OsString> = vec!["train".into(), model.into()];
+    let mut skip = 0;
+    for argument in hyphenate(std::env::args_os()).into_iter().skip(3) {
+        if skip > 0 {
+            skip -= 1;
+            continue;
+        }
+        let text = argument.to_string_lossy().into_owned();
+        match text.split_once('=') {
+            Some((flag, _)) if own(flag).is_some() => {}
+            _ => match own(&text) {
+                Some(values) => skip = values,
+                None => arguments.push(argument),
+            },
+        }
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.training.threads.unwrap_or((cores / launch.workers as usize).max(1));
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    if launch.colocate {
+        arguments.push("--colocate".into());
+    } else {
+        arguments.extend(["--ps-hosts".into(), hosts(Job::Ps)?.into()]);
+    }
+    arguments.extend(["--worker-hosts".into(), hosts(Job::Worker)?.into()]);
+    arguments.extend(["--format".into(), "json".into(), "--run-dir".into(), run_dir.into()]);
+    // One worker alone may find out for itself how many threads are best.
+    if launch.workers > 1 || args.training.threads.is_some() {
+        arguments.extend(["--threads".into(), threads.to_string().into()]);
+    }
+    arguments.extend(["--started-at".into(), started.to_string().into()]);
+    Ok(arguments)
+}
+
+fn default_run_dir(model: &str) -> PathBuf {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Path::new("runs").join(format!("{model}-{seconds}"))
+}
+
+struct Launcher {
+    children: Vec<Child>,
+    progress: Progress,
+    run_dir: PathBuf,
+    failure: Option<Failure>,
+    summarised: bool,
+}
+
+impl Launcher {
+    /// Until every task has ended.
+    fn run(mut self, messages: &mpsc::Receiver<Message>) -> Result<(), Failure> {
+        let mut deadline: Option<Instant> = None;
+        while self.children.iter().any(Child::is_running) {
+            let message = match deadline {
+                None => messages.recv().ok(),
+                Some(deadline) => match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(message) => Some(message),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        self.children.iter().filter(|child| child.is_running()).for_each(Child::kill);
+                        messages.recv().ok()
+                    }
+                    Err(mpsc::RecvTimeoutError::Disconnected) => None,
+                },
+            };
+            let Some(message) = message else { break };
+            if self.handle(message) && deadline.is_none() {
+                deadline = Some(Instant::now() + GRACE);
+                self.children.iter().filter(|child| child.is_running()).for_each(Child::terminate);
+            }
+        }
+        // What the last task told may still be on its way.
+        while let Ok(message) = messages.try_recv() {
+            self.handle(message);
+        }
+        self.progress.finish();
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None if !self.summarised => Err(Failure::internal("the run ended without a summary")),
+            None => {
+                self.progress.say(&format!("logs and summary.json are in {}", self.run_dir.display()));
+                Ok(())
+            }
+        }
+    }
+
+    /// True if the run is to be ended.
+    fn handle(&mut self, message: Message) -> bool {
+        match message {
+            Message::Event(task, event) => {
+                self.summarised |= matches!(event, Event::Summary(_));
+                self.progress.show(task, &event);
+                false
+            }
+            Message::Ended(task, ended) => self.task_ended(task, ended),
+            Message::Signal(exit_code) => {
+                self.progress.say("told to stop; ending all tasks");
+                self.failure.get_or_insert(Failure { exit_code, message: "stopped".to_owned(), hint: None });
+                true
+            }
+        }
+    }
+
+    fn task_ended(&mut self, task: TaskId, ended: Ended) -> bool {
+        let Some(position) = self.children.iter().position(|child| child.task == task) else { return false };
+        self.children[position].ended();
+        let others_train = self.children.iter().any(|child| child.task.job == Job::Worker && child.is_running());
+        match ended {
+            Ended::Exited(0) => false,
+            // Training goes on without a worker that was killed, as it would on many machines.
+            Ended::Killed(signal) if task.job == Job::Worker && others_train && self.failure.is_none() => {
+                warn!("{task} was killed by signal {signal}; the others go on");
+                false
+            }
+            ended => {
+                if self.failure.is_none() {
+                    self.failure = Some(self.describe_failure(&self.children[position], ended));
+                }
+                true
+            }
+        }
+    }
+
+    fn describe_failure(&self, child: &Child, ended: Ended) -> Failure {
+        let (exit_code, how) = match ended {
+            Ended::Exited(code) => (u8::try_from(code).unwrap_or(1), format!("ended with exit code {code}")),
+            Ended::Killed(signal) => (1, format!("was killed by signal {signal}")),
+        };
+        let log = std::fs::read_to_string(&child.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL)..];
+        let message = format!("{} {how}; the end of {}:\n  {}", child.task, child.log.display(), tail.join("\n  "));
+        Failure { exit_code, message, hint: None }
+    }
+}
+
+impl Drop for Launcher {
+    /// However the launcher ends, no task outlives it. (A launcher that is killed takes them along; see `child`.)
+    fn drop(&mut self) {
+        self.children.iter().filter(|child| child.is_running()).for_each(Child::kill);
+    }
+}
+
+/// How `launch` prints: bars need a terminal.
+pub(crate) fn is_json(format: Format) -> bool {
+    format == Format::Json
+}

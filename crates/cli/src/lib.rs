@@ -1,0 +1,29 @@
+//! Windlass as a library: the whole program, for a binary with models of one's own.
+//!
+//! ```no_run
+//! # use windlass::models::Linear as MyModel;
+//! fn main() -> std::process::ExitCode {
+//!     windlass::Program::new().with::<MyModel>().run()
+//! }
+//! ```
+//! That binary has every role, mode and flag of `windlass` itself; see `examples/own_model.rs`.
+
+mod args;
+mod bench;
+mod config;
+mod data;
+mod failure;
+mod launch;
+mod logging;
+mod output;
+mod program;
+mod train;
+
+pub use burn;
+pub use clap;
+pub use program::Program;
+pub use windlass_core::optimizer;
+pub use windlass_models as models;
+pub use windlass_worker::event;
+pub use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+pub use windlass_worker::summary::Summary;

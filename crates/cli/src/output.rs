@@ -1,0 +1,131 @@
+//! What the user sees of a run: a line for every event, and a table at the end.
+
+use std::io::Write;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use windlass_worker::event::{Event, Watcher};
+use windlass_worker::model::Metrics;
+use windlass_worker::summary::Summary;
+
+use crate::args::Format;
+
+/// Prints events to standard output as they happen.
+pub(crate) fn watcher(format: Format) -> Watcher {
+    Box::new(move |event| {
+        let line = match format {
+            Format::Human => human(event),
+            Format::Json => serde_json::to_string(event).unwrap_or_default(),
+        };
+        // A closed pipe is no reason to stop training.
+        let _ = writeln!(std::io::stdout().lock(), "{line}");
+    })
+}
+
+/// An event in words.
+pub(crate) fn human(event: &Event) -> String {
+    match event {
+        Event::Started(started) => {
+            let until = match (started.steps, started.epochs) {
+                (Some(steps), Some(epochs)) => format!("until global step {steps} or for {epochs} epochs"),
+                (Some(steps), None) => format!("until global step {steps}"),
+                (None, Some(epochs)) => format!("for {epochs} epochs"),
+                (None, None) => "until stopped".to_owned(),
+            };
+            format!(
+                "worker {} trains {until}: {} batches of {} an epoch, {}, parameters by {}{}",
+                started.worker,
+                started.batches,
+                started.batch_size,
+                count(started.threads, "thread"),
+                started.transports.join(" + "),
+                if started.chief { ", chief" } else { "" },
+            )
+        }
+        Event::Step(step) => format!(
+            "worker {}  step {:>6}  global {:>6}  epoch {:>3}  batch {:>4} of {}  cost {:<10.6}  avg {:.2} ms",
+            step.worker,
+            step.local_step,
+            step.global_step,
+            step.epoch,
+            step.batch,
+            step.batches,
+            step.loss.unwrap_or(f32::NAN),
+            step.step_ms,
+        ),
+        Event::Epoch(epoch) => {
+            let scores = epoch.metrics.as_ref().map(|metrics| format!("  {}", scores(metrics))).unwrap_or_default();
+            format!(
+                "worker {}  epoch {} ended: mean cost {:.6}{scores}  {:.2} s",
+                epoch.worker, epoch.epoch, epoch.loss, epoch.seconds
+            )
+        }
+        Event::Finished(finished) => format!(
+            "worker {} finished: {} steps of its own, global step {}, {:.2} s",
+            finished.worker, finished.steps, finished.global_step, finished.seconds
+        ),
+        Event::Summary(summary) => table(summary),
+        Event::Wrote { path } => format!("wrote {}", path.display()),
+    }
+}
+
+/// The end of a run.
+pub(crate) fn table(summary: &Summary) -> String {
+    let layout = match (summary.ps, summary.colocated) {
+        (0, _) => "one process".to_owned(),
+        (_, true) => format!("{} with a ps shard in each", count(summary.workers as usize, "worker")),
+        (ps, false) => format!("{ps} ps, {}", count(summary.workers as usize, "worker")),
+    };
+    let mut run = plain_table();
+    let mut row = |name: &str, value: String| {
+        run.add_row([name.to_owned(), value]);
+    };
+    row("run", format!("{} on {layout}, {}, {}", summary.model, summary.mode, summary.optimizer));
+    row("steps", format!("{} in {:.2} s", summary.global_step, summary.wall_seconds));
+    row("first step", format!("after {:.2} s", summary.first_step_seconds));
+    row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
+    row("a step", format!("{:.2} ms (p50), {:.2} ms (p95)", summary.step_ms.p50, summary.step_ms.p95));
+    row("loss", format!("{:.6}", summary.loss));
+    row("scores", scores(&summary.metrics));
+    if summary.workers > 1 {
+        let dropped = format!("{} dropped as stale", summary.dropped_gradients);
+        row("gradients", format!("{dropped}, on average {:.2} updates old", summary.mean_staleness));
+    }
+    let mut workers = plain_table();
+    workers.set_header(["worker", "steps", "share", "step ms", "compute ms", "wait ms", ""]);
+    for column in 0..6 {
+        if let Some(column) = workers.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let total: u64 = summary.per_worker.iter().map(|worker| worker.steps).sum();
+    for worker in &summary.per_worker {
+        workers.add_row([
+            worker.worker.to_string(),
+            worker.steps.to_string(),
+            format!("{:.0}%", 100.0 * worker.steps as f64 / total.max(1) as f64),
+            format!("{:.2}", worker.step_ms_p50),
+            format!("{:.2}", worker.compute_ms),
+            format!("{:.2}", worker.wait_ms),
+            worker.left.as_ref().map(|why| format!("left: {why}")).unwrap_or_default(),
+        ]);
+    }
+    format!("\n{run}\n\n{workers}")
+}
+
+pub(crate) fn plain_table() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table
+}
+
+fn scores(metrics: &Metrics) -> String {
+    let score = |(name, value): (&str, f64)| {
+        let name = name.replace('_', " ");
+        if name.ends_with("accuracy") { format!("{name} {:.2}%", value * 100.0) } else { format!("{name} {value:.4}") }
+    };
+    metrics.iter().map(score).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,141 @@
+//! The command line as a whole: subcommands, and the models that each of them takes.
+
+use std::marker::PhantomData;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use windlass_worker::model::{Defaults, Model};
+
+use crate::args::{LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
+use crate::failure::Failure;
+use crate::{bench, data, launch, logging, train};
+
+/// The program, with the models that it knows.
+pub struct Program {
+    models: Vec<Box<dyn Entry>>,
+}
+
+impl Default for Program {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Program {
+    /// A program without models.
+    pub fn new() -> Self {
+        Self { models: Vec::new() }
+    }
+
+    /// Adds a model.
+    #[must_use]
+    pub fn with<M: Model>(mut self) -> Self {
+        self.models.push(Box::new(ModelEntry::<M>(PhantomData)));
+        self
+    }
+
+    /// Does what the command line says.
+    pub fn run(self) -> ExitCode {
+        let matches = self.command().get_matches_from(hyphenate(std::env::args_os()));
+        match self.dispatch(&matches) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                eprintln!("{failure}");
+                ExitCode::from(failure.exit_code)
+            }
+        }
+    }
+
+    fn command(&self) -> Command {
+        let subcommands = |about: &'static str, name: &'static str, augment: fn(Command) -> Command| {
+            let models = self.models.iter().map(|model| augment(model.command()));
+            Command::new(name)
+                .about(about)
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommand_value_name("MODEL")
+                .subcommand_help_heading("Models")
+                .disable_help_subcommand(true)
+                .subcommands(models)
+        };
+        Command::new("windlass")
+            .about("Train one neural network on many machines: parameter servers and workers in one binary")
+            .version(env!("CARGO_PKG_VERSION"))
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommand(subcommands(
+                "Train a model in this process, or as one task of a cluster",
+                "train",
+                TrainArgs::augment_args,
+            ))
+            .subcommand(subcommands("Start a whole cluster on this machine and train on it", "launch", |command| {
+                OutputArgs::augment_args(TrainingArgs::augment_args(LaunchArgs::augment_args(command)))
+            }))
+            .subcommand(bench::command())
+            .subcommand(data::command())
+    }
+
+    fn dispatch(&self, matches: &ArgMatches) -> Result<(), Failure> {
+        match matches.subcommand() {
+            Some(("train", matches)) => {
+                let (model, matches) = self.model(matches);
+                model.train(matches)
+            }
+            Some(("launch", matches)) => {
+                let (model, matches) = self.model(matches);
+                model.launch(matches)
+            }
+            Some(("bench", matches)) => bench::run(matches),
+            Some(("data", matches)) => data::run(matches),
+            _ => unreachable!("clap requires a subcommand"),
+        }
+    }
+
+    fn model<'a>(&self, matches: &'a ArgMatches) -> (&dyn Entry, &'a ArgMatches) {
+        let (name, matches) = matches.subcommand().expect("clap requires a model");
+        let model = self.models.iter().find(|model| model.name() == name).expect("clap knows the models");
+        (model.as_ref(), matches)
+    }
+}
+
+/// A model, whatever its types.
+trait Entry {
+    fn name(&self) -> &'static str;
+    fn command(&self) -> Command;
+    fn train(&self, matches: &ArgMatches) -> Result<(), Failure>;
+    fn launch(&self, matches: &ArgMatches) -> Result<(), Failure>;
+}
+
+struct ModelEntry<M>(PhantomData<M>);
+
+impl<M: Model> Entry for ModelEntry<M> {
+    fn name(&self) -> &'static str {
+        M::NAME
+    }
+
+    fn command(&self) -> Command {
+        M::Flags::augment_args(Command::new(M::NAME).about(M::ABOUT).next_help_heading("Model"))
+    }
+
+    fn train(&self, matches: &ArgMatches) -> Result<(), Failure> {
+        let flags: M::Flags = parse(matches)?;
+        let args: TrainArgs = parse(matches)?;
+        logging::start();
+        train::run::<M>(&flags, &args)
+    }
+
+    fn launch(&self, matches: &ArgMatches) -> Result<(), Failure> {
+        let flags: M::Flags = parse(matches)?;
+        let defaults: Defaults = M::defaults(&flags);
+        let launch: LaunchArgs = parse(matches)?;
+        let output: OutputArgs = parse(matches)?;
+        let training: TrainingArgs = parse(matches)?;
+        logging::start();
+        let args = TrainArgs { cluster: crate::args::ClusterArgs::default(), training, output };
+        launch::run(M::NAME, &launch, &args, &defaults)
+    }
+}
+
+fn parse<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, Failure> {
+    T::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string().trim_end()))
+}

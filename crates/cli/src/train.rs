@@ -1,0 +1,269 @@
+//! `windlass train MODEL`: a whole run in this process, or one task of a cluster.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::runtime::Runtime;
+use tracing::{info, warn};
+use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
+use windlass_core::lifecycle::Outcome;
+use windlass_server::{Server, ServerConfig};
+use windlass_wire::session::Coordinator;
+use windlass_wire::{endpoint, port};
+use windlass_worker::event::{Event, Watcher};
+use windlass_worker::model::Model;
+use windlass_worker::summary::Summary;
+use windlass_worker::task::{self, Ended, WorkerConfig};
+
+use crate::args::TrainArgs;
+use crate::config::{TaskConfig, resolve_task};
+use crate::failure::Failure;
+use crate::{launch, output};
+
+pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Failure> {
+    let resolved = resolve_task(&args.cluster)?;
+    if args.cluster.print_cluster {
+        match &resolved {
+            Some(resolved) => resolved.print_lines().iter().for_each(|line| println!("{line}")),
+            None => println!("no cluster named: one process trains by itself"),
+        }
+        return Ok(());
+    }
+    let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
+    let config = TaskConfig::new(args, &M::defaults(flags), workers)?;
+    let runtime = runtime()?;
+    watch_signals(&runtime, &config);
+    let mut process = Process { runtime, config, watch: output::watcher(args.output.format) };
+    let ended = match &resolved {
+        None => process.single::<M>(flags),
+        Some(resolved) => {
+            log_cluster(resolved);
+            let listener = listen(&resolved.address, args.cluster.bind.as_deref())?;
+            info!("{} listens on {}", resolved.task, local_address(&listener));
+            match resolved.task.job {
+                Job::Ps => process.server(resolved, listener),
+                Job::Worker => process.worker::<M>(flags, resolved, listener),
+            }
+        }
+    }?;
+    process.conclude(ended, args.output.run_dir.as_deref())
+}
+
+/// One task, or several, in this process.
+struct Process {
+    runtime: Runtime,
+    config: TaskConfig,
+    watch: Watcher,
+}
+
+impl Process {
+    /// The whole run: a worker and a server without a port.
+    fn single<M: Model>(&mut self, flags: &M::Flags) -> Result<Ended, Failure> {
+        let server = self.start_server(None, ServerId(0), 1, 1, "in-process".to_owned(), String::new())?;
+        let own = Some((ServerId(0), server.shard()));
+        let worker = self.worker_config(WorkerId(0), 1, 0, server.coordinator(), own);
+        let serving = self.runtime.spawn(server.run());
+        let ended = self.train::<M>(flags, worker)?;
+        let _ = self.runtime.block_on(serving);
+        Ok(ended)
+    }
+
+    fn server(&mut self, resolved: &ResolvedTask, listener: TcpListener) -> Result<Ended, Failure> {
+        let (servers, workers) = counts(&resolved.cluster)?;
+        let server = self.start_server(
+            Some(listener),
+            ServerId(resolved.task.index),
+            servers,
+            workers,
+            resolved.address.to_string(),
+            coordinator_address(&resolved.cluster)?,
+        )?;
+        let stop = self.config.stop.clone();
+        let outcome = self.runtime.block_on(async move {
+            tokio::select! {
+                outcome = server.run() => outcome,
+                () = stopped(stop) => Outcome { exit_code: 143, reason: "told to stop".to_owned() },
+            }
+        });
+        Ok(Ended { outcome, summary: None })
+    }
+
+    fn worker<M: Model>(
+        &mut self,
+        flags: &M::Flags,
+        resolved: &ResolvedTask,
+        listener: TcpListener,
+    ) -> Result<Ended, Failure> {
+        let id = WorkerId(resolved.task.index);
+        let (servers, workers) = counts(&resolved.cluster)?;
+        let coordinator = Coordinator::Remote(coordinator_address(&resolved.cluster)?);
+        if !resolved.cluster.is_colocated() {
+            self.serve_health(listener)?;
+            let worker = self.worker_config(id, workers, servers, coordinator, None);
+            return self.train::<M>(flags, worker);
+        }
+        let (own, address) = (ServerId(id.0), resolved.address.to_string());
+        let coordinator_at = coordinator_address(&resolved.cluster)?;
+        let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
+        let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
+        let serving = self.runtime.spawn(server.run());
+        let ended = self.train::<M>(flags, worker)?;
+        let served = self.runtime.block_on(serving);
+        match served {
+            Ok(outcome) if ended.outcome.exit_code == 0 => Ok(Ended { outcome, ..ended }),
+            _ => Ok(ended),
+        }
+    }
+
+    fn start_server(
+        &self,
+        listener: Option<TcpListener>,
+        id: ServerId,
+        servers: u32,
+        workers: u32,
+        address: String,
+        coordinator: String,
+    ) -> Result<Server, Failure> {
+        let _guard = self.runtime.enter();
+        let config = ServerConfig {
+            id,
+            servers,
+            workers,
+            address,
+            coordinator,
+            patience: self.config.patience,
+            peer_timeout: self.config.peer_timeout,
+            started: self.config.started,
+        };
+        Server::start(listener, config).map_err(Failure::internal)
+    }
+
+    fn worker_config(
+        &self,
+        id: WorkerId,
+        workers: u32,
+        servers: u32,
+        coordinator: Coordinator,
+        own_server: Option<(ServerId, Arc<dyn windlass_wire::link::Shard>)>,
+    ) -> WorkerConfig {
+        WorkerConfig {
+            id,
+            workers,
+            servers,
+            coordinator,
+            own_server,
+            threads: self.config.threads,
+            peer_timeout: self.config.peer_timeout,
+            started: self.config.started,
+            stop: self.config.stop.clone(),
+        }
+    }
+
+    fn train<M: Model>(&mut self, flags: &M::Flags, worker: WorkerConfig) -> Result<Ended, Failure> {
+        let model: M = task::load(flags, &self.config.setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+        Ok(task::run(self.runtime.handle(), worker, self.config.run.clone(), model, &mut self.watch))
+    }
+
+    /// A worker takes no streams; its port says that it is alive.
+    fn serve_health(&self, listener: TcpListener) -> Result<(), Failure> {
+        let _guard = self.runtime.enter();
+        listener.set_nonblocking(true).map_err(Failure::internal)?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(Failure::internal)?;
+        self.runtime.spawn(port::serve(listener, port::health(), Arc::new(drop), std::future::pending()));
+        Ok(())
+    }
+
+    fn conclude(&mut self, ended: Ended, run_dir: Option<&Path>) -> Result<(), Failure> {
+        if let Some(summary) = ended.summary {
+            let written = run_dir.map(|directory| write_summary(directory, &summary)).transpose()?;
+            (self.watch)(&Event::Summary(Box::new(summary)));
+            if let Some(path) = written {
+                (self.watch)(&Event::Wrote { path });
+            }
+        }
+        if ended.outcome.exit_code == 0 { Ok(()) } else { Err(ended.outcome.into()) }
+    }
+}
+
+fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
+    let path = directory.join("summary.json");
+    let text = serde_json::to_string_pretty(summary).map_err(Failure::internal)?;
+    std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::write(&path, text + "\n"))
+        .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.
+fn runtime() -> Result<Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Failure::internal)
+}
+
+/// The first SIGINT or SIGTERM ends the task in good order, the second at once.
+fn watch_signals(runtime: &Runtime, config: &TaskConfig) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let stop = config.stop.clone();
+    runtime.spawn(async move {
+        let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        else {
+            return;
+        };
+        for attempt in 0.. {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if attempt > 0 {
+                std::process::exit(130);
+            }
+            warn!("told to stop");
+            stop.set();
+        }
+    });
+}
+
+/// Done when the task has been told to stop.
+async fn stopped(stop: Arc<windlass_wire::client::Interrupt>) {
+    while !stop.is_set() {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+fn log_cluster(resolved: &ResolvedTask) {
+    for line in resolved.cluster.map_lines(Some(resolved.task)) {
+        info!("{line}");
+    }
+}
+
+/// Listens where the launcher already does, or where the cluster says.
+fn listen(address: &Address, bind: Option<&str>) -> Result<TcpListener, Failure> {
+    if let Some(listener) = launch::inherited_listener() {
+        return Ok(listener);
+    }
+    let listener = match bind {
+        Some(host) => endpoint::listen_on(host, address.port()),
+        None => endpoint::listen(address),
+    };
+    listener.map_err(|error| Failure::usage(&error).with_hint(error.hint()))
+}
+
+fn local_address(listener: &TcpListener) -> String {
+    listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
+}
+
+fn coordinator_address(cluster: &ClusterSpec) -> Result<String, Failure> {
+    let address = cluster.address(TaskId::ps(0));
+    address.map(ToString::to_string).ok_or_else(|| Failure::usage("the cluster does not say where ps 0 is"))
+}
+
+fn counts(cluster: &ClusterSpec) -> Result<(u32, u32), Failure> {
+    match (cluster.task_count(Job::Ps), cluster.task_count(Job::Worker)) {
+        (Some(servers), Some(workers)) => Ok((servers, workers)),
+        _ => Err(Failure::usage("this TF_CONFIG does not say how many ps and workers there are").with_hint(
+            "a sparse cluster (Kubeflow's dynamic workers) tells each task only of itself; give the whole cluster \
+             with --ps_hosts and --worker_hosts, or switch enableDynamicWorker off"
+                .to_owned(),
+        )),
+    }
+}

@@ -1,0 +1,100 @@
+//! `linear`: a line through 101 noisy points of y = 2x + 10, one point a step.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand_distr::{Distribution, StandardNormal};
+use windlass_core::optimizer::Optimizer;
+use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+
+/// How many points there are.
+const POINTS: usize = 101;
+
+/// Fits a line.
+#[derive(Debug)]
+pub struct Linear {
+    points: Vec<(f32, f32)>,
+}
+
+/// The flags of `linear`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LinearFlags {
+    /// How far points lie from the line, as a standard deviation
+    #[arg(long, default_value_t = 0.33)]
+    pub noise: f32,
+}
+
+/// y = weight · x + bias.
+#[derive(Module, Debug)]
+pub struct Line {
+    weight: Param<Tensor<1>>,
+    bias: Param<Tensor<1>>,
+}
+
+impl Model for Linear {
+    const NAME: &'static str = "linear";
+    const ABOUT: &'static str = "fit a line to 101 noisy points of y = 2x + 10";
+    type Flags = LinearFlags;
+    type Network = Line;
+    type Batch = (Tensor<1>, Tensor<1>);
+
+    fn defaults(_flags: &LinearFlags) -> Defaults {
+        Defaults {
+            optimizer: Optimizer::Sgd,
+            learning_rate: 0.01,
+            batch_size: 1,
+            steps: None,
+            epochs: Some(10),
+            shuffle: false,
+        }
+    }
+
+    fn load(flags: &LinearFlags, setup: &Setup) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            flags.noise.is_finite() && flags.noise >= 0.0,
+            "--noise is {}, and a standard deviation is zero or more",
+            flags.noise
+        );
+        let mut rng = StdRng::seed_from_u64(setup.seed);
+        let point = |index: usize| {
+            let x = -1.0 + 2.0 * index as f32 / (POINTS - 1) as f32;
+            let noise: f32 = StandardNormal.sample(&mut rng);
+            (x, 2.0 * x + 10.0 + flags.noise * noise)
+        };
+        Ok(Self { points: (0..POINTS).map(point).collect() })
+    }
+
+    fn network(&self, device: &Device) -> Line {
+        let zero = || Param::from_tensor(Tensor::zeros([1], device));
+        Line { weight: zero(), bias: zero() }
+    }
+
+    fn samples(&self) -> usize {
+        self.points.len()
+    }
+
+    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch {
+        let column = |pick: fn(&(f32, f32)) -> f32| {
+            let values: Vec<f32> = samples.iter().map(|index| pick(&self.points[*index])).collect();
+            Tensor::from_data(TensorData::new(values, [samples.len()]), device)
+        };
+        (column(|point| point.0), column(|point| point.1))
+    }
+
+    /// The mean squared error: for one point its gradient is 2 · error · x, as in the original experiment.
+    fn loss(&self, line: &Line, (x, y): Self::Batch) -> Tensor<1> {
+        let error = x * line.weight.val() + line.bias.val() - y;
+        (error.clone() * error).mean()
+    }
+
+    fn evaluate(&self, line: &Line, device: &Device) -> Metrics {
+        let all: Vec<usize> = (0..self.points.len()).collect();
+        let scalar = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
+        let loss = scalar(self.loss(line, self.batch(&all, device)));
+        Metrics::default()
+            .with("w", scalar(line.weight.val()))
+            .with("b", scalar(line.bias.val()))
+            .with("mean_squared_error", loss)
+    }
+}

@@ -1,0 +1,167 @@
+//! `mnist`: a network of 784-100-10 that reads handwritten digits, in the two variants that people ran.
+
+use anyhow::Context;
+use burn::module::{Module, Param};
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::tensor::activation::{log_softmax, relu, sigmoid};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use tracing::info;
+use windlass_core::optimizer::{Adam, Optimizer};
+use windlass_data::{ImageSet, Images, digits, mnist};
+use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+
+use crate::truncated_normal::truncated_normal;
+
+const PIXELS: usize = mnist::SIDE * mnist::SIDE;
+const CLASSES: usize = mnist::CLASSES as usize;
+/// Images scored at a time.
+const EVALUATION_BATCH: usize = 1000;
+
+/// Reads handwritten digits.
+pub struct Mnist {
+    flags: MnistFlags,
+    images: ImageSet,
+}
+
+/// The flags of `mnist`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct MnistFlags {
+    /// relu: ReLU, truncated normal weights, summed loss, Adam. sigmoid: sigmoid, N(0,1) weights, mean loss, SGD
+    #[arg(long, value_enum, default_value_t = Variant::Relu)]
+    pub variant: Variant,
+    /// Units of the hidden layers, separated by commas
+    #[arg(long, value_name = "UNITS", value_delimiter = ',', default_value = "100")]
+    pub hidden: Vec<usize>,
+}
+
+/// The two networks that people ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Variant {
+    /// ReLU, truncated normal weights, loss summed over the batch, Adam.
+    Relu,
+    /// Sigmoid, weights from N(0, 1), mean loss, SGD.
+    Sigmoid,
+}
+
+/// Fully connected layers.
+#[derive(Module, Debug)]
+pub struct Perceptron {
+    layers: Vec<Linear>,
+    #[module(skip)]
+    sigmoid: bool,
+}
+
+impl Perceptron {
+    /// A row of scores for every image.
+    fn forward(&self, images: Tensor<2>) -> Tensor<2> {
+        let (last, hidden) = self.layers.split_last().expect("a network has an output layer");
+        let activated = hidden.iter().fold(images, |input, layer| {
+            let output = layer.forward(input);
+            if self.sigmoid { sigmoid(output) } else { relu(output) }
+        });
+        last.forward(activated)
+    }
+}
+
+impl Model for Mnist {
+    const NAME: &'static str = "mnist";
+    const ABOUT: &'static str = "read handwritten digits with a network of 784-100-10";
+    type Flags = MnistFlags;
+    type Network = Perceptron;
+    type Batch = (Tensor<2>, Tensor<2, Int>);
+
+    fn defaults(flags: &MnistFlags) -> Defaults {
+        let (optimizer, learning_rate, steps, epochs) = match flags.variant {
+            Variant::Relu => (Optimizer::Adam(Adam::default()), 0.01, Some(10_000), None),
+            Variant::Sigmoid => (Optimizer::Sgd, 0.001, None, Some(100)),
+        };
+        Defaults { optimizer, learning_rate, batch_size: 100, steps, epochs, shuffle: true }
+    }
+
+    fn load(flags: &MnistFlags, setup: &Setup) -> anyhow::Result<Self> {
+        anyhow::ensure!(!flags.hidden.contains(&0), "--hidden has a layer of 0 units");
+        let images = match &setup.data_dir {
+            Some(directory) => {
+                let images = mnist::load(directory).context("read the images")?;
+                info!("{} training images from {}", images.train().len(), directory.display());
+                images
+            }
+            None => {
+                info!("no --data-dir: training on built-in digits, drawn from seed {}", setup.seed);
+                digits::set(setup.seed, digits::Sizes::default())
+            }
+        };
+        Ok(Self { flags: flags.clone(), images })
+    }
+
+    fn network(&self, device: &Device) -> Perceptron {
+        let mut sizes = vec![PIXELS];
+        sizes.extend(&self.flags.hidden);
+        sizes.push(CLASSES);
+        let layer = |size: &[usize]| {
+            let normal = Initializer::Normal { mean: 0.0, std: 1.0 };
+            let mut layer = LinearConfig::new(size[0], size[1]).with_initializer(normal).init(device);
+            if self.flags.variant == Variant::Relu {
+                layer.weight = truncated_normal([size[0], size[1]], 1.0 / (size[0] as f64).sqrt(), device);
+            }
+            layer.bias = Some(Param::from_tensor(Tensor::zeros([size[1]], device)));
+            layer
+        };
+        Perceptron { layers: sizes.windows(2).map(layer).collect(), sigmoid: self.flags.variant == Variant::Sigmoid }
+    }
+
+    fn samples(&self) -> usize {
+        self.images.train().len()
+    }
+
+    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch {
+        batch(self.images.train(), samples, device)
+    }
+
+    fn loss(&self, network: &Perceptron, (images, labels): Self::Batch) -> Tensor<1> {
+        let likelihood = log_softmax(network.forward(images), 1).gather(1, labels);
+        match self.flags.variant {
+            Variant::Relu => likelihood.sum().neg(),
+            Variant::Sigmoid => likelihood.mean().neg(),
+        }
+    }
+
+    fn evaluate(&self, network: &Perceptron, device: &Device) -> Metrics {
+        let test = score(network, self.images.test(), device);
+        let validation = score(network, self.images.validation(), device);
+        Metrics::default()
+            .with("accuracy", test.accuracy)
+            .with("validation_accuracy", validation.accuracy)
+            .with("validation_cross_entropy", validation.cross_entropy)
+    }
+}
+
+fn batch(images: &Images, samples: &[usize], device: &Device) -> (Tensor<2>, Tensor<2, Int>) {
+    let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
+    images.gather(samples, &mut pixels);
+    let labels: Vec<i64> = samples.iter().map(|index| i64::from(images.labels[*index])).collect();
+    (
+        Tensor::from_data(TensorData::new(pixels, [samples.len(), PIXELS]), device),
+        Tensor::from_data(TensorData::new(labels, [samples.len(), 1]), device),
+    )
+}
+
+struct Score {
+    accuracy: f64,
+    /// Summed over the images.
+    cross_entropy: f64,
+}
+
+fn score(network: &Perceptron, images: &Images, device: &Device) -> Score {
+    let (mut right, mut cross_entropy) = (0.0, 0.0);
+    let all: Vec<usize> = (0..images.len()).collect();
+    for samples in all.chunks(EVALUATION_BATCH) {
+        let (pixels, labels) = batch(images, samples, device);
+        let scores = network.forward(pixels);
+        let hits = scores.clone().argmax(1).equal(labels.clone()).int().sum();
+        let likelihood = log_softmax(scores, 1).gather(1, labels).sum();
+        right += hits.into_data().iter::<f64>().sum::<f64>();
+        cross_entropy -= likelihood.into_data().iter::<f64>().sum::<f64>();
+    }
+    Score { accuracy: right / images.len().max(1) as f64, cross_entropy }
+}

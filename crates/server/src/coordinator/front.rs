@@ -1,0 +1,109 @@
+//! How sessions reach the coordinator: over gRPC on the task's port, or by channels from within the process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Response, Status, Streaming};
+use windlass_wire::MESSAGE_BYTES;
+use windlass_wire::control::coordinator_server::{Coordinator as CoordinatorService, CoordinatorServer};
+use windlass_wire::control::{CoordinatorMessage, TaskMessage};
+use windlass_wire::session::Attach;
+
+use super::{Coordinator, CoordinatorConfig};
+use crate::task::ShardSlot;
+
+const CHANNEL: usize = 256;
+
+pub(super) type SessionId = u64;
+
+/// What happens on a session.
+#[derive(Debug)]
+pub(super) enum Event {
+    Opened(mpsc::Sender<CoordinatorMessage>),
+    Message(TaskMessage),
+    Closed,
+}
+
+/// A way to open sessions with the coordinator.
+#[derive(Debug, Clone)]
+pub(crate) struct CoordinatorHandle {
+    events: mpsc::Sender<(SessionId, Event)>,
+    next: Arc<AtomicU64>,
+    unheard: watch::Receiver<usize>,
+}
+
+impl CoordinatorHandle {
+    pub(crate) fn start(config: CoordinatorConfig, shard: Arc<ShardSlot>) -> Self {
+        let (events, inbox) = mpsc::channel(CHANNEL);
+        let (count, unheard) = watch::channel(0);
+        tokio::spawn(Coordinator::new(config, shard, count).run(inbox));
+        Self { events, next: Arc::new(AtomicU64::new(1)), unheard }
+    }
+
+    /// The gRPC side, to be served on the task's port.
+    pub(crate) fn service(&self) -> axum::Router {
+        let server = CoordinatorServer::new(Service(self.clone())).max_decoding_message_size(MESSAGE_BYTES);
+        tonic::service::Routes::new(server).into_axum_router()
+    }
+
+    /// Waits until every task has heard the last word, but not longer than this.
+    pub(crate) async fn ended(&self, longest: Duration) {
+        let mut unheard = self.unheard.clone();
+        let _ = tokio::time::timeout(longest, unheard.wait_for(|count| *count == 0)).await;
+    }
+
+    /// Opens a session that is fed by `messages`, and returns what the coordinator says on it.
+    fn open(
+        &self,
+        messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin + Send + 'static,
+    ) -> mpsc::Receiver<CoordinatorMessage> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = mpsc::channel(CHANNEL);
+        tokio::spawn(forward(id, sender, messages, self.events.clone()));
+        receiver
+    }
+}
+
+impl Attach for CoordinatorHandle {
+    fn attach(&self) -> (mpsc::Sender<TaskMessage>, mpsc::Receiver<CoordinatorMessage>) {
+        let (sender, inbox) = mpsc::channel(CHANNEL);
+        (sender, self.open(ReceiverStream::new(inbox).map(Ok)))
+    }
+}
+
+struct Service(CoordinatorHandle);
+
+#[tonic::async_trait]
+impl CoordinatorService for Service {
+    type SessionStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: tonic::Request<Streaming<TaskMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let receiver = self.0.open(request.into_inner());
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver).map(Ok))))
+    }
+}
+
+/// Feeds a session to the coordinator: its opening, its messages and its end.
+async fn forward(
+    id: SessionId,
+    sender: mpsc::Sender<CoordinatorMessage>,
+    mut messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin,
+    events: mpsc::Sender<(SessionId, Event)>,
+) {
+    if events.send((id, Event::Opened(sender))).await.is_err() {
+        return;
+    }
+    while let Some(Ok(message)) = messages.next().await {
+        if events.send((id, Event::Message(message))).await.is_err() {
+            return;
+        }
+    }
+    let _ = events.send((id, Event::Closed)).await;
+}

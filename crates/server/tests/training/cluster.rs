@@ -1,0 +1,508 @@
+//! Whole clusters in one process: real servers on ports the system picks, and workers that go through a session
+//! and a client as a worker task does, each task with a runtime of its own. Every wait has a limit.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use windlass_core::cluster::{Job, ServerId, WorkerId};
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::Outcome;
+use windlass_core::membership::Patience;
+use windlass_core::plan::ShardPlan;
+use windlass_core::run::RunSpec;
+use windlass_server::{Server, ServerConfig};
+use windlass_wire::PROTOCOL;
+use windlass_wire::client::{
+    ClientConfig, ClientError, Interrupt, ParameterClient, Pulled, Push, Route, RowGradient, RowRequest,
+};
+use windlass_wire::control::coordinator_message::Kind;
+use windlass_wire::control::{AllFinished, Endpoint, Goodbye, Hello, Initialised, Over, WorkerReport, task_message};
+use windlass_wire::link::Shard;
+use windlass_wire::session::{Coordinator, Progress, Session};
+
+use crate::numbers::constant;
+use crate::proxy::{Cut, Proxy};
+
+/// No wait in these tests takes longer, however slow the machine.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// By which way workers reach the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// The Unix socket that a worker on the same host finds.
+    Unix,
+    /// The server's port.
+    Tcp,
+    /// Calls, as in single-process training.
+    Process,
+}
+
+/// What a test may want otherwise.
+#[derive(Clone)]
+pub struct Options {
+    pub via: Via,
+    pub patience: Patience,
+    pub peer_timeout: Duration,
+    /// The first values the chief pushes; zeros if there are none.
+    pub first_values: Option<Vec<Vec<f32>>>,
+    /// The first values of rows.
+    pub first_rows: Vec<RowGradient>,
+    /// The rows that the chief pulls when nobody trains any more.
+    pub last_rows: Vec<RowRequest>,
+    /// If set, tensor streams over TCP go through proxies that cut them like this.
+    pub cut_streams: Option<Cut>,
+    /// If set, sessions go through a proxy that cuts them like this.
+    pub cut_sessions: Option<Cut>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            via: Via::Unix,
+            patience: Patience::new(Duration::from_secs(20)),
+            peer_timeout: LIMIT,
+            first_values: None,
+            first_rows: Vec::new(),
+            last_rows: Vec::new(),
+            cut_streams: None,
+            cut_sessions: None,
+        }
+    }
+}
+
+/// The servers of a run, and what a worker needs to find them.
+pub struct Cluster {
+    servers: Mutex<BTreeMap<u32, ServerProcess>>,
+    listeners: Vec<TcpListener>,
+    site: Arc<Site>,
+}
+
+/// A server's process: its own runtime.
+struct ServerProcess {
+    end: JoinHandle<Outcome>,
+    runtime: Runtime,
+}
+
+/// What the workers of a cluster know.
+struct Site {
+    workers: u32,
+    run: RunSpec,
+    options: Options,
+    /// The address of each server.
+    addresses: Vec<String>,
+    shards: Vec<OnceLock<Arc<dyn Shard>>>,
+    coordinator: OnceLock<Coordinator>,
+    /// One a server, if streams go through proxies.
+    streams: Vec<Proxy>,
+    /// If sessions go through a proxy.
+    sessions: Option<Proxy>,
+}
+
+impl Cluster {
+    /// Starts the servers for a run.
+    pub fn start(servers: u32, workers: u32, run: RunSpec) -> Self {
+        Self::start_with(servers, workers, run, Options::default())
+    }
+
+    /// As [`Cluster::start`], with options.
+    pub fn start_with(servers: u32, workers: u32, run: RunSpec, options: Options) -> Self {
+        let cluster = Self::bind(servers, workers, run, options);
+        (0..servers).for_each(|index| cluster.start_server(index));
+        cluster
+    }
+
+    /// Takes the ports of the servers, but starts none.
+    pub fn bind(servers: u32, workers: u32, run: RunSpec, options: Options) -> Self {
+        let listeners: Vec<TcpListener> = (0..servers).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+        let streams = options.cut_streams.map(|cut| addresses.iter().map(|a| Proxy::start(a, cut)).collect());
+        let site = Site {
+            workers,
+            run,
+            streams: streams.unwrap_or_default(),
+            sessions: options.cut_sessions.map(|cut| Proxy::start(&addresses[0], cut)),
+            options,
+            shards: addresses.iter().map(|_| OnceLock::new()).collect(),
+            addresses,
+            coordinator: OnceLock::new(),
+        };
+        Self { servers: Mutex::default(), listeners, site: Arc::new(site) }
+    }
+
+    /// Starts a server on its port; if it runs already, a second process.
+    pub fn start_server(&self, index: u32) {
+        let listener = self.listeners[index as usize].try_clone().unwrap();
+        let runtime = new_runtime();
+        let entered = runtime.enter();
+        let server = Server::start(Some(listener), self.server_config(index)).unwrap();
+        let _ = self.site.shards[index as usize].set(server.shard());
+        if index == 0 {
+            let _ = self.site.coordinator.set(server.coordinator());
+        }
+        let end = runtime.spawn(server.run());
+        drop(entered);
+        self.servers.lock().unwrap().insert(index, ServerProcess { end, runtime });
+    }
+
+    /// Kills a server's process: its connections close, and nothing is said.
+    pub fn kill_server(&self, index: u32) {
+        let process = self.servers.lock().unwrap().remove(&index).expect("it runs");
+        process.runtime.shutdown_background();
+    }
+
+    /// Waits until a server has ended, and returns how.
+    pub fn outcome(&self, index: u32) -> Outcome {
+        let ServerProcess { end, runtime } = self.servers.lock().unwrap().remove(&index).expect("it runs");
+        let outcome = runtime.block_on(async { tokio::time::timeout(LIMIT, end).await });
+        runtime.shutdown_background();
+        outcome.unwrap_or_else(|_| panic!("ps {index} ends")).unwrap()
+    }
+
+    fn server_config(&self, index: u32) -> ServerConfig {
+        let site = &self.site;
+        ServerConfig {
+            id: ServerId(index),
+            servers: site.addresses.len() as u32,
+            workers: site.workers,
+            address: site.addresses[index as usize].clone(),
+            coordinator: site.coordinator_address(),
+            patience: site.options.patience,
+            peer_timeout: site.options.peer_timeout,
+            started: Instant::now(),
+        }
+    }
+
+    /// The address of a server.
+    pub fn address(&self, server: usize) -> &str {
+        &self.site.addresses[server]
+    }
+
+    /// A server's shard, for a test that plays its peer.
+    pub fn shard(&self, server: usize) -> Arc<dyn Shard> {
+        self.site.shards[server].get().expect("started").clone()
+    }
+
+    /// A worker's process that has said hello and been let in.
+    pub fn worker(&self, index: u32) -> Worker {
+        self.worker_with(index, self.site.run.clone()).unwrap()
+    }
+
+    /// A new process for a worker that has vanished. It is refused for as long as that has not been noticed.
+    pub fn worker_again(&self, index: u32) -> Worker {
+        let join = |_| self.worker_with(index, self.site.run.clone()).ok();
+        (0..1000).find_map(join).expect("the death of the first process is noticed")
+    }
+
+    /// As [`Cluster::worker`], with a run of its own, and perhaps refused.
+    pub fn worker_with(&self, index: u32, run: RunSpec) -> Result<Worker, Over> {
+        Worker::join(self.site.clone(), index, run, self.site.coordinator())
+    }
+
+    /// As [`Cluster::worker`], with a session that goes through a proxy.
+    pub fn worker_through(&self, index: u32, sessions: &Proxy) -> Result<Worker, Over> {
+        let coordinator = Coordinator::Remote(sessions.address().to_owned());
+        Worker::join(self.site.clone(), index, self.site.run.clone(), coordinator)
+    }
+
+    /// Runs `work` as a worker on a thread of its own, from the worker's hello to the end of the run.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        index: u32,
+        work: impl FnOnce(&mut Worker) -> T + Send + 'static,
+    ) -> Working<Ended<T>> {
+        let (site, run) = (self.site.clone(), self.site.run.clone());
+        Working::start(format!("worker {index}"), move || {
+            let coordinator = site.coordinator();
+            let mut worker = Worker::join(site, index, run, coordinator).unwrap();
+            worker.start_training();
+            let result = work(&mut worker);
+            worker.finish(result)
+        })
+    }
+
+    /// Runs all workers to the end of the run, which must be a good one.
+    pub fn train<T: Send + 'static>(self, work: impl Fn(&mut Worker) -> T + Clone + Send + 'static) -> Trained<T> {
+        let workers: Vec<_> = (0..self.site.workers).map(|index| self.spawn(index, work.clone())).collect();
+        let mut ended: Vec<Ended<T>> = workers.into_iter().map(Working::join).collect();
+        self.assert_ends_well();
+        let summary = ended[0].all_finished.take().expect("all finished");
+        let last = ended.iter_mut().find_map(|ended| ended.last.take()).expect("a chief");
+        Trained { results: ended.into_iter().map(|ended| ended.result).collect(), last, summary }
+    }
+
+    /// Waits until every server has ended, and returns how.
+    pub fn outcomes(&self) -> Vec<Outcome> {
+        let running: Vec<u32> = self.servers.lock().unwrap().keys().copied().collect();
+        running.into_iter().map(|index| self.outcome(index)).collect()
+    }
+
+    /// Waits until every server has ended well.
+    pub fn assert_ends_well(&self) {
+        for outcome in self.outcomes() {
+            assert_eq!(outcome, Outcome::done());
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (_, process) in std::mem::take(&mut *self.servers.lock().unwrap()) {
+            process.runtime.shutdown_background();
+        }
+    }
+}
+
+fn new_runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+impl Site {
+    fn coordinator_address(&self) -> String {
+        self.sessions.as_ref().map_or(self.addresses[0].as_str(), Proxy::address).to_owned()
+    }
+
+    fn coordinator(&self) -> Coordinator {
+        match self.options.via {
+            Via::Process => self.coordinator.get().expect("ps 0 is started").clone(),
+            _ => Coordinator::Remote(self.coordinator_address()),
+        }
+    }
+}
+
+/// What came of a whole training.
+pub struct Trained<T> {
+    /// What each worker found.
+    pub results: Vec<T>,
+    /// The values when nobody trained any more, as the chief pulled them.
+    pub last: Pulled,
+    pub summary: AllFinished,
+}
+
+/// What came of a worker.
+pub struct Ended<T> {
+    pub result: T,
+    pub all_finished: Option<AllFinished>,
+    /// The values when nobody trained any more, if this was the chief.
+    pub last: Option<Pulled>,
+    pub over: Over,
+}
+
+/// Something that runs on a thread of its own.
+pub struct Working<T> {
+    name: String,
+    result: mpsc::Receiver<T>,
+}
+
+impl<T: Send + 'static> Working<T> {
+    pub fn start(name: impl Into<String>, work: impl FnOnce() -> T + Send + 'static) -> Self {
+        let (sender, result) = mpsc::channel();
+        let name = name.into();
+        std::thread::Builder::new().name(name.clone()).spawn(move || drop(sender.send(work()))).unwrap();
+        Self { name, result }
+    }
+
+    /// Its result, within the limit.
+    pub fn join(self) -> T {
+        match self.result.recv_timeout(LIMIT) {
+            Ok(result) => result,
+            Err(error) => panic!("{}: {error}", self.name),
+        }
+    }
+}
+
+/// A worker's process: its own runtime, session and client.
+pub struct Worker {
+    pub id: WorkerId,
+    pub incarnation: Incarnation,
+    site: Arc<Site>,
+    run: RunSpec,
+    session: Session,
+    client: Option<ParameterClient>,
+    interrupt: Arc<Interrupt>,
+    /// Other addresses for the tensor streams, if any.
+    detours: Vec<String>,
+    steps: u64,
+    runtime: Runtime,
+}
+
+impl Worker {
+    fn join(site: Arc<Site>, index: u32, run: RunSpec, coordinator: Coordinator) -> Result<Self, Over> {
+        let runtime = new_runtime();
+        let hello = Hello {
+            protocol: PROTOCOL,
+            job: Job::Worker.to_string(),
+            index,
+            run: serde_json::to_string(&run).unwrap(),
+            ..Hello::default()
+        };
+        let patience = site.options.peer_timeout;
+        let session = runtime.block_on(async { Session::open(coordinator, hello, Progress::default(), patience) });
+        let mut worker = Self {
+            id: WorkerId(index),
+            incarnation: Incarnation(0),
+            site,
+            run,
+            session,
+            client: None,
+            interrupt: Arc::default(),
+            detours: Vec::new(),
+            steps: 0,
+            runtime,
+        };
+        match worker.receive() {
+            Kind::Welcome(welcome) => {
+                worker.incarnation = Incarnation(welcome.incarnation);
+                Ok(worker)
+            }
+            Kind::Over(over) => Err(over),
+            other => panic!("{other:?} instead of a welcome"),
+        }
+    }
+
+    /// The next message of the coordinator.
+    pub fn receive(&mut self) -> Kind {
+        let session = &mut self.session;
+        let received = self.runtime.block_on(async { tokio::time::timeout(LIMIT, session.receive()).await });
+        received.expect("a message of the coordinator in time").expect("the session is open")
+    }
+
+    /// What `wanted` makes of the first message that it takes; the others are passed over.
+    pub fn receive_until<T>(&mut self, wanted: impl Fn(Kind) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = wanted(self.receive()) {
+                return found;
+            }
+        }
+    }
+
+    pub fn send(&self, kind: task_message::Kind) {
+        self.session.sender().send_blocking(kind);
+    }
+
+    /// Lets this worker's tensor streams go through proxies, one a server.
+    pub fn go_through(&mut self, proxies: &[Proxy]) {
+        self.detours = proxies.iter().map(|proxy| proxy.address().to_owned()).collect();
+    }
+
+    /// Waits for the start, initialising the parameters if asked to, and connects to the servers.
+    pub fn start_training(&mut self) {
+        loop {
+            match self.receive() {
+                Kind::Initialise(initialise) => {
+                    self.initialise(&initialise.servers);
+                    self.send(task_message::Kind::Initialised(Initialised {}));
+                }
+                Kind::Start(start) => {
+                    assert_eq!(start.workers, self.site.workers);
+                    self.client = Some(self.connect(&start.servers));
+                    return;
+                }
+                Kind::Over(over) => panic!("over before the start: {over:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    fn initialise(&self, servers: &[Endpoint]) {
+        let options = &self.site.options;
+        let values = options.first_values.clone().unwrap_or_else(|| constant(&self.run, 0.0));
+        self.connect(servers).initialise(values, options.first_rows.clone()).unwrap();
+    }
+
+    fn connect(&self, servers: &[Endpoint]) -> ParameterClient {
+        let site = &self.site;
+        let route = |(index, endpoint): (usize, &Endpoint)| match site.options.via {
+            Via::Process => Route::Local(site.shards[index].get().unwrap().clone()),
+            Via::Unix => Route::Remote(endpoint.clone()),
+            Via::Tcp => {
+                let cut = site.streams.get(index).map(|proxy| proxy.address().to_owned());
+                let address = self.detours.get(index).cloned().or(cut).unwrap_or(endpoint.address.clone());
+                Route::Remote(Endpoint { address, local_name: String::new() })
+            }
+        };
+        let config = ClientConfig {
+            table: self.run.parameters.clone(),
+            plan: ShardPlan::new(&self.run.parameters, servers.len(), self.run.sharding),
+            routes: servers.iter().enumerate().map(route).collect(),
+            worker: self.id,
+            incarnation: self.incarnation,
+            learning_rate: self.run.learning_rate,
+            peer_timeout: site.options.peer_timeout,
+            interrupt: self.interrupt.clone(),
+        };
+        ParameterClient::connect(config).unwrap()
+    }
+
+    pub fn client(&mut self) -> &mut ParameterClient {
+        self.client.as_mut().expect("training has started")
+    }
+
+    /// The client, for another thread.
+    pub fn take_client(&mut self) -> ParameterClient {
+        self.client.take().expect("training has started")
+    }
+
+    /// How often this worker has pushed.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Ends this worker's waits for servers, as its session's listener would on hearing that the run is over.
+    pub fn interrupt(&self) -> Arc<Interrupt> {
+        self.interrupt.clone()
+    }
+
+    pub fn pull(&mut self) -> Pulled {
+        self.client().pull(Vec::new()).unwrap()
+    }
+
+    /// Pushes a gradient of the dense parameters and waits for the new values.
+    pub fn push(&mut self, dense: Vec<Vec<f32>>) -> Pulled {
+        self.try_push(Push { dense, ..Push::default() }).unwrap()
+    }
+
+    pub fn try_push(&mut self, push: Push) -> Result<Pulled, ClientError> {
+        self.steps += 1;
+        self.client().push(push)?;
+        self.client().wait()
+    }
+
+    /// Says that this worker has done its share.
+    pub fn say_finished(&self) {
+        let report = WorkerReport { worker: self.id.0, steps: self.steps, ..WorkerReport::default() };
+        self.send(task_message::Kind::Finished(report));
+    }
+
+    /// Stays to the end: finished, all finished, the chief's last look at the values and goodbye, over.
+    pub fn finish<T>(mut self, result: T) -> Ended<T> {
+        self.say_finished();
+        let (mut all_finished, mut last) = (None, None);
+        loop {
+            match self.receive() {
+                Kind::AllFinished(finished) => {
+                    if finished.chief == self.id.0 {
+                        let wanted = self.site.options.last_rows.clone();
+                        last = Some(self.client().pull(wanted).unwrap());
+                        self.send(task_message::Kind::Goodbye(Goodbye {}));
+                    }
+                    all_finished = Some(finished);
+                }
+                Kind::Over(over) => return Ended { result, all_finished, last, over },
+                _ => {}
+            }
+        }
+    }
+
+    /// Dies as a killed process does: its session breaks, and nothing is said. The client is left to whoever
+    /// wants to see what an old process is told.
+    pub fn vanish(self) -> Option<ParameterClient> {
+        let Self { runtime, session, client, .. } = self;
+        runtime.shutdown_background();
+        drop(session);
+        client
+    }
+}

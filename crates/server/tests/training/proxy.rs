@@ -1,0 +1,145 @@
+//! A TCP proxy between the tasks of a test: it forwards bytes, and cuts or holds them as it is told.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::cluster::LIMIT;
+use crate::numbers::Random;
+
+/// When a proxy cuts its connections.
+#[derive(Debug, Clone, Copy)]
+pub enum Cut {
+    /// When told to.
+    Never,
+    /// Each connection after a random number of bytes in one of its directions, up to this many, but no more
+    /// than that many connections.
+    Randomly { seed: u64, bytes: u64, connections: u64 },
+}
+
+/// A proxy to one address. It ends when it is dropped.
+pub struct Proxy {
+    address: String,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ended: AtomicBool,
+    live: Mutex<Vec<TcpStream>>,
+    held: Mutex<bool>,
+    released: Condvar,
+    answered: Mutex<u64>,
+    answers: Condvar,
+}
+
+impl Proxy {
+    pub fn start(to: &str, cut: Cut) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(State::default());
+        let (to, shared) = (to.to_owned(), state.clone());
+        std::thread::spawn(move || accept(&listener, &to, cut, &shared));
+        Self { address, state }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Cuts every connection.
+    pub fn cut(&self) {
+        self.state.live.lock().unwrap().drain(..).for_each(close);
+    }
+
+    /// Lets no byte through from now on, but keeps the connections.
+    pub fn hold(&self) {
+        *self.state.held.lock().unwrap() = true;
+    }
+
+    /// How many bytes have come from the server.
+    pub fn answered(&self) -> u64 {
+        *self.state.answered.lock().unwrap()
+    }
+
+    /// Waits until more than that many bytes have come from the server.
+    pub fn wait_for_more_than(&self, bytes: u64) {
+        let answered = self.state.answered.lock().unwrap();
+        let waited = self.state.answers.wait_timeout_while(answered, LIMIT, |answered| *answered <= bytes).unwrap();
+        assert!(!waited.1.timed_out(), "the server answers");
+    }
+
+    /// Lets the held bytes go.
+    pub fn release(&self) {
+        *self.state.held.lock().unwrap() = false;
+        self.state.released.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.ended.store(true, Ordering::Relaxed);
+        self.release();
+        self.cut();
+        let _ = TcpStream::connect(&self.address);
+    }
+}
+
+fn accept(listener: &TcpListener, to: &str, cut: Cut, state: &Arc<State>) {
+    for connection in 0.. {
+        let Ok((client, _)) = listener.accept() else { return };
+        if state.ended.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(to) else { continue };
+        state.live.lock().unwrap().extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
+        let (up, down) = budgets(cut, connection);
+        for (from, to, budget, answers) in [(&client, &server, up, false), (&server, &client, down, true)] {
+            let (from, to, state) = (from.try_clone().unwrap(), to.try_clone().unwrap(), state.clone());
+            std::thread::spawn(move || forward(from, to, budget, &state, answers));
+        }
+    }
+}
+
+/// After how many bytes a connection is cut, from the client and to it.
+fn budgets(cut: Cut, connection: u64) -> (u64, u64) {
+    match cut {
+        Cut::Randomly { seed, bytes, connections } if connection < connections => {
+            let mut random = Random::new(seed ^ (connection << 32));
+            let budget = random.below(bytes);
+            if random.below(2) == 0 { (budget, u64::MAX) } else { (u64::MAX, budget) }
+        }
+        _ => (u64::MAX, u64::MAX),
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, mut budget: u64, state: &State, answers: bool) {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        let room = budget.min(buffer.len() as u64) as usize;
+        let read = match from.read(&mut buffer[..room]) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => read,
+        };
+        let mut held = state.held.lock().unwrap();
+        while *held {
+            held = state.released.wait(held).unwrap();
+        }
+        drop(held);
+        if answers {
+            *state.answered.lock().unwrap() += read as u64;
+            state.answers.notify_all();
+        }
+        if to.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+        budget -= read as u64;
+    }
+    close(from);
+    close(to);
+}
+
+fn close(stream: TcpStream) {
+    let _ = stream.shutdown(Shutdown::Both);
+}

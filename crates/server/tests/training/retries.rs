@@ -1,0 +1,84 @@
+//! Exactly once, whatever breaks: connections are cut after a random number of bytes in either direction, and the
+//! final values are those of every push counted once. `WINDLASS_SEEDS` asks for more seeds than the usual few.
+
+use windlass_core::consistency::Mode;
+use windlass_core::parameter::ParameterId;
+use windlass_wire::client::{Push, RowGradient, RowRequest};
+
+use crate::cluster::{Cluster, Options, Via};
+use crate::numbers::{SYNC, by_rows, constant, dense, run};
+use crate::proxy::Cut;
+
+const STEPS: u64 = 5;
+const WORKERS: u32 = 2;
+
+/// Every value ends at minus the number of updates, because every gradient is one and so is the rate.
+fn assert_every_push_counts_once(mode: Mode, servers: u32, options: Options) {
+    let parameters =
+        vec![dense("w", &[70_000]), by_rows("first", &[40, 50]), dense("b", &[10]), by_rows("second", &[30, 20])];
+    let run = run(mode, parameters);
+    let rows = [1, 3].map(|parameter| RowRequest { parameter: ParameterId(parameter), rows: (0..30).collect() });
+    let options = Options { last_rows: rows.to_vec(), ..options };
+    let cluster = Cluster::start_with(servers, WORKERS, run.clone(), options);
+    let ones = constant(&run, 1.0);
+    let row_ones = rows.clone().map(|RowRequest { parameter, rows }| {
+        let values = vec![1.0; rows.len() * run.parameters[parameter].width()];
+        RowGradient { parameter, rows, values }
+    });
+    let trained = cluster.train(move |worker| {
+        worker.pull();
+        for _ in 0..STEPS {
+            let push = Push { dense: ones.clone(), rows: row_ones.to_vec(), wanted: rows.to_vec() };
+            assert!(worker.try_push(push).unwrap().applied);
+        }
+    });
+    let updates = if mode == SYNC { STEPS } else { STEPS * u64::from(WORKERS) };
+    let all = [trained.last.dense, trained.last.rows].concat().concat();
+    let wrong: Vec<_> = all.iter().enumerate().filter(|(_, value)| **value != -(updates as f32)).take(3).collect();
+    assert!(wrong.is_empty(), "{updates} updates, but {wrong:?}");
+}
+
+/// A few seeds, or those that were asked for; each is printed before it is used.
+fn seeds(few: u64) -> impl Iterator<Item = u64> {
+    let seeds = std::env::var("WINDLASS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(few);
+    (0..seeds).inspect(|seed| println!("seed {seed}"))
+}
+
+fn cut_streams(seed: u64) -> Options {
+    let cut = Cut::Randomly { seed, bytes: 600_000, connections: 40 };
+    Options { via: Via::Tcp, cut_streams: Some(cut), ..Options::default() }
+}
+
+fn cut_sessions(seed: u64) -> Options {
+    Options { cut_sessions: Some(Cut::Randomly { seed, bytes: 3_000, connections: 12 }), ..Options::default() }
+}
+
+#[test]
+fn asynchronous_pushes_over_streams_that_break_count_once() {
+    for seed in seeds(8) {
+        assert_every_push_counts_once(Mode::Async, [1, 3][seed as usize % 2], cut_streams(seed));
+    }
+}
+
+#[test]
+fn synchronous_pushes_over_streams_that_break_count_once() {
+    for seed in seeds(8) {
+        assert_every_push_counts_once(SYNC, [1, 3][seed as usize % 2], cut_streams(seed));
+    }
+}
+
+#[test]
+fn pushes_of_bounded_staleness_over_streams_that_break_count_once() {
+    for seed in seeds(8) {
+        let mode = Mode::Ssp { staleness: seed % 3 };
+        assert_every_push_counts_once(mode, [1, 3][seed as usize % 2], cut_streams(seed));
+    }
+}
+
+#[test]
+fn a_run_whose_sessions_break_loses_no_message() {
+    for seed in seeds(12) {
+        let mode = [Mode::Async, SYNC][seed as usize % 2];
+        assert_every_push_counts_once(mode, [1, 3][seed as usize / 2 % 2], cut_sessions(seed));
+    }
+}

@@ -1,0 +1,213 @@
+//! Takes the lanes of a request to their servers and back: by sockets as each allows, by calls where the server is
+//! in this process, and again on a new connection where one breaks.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, warn};
+use windlass_core::cluster::ServerId;
+
+use super::lane::{Lane, gather, scatter};
+use super::{ClientError, Link, ParameterClient, Pending};
+use crate::Socket;
+use crate::control::Endpoint;
+use crate::exchange::wait_ready;
+use crate::frame::preface;
+
+/// How often a long wait is spoken of.
+const REPORT_EVERY: Duration = Duration::from_secs(3);
+/// How often a long wait looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The pause between two attempts to connect.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+impl ParameterClient {
+    /// Moves bytes until every remote lane has come as far as asked.
+    pub(super) fn pump(&mut self, far_enough: impl Fn(&Lane) -> bool) -> Result<(), ClientError> {
+        let started = Instant::now();
+        let mut spoken = started;
+        loop {
+            if let Some((index, error)) = self.advance(&far_enough)? {
+                self.retry(index, error)?;
+                continue;
+            }
+            if !self.wait_for_sockets(&far_enough)? {
+                return Ok(());
+            }
+            if self.interrupt.is_set() {
+                return Err(ClientError::Interrupted);
+            }
+            if let Some(index) = self.silent_server(&far_enough) {
+                self.retry(index, io::Error::new(io::ErrorKind::TimedOut, "no answer"))?;
+            }
+            if spoken.elapsed() >= REPORT_EVERY {
+                spoken = Instant::now();
+                self.report_wait(&far_enough, started);
+            }
+        }
+    }
+
+    /// Writes and reads on every remote lane as far as its socket allows. Returns the first that breaks.
+    pub(super) fn advance(
+        &mut self,
+        far_enough: &impl Fn(&Lane) -> bool,
+    ) -> Result<Option<(usize, io::Error)>, ClientError> {
+        let active = self.active_servers();
+        let Some(Pending { push, arriving, lanes }) = &mut self.pending else { return Ok(None) };
+        let gradients = gather(&self.plan, &push.dense);
+        let mut places = scatter(&self.plan, arriving);
+        for (lane, index) in lanes.iter_mut().zip(&active) {
+            let server = &mut self.servers[*index];
+            let Link::Remote { socket: Some(socket), .. } = &mut server.link else { continue };
+            if far_enough(lane) {
+                continue;
+            }
+            match lane.advance(socket, &gradients[*index], &mut places[*index]) {
+                Ok(()) => lane.check(server.id)?,
+                Err(error) => return Ok(Some((*index, error))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits a while for a socket of a lane that is not far enough. False if all are.
+    fn wait_for_sockets(&self, far_enough: &impl Fn(&Lane) -> bool) -> Result<bool, ClientError> {
+        let mut waiting = Vec::new();
+        for (lane, index) in self.lanes_short_of(far_enough) {
+            if let Link::Remote { socket: Some(socket), .. } = &self.servers[index].link {
+                waiting.push((socket, !lane.is_sent()));
+            }
+        }
+        if waiting.is_empty() {
+            return Ok(false);
+        }
+        let waited = wait_ready(&waiting, LOOK_EVERY);
+        let poll_failed =
+            |source| ClientError::GaveUp { server: ServerId(0), address: "poll".to_owned(), seconds: 0.0, source };
+        waited.map(|()| true).map_err(poll_failed)
+    }
+
+    /// A server on whose connection nothing has moved for so long that another should be tried.
+    fn silent_server(&self, far_enough: &impl Fn(&Lane) -> bool) -> Option<usize> {
+        let silent = |lane: &Lane| lane.is_silent(self.peer_timeout / 2);
+        self.lanes_short_of(far_enough).find(|(lane, _)| silent(lane)).map(|(_, index)| index)
+    }
+
+    fn report_wait(&self, far_enough: &impl Fn(&Lane) -> bool, started: Instant) {
+        let seconds = started.elapsed().as_secs();
+        for (lane, index) in self.lanes_short_of(far_enough) {
+            let server = self.servers[index].id;
+            match lane.waiting_text() {
+                Some(text) => warn!("waiting for {text} ({server} says, {seconds} s)"),
+                None => warn!("waiting for {server} to answer ({seconds} s)"),
+            }
+        }
+    }
+
+    /// The remote lanes that have not come as far as asked, each with its server.
+    fn lanes_short_of(&self, far_enough: &impl Fn(&Lane) -> bool) -> impl Iterator<Item = (&Lane, usize)> {
+        let lanes = self.pending.iter().flat_map(|pending| &pending.lanes).zip(self.active_servers());
+        lanes.filter(move |(lane, index)| matches!(self.servers[*index].link, Link::Remote { .. }) && !far_enough(lane))
+    }
+
+    /// Serves the lanes of servers in this process, where the call itself is the wait. False if one waits for so
+    /// long that the other servers should be looked after.
+    pub(super) fn serve_locally(&mut self) -> Result<bool, ClientError> {
+        if !self.servers.iter().any(|server| matches!(server.link, Link::Local(_))) {
+            return Ok(true);
+        }
+        let active = self.active_servers();
+        let Some(Pending { push, arriving, lanes }) = &mut self.pending else { return Ok(true) };
+        let gradients = gather(&self.plan, &push.dense);
+        let mut places = scatter(&self.plan, arriving);
+        let mut all_answered = true;
+        for (lane, index) in lanes.iter_mut().zip(&active).filter(|(lane, _)| !lane.is_answered()) {
+            let server = &self.servers[*index];
+            let Link::Local(shard) = &server.link else { continue };
+            if self.interrupt.is_set() {
+                return Err(ClientError::Interrupted);
+            }
+            lane.serve(server.id, shard.as_ref(), &gradients[*index], &mut places[*index])?;
+            if !lane.is_answered() {
+                all_answered = false;
+                warn!("waiting for {} ({} says)", lane.waiting_text().unwrap_or_default(), server.id);
+            }
+        }
+        Ok(all_answered)
+    }
+
+    /// Sends the request of a lane whose connection broke again, on a new one, unless it has been breaking too long.
+    pub(super) fn retry(&mut self, index: usize, error: io::Error) -> Result<(), ClientError> {
+        let position = self.active_servers().iter().position(|active| *active == index);
+        let lane = self.pending.as_mut().zip(position).map(|(pending, position)| &mut pending.lanes[position]);
+        let (failing, pause) = lane.map_or_else(Default::default, Lane::fail);
+        if self.interrupt.is_set() {
+            return Err(ClientError::Interrupted);
+        }
+        if failing > self.peer_timeout {
+            let (server, address) = (self.servers[index].id, self.address(index));
+            return Err(ClientError::GaveUp { server, address, seconds: failing.as_secs_f64(), source: error });
+        }
+        std::thread::sleep(pause);
+        self.reconnect(index, error)
+    }
+
+    fn address(&self, index: usize) -> String {
+        match &self.servers[index].link {
+            Link::Local(_) => String::new(),
+            Link::Remote { endpoint, .. } => endpoint.address.clone(),
+        }
+    }
+
+    /// Makes a broken connection again, and the request on it from its start.
+    pub(super) fn reconnect(&mut self, index: usize, mut error: io::Error) -> Result<(), ClientError> {
+        let server = &mut self.servers[index];
+        let Link::Remote { endpoint, socket } = &mut server.link else { return Ok(()) };
+        let broke = socket.take().is_some();
+        let started = Instant::now();
+        let mut spoken = started;
+        if broke {
+            warn!("lost the connection to {} at {}: {error}", server.id, endpoint.address);
+        }
+        loop {
+            match connect(endpoint) {
+                Ok(connected) => {
+                    debug!(server = %server.id, transport = connected.kind(), "connected");
+                    *socket = Some(connected);
+                    break;
+                }
+                Err(again) => error = again,
+            }
+            if self.interrupt.is_set() {
+                return Err(ClientError::Interrupted);
+            }
+            if started.elapsed() > self.peer_timeout {
+                let seconds = started.elapsed().as_secs_f64();
+                return Err(ClientError::GaveUp {
+                    server: server.id,
+                    address: endpoint.address.clone(),
+                    seconds,
+                    source: error,
+                });
+            }
+            if spoken.elapsed() >= REPORT_EVERY {
+                spoken = Instant::now();
+                warn!("waiting for {} at {} ({} s)", server.id, endpoint.address, started.elapsed().as_secs());
+            }
+            std::thread::sleep(RECONNECT_PAUSE);
+        }
+        let position = self.active_servers().iter().position(|active| *active == index);
+        if let (Some(pending), Some(position)) = (&mut self.pending, position) {
+            pending.lanes[position].restart();
+        }
+        Ok(())
+    }
+}
+
+fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
+    use std::io::Write;
+    let mut socket = crate::endpoint::connect(endpoint)?;
+    socket.write_all(&preface())?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}

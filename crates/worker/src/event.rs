@@ -1,0 +1,107 @@
+//! What happens in a run, as its watchers see it: the lines of the log, the bars of the launcher, the JSON of
+//! `--format json` are all made from these.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Metrics;
+use crate::summary::Summary;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A worker is about to train.
+    Started(Started),
+    /// A worker has done a step. Not every step is told; see `--log-every`.
+    Step(Step),
+    /// A worker has been through the data once; the chief has scored the network.
+    Epoch(Epoch),
+    /// A worker has done its share.
+    Finished(Finished),
+    /// The run is over; told by the chief.
+    Summary(Box<Summary>),
+    /// The summary has been written to a file.
+    Wrote {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+/// See [`Event::Started`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// The worker.
+    pub worker: u32,
+    /// Whether it is the chief.
+    pub chief: bool,
+    /// Batches an epoch.
+    pub batches: usize,
+    /// Samples a batch.
+    pub batch_size: usize,
+    /// The last global step, if the run ends by steps.
+    pub steps: Option<u64>,
+    /// The last epoch, if the run ends by epochs.
+    pub epochs: Option<u64>,
+    /// Threads it computes on.
+    pub threads: usize,
+    /// How it reaches each server.
+    pub transports: Vec<String>,
+}
+
+/// See [`Event::Step`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Seconds since the epoch of Unix.
+    pub time: f64,
+    /// The worker.
+    pub worker: u32,
+    /// This worker's steps so far.
+    pub local_step: u64,
+    /// All workers' updates so far.
+    pub global_step: u64,
+    /// The epoch, from one.
+    pub epoch: u64,
+    /// The batch in the epoch, from one.
+    pub batch: usize,
+    /// Batches an epoch.
+    pub batches: usize,
+    /// The loss of this step's batch; `null` in JSON if it is no number.
+    pub loss: Option<f32>,
+    /// The mean time of a step since the last of these, in milliseconds.
+    pub step_ms: f64,
+}
+
+/// See [`Event::Epoch`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// The worker.
+    pub worker: u32,
+    /// The epoch that has ended, from one.
+    pub epoch: u64,
+    /// All workers' updates so far.
+    pub global_step: u64,
+    /// The mean loss over the epoch.
+    pub loss: f32,
+    /// Scores, from the chief.
+    pub metrics: Option<Metrics>,
+    /// How long the epoch took.
+    pub seconds: f64,
+}
+
+/// See [`Event::Finished`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The worker.
+    pub worker: u32,
+    /// Its steps.
+    pub steps: u64,
+    /// All workers' updates so far.
+    pub global_step: u64,
+    /// How long it trained.
+    pub seconds: f64,
+}
+
+/// Told of everything that happens.
+pub type Watcher = Box<dyn FnMut(&Event) + Send>;

@@ -1,0 +1,122 @@
+//! What a model is to Windlass: the one trait that a user implements to get every role, mode and flag.
+//!
+//! A model is data and mathematics. It knows nothing of servers, workers, steps or files of the run.
+
+use std::path::PathBuf;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use windlass_core::optimizer::Optimizer;
+
+/// A model that can be trained on one process or many.
+pub trait Model: Sized + Send + 'static {
+    /// The word after `windlass train`.
+    const NAME: &'static str;
+    /// One line for `windlass train --help`.
+    const ABOUT: &'static str;
+    /// The model's own flags.
+    type Flags: clap::Args + Clone + Send + Sync + 'static;
+    /// The layers, as a Burn module. Parameters are known by their path in it.
+    type Network: Module + 'static;
+    /// What one step computes on.
+    type Batch: Send;
+
+    /// How the model is trained unless flags say otherwise.
+    fn defaults(flags: &Self::Flags) -> Defaults;
+
+    /// Loads or makes the data.
+    fn load(flags: &Self::Flags, setup: &Setup) -> anyhow::Result<Self>;
+
+    /// The network before training. Burn's random numbers have been seeded with the run's seed.
+    fn network(&self, device: &Device) -> Self::Network;
+
+    /// How many training samples there are: an epoch is all of them once.
+    fn samples(&self) -> usize;
+
+    /// Puts samples together to a batch.
+    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch;
+
+    /// The loss of a batch, to be made smaller.
+    fn loss(&self, network: &Self::Network, batch: Self::Batch) -> Tensor<1>;
+
+    /// Scores the network, after each epoch and at the end. Here it records no gradients.
+    fn evaluate(&self, network: &Self::Network, device: &Device) -> Metrics;
+}
+
+/// How a model is trained unless flags say otherwise.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Defaults {
+    /// What the servers do with gradients.
+    pub optimizer: Optimizer,
+    /// The learning rate.
+    pub learning_rate: f32,
+    /// Samples a step.
+    pub batch_size: usize,
+    /// Global steps, if the run ends by them.
+    pub steps: Option<u64>,
+    /// Epochs a worker, if the run ends by them.
+    pub epochs: Option<u64>,
+    /// Whether each epoch has its own order of samples.
+    pub shuffle: bool,
+}
+
+/// What a model needs to load its data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// The run's seed.
+    pub seed: u64,
+    /// Where the user's data is; `None` for the built-in.
+    pub data_dir: Option<PathBuf>,
+}
+
+/// Named scores, in the order they should be shown.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    /// Adds a score.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: f64) -> Self {
+        self.0.push((name.to_owned(), value));
+        self
+    }
+
+    /// A score by its name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
+    }
+
+    /// All scores, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+}
+
+impl Serialize for Metrics {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Metrics {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Metrics;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("a map of scores")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Metrics, A::Error> {
+                let mut metrics = Metrics::default();
+                while let Some((name, value)) = map.next_entry::<String, Option<f64>>()? {
+                    metrics = metrics.with(&name, value.unwrap_or(f64::NAN));
+                }
+                Ok(metrics)
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}

@@ -1,0 +1,166 @@
+//! Which samples make up each batch: the order in which one worker goes through the data.
+//!
+//! By default every worker sees all of the data in an order of its own. With sharding, worker k of n sees every
+//! n-th sample. The last batch of an epoch is dropped when it is not full, so that every step has the same size.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+/// How a worker goes through the data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderConfig {
+    /// How many samples there are.
+    pub samples: usize,
+    /// How many make a batch.
+    pub batch_size: usize,
+    /// Whether each epoch has its own order.
+    pub shuffle: bool,
+    /// The run's seed.
+    pub seed: u64,
+    /// This worker.
+    pub worker: u32,
+    /// If the data is shared out: over how many workers.
+    pub shards: Option<u32>,
+}
+
+/// Why there is nothing to train on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// A batch needs more samples than there are.
+    #[error("a batch of {batch_size} samples cannot be made from the {samples} samples of this worker")]
+    TooFewSamples {
+        /// The batch size.
+        batch_size: usize,
+        /// The samples there are.
+        samples: usize,
+    },
+}
+
+/// The place of a batch in an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The epoch, from one.
+    pub epoch: u64,
+    /// The batch in the epoch, from one.
+    pub batch: usize,
+}
+
+/// One worker's endless walk through the data.
+#[derive(Debug, Clone)]
+pub struct Order {
+    config: OrderConfig,
+    own: Vec<usize>,
+    epoch: u64,
+    batch: usize,
+}
+
+impl Order {
+    /// Starts before the first batch of the first epoch.
+    pub fn new(config: OrderConfig) -> Result<Self, OrderError> {
+        let own: Vec<usize> = match config.shards {
+            Some(shards) => (config.worker as usize..config.samples).step_by(shards as usize).collect(),
+            None => (0..config.samples).collect(),
+        };
+        if config.batch_size == 0 || own.len() < config.batch_size {
+            return Err(OrderError::TooFewSamples { batch_size: config.batch_size, samples: own.len() });
+        }
+        let mut order = Self { config, own, epoch: 1, batch: 0 };
+        order.shuffle();
+        Ok(order)
+    }
+
+    /// How many batches an epoch has.
+    pub fn batches(&self) -> usize {
+        self.own.len() / self.config.batch_size
+    }
+
+    /// The next batch's samples and its place.
+    pub fn next_batch(&mut self) -> (&[usize], Place) {
+        if self.batch == self.batches() {
+            self.epoch += 1;
+            self.batch = 0;
+            self.shuffle();
+        }
+        let start = self.batch * self.config.batch_size;
+        self.batch += 1;
+        let place = Place { epoch: self.epoch, batch: self.batch };
+        (&self.own[start..start + self.config.batch_size], place)
+    }
+
+    /// Samples for a batch that is not counted.
+    pub(crate) fn peek(&self) -> &[usize] {
+        &self.own[..self.config.batch_size]
+    }
+
+    /// Each epoch's order follows from the seed, the worker and the epoch alone.
+    fn shuffle(&mut self) {
+        if self.config.shuffle {
+            self.own.sort_unstable();
+            let mut seed = [0; 32];
+            seed[..8].copy_from_slice(&self.config.seed.to_le_bytes());
+            seed[8..12].copy_from_slice(&self.config.worker.to_le_bytes());
+            seed[16..24].copy_from_slice(&self.epoch.to_le_bytes());
+            self.own.shuffle(&mut StdRng::from_seed(seed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> OrderConfig {
+        OrderConfig { samples: 10, batch_size: 3, shuffle: true, seed: 1, worker: 0, shards: None }
+    }
+
+    fn epoch(order: &mut Order) -> Vec<usize> {
+        (0..order.batches()).flat_map(|_| order.next_batch().0.to_vec()).collect()
+    }
+
+    #[test]
+    fn an_epoch_has_each_sample_at_most_once() {
+        let mut order = Order::new(config()).unwrap();
+        for _ in 0..5 {
+            let mut samples = epoch(&mut order);
+            samples.sort_unstable();
+            samples.dedup();
+            assert_eq!(samples.len(), 9);
+        }
+    }
+
+    #[test]
+    fn workers_and_epochs_have_orders_of_their_own_and_the_same_every_time() {
+        let mut order = Order::new(config()).unwrap();
+        let (first, second) = (epoch(&mut order), epoch(&mut order));
+        assert_ne!(first, second);
+        assert_eq!(epoch(&mut Order::new(config()).unwrap()), first);
+        assert_ne!(epoch(&mut Order::new(OrderConfig { worker: 1, ..config() }).unwrap()), first);
+    }
+
+    #[test]
+    fn shards_share_the_data_out() {
+        let shard = |worker| {
+            let config = OrderConfig { worker, shards: Some(2), batch_size: 5, ..config() };
+            epoch(&mut Order::new(config).unwrap())
+        };
+        let mut all = [shard(0), shard(1)].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn without_shuffling_the_data_is_read_in_order() {
+        let mut order = Order::new(OrderConfig { shuffle: false, ..config() }).unwrap();
+        assert_eq!(order.next_batch().0, [0, 1, 2]);
+        assert_eq!(order.next_batch(), (&[3, 4, 5][..], Place { epoch: 1, batch: 2 }));
+        order.next_batch();
+        assert_eq!(order.next_batch(), (&[0, 1, 2][..], Place { epoch: 2, batch: 1 }));
+    }
+
+    #[test]
+    fn a_batch_larger_than_the_data_is_refused() {
+        let error = Order::new(OrderConfig { batch_size: 11, ..config() }).unwrap_err();
+        assert_eq!(error.to_string(), "a batch of 11 samples cannot be made from the 10 samples of this worker");
+    }
+}

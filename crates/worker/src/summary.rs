@@ -1,0 +1,148 @@
+//! What remains of a run: `summary.json` and the table at its end.
+
+use serde::{Deserialize, Serialize};
+use windlass_core::timing::Durations;
+use windlass_wire::control::AllFinished;
+
+use crate::model::Metrics;
+
+/// A whole run in numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The model.
+    pub model: String,
+    /// How pushes became updates.
+    pub mode: String,
+    /// Parameter servers; zero for a run in one process.
+    pub ps: u32,
+    /// Workers.
+    pub workers: u32,
+    /// Whether the servers lived in the workers' processes.
+    pub colocated: bool,
+    /// What the servers did with gradients.
+    pub optimizer: String,
+    /// Samples a step of a worker.
+    pub batch_size: usize,
+    /// Updates applied.
+    pub global_step: u64,
+    /// From the start to the end of the run.
+    pub wall_seconds: f64,
+    /// From the start to the first applied update.
+    pub first_step_seconds: f64,
+    /// From the first applied update to the last.
+    pub training_seconds: f64,
+    /// Updates a second, from the first to the last.
+    pub steps_per_second: f64,
+    /// Samples a second over all workers, in the same time.
+    pub samples_per_second: f64,
+    /// The time of a step, over all workers.
+    pub step_ms: Percentiles,
+    /// The loss of the workers' last batches, on average.
+    pub loss: f64,
+    /// The final scores.
+    pub metrics: Metrics,
+    /// Gradients dropped as stale.
+    pub dropped_gradients: u64,
+    /// How many updates there were, on average, between reading parameters and pushing their gradient.
+    pub mean_staleness: f64,
+    /// Each worker's share.
+    pub per_worker: Vec<WorkerSummary>,
+}
+
+/// Two percentiles, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// Half are below.
+    pub p50: f64,
+    /// All but a twentieth are below.
+    pub p95: f64,
+}
+
+/// One worker's share of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkerSummary {
+    /// The worker.
+    pub worker: u32,
+    /// Its steps.
+    pub steps: u64,
+    /// The median time of its steps.
+    pub step_ms_p50: f64,
+    /// Of a step, the mean time spent computing.
+    pub compute_ms: f64,
+    /// Of a step, the mean time spent waiting for the servers.
+    pub wait_ms: f64,
+    /// Why it left early, if it did.
+    pub left: Option<String>,
+}
+
+/// What the chief knows by itself.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The model.
+    pub model: String,
+    /// The mode.
+    pub mode: String,
+    /// Parameter servers; zero for a run in one process.
+    pub ps: u32,
+    /// Workers.
+    pub workers: u32,
+    /// Whether the servers live in the workers' processes.
+    pub colocated: bool,
+    /// The optimizer.
+    pub optimizer: String,
+    /// Samples a step.
+    pub batch_size: usize,
+    /// Time from the start to the end.
+    pub wall_seconds: f64,
+    /// The final scores.
+    pub metrics: Metrics,
+}
+
+impl Summary {
+    /// Puts together what the chief knows and what the coordinator has gathered.
+    pub fn new(facts: Facts, finished: &AllFinished) -> Self {
+        let mut times = Durations::default();
+        let mut per_worker = Vec::new();
+        for report in &finished.reports {
+            let own: Durations = serde_json::from_str(&report.step_times).unwrap_or_default();
+            times.merge(&own);
+            per_worker.push(WorkerSummary {
+                worker: report.worker,
+                steps: report.steps,
+                step_ms_p50: own.percentile_ms(50.0),
+                compute_ms: report.compute_ms,
+                wait_ms: report.wait_ms,
+                left: (!report.left.is_empty()).then(|| report.left.clone()),
+            });
+        }
+        let samples: u64 = finished.reports.iter().map(|report| report.samples).sum();
+        let steps: u64 = finished.reports.iter().map(|report| report.steps).sum();
+        let losses: Vec<f64> =
+            finished.reports.iter().filter(|report| report.left.is_empty()).map(|report| report.loss).collect();
+        let rate = |count: f64| if finished.training_seconds > 0.0 { count / finished.training_seconds } else { 0.0 };
+        // The first step starts the clock and is not within it.
+        let counted = (finished.global_step.saturating_sub(1)) as f64;
+        let samples_a_step = samples as f64 / (finished.global_step.max(1)) as f64;
+        Self {
+            model: facts.model,
+            mode: facts.mode,
+            ps: facts.ps,
+            workers: facts.workers,
+            colocated: facts.colocated,
+            optimizer: facts.optimizer,
+            batch_size: facts.batch_size,
+            global_step: finished.global_step,
+            wall_seconds: facts.wall_seconds,
+            first_step_seconds: finished.first_step_seconds,
+            training_seconds: finished.training_seconds,
+            steps_per_second: rate(counted),
+            samples_per_second: if steps == 0 { 0.0 } else { rate(counted * samples_a_step) },
+            step_ms: Percentiles { p50: times.percentile_ms(50.0), p95: times.percentile_ms(95.0) },
+            loss: losses.iter().sum::<f64>() / losses.len().max(1) as f64,
+            metrics: facts.metrics,
+            dropped_gradients: finished.dropped_gradients,
+            mean_staleness: finished.mean_staleness,
+            per_worker,
+        }
+    }
+}

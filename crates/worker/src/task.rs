@@ -1,0 +1,480 @@
+//! A whole worker: it loads its data, joins the cluster, trains when told to, and stays until the run is over.
+//!
+//! It runs on a thread of its own, outside the async runtime, on which only its session lives.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use tracing::{info, warn};
+use windlass_core::cluster::{Job, ServerId, WorkerId};
+use windlass_core::consistency::Mode;
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::optimizer::Optimizer;
+use windlass_core::plan::{ShardPlan, Sharding};
+use windlass_core::run::RunSpec;
+use windlass_core::schedule::Schedule;
+use windlass_wire::PROTOCOL;
+use windlass_wire::client::{ClientConfig, ClientError, Interrupt, ParameterClient, Route};
+use windlass_wire::control::{
+    AllFinished, Endpoint, Failure, Goodbye, Hello, Initialised, Start, WorkerReport, coordinator_message, task_message,
+};
+use windlass_wire::link::Shard;
+use windlass_wire::session::{Coordinator, Progress, Receiver, Sender, Session};
+
+use crate::event::{Event, Finished, Started, Watcher};
+use crate::model::{Model, Setup};
+use crate::order::{Order, OrderConfig};
+use crate::replica::Replica;
+use crate::summary::{Facts, Summary};
+use crate::threads;
+use crate::train::{TrainConfig, TrainError, Training};
+
+/// A run, as the user asked for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunConfig {
+    /// How pushes become updates.
+    pub mode: Mode,
+    /// What the servers do with gradients.
+    pub optimizer: Optimizer,
+    /// The learning rate at the start.
+    pub learning_rate: f32,
+    /// How it changes.
+    pub schedule: Schedule,
+    /// How parameters are spread over the servers.
+    pub sharding: Sharding,
+    /// Samples a step.
+    pub batch_size: usize,
+    /// Global steps, if the run ends by them.
+    pub steps: Option<u64>,
+    /// Epochs a worker, if the run ends by them.
+    pub epochs: Option<u64>,
+    /// The seed of the first values, of the built-in data and of the order of samples.
+    pub seed: u64,
+    /// Whether each epoch has its own order of samples.
+    pub shuffle: bool,
+    /// Whether the workers share the data out instead of each reading all of it.
+    pub shard_data: bool,
+    /// Sum gradients in the order of workers.
+    pub deterministic: bool,
+    /// Steps between two lines of the log.
+    pub log_every: u64,
+}
+
+/// A worker's place in the cluster.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// Which one this is.
+    pub id: WorkerId,
+    /// How many there are, as far as this task knows.
+    pub workers: u32,
+    /// How many servers there are; zero for a run in one process.
+    pub servers: u32,
+    /// How the coordinator is reached.
+    pub coordinator: Coordinator,
+    /// The server in this same process, if there is one.
+    pub own_server: Option<(ServerId, Arc<dyn Shard>)>,
+    /// Threads to compute on; `None` to find out.
+    pub threads: Option<usize>,
+    /// How long to wait for peers before giving up.
+    pub peer_timeout: Duration,
+    /// When the run was started.
+    pub started: Instant,
+    /// Set by the process when it is told to stop.
+    pub stop: Arc<Interrupt>,
+}
+
+/// How a worker ended, and what the chief has to say of the run.
+#[derive(Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The summary, from the chief.
+    pub summary: Option<Summary>,
+}
+
+impl Ended {
+    fn failed(exit_code: u8, reason: String) -> Self {
+        Self { outcome: Outcome { exit_code, reason }, summary: None }
+    }
+}
+
+/// Runs a worker from its start to its end. Blocks; `runtime` carries its session.
+pub fn run<M: Model>(
+    runtime: &tokio::runtime::Handle,
+    config: WorkerConfig,
+    run: RunConfig,
+    model: M,
+    watch: &mut Watcher,
+) -> Ended {
+    match Worker::new(config, run, model) {
+        Ok(mut worker) => worker.run(runtime, watch),
+        Err(error) => Ended::failed(exit_code::USAGE, format!("{error:#}")),
+    }
+}
+
+/// Loads a model's data, as [`run`] needs it.
+pub fn load<M: Model>(flags: &M::Flags, setup: &Setup) -> anyhow::Result<M> {
+    let began = Instant::now();
+    let model = M::load(flags, setup)?;
+    info!("{} samples ready in {:.2} s", model.samples(), began.elapsed().as_secs_f64());
+    Ok(model)
+}
+
+struct Worker<M: Model> {
+    config: WorkerConfig,
+    run: RunConfig,
+    spec: RunSpec,
+    training: Training<M>,
+    pool: rayon::ThreadPool,
+    progress: Progress,
+}
+
+impl<M: Model> Worker<M> {
+    fn new(config: WorkerConfig, run: RunConfig, model: M) -> anyhow::Result<Self> {
+        let order = Order::new(OrderConfig {
+            samples: model.samples(),
+            batch_size: run.batch_size,
+            shuffle: run.shuffle,
+            seed: run.seed,
+            worker: config.id.0,
+            shards: run.shard_data.then_some(config.workers),
+        })?;
+        let replica = Replica::new(model, &Device::flex(), run.seed)?;
+        let spec = RunSpec {
+            model: M::NAME.to_owned(),
+            mode: run.mode,
+            optimizer: run.optimizer,
+            learning_rate: run.learning_rate,
+            schedule: run.schedule,
+            sharding: run.sharding,
+            steps: run.steps,
+            deterministic: run.deterministic,
+            parameters: replica.table().clone(),
+        };
+        let train = TrainConfig {
+            worker: config.id.0,
+            epochs: run.epochs,
+            log_every: run.log_every,
+            learning_rate: run.learning_rate,
+            schedule: run.schedule,
+        };
+        let progress = Progress::default();
+        let mut training = Training::new(train, replica, order, progress.clone());
+        let pool = match config.threads {
+            Some(threads) => threads::pool(threads)?,
+            None => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                threads::choose(&mut training, cores)?
+            }
+        };
+        Ok(Self { config, run, spec, training, pool, progress })
+    }
+
+    fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
+        let (control, messages) = Control::open(runtime, self);
+        let ended = self.take_part(&control, &messages, watch).unwrap_or_else(|error| {
+            // If the run has ended for a reason, that reason is the better one.
+            let (exit_code, reason) = describe(&error, self.config.id);
+            if exit_code != exit_code::TERMINATED {
+                let failure = Failure { exit_code: u32::from(exit_code), reason: error.to_string() };
+                control.sender.send_blocking(task_message::Kind::Failed(failure));
+                control.wait_until_over(&messages);
+            }
+            let outcome = control.outcome().unwrap_or(Outcome { exit_code, reason });
+            Ended { outcome, summary: None }
+        });
+        control.close(runtime);
+        ended
+    }
+
+    fn take_part(
+        &mut self,
+        control: &Control,
+        messages: &mpsc::Receiver<Told>,
+        watch: &mut Watcher,
+    ) -> Result<Ended, TrainError> {
+        let mut client = None;
+        loop {
+            match messages.recv() {
+                Ok(Told::Initialise(servers)) => {
+                    let mut connected = self.connect(control, servers)?;
+                    let values = self.training.replica().values();
+                    connected.initialise(values, Vec::new())?;
+                    client = Some(connected);
+                    control.sender.send_blocking(task_message::Kind::Initialised(Initialised {}));
+                }
+                Ok(Told::Start(start)) => {
+                    let mut connected = match client.take() {
+                        Some(connected) => connected,
+                        None => self.connect(control, start.servers)?,
+                    };
+                    match self.train(control, &mut connected, watch) {
+                        Ok(()) => client = Some(connected),
+                        // The session joins again by itself, and another start follows.
+                        Err(TrainError::Client(ClientError::Fenced(_))) => {
+                            warn!("was declared dead and is not; joining again");
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(Told::AllFinished(finished)) => {
+                    if finished.chief == self.config.id.0 {
+                        let summary = self.summarise(control, client.take(), &finished)?;
+                        control.sender.send_blocking(task_message::Kind::Goodbye(Goodbye {}));
+                        control.wait_until_over(messages);
+                        return Ok(Ended { outcome: Outcome::done(), summary: Some(summary) });
+                    }
+                }
+                Ok(Told::Over) | Err(_) => {
+                    let outcome = control.outcome().unwrap_or_else(|| Outcome {
+                        exit_code: exit_code::PEERS,
+                        reason: "lost the session with ps 0".to_owned(),
+                    });
+                    return Ok(Ended { outcome, summary: None });
+                }
+            }
+        }
+    }
+
+    fn connect(&self, control: &Control, servers: Vec<Endpoint>) -> Result<ParameterClient, ClientError> {
+        let plan = ShardPlan::new(&self.spec.parameters, servers.len(), self.spec.sharding);
+        let route = |(index, endpoint)| match &self.config.own_server {
+            Some((own, shard)) if own.0 as usize == index => Route::Local(shard.clone()),
+            _ => Route::Remote(endpoint),
+        };
+        ParameterClient::connect(ClientConfig {
+            table: self.spec.parameters.clone(),
+            plan,
+            routes: servers.into_iter().enumerate().map(route).collect(),
+            worker: self.config.id,
+            incarnation: control.incarnation(),
+            learning_rate: self.spec.learning_rate,
+            peer_timeout: self.config.peer_timeout,
+            interrupt: self.config.stop.clone(),
+        })
+    }
+
+    fn train(
+        &mut self,
+        control: &Control,
+        client: &mut ParameterClient,
+        watch: &mut Watcher,
+    ) -> Result<(), TrainError> {
+        watch(&Event::Started(Started {
+            worker: self.config.id.0,
+            chief: control.is_chief(),
+            batches: self.training.order().batches(),
+            batch_size: self.run.batch_size,
+            steps: self.run.steps,
+            epochs: self.run.epochs,
+            threads: self.pool.current_num_threads(),
+            transports: client.transports().iter().map(ToString::to_string).collect(),
+        }));
+        let began = Instant::now();
+        let (training, pool) = (&mut self.training, &self.pool);
+        pool.install(|| training.run(client, &|| control.is_chief(), watch))?;
+        let tally = &self.training.tally;
+        watch(&Event::Finished(Finished {
+            worker: self.config.id.0,
+            steps: tally.steps,
+            global_step: tally.global_step,
+            seconds: began.elapsed().as_secs_f64(),
+        }));
+        control.sender.send_blocking(task_message::Kind::Finished(self.report()));
+        Ok(())
+    }
+
+    fn report(&self) -> WorkerReport {
+        let tally = &self.training.tally;
+        let mean_ms = |total: Duration| total.as_secs_f64() * 1e3 / tally.steps.max(1) as f64;
+        WorkerReport {
+            worker: self.config.id.0,
+            steps: tally.steps,
+            samples: tally.steps * self.run.batch_size as u64,
+            loss: f64::from(tally.loss),
+            compute_ms: mean_ms(tally.compute),
+            wait_ms: mean_ms(tally.wait),
+            step_times: serde_json::to_string(&tally.step_times).unwrap_or_default(),
+            left: String::new(),
+        }
+    }
+
+    /// The chief's last duty: the final values are scored.
+    fn summarise(
+        &mut self,
+        control: &Control,
+        client: Option<ParameterClient>,
+        finished: &AllFinished,
+    ) -> Result<Summary, TrainError> {
+        let mut client = match client {
+            Some(client) => client,
+            None => self.connect(control, control.servers())?,
+        };
+        let values = client.pull(Vec::new())?.dense;
+        let replica = self.training.replica();
+        let metrics = self.pool.install(|| {
+            replica.load(values);
+            replica.evaluate()
+        });
+        let facts = Facts {
+            model: self.spec.model.clone(),
+            mode: self.spec.mode.name().to_owned(),
+            ps: self.config.servers,
+            workers: self.config.workers,
+            colocated: self.config.servers > 0 && self.config.own_server.is_some(),
+            optimizer: self.spec.optimizer.name().to_owned(),
+            batch_size: self.run.batch_size,
+            wall_seconds: self.config.started.elapsed().as_secs_f64(),
+            metrics,
+        };
+        Ok(Summary::new(facts, finished))
+    }
+}
+
+fn describe(error: &TrainError, worker: WorkerId) -> (u8, String) {
+    match error {
+        TrainError::NotFinite { .. } => (exit_code::NUMERIC, format!("{worker}: {error}")),
+        TrainError::Client(ClientError::Interrupted) => (exit_code::TERMINATED, "told to stop".to_owned()),
+        TrainError::Client(_) => (exit_code::PEERS, error.to_string()),
+    }
+}
+
+/// What the coordinator tells a worker that its thread has to act on.
+enum Told {
+    Initialise(Vec<Endpoint>),
+    Start(Start),
+    AllFinished(AllFinished),
+    Over,
+}
+
+/// A worker's session, listened to in the background.
+struct Control {
+    sender: Sender,
+    shared: Arc<Shared>,
+    listener: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    incarnation: Mutex<u64>,
+    servers: Mutex<Vec<Endpoint>>,
+    chief: AtomicBool,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl Control {
+    fn open<M: Model>(runtime: &tokio::runtime::Handle, worker: &Worker<M>) -> (Self, mpsc::Receiver<Told>) {
+        let hello = Hello {
+            protocol: PROTOCOL,
+            job: Job::Worker.to_string(),
+            index: worker.config.id.0,
+            process: 0,
+            run: serde_json::to_string(&worker.spec).unwrap_or_default(),
+            endpoint: None,
+        };
+        let _guard = runtime.enter();
+        let session = Session::open(
+            worker.config.coordinator.clone(),
+            hello,
+            worker.progress.clone(),
+            worker.config.peer_timeout,
+        );
+        let (sender, session) = session.split();
+        let shared = Arc::new(Shared::default());
+        let (told, messages) = mpsc::channel();
+        let listening = listen(session, worker.config.id, shared.clone(), told, worker.config.stop.clone());
+        (Self { sender, shared, listener: runtime.spawn(listening) }, messages)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(*lock(&self.shared.incarnation))
+    }
+
+    fn servers(&self) -> Vec<Endpoint> {
+        lock(&self.shared.servers).clone()
+    }
+
+    fn is_chief(&self) -> bool {
+        self.shared.chief.load(Ordering::Relaxed)
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        lock(&self.shared.outcome).clone()
+    }
+
+    /// Gives the coordinator a moment to end the run, as it should after a failure or the chief's goodbye.
+    fn wait_until_over(&self, messages: &mpsc::Receiver<Told>) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while let Ok(told) = messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if matches!(told, Told::Over) {
+                return;
+            }
+        }
+    }
+
+    /// Says goodbye, if that has not been said, and waits for a moment until it has been heard.
+    fn close(self, runtime: &tokio::runtime::Handle) {
+        drop(self.sender);
+        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), self.listener).await });
+    }
+}
+
+async fn listen(
+    mut session: Receiver,
+    id: WorkerId,
+    shared: Arc<Shared>,
+    told: mpsc::Sender<Told>,
+    stop: Arc<Interrupt>,
+) {
+    while let Some(message) = session.receive().await {
+        let tell = match message {
+            coordinator_message::Kind::Welcome(welcome) => {
+                *lock(&shared.incarnation) = welcome.incarnation;
+                continue;
+            }
+            coordinator_message::Kind::Waiting(waiting) => {
+                info!("waiting for {}", waiting.tasks.join(", "));
+                continue;
+            }
+            coordinator_message::Kind::Initialise(initialise) => {
+                lock(&shared.servers).clone_from(&initialise.servers);
+                Told::Initialise(initialise.servers)
+            }
+            coordinator_message::Kind::Start(start) => {
+                lock(&shared.servers).clone_from(&start.servers);
+                shared.chief.store(start.chief, Ordering::Relaxed);
+                Told::Start(start)
+            }
+            coordinator_message::Kind::WorkerLeft(left) => {
+                if !left.reason.is_empty() {
+                    warn!("{} is gone: {}", WorkerId(left.worker), left.reason);
+                }
+                if left.chief == id.0 && !shared.chief.swap(true, Ordering::Relaxed) {
+                    info!("this worker is chief now");
+                }
+                continue;
+            }
+            coordinator_message::Kind::AllFinished(finished) => Told::AllFinished(finished),
+            coordinator_message::Kind::Over(over) => {
+                let outcome = Outcome { exit_code: over.exit_code as u8, reason: over.reason };
+                // A wait for parameters that will not come any more ends here.
+                if outcome.exit_code != 0 {
+                    stop.set();
+                }
+                *lock(&shared.outcome) = Some(outcome);
+                Told::Over
+            }
+            _ => continue,
+        };
+        if told.send(tell).is_err() {
+            return;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,51 @@
+//! How many threads a worker computes on.
+//!
+//! More is not always faster: a small network loses more by handing work over than it gains. Unless the user says
+//! how many, one thread and all threads are each tried on a few real batches before training, and the faster is
+//! taken.
+
+use std::time::{Duration, Instant};
+
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+
+use crate::model::Model;
+use crate::train::Training;
+
+/// The longest each candidate is tried.
+const TRIAL: Duration = Duration::from_millis(60);
+/// Steps that are not counted, while caches fill and memory is mapped.
+const WARM_UP: usize = 3;
+
+/// A pool with this many threads.
+pub fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
+    ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("compute-{index}")).build()
+}
+
+/// The faster of one thread and `most` threads for this model. Gradients are computed and thrown away.
+pub fn choose<M: Model>(training: &mut Training<M>, most: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
+    let (one, all) = (pool(1)?, pool(most)?);
+    if most == 1 {
+        return Ok(one);
+    }
+    let alone = one.install(|| trial(training));
+    let together = all.install(|| trial(training));
+    Ok(if together < alone { all } else { one })
+}
+
+/// The median time of a step.
+fn trial<M: Model>(training: &mut Training<M>) -> Duration {
+    let mut times = Vec::new();
+    let began = Instant::now();
+    for step in 0.. {
+        let started = Instant::now();
+        training.rehearse();
+        if step >= WARM_UP {
+            times.push(started.elapsed());
+        }
+        if began.elapsed() > TRIAL && times.len() >= 3 {
+            break;
+        }
+    }
+    times.sort_unstable();
+    times[times.len() / 2]
+}

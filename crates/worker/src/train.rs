@@ -1,0 +1,245 @@
+//! The training loop.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use windlass_core::run::LearningRate;
+use windlass_core::schedule::Schedule;
+use windlass_core::timing::Durations;
+use windlass_wire::client::{ClientError, ParameterClient, Push};
+use windlass_wire::session::Progress;
+
+use crate::event::{Epoch, Event, Step, Watcher};
+use crate::model::Model;
+use crate::order::{Order, Place};
+use crate::replica::Replica;
+
+/// When and how a worker's training ends, and what it tells meanwhile.
+#[derive(Debug, Clone)]
+pub struct TrainConfig {
+    /// This worker.
+    pub worker: u32,
+    /// Epochs to train for, if that is what ends it.
+    pub epochs: Option<u64>,
+    /// Steps between two [`Event::Step`]s.
+    pub log_every: u64,
+    /// The learning rate at the start.
+    pub learning_rate: f32,
+    /// How it changes.
+    pub schedule: Schedule,
+}
+
+/// Why training stopped before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The parameters could not be reached.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The loss is infinite or not a number.
+    #[error("the loss is {loss} at step {step} (global step {global_step})")]
+    NotFinite {
+        /// What it is.
+        loss: f32,
+        /// The worker's step.
+        step: u64,
+        /// The global step.
+        global_step: u64,
+    },
+}
+
+/// A worker's training: what it keeps from step to step, and over a break in its connection.
+pub struct Training<M: Model> {
+    config: TrainConfig,
+    replica: Replica<M>,
+    order: Order,
+    progress: Progress,
+    /// Read by whoever evaluates or reports after training.
+    pub tally: Tally,
+}
+
+/// What a worker has done so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Its steps.
+    pub steps: u64,
+    /// The last global step it saw.
+    pub global_step: u64,
+    /// The loss of its last batch.
+    pub loss: f32,
+    /// How long steps took.
+    pub step_times: Durations,
+    /// Time spent computing.
+    pub compute: Duration,
+    /// Time spent waiting for servers.
+    pub wait: Duration,
+}
+
+impl<M: Model> Training<M> {
+    /// Nothing has been done yet.
+    pub fn new(config: TrainConfig, replica: Replica<M>, order: Order, progress: Progress) -> Self {
+        Self { config, replica, order, progress, tally: Tally::default() }
+    }
+
+    /// The worker's copy of the model.
+    pub fn replica(&mut self) -> &mut Replica<M> {
+        &mut self.replica
+    }
+
+    /// The walk through the data.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// Trains until the run or this worker's share of it is over.
+    pub fn run(
+        &mut self,
+        client: &mut ParameterClient,
+        chief: &(dyn Fn() -> bool + Sync),
+        watch: &mut Watcher,
+    ) -> Result<(), TrainError> {
+        let mut pulled = client.pull(Vec::new())?;
+        let mut interval = Interval::new();
+        let mut epoch = EpochTally::new();
+        let (mut batch, mut place) = self.next_batch();
+        while !pulled.over {
+            let began = Instant::now();
+            self.replica.load(pulled.dense);
+            let (loss, gradients) = self.replica.step(batch);
+            self.check(loss, pulled.step)?;
+            let computed = Instant::now();
+            client.push(Push { dense: gradients, ..Push::default() })?;
+            let (next_batch, next_place) = self.next_batch(); // while the servers work
+            pulled = client.wait()?;
+            self.follow_schedule(client, pulled.step);
+            if pulled.applied || !pulled.over {
+                self.count(loss, pulled.step, began, computed);
+            }
+            epoch.losses += f64::from(loss);
+            if self.tally.steps % self.config.log_every == 0 {
+                watch(&Event::Step(self.step_event(place, &mut interval)));
+            }
+            if place.batch == self.order.batches() {
+                pulled.dense = self.end_epoch(place, &epoch, pulled.dense, chief(), watch);
+                epoch = EpochTally::new();
+                if self.config.epochs.is_some_and(|epochs| place.epoch >= epochs) {
+                    break;
+                }
+                interval = Interval::new_at(self.tally.steps);
+            }
+            (batch, place) = (next_batch, next_place);
+        }
+        Ok(())
+    }
+
+    /// Computes one step and throws it away, to learn how long it takes.
+    pub(crate) fn rehearse(&mut self) {
+        self.replica.step(self.replica.batch(self.order.peek()));
+    }
+
+    /// Puts the next batch together.
+    fn next_batch(&mut self) -> (M::Batch, Place) {
+        let (samples, place) = self.order.next_batch();
+        (self.replica.batch(samples), place)
+    }
+
+    fn check(&self, loss: f32, global_step: u64) -> Result<(), TrainError> {
+        if loss.is_finite() {
+            return Ok(());
+        }
+        Err(TrainError::NotFinite { loss, step: self.tally.steps + 1, global_step: global_step + 1 })
+    }
+
+    /// Whoever sees a step first sets its rate for all; the version keeps it from being set back.
+    fn follow_schedule(&self, client: &mut ParameterClient, step: u64) {
+        if self.config.schedule != Schedule::Constant {
+            let rate = self.config.schedule.rate(self.config.learning_rate, step);
+            client.set_learning_rate(LearningRate { version: step, rate });
+        }
+    }
+
+    fn count(&mut self, loss: f32, global_step: u64, began: Instant, computed: Instant) {
+        let now = Instant::now();
+        let tally = &mut self.tally;
+        tally.steps += 1;
+        tally.global_step = global_step;
+        tally.loss = loss;
+        tally.step_times.record(now - began);
+        tally.compute += computed - began;
+        tally.wait += now - computed;
+        if let Ok(mut progress) = self.progress.try_lock() {
+            progress.local_step = tally.steps;
+            progress.global_step = global_step;
+            progress.loss = loss;
+        }
+    }
+
+    fn step_event(&self, place: Place, interval: &mut Interval) -> Step {
+        Step {
+            time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            worker: self.config.worker,
+            local_step: self.tally.steps,
+            global_step: self.tally.global_step,
+            epoch: place.epoch,
+            batch: place.batch,
+            batches: self.order.batches(),
+            loss: Some(self.tally.loss),
+            step_ms: interval.mean_ms(self.tally.steps),
+        }
+    }
+
+    /// Tells of the end of an epoch. The chief scores the network with these values, which are given back.
+    fn end_epoch(
+        &mut self,
+        place: Place,
+        epoch: &EpochTally,
+        values: Vec<Vec<f32>>,
+        chief: bool,
+        watch: &mut Watcher,
+    ) -> Vec<Vec<f32>> {
+        let metrics = chief.then(|| {
+            self.replica.load(values.clone());
+            self.replica.evaluate()
+        });
+        watch(&Event::Epoch(Epoch {
+            worker: self.config.worker,
+            epoch: place.epoch,
+            global_step: self.tally.global_step,
+            loss: (epoch.losses / self.order.batches() as f64) as f32,
+            metrics,
+            seconds: epoch.began.elapsed().as_secs_f64(),
+        }));
+        values
+    }
+}
+
+struct EpochTally {
+    began: Instant,
+    losses: f64,
+}
+
+impl EpochTally {
+    fn new() -> Self {
+        Self { began: Instant::now(), losses: 0.0 }
+    }
+}
+
+/// The time between two lines of the log.
+struct Interval {
+    began: Instant,
+    steps: u64,
+}
+
+impl Interval {
+    fn new() -> Self {
+        Self::new_at(0)
+    }
+
+    fn new_at(steps: u64) -> Self {
+        Self { began: Instant::now(), steps }
+    }
+
+    fn mean_ms(&mut self, steps: u64) -> f64 {
+        let mean = self.began.elapsed().as_secs_f64() * 1e3 / (steps - self.steps).max(1) as f64;
+        *self = Self::new_at(steps);
+        mean
+    }
+}
