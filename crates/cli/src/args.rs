@@ -107,9 +107,21 @@ pub(crate) struct TrainingArgs {
     /// Where the data is; without it, built-in data is used
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// When the network is scored
+    #[arg(long, value_enum, default_value_t = Evaluate::Epoch)]
+    pub(crate) evaluate: Evaluate,
     /// Threads to compute on; by default one and all are tried and the faster is taken
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+}
+
+/// When the chief scores the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Evaluate {
+    /// After each of its epochs, and at the end
+    Epoch,
+    /// At the end only
+    End,
 }
 
 /// What to show and keep, and how long to wait.

@@ -11,7 +11,7 @@ use windlass_wire::client::Interrupt;
 use windlass_worker::model::{Defaults, Setup};
 use windlass_worker::task::RunConfig;
 
-use crate::args::{ClusterArgs, ModeName, OutputArgs, TrainArgs, TrainingArgs};
+use crate::args::{ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
 
 /// Everything a task needs to know that the user decides.
@@ -106,6 +106,7 @@ fn run_config(
         shuffle: defaults.shuffle,
         shard_data: args.shard_data,
         deterministic: args.deterministic,
+        evaluate_epochs: args.evaluate == Evaluate::Epoch,
         log_every: output.log_every,
     })
 }

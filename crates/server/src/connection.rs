@@ -135,3 +135,50 @@ impl Peer for SocketPeer {
         sent
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use windlass_wire::frame::preface;
+
+    use super::*;
+
+    /// A shard that no request gets as far as.
+    struct Unreached;
+
+    impl Shard for Unreached {
+        fn serve(&self, _request: &Request, _peer: &mut dyn Peer) -> Result<(), ServeError> {
+            unreachable!("the header is not a request's");
+        }
+    }
+
+    fn serve_one(connections: &Connections) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        connections.serve(Socket::unix(theirs).unwrap(), Arc::new(Unreached));
+        ours
+    }
+
+    #[test]
+    fn a_connection_that_ends_is_closed_and_forgotten() {
+        let connections = Connections::default();
+        for _ in 0..50 {
+            let mut stream = serve_one(&connections);
+            stream.write_all(&preface()).unwrap();
+            stream.write_all(&[0xee; HEADER_BYTES]).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the other end closes");
+        }
+        assert!(connections.lock().sockets.is_empty());
+    }
+
+    #[test]
+    fn a_server_that_ends_closes_its_connections_and_takes_no_more() {
+        let connections = Connections::default();
+        let mut open = serve_one(&connections);
+        connections.close();
+        assert_eq!(open.read(&mut [0]).unwrap(), 0);
+        assert_eq!(serve_one(&connections).read(&mut [0]).unwrap(), 0);
+    }
+}

@@ -69,8 +69,14 @@ pub fn listen_on(host: &str, port: u16) -> Result<TcpListener, BindError> {
     })
 }
 
+/// Set for a server to keep it from opening a Unix socket, to measure or to debug TCP on one host.
+pub const NO_LOCAL_VARIABLE: &str = "WINDLASS_NO_UNIX";
+
 /// Opens the Unix socket for workers on this host, and returns its name. `None` where there is no such thing.
 pub fn listen_locally(port: u16) -> Option<(UnixListener, String)> {
+    if std::env::var_os(NO_LOCAL_VARIABLE).is_some() {
+        return None;
+    }
     let random = RandomState::new().build_hasher().finish();
     let name = format!("windlass-{port}-{random:016x}");
     let address = abstract_address(&name)?;

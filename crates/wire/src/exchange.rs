@@ -197,3 +197,101 @@ pub(crate) fn wait_ready(sockets: &[(&Socket, bool)], timeout: Duration) -> io::
 pub(crate) fn is_final(kind: AnswerKind) -> bool {
     kind != AnswerKind::Waiting
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use windlass_core::run::LearningRate;
+
+    use super::*;
+
+    /// Both ends of a connection that holds a few kilobytes at the most.
+    fn narrow_pair() -> (Socket, Socket) {
+        let (left, right) = UnixStream::pair().unwrap();
+        for end in [&left, &right] {
+            socket2::SockRef::from(end).set_send_buffer_size(1).unwrap();
+            end.set_nonblocking(true).unwrap();
+        }
+        (Socket::Unix(left), Socket::Unix(right))
+    }
+
+    fn answer(kind: AnswerKind, values: u64, text: &str) -> Answer {
+        let learning_rate = LearningRate { version: 3, rate: 0.5 };
+        let (over, rounds, text) = (false, true, text.len() as u32);
+        Answer { kind, over, rounds, version: 7, learning_rate, dense: values, rows: 0, text }
+    }
+
+    /// Writes the pieces to one end while the other is read, until the answer at the other end is whole.
+    fn exchange(pieces: &[&[u8]], incoming: &mut Incoming, places: &mut [&mut [u8]]) -> io::Result<Arrival> {
+        let (mut left, mut right) = narrow_pair();
+        let mut outgoing = Outgoing::new(pieces);
+        for _ in 0..1_000_000 {
+            outgoing.advance(&mut left, pieces)?;
+            match incoming.advance(&mut right, places)? {
+                Arrival::Partial => {}
+                arrival => {
+                    assert!(outgoing.is_done());
+                    return Ok(arrival);
+                }
+            }
+        }
+        panic!("nothing moves any more");
+    }
+
+    #[test]
+    fn values_in_many_pieces_arrive_in_many_places_through_a_narrow_pipe() {
+        let values: Vec<u8> = (0..400_000u32).map(|index| (index % 251) as u8).collect();
+        let header = answer(AnswerKind::Values, 100_000, "").encode();
+        let mut pieces: Vec<&[u8]> = vec![&header];
+        pieces.extend(values.chunks(3_001));
+        pieces.insert(5, &[]);
+        assert!(pieces.len() > 2 * PIECES, "more pieces than one system call takes");
+        let mut arrived = vec![0; values.len()];
+        let mut places: Vec<&mut [u8]> = arrived.chunks_mut(1_999).collect();
+        let arrival = exchange(&pieces, &mut Incoming::new(), &mut places).unwrap();
+        assert!(matches!(arrival, Arrival::Complete(answer) if answer.version == 7));
+        assert!(arrived == values);
+    }
+
+    #[test]
+    fn a_message_may_come_before_the_values() {
+        let text = "worker 1 in step 8";
+        let waiting = answer(AnswerKind::Waiting, 0, text).encode();
+        let values = answer(AnswerKind::Values, 2, "").encode();
+        let (mut left, mut right) = narrow_pair();
+        let pieces: [&[u8]; 4] = [&waiting, text.as_bytes(), &values, &[1; 8]];
+        Outgoing::new(&pieces).advance(&mut left, &pieces).unwrap();
+        let mut incoming = Incoming::new();
+        let mut place = [0; 8];
+        let message = incoming.advance(&mut right, &mut [&mut place]).unwrap();
+        assert!(matches!(message, Arrival::Message(answer, said) if !is_final(answer.kind) && said == text));
+        assert!(matches!(incoming.advance(&mut right, &mut [&mut place]).unwrap(), Arrival::Complete(_)));
+        assert_eq!(place, [1; 8]);
+    }
+
+    #[test]
+    fn an_answer_without_values_is_whole_with_its_header() {
+        let header = answer(AnswerKind::Values, 0, "").encode();
+        let arrival = exchange(&[&header], &mut Incoming::new(), &mut []).unwrap();
+        assert!(matches!(arrival, Arrival::Complete(_)));
+    }
+
+    #[test]
+    fn an_answer_of_another_length_is_an_error_before_anything_is_read() {
+        let header = answer(AnswerKind::Values, u64::MAX, "").encode();
+        let error = exchange(&[&header], &mut Incoming::new(), &mut [&mut [0; 8]]).unwrap_err();
+        assert!(error.to_string().ends_with("where 8 were asked for"), "{error}");
+    }
+
+    #[test]
+    fn a_connection_that_closes_within_an_answer_is_an_error() {
+        let (mut left, mut right) = narrow_pair();
+        let header = answer(AnswerKind::Values, 2, "").encode();
+        let pieces: [&[u8]; 2] = [&header, &[1; 7]];
+        Outgoing::new(&pieces).advance(&mut left, &pieces).unwrap();
+        drop(left);
+        let error = Incoming::new().advance(&mut right, &mut [&mut [0; 8]]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -224,6 +224,7 @@ impl Runner {
                     let Some(message) = arrived else { return Ended::Broken };
                     welcomed |= matches!(message.kind, Some(coordinator_message::Kind::Welcome(_)));
                     if let Some(ended) = self.take(message, &sender).await {
+                        part(sender, receiver).await;
                         return ended;
                     }
                 },
@@ -234,8 +235,7 @@ impl Runner {
                     let number = self.outbox.push(kind.clone());
                     let sent = sender.send(self.envelope(number, kind)).await;
                     if last {
-                        drop(sender);
-                        let _ = tokio::time::timeout(LAST_WORDS, async { while receiver.recv().await.is_some() {} }).await;
+                        part(sender, receiver).await;
                         return Ended::Closed;
                     }
                     if sent.is_err() {
@@ -319,6 +319,12 @@ impl Runner {
     }
 }
 
+/// Waits until the coordinator has heard the last of what was sent, and has closed its side too.
+async fn part(sender: mpsc::Sender<TaskMessage>, mut receiver: mpsc::Receiver<CoordinatorMessage>) {
+    drop(sender);
+    let _ = tokio::time::timeout(LAST_WORDS, async { while receiver.recv().await.is_some() {} }).await;
+}
+
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -351,3 +357,7 @@ async fn open(address: &str) -> Result<Channel, String> {
     });
     Ok((sender, receiver))
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

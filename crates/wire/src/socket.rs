@@ -4,9 +4,14 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 /// Room for a few megabytes on the way, so that a step of a small network is one write and one wake-up.
 const BUFFER_BYTES: usize = 4 << 20;
+
+/// By these a host that has gone without a word is noticed, and whoever reads from it is let go.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 
 /// A tensor stream's socket.
 #[derive(Debug)]
@@ -18,13 +23,15 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// A TCP connection with its options set. The kernel may grant less buffer than asked; that costs speed only.
+    /// A TCP connection with its options set.
     pub fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
+        let keep_alive = socket2::TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER).with_interval(KEEP_ALIVE_EVERY);
+        socket2::SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
         Ok(Socket::Tcp(stream))
     }
 
-    /// A Unix connection with its options set.
+    /// A Unix connection with its options set. The kernel may grant less buffer than asked; that costs speed only.
     pub fn unix(stream: UnixStream) -> io::Result<Self> {
         let socket = socket2::SockRef::from(&stream);
         let _ = socket.set_send_buffer_size(BUFFER_BYTES);

@@ -71,6 +71,8 @@ pub struct WorkerSummary {
     pub compute_ms: f64,
     /// Of a step, the mean time spent waiting for the servers.
     pub wait_ms: f64,
+    /// The median of that time.
+    pub wait_ms_p50: f64,
     /// Why it left early, if it did.
     pub left: Option<String>,
 }
@@ -112,6 +114,7 @@ impl Summary {
                 step_ms_p50: own.percentile_ms(50.0),
                 compute_ms: report.compute_ms,
                 wait_ms: report.wait_ms,
+                wait_ms_p50: report.wait_ms_p50,
                 left: (!report.left.is_empty()).then(|| report.left.clone()),
             });
         }

@@ -59,6 +59,8 @@ pub struct RunConfig {
     pub shard_data: bool,
     /// Sum gradients in the order of workers.
     pub deterministic: bool,
+    /// Whether the chief scores the network after every epoch, and not only at the end.
+    pub evaluate_epochs: bool,
     /// Steps between two lines of the log.
     pub log_every: u64,
 }
@@ -274,8 +276,9 @@ impl<M: Model> Worker<M> {
             transports: client.transports().iter().map(ToString::to_string).collect(),
         }));
         let began = Instant::now();
-        let (training, pool) = (&mut self.training, &self.pool);
-        pool.install(|| training.run(client, &|| control.is_chief(), watch))?;
+        let (training, pool, evaluate_epochs) = (&mut self.training, &self.pool, self.run.evaluate_epochs);
+        let scores_epochs = || evaluate_epochs && control.is_chief();
+        pool.install(|| training.run(client, &scores_epochs, watch))?;
         let tally = &self.training.tally;
         watch(&Event::Finished(Finished {
             worker: self.config.id.0,
@@ -297,6 +300,7 @@ impl<M: Model> Worker<M> {
             loss: f64::from(tally.loss),
             compute_ms: mean_ms(tally.compute),
             wait_ms: mean_ms(tally.wait),
+            wait_ms_p50: tally.wait_times.percentile_ms(50.0),
             step_times: serde_json::to_string(&tally.step_times).unwrap_or_default(),
             left: String::new(),
         }

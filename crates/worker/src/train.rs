@@ -71,6 +71,8 @@ pub struct Tally {
     pub compute: Duration,
     /// Time spent waiting for servers.
     pub wait: Duration,
+    /// How long each of those waits took.
+    pub wait_times: Durations,
 }
 
 impl<M: Model> Training<M> {
@@ -93,7 +95,7 @@ impl<M: Model> Training<M> {
     pub fn run(
         &mut self,
         client: &mut ParameterClient,
-        chief: &(dyn Fn() -> bool + Sync),
+        scores_epochs: &(dyn Fn() -> bool + Sync),
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
         let mut pulled = client.pull(Vec::new())?;
@@ -118,7 +120,7 @@ impl<M: Model> Training<M> {
                 watch(&Event::Step(self.step_event(place, &mut interval)));
             }
             if place.batch == self.order.batches() {
-                pulled.dense = self.end_epoch(place, &epoch, pulled.dense, chief(), watch);
+                pulled.dense = self.end_epoch(place, &epoch, pulled.dense, scores_epochs(), watch);
                 epoch = EpochTally::new();
                 if self.config.epochs.is_some_and(|epochs| place.epoch >= epochs) {
                     break;
@@ -165,6 +167,7 @@ impl<M: Model> Training<M> {
         tally.step_times.record(now - began);
         tally.compute += computed - began;
         tally.wait += now - computed;
+        tally.wait_times.record(now - computed);
         if let Ok(mut progress) = self.progress.try_lock() {
             progress.local_step = tally.steps;
             progress.global_step = global_step;
@@ -186,16 +189,16 @@ impl<M: Model> Training<M> {
         }
     }
 
-    /// Tells of the end of an epoch. The chief scores the network with these values, which are given back.
+    /// Tells of the end of an epoch, perhaps scoring the network with these values, which are given back.
     fn end_epoch(
         &mut self,
         place: Place,
         epoch: &EpochTally,
         values: Vec<Vec<f32>>,
-        chief: bool,
+        score: bool,
         watch: &mut Watcher,
     ) -> Vec<Vec<f32>> {
-        let metrics = chief.then(|| {
+        let metrics = score.then(|| {
             self.replica.load(values.clone());
             self.replica.evaluate()
         });

@@ -105,7 +105,8 @@ fn start(
     log: &std::path::Path,
     messages: &mpsc::Sender<Message>,
 ) -> std::io::Result<Child> {
-    let file = OpenOptions::new().create(true).append(true).open(log)?;
+    File::create(log)?;
+    let file = OpenOptions::new().append(true).open(log)?;
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(arguments)

@@ -41,14 +41,10 @@ impl Members {
 
     /// Who has lost its connection by this, if it has no newer one.
     pub(super) fn closed(&mut self, id: SessionId) -> Option<(TaskId, Incarnation)> {
-        let speaker = self.speaker(id);
         self.sessions.remove(&id);
-        if let Some((task, _)) = speaker
-            && let Some(member) = self.members.get_mut(&task)
-        {
-            member.session = None;
-        }
-        speaker
+        let (task, member) = self.members.iter_mut().find(|(_, member)| member.session == Some(id))?;
+        member.session = None;
+        Some((*task, member.incarnation))
     }
 
     /// The incarnation of a process that has been here before.

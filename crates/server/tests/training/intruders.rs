@@ -7,9 +7,10 @@ use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
 use windlass_wire::frame::{HEADER_BYTES, Request, RequestKind};
 
-use crate::cluster::{Cluster, Options, Via, Worker};
+use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{Random, SYNC, constant, one_vector, run};
 use crate::streams::{assert_closed, connect, open_stream, push_header};
+use crate::worker::Worker;
 
 /// Lets `intrude` do its worst to a server, again and again while a worker trains there.
 fn beside_training(mode: Mode, intrude: impl Fn(&str, &Worker) + Clone + Send + 'static) {
@@ -149,19 +150,5 @@ fn sections_of_more_rows_than_memory_has() {
         assert_closed(send(address, &[header.encode().as_slice(), &[0; 20], &section].concat()));
         let header = Request { rows: u32::MAX, ..push_header(worker, 1_000, 5) };
         assert_closed(send(address, &header.encode()));
-    });
-}
-
-#[test]
-fn connections_that_have_closed_leave_nothing_behind() {
-    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    beside_training(Mode::Async, move |address, _| {
-        let before = descriptors();
-        for _ in 0..300 {
-            assert_closed(send(address, &[0xee; HEADER_BYTES]));
-        }
-        // Other tests open and close some at the same time.
-        let after = descriptors();
-        assert!(after < before + 250, "{before} descriptors, then {after}");
     });
 }

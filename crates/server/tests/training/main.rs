@@ -4,6 +4,7 @@ mod cluster;
 mod numbers;
 mod proxy;
 mod streams;
+mod worker;
 
 mod intruders;
 mod large;

@@ -4,10 +4,12 @@
 use windlass_core::consistency::Mode;
 use windlass_core::parameter::ParameterId;
 use windlass_wire::client::{Push, RowGradient, RowRequest};
+use windlass_wire::frame::AnswerKind;
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{SYNC, by_rows, constant, dense, run};
 use crate::proxy::Cut;
+use crate::streams::{Scripted, push_header};
 
 const STEPS: u64 = 5;
 const WORKERS: u32 = 2;
@@ -80,5 +82,30 @@ fn a_run_whose_sessions_break_loses_no_message() {
     for seed in seeds(12) {
         let mode = [Mode::Async, SYNC][seed as usize % 2];
         assert_every_push_counts_once(mode, [1, 3][seed as usize / 2 % 2], cut_sessions(seed));
+    }
+}
+
+#[test]
+fn a_push_that_arrives_on_two_connections_at_once_counts_once() {
+    for mode in [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }] {
+        let run = run(mode, vec![dense("w", &[200_000])]);
+        let cluster = Cluster::start(1, 1, run.clone());
+        let mut worker = cluster.worker(0);
+        worker.start_training();
+        let (shard, header) = (cluster.shard(0), push_header(&worker, 1, 200_000));
+        // In the middle of the first, the second comes and goes.
+        let mut second = Scripted::new(|_| ());
+        let mut first = Scripted::new(|block| {
+            if block == 2 {
+                shard.serve(&header, &mut second).unwrap();
+            }
+        });
+        shard.serve(&header, &mut first).unwrap();
+        for answers in [first.answers, second.answers] {
+            assert_eq!(answers, [(AnswerKind::Values, String::new())]);
+        }
+        let pulled = worker.pull();
+        assert_eq!(pulled.step, 1);
+        assert!(pulled.dense == constant(&run, -1.0), "{mode:?}");
     }
 }

@@ -12,9 +12,10 @@ use windlass_core::run::RunSpec;
 use windlass_wire::client::{ClientError, Push};
 use windlass_wire::control::coordinator_message::Kind;
 
-use crate::cluster::{Cluster, LIMIT, Options, Via, Worker, Working};
+use crate::cluster::{Cluster, LIMIT, Options, Via, Working};
 use crate::numbers::{SYNC, constant, one_vector, run, several_blocks};
 use crate::proxy::{Cut, Proxy};
+use crate::worker::Worker;
 
 /// Broken connections count as deaths soon.
 fn impatient() -> Options {
@@ -134,6 +135,26 @@ fn backup_workers_on_several_servers_never_wait_for_each_other_for_ever() {
         }
     });
     assert_eq!(trained.last.dense, expected);
+}
+
+#[test]
+fn co_located_workers_that_lose_each_others_gradients_send_them_again() {
+    let run = run(SYNC, several_blocks());
+    let cluster = Cluster::start_with(2, 2, run.clone(), Options { via: Via::Colocated, ..Options::default() });
+    let mut workers = [0, 1].map(|index| cluster.worker(index));
+    let proxies = [(); 2].map(|()| [0, 1].map(|server| Proxy::start(cluster.address(server), Cut::Never)));
+    workers.iter_mut().zip(&proxies).for_each(|(worker, proxies)| worker.go_through(proxies));
+    workers.iter_mut().for_each(Worker::start_training);
+    workers.iter_mut().for_each(|worker| assert_eq!(worker.pull().step, 0));
+    proxies.iter().flatten().for_each(Proxy::hold);
+    workers.iter_mut().for_each(|worker| worker.client().push(push(&run, 1.0)).unwrap());
+    proxies.iter().flatten().for_each(Proxy::cut);
+    proxies.iter().flatten().for_each(Proxy::release);
+    // Each waits at its own server for the other, whose gradient is lost.
+    let waits = workers.map(|mut worker| Working::start("a wait", move || worker.client().wait().unwrap()));
+    for pulled in waits.map(Working::join) {
+        assert_eq!((pulled.step, pulled.dense), (1, constant(&run, -1.0)));
+    }
 }
 
 #[test]

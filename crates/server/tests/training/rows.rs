@@ -9,6 +9,7 @@ use windlass_core::parameter::ParameterId;
 use windlass_core::plan::Sharding;
 use windlass_core::run::RunSpec;
 use windlass_wire::client::{Push, RowGradient, RowRequest};
+use windlass_wire::frame::Request;
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{Random, SYNC, assert_close, by_rows, constant, dense, one_vector, run};
@@ -131,7 +132,7 @@ fn rows_that_the_table_does_not_have_close_the_connection_and_harm_nobody() {
             if worker.id.0 == 1 {
                 for (parameter, row) in [(1, 50), (2, u32::MAX), (0, 0), (9, 0)] {
                     let mut stream = open_stream(&address);
-                    let header = windlass_wire::frame::Request { rows: 1, ..push_header(worker, 1, 100) };
+                    let header = Request { rows: 1, ..push_header(worker, 1, 100) };
                     stream.write_all(&header.encode()).unwrap();
                     let section: Vec<u8> = [parameter, 1, row].iter().flat_map(|word| word.to_le_bytes()).collect();
                     let _ = stream.write_all(&[[0; 400].as_slice(), &section, &[0; 32]].concat());

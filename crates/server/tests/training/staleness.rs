@@ -1,18 +1,16 @@
 //! Bounded staleness: the fast wait for the slow, and are told for whom.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
-use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
-use windlass_core::run::LearningRate;
-use windlass_wire::frame::{Answer, AnswerKind, Request, RequestKind};
-use windlass_wire::link::Peer;
+use windlass_wire::frame::AnswerKind;
 
-use crate::cluster::{Cluster, LIMIT, Worker};
+use crate::cluster::{Cluster, LIMIT};
 use crate::numbers::{constant, one_vector, run};
+use crate::streams::{Scripted, push_header};
+use crate::worker::Worker;
 
 #[test]
 fn a_fast_worker_is_never_more_than_the_bound_ahead() {
@@ -48,65 +46,17 @@ fn a_fast_worker_is_never_more_than_the_bound_ahead() {
     }
 }
 
-/// A worker that pushes zeros until it is told to wait, and keeps the text.
-#[derive(Default)]
-struct Impatient {
-    zeros: Vec<f32>,
-    told: Option<String>,
-}
-
-impl Peer for Impatient {
-    fn receive(&mut self, len: usize) -> io::Result<&[f32]> {
-        self.zeros.resize(len, 0.0);
-        Ok(&self.zeros)
-    }
-
-    fn receive_words(&mut self, _words: &mut [u32]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn receive_values(&mut self, _values: &mut [f32]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()> {
-        if answer.kind == AnswerKind::Waiting {
-            self.told = Some(text.to_owned());
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        Ok(())
-    }
-
-    fn stage(&mut self, _values: &[f32]) {}
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_worker_that_has_to_wait_is_told_for_whom() {
     let run = run(Mode::Ssp { staleness: 1 }, one_vector());
     let cluster = Cluster::start(1, 3, run.clone());
-    let shard = cluster.shard(0);
     let mut workers = [0, 1, 2].map(|index| cluster.worker(index));
     workers.iter_mut().for_each(Worker::start_training);
     workers[2].push(constant(&run, 0.0));
-    let mut peer = Impatient::default();
-    let mut request = Request {
-        kind: RequestKind::Push,
-        worker: WorkerId(0),
-        incarnation: workers[0].incarnation,
-        sequence: 0,
-        base: 0,
-        learning_rate: LearningRate::initial(1.0),
-        dense: 5,
-        rows: 0,
-        wanted: 0,
-    };
+    let mut peer = Scripted::new(|_| ());
     for sequence in 1..=2 {
-        request.sequence = sequence;
-        let _ = shard.serve(&request, &mut peer);
+        let _ = cluster.shard(0).serve(&push_header(&workers[0], sequence, 5), &mut peer);
     }
-    assert_eq!(peer.told.as_deref(), Some("worker 1 in step 4"));
+    let answers = [(AnswerKind::Values, String::new()), (AnswerKind::Waiting, "worker 1 in step 4".to_owned())];
+    assert_eq!(peer.answers, answers);
 }

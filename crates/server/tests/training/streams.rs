@@ -1,12 +1,14 @@
-//! Tensor streams by hand, for what no client of ours would send.
+//! Tensor streams by hand, for what no client of ours would send, or not at that moment.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use windlass_core::run::LearningRate;
-use windlass_wire::frame::{Request, RequestKind, preface};
+use windlass_wire::frame::{Answer, AnswerKind, Request, RequestKind, preface};
+use windlass_wire::link::Peer;
 
-use crate::cluster::{LIMIT, Worker};
+use crate::cluster::LIMIT;
+use crate::worker::Worker;
 
 /// A connection to a server's port.
 pub fn connect(address: &str) -> TcpStream {
@@ -46,4 +48,47 @@ pub fn assert_closed(mut stream: TcpStream) -> Vec<u8> {
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the server closes the connection"),
     }
     said
+}
+
+/// A worker that pushes ones, does something of the test's before each block, and leaves when it is told to wait.
+pub struct Scripted<F> {
+    before_block: F,
+    blocks: usize,
+    ones: Vec<f32>,
+    /// What it was told.
+    pub answers: Vec<(AnswerKind, String)>,
+}
+
+impl<F: FnMut(usize)> Scripted<F> {
+    pub fn new(before_block: F) -> Self {
+        Self { before_block, blocks: 0, ones: Vec::new(), answers: Vec::new() }
+    }
+}
+
+impl<F: FnMut(usize)> Peer for Scripted<F> {
+    fn receive(&mut self, len: usize) -> io::Result<&[f32]> {
+        (self.before_block)(self.blocks);
+        self.blocks += 1;
+        self.ones.resize(len, 1.0);
+        Ok(&self.ones)
+    }
+
+    fn receive_words(&mut self, _words: &mut [u32]) -> io::Result<()> {
+        Err(ErrorKind::UnexpectedEof.into())
+    }
+
+    fn receive_values(&mut self, _values: &mut [f32]) -> io::Result<()> {
+        Err(ErrorKind::UnexpectedEof.into())
+    }
+
+    fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()> {
+        self.answers.push((answer.kind, text.to_owned()));
+        if answer.kind == AnswerKind::Waiting { Err(ErrorKind::Interrupted.into()) } else { Ok(()) }
+    }
+
+    fn stage(&mut self, _values: &[f32]) {}
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -70,12 +70,12 @@ impl Lane {
     }
 
     /// A lane that asks for values of at least a version, in place of one that was given older ones.
-    pub(super) fn again(client: &ParameterClient, index: usize, version: u64, push: &Push, earlier: &Lane) -> Self {
+    pub(super) fn again(&self, client: &ParameterClient, index: usize, version: u64, push: &Push) -> Self {
         let wanted = Push { wanted: push.wanted.clone(), ..Push::default() };
         let mut lane = Self::new(client, index, RequestKind::Pull, &wanted);
         lane.request.base = version;
         lane.header = lane.request.encode();
-        lane.dropped = earlier.is_dropped();
+        lane.dropped = self.is_dropped();
         lane
     }
 

@@ -332,7 +332,7 @@ impl ParameterClient {
             let behind = |lane: &Lane| lane.answer().is_some_and(|answer| answer.version < newest);
             for (lane, index) in pending.lanes.iter_mut().zip(&active).filter(|(lane, _)| behind(lane)) {
                 self.traffic.add(lane.traffic());
-                *lane = Lane::again(self, *index, newest, &pending.push, lane);
+                *lane = lane.again(self, *index, newest, &pending.push);
             }
             self.pending = Some(pending);
             self.complete()?;

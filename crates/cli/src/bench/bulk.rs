@@ -1,0 +1,168 @@
+//! How fast a large model's parameters move: a ps in a process of its own, a worker in this one, and a model that
+//! is all parameters and no computation.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use windlass_core::cluster::WorkerId;
+use windlass_core::consistency::Mode;
+use windlass_core::optimizer::Optimizer;
+use windlass_core::plan::Sharding;
+use windlass_core::schedule::Schedule;
+use windlass_wire::client::Interrupt;
+use windlass_wire::session::Coordinator;
+use windlass_worker::event::{Event, Watcher};
+use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+use windlass_worker::task::{self, RunConfig, WorkerConfig};
+
+use crate::failure::Failure;
+
+const STEPS: u64 = 30;
+
+/// How the worker reaches the ps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    Unix,
+    Tcp,
+}
+
+struct Bulk {
+    elements: usize,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct NoFlags {}
+
+#[derive(Module, Debug)]
+struct Values {
+    values: Param<Tensor<1>>,
+}
+
+impl Model for Bulk {
+    const NAME: &'static str = "bulk";
+    const ABOUT: &'static str = "all parameters, no computation";
+    type Flags = NoFlags;
+    type Network = Values;
+    type Batch = ();
+
+    fn defaults(_flags: &NoFlags) -> Defaults {
+        Defaults {
+            optimizer: Optimizer::Sgd,
+            learning_rate: 0.01,
+            batch_size: 1,
+            steps: Some(STEPS),
+            epochs: None,
+            shuffle: false,
+        }
+    }
+
+    fn load(_flags: &NoFlags, _setup: &Setup) -> anyhow::Result<Self> {
+        anyhow::bail!("made by the benchmark alone")
+    }
+
+    fn network(&self, device: &Device) -> Values {
+        Values { values: Param::from_tensor(Tensor::ones([self.elements], device)) }
+    }
+
+    fn samples(&self) -> usize {
+        STEPS as usize + 1
+    }
+
+    fn batch(&self, _samples: &[usize], _device: &Device) {}
+
+    fn loss(&self, network: &Values, (): ()) -> Tensor<1> {
+        network.values.val().mean()
+    }
+
+    fn evaluate(&self, _network: &Values, _device: &Device) -> Metrics {
+        Metrics::default()
+    }
+}
+
+/// A child that does not outlive the benchmark.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs it, and says what it showed.
+pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, Failure> {
+    let port = |listener: std::io::Result<std::net::TcpListener>| {
+        listener.and_then(|listener| listener.local_addr()).map(|address| address.to_string())
+    };
+    let ps = port(std::net::TcpListener::bind("127.0.0.1:0")).map_err(Failure::internal)?;
+    let worker = port(std::net::TcpListener::bind("127.0.0.1:0")).map_err(Failure::internal)?;
+    let mut command = Command::new(std::env::current_exe().map_err(Failure::internal)?);
+    command.args(["train", "linear", "--job-name", "ps", "--ps-hosts", &ps, "--worker-hosts", &worker]);
+    command.env("RUST_LOG", "warn").stdin(Stdio::null());
+    if transport == Transport::Tcp {
+        command.env(windlass_wire::endpoint::NO_LOCAL_VARIABLE, "1");
+    }
+    let server = Guard(command.spawn().map_err(Failure::internal)?);
+    let (pid, peak) = (server.0.id(), Arc::new(Mutex::new(0.0)));
+    let seen = peak.clone();
+    let mut watch: Watcher = Box::new(move |event| {
+        if let (Event::Step(_), Ok(mut seen)) = (event, seen.lock()) {
+            *seen = peak_memory_mb(pid).unwrap_or(f64::NAN);
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(Failure::internal)?;
+    let config = WorkerConfig {
+        id: WorkerId(0),
+        workers: 1,
+        servers: 1,
+        coordinator: Coordinator::Remote(ps),
+        own_server: None,
+        threads: Some(1),
+        peer_timeout: Duration::from_secs(30),
+        started: Instant::now(),
+        stop: Arc::new(Interrupt::default()),
+    };
+    let ended = task::run(runtime.handle(), config, run_config(), Bulk { elements }, &mut watch);
+    let Some(summary) = ended.summary else { return Err(ended.outcome.into()) };
+    let wait_ms = summary.per_worker.first().map_or(f64::NAN, |worker| worker.wait_ms_p50);
+    let megabytes = elements as f64 * 4e-6;
+    let peak = peak.lock().map_or(f64::NAN, |peak| *peak);
+    Ok(format!(
+        "{:.0} M parameters ({megabytes:.0} MB) by {}: push and pull {wait_ms:.1} ms, {:.2} GB/s; ps memory {peak:.0} MB \
+         at its peak",
+        elements as f64 / 1e6,
+        if transport == Transport::Unix { "unix socket" } else { "tcp loopback" },
+        2.0 * megabytes / wait_ms,
+    ))
+}
+
+fn run_config() -> RunConfig {
+    let defaults = Bulk::defaults(&NoFlags {});
+    RunConfig {
+        mode: Mode::Async,
+        optimizer: defaults.optimizer,
+        learning_rate: defaults.learning_rate,
+        schedule: Schedule::Constant,
+        sharding: Sharding::Balanced,
+        batch_size: 1,
+        steps: defaults.steps,
+        epochs: None,
+        seed: 1,
+        shuffle: false,
+        shard_data: false,
+        deterministic: false,
+        evaluate_epochs: false,
+        log_every: 1,
+    }
+}
+
+/// The most memory a process has held, where the system tells.
+fn peak_memory_mb(pid: u32) -> Option<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kilobytes| kilobytes * 1.024e-3)
+}
