@@ -2,13 +2,12 @@
 //!
 //! It runs on a thread of its own, outside the async runtime, on which only its session lives.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use tracing::{info, warn};
-use windlass_core::cluster::{Job, ServerId, WorkerId};
+use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -16,14 +15,12 @@ use windlass_core::optimizer::Optimizer;
 use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
-use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientConfig, ClientError, Interrupt, ParameterClient, Route};
-use windlass_wire::control::{
-    AllFinished, Endpoint, Failure, Goodbye, Hello, Initialised, Start, WorkerReport, coordinator_message, task_message,
-};
+use windlass_wire::control::{AllFinished, Endpoint, Failure, Goodbye, Initialised, WorkerReport, task_message};
 use windlass_wire::link::Shard;
-use windlass_wire::session::{Coordinator, Progress, Receiver, Sender, Session};
+use windlass_wire::session::{Coordinator, Progress};
 
+use crate::control::{Control, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
 use crate::order::{Order, OrderConfig};
@@ -176,13 +173,13 @@ impl<M: Model> Worker<M> {
     }
 
     fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
-        let (control, messages) = Control::open(runtime, self);
+        let (control, messages) = Control::open(runtime, &self.config, &self.spec, &self.progress);
         let ended = self.take_part(&control, &messages, watch).unwrap_or_else(|error| {
             // If the run has ended for a reason, that reason is the better one.
             let (exit_code, reason) = describe(&error, self.config.id);
             if exit_code != exit_code::TERMINATED {
                 let failure = Failure { exit_code: u32::from(exit_code), reason: error.to_string() };
-                control.sender.send_blocking(task_message::Kind::Failed(failure));
+                control.send(task_message::Kind::Failed(failure));
                 control.wait_until_over(&messages);
             }
             let outcome = control.outcome().unwrap_or(Outcome { exit_code, reason });
@@ -199,49 +196,57 @@ impl<M: Model> Worker<M> {
         watch: &mut Watcher,
     ) -> Result<Ended, TrainError> {
         let mut client = None;
-        loop {
-            match messages.recv() {
-                Ok(Told::Initialise(servers)) => {
-                    let mut connected = self.connect(control, servers)?;
-                    let values = self.training.replica().values();
-                    connected.initialise(values, Vec::new())?;
-                    client = Some(connected);
-                    control.sender.send_blocking(task_message::Kind::Initialised(Initialised {}));
+        while let Ok(told) = messages.recv() {
+            let done = match told {
+                Told::Initialise(servers) => self.initialise(control, servers, &mut client),
+                Told::Start(servers) => self.train(control, servers, &mut client, watch),
+                Told::AllFinished(finished) if finished.chief == self.config.id.0 => {
+                    let summary = self.summarise(control, &mut client, &finished)?;
+                    control.send(task_message::Kind::Goodbye(Goodbye {}));
+                    control.wait_until_over(messages);
+                    return Ok(Ended { outcome: Outcome::done(), summary: Some(summary) });
                 }
-                Ok(Told::Start(start)) => {
-                    let mut connected = match client.take() {
-                        Some(connected) => connected,
-                        None => self.connect(control, start.servers)?,
-                    };
-                    match self.train(control, &mut connected, watch) {
-                        Ok(()) => client = Some(connected),
-                        // The session joins again by itself, and another start follows.
-                        Err(TrainError::Client(ClientError::Fenced(_))) => {
-                            warn!("was declared dead and is not; joining again");
-                        }
-                        Err(error) => return Err(error),
-                    }
-                }
-                Ok(Told::AllFinished(finished)) => {
-                    if finished.chief == self.config.id.0 {
-                        let summary = self.summarise(control, client.take(), &finished)?;
-                        control.sender.send_blocking(task_message::Kind::Goodbye(Goodbye {}));
-                        control.wait_until_over(messages);
-                        return Ok(Ended { outcome: Outcome::done(), summary: Some(summary) });
-                    }
-                }
-                Ok(Told::Over) | Err(_) => {
-                    let outcome = control.outcome().unwrap_or_else(|| Outcome {
-                        exit_code: exit_code::PEERS,
-                        reason: "lost the session with ps 0".to_owned(),
-                    });
-                    return Ok(Ended { outcome, summary: None });
-                }
+                Told::AllFinished(_) => Ok(()),
+                Told::Over => break,
+            };
+            match done {
+                // The session joins again by itself; the coordinator then says what to do.
+                Err(TrainError::Client(ClientError::Fenced(_))) => warn!("was declared dead and is not; joining again"),
+                other => other?,
             }
         }
+        let lost = || Outcome { exit_code: exit_code::PEERS, reason: "lost the session with ps 0".to_owned() };
+        Ok(Ended { outcome: control.outcome().unwrap_or_else(lost), summary: None })
     }
 
-    fn connect(&self, control: &Control, servers: Vec<Endpoint>) -> Result<ParameterClient, ClientError> {
+    /// The chief brings the first values.
+    fn initialise(
+        &mut self,
+        control: &Control,
+        servers: Vec<Endpoint>,
+        client: &mut Connected,
+    ) -> Result<(), TrainError> {
+        let values = self.training.replica().values();
+        self.connected(control, servers, client)?.initialise(values, Vec::new())?;
+        control.send(task_message::Kind::Initialised(Initialised {}));
+        Ok(())
+    }
+
+    /// The hold on the parameters that this process has under its present incarnation.
+    fn connected<'a>(
+        &self,
+        control: &Control,
+        servers: Vec<Endpoint>,
+        client: &'a mut Connected,
+    ) -> Result<&'a mut ParameterClient, ClientError> {
+        let incarnation = control.incarnation();
+        if client.as_ref().is_none_or(|(connected_as, _)| *connected_as != incarnation) {
+            *client = Some((incarnation, self.connect(incarnation, servers)?));
+        }
+        Ok(client.as_mut().map(|(_, client)| client).expect("just connected"))
+    }
+
+    fn connect(&self, incarnation: Incarnation, servers: Vec<Endpoint>) -> Result<ParameterClient, ClientError> {
         let plan = ShardPlan::new(&self.spec.parameters, servers.len(), self.spec.sharding);
         let route = |(index, endpoint)| match &self.config.own_server {
             Some((own, shard)) if own.0 as usize == index => Route::Local(shard.clone()),
@@ -252,7 +257,7 @@ impl<M: Model> Worker<M> {
             plan,
             routes: servers.into_iter().enumerate().map(route).collect(),
             worker: self.config.id,
-            incarnation: control.incarnation(),
+            incarnation,
             learning_rate: self.spec.learning_rate,
             peer_timeout: self.config.peer_timeout,
             interrupt: self.config.stop.clone(),
@@ -262,9 +267,11 @@ impl<M: Model> Worker<M> {
     fn train(
         &mut self,
         control: &Control,
-        client: &mut ParameterClient,
+        servers: Vec<Endpoint>,
+        client: &mut Connected,
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
+        let client = self.connected(control, servers, client)?;
         watch(&Event::Started(Started {
             worker: self.config.id.0,
             chief: control.is_chief(),
@@ -286,7 +293,7 @@ impl<M: Model> Worker<M> {
             global_step: tally.global_step,
             seconds: began.elapsed().as_secs_f64(),
         }));
-        control.sender.send_blocking(task_message::Kind::Finished(self.report()));
+        control.send(task_message::Kind::Finished(self.report()));
         Ok(())
     }
 
@@ -310,14 +317,10 @@ impl<M: Model> Worker<M> {
     fn summarise(
         &mut self,
         control: &Control,
-        client: Option<ParameterClient>,
+        client: &mut Connected,
         finished: &AllFinished,
     ) -> Result<Summary, TrainError> {
-        let mut client = match client {
-            Some(client) => client,
-            None => self.connect(control, control.servers())?,
-        };
-        let values = client.pull(Vec::new())?.dense;
+        let values = self.connected(control, control.servers(), client)?.pull(Vec::new())?.dense;
         let replica = self.training.replica();
         let metrics = self.pool.install(|| {
             replica.load(values);
@@ -346,139 +349,5 @@ fn describe(error: &TrainError, worker: WorkerId) -> (u8, String) {
     }
 }
 
-/// What the coordinator tells a worker that its thread has to act on.
-enum Told {
-    Initialise(Vec<Endpoint>),
-    Start(Start),
-    AllFinished(AllFinished),
-    Over,
-}
-
-/// A worker's session, listened to in the background.
-struct Control {
-    sender: Sender,
-    shared: Arc<Shared>,
-    listener: tokio::task::JoinHandle<()>,
-}
-
-#[derive(Default)]
-struct Shared {
-    incarnation: Mutex<u64>,
-    servers: Mutex<Vec<Endpoint>>,
-    chief: AtomicBool,
-    outcome: Mutex<Option<Outcome>>,
-}
-
-impl Control {
-    fn open<M: Model>(runtime: &tokio::runtime::Handle, worker: &Worker<M>) -> (Self, mpsc::Receiver<Told>) {
-        let hello = Hello {
-            protocol: PROTOCOL,
-            job: Job::Worker.to_string(),
-            index: worker.config.id.0,
-            process: 0,
-            run: serde_json::to_string(&worker.spec).unwrap_or_default(),
-            endpoint: None,
-        };
-        let _guard = runtime.enter();
-        let session = Session::open(
-            worker.config.coordinator.clone(),
-            hello,
-            worker.progress.clone(),
-            worker.config.peer_timeout,
-        );
-        let (sender, session) = session.split();
-        let shared = Arc::new(Shared::default());
-        let (told, messages) = mpsc::channel();
-        let listening = listen(session, worker.config.id, shared.clone(), told, worker.config.stop.clone());
-        (Self { sender, shared, listener: runtime.spawn(listening) }, messages)
-    }
-
-    fn incarnation(&self) -> Incarnation {
-        Incarnation(*lock(&self.shared.incarnation))
-    }
-
-    fn servers(&self) -> Vec<Endpoint> {
-        lock(&self.shared.servers).clone()
-    }
-
-    fn is_chief(&self) -> bool {
-        self.shared.chief.load(Ordering::Relaxed)
-    }
-
-    fn outcome(&self) -> Option<Outcome> {
-        lock(&self.shared.outcome).clone()
-    }
-
-    /// Gives the coordinator a moment to end the run, as it should after a failure or the chief's goodbye.
-    fn wait_until_over(&self, messages: &mpsc::Receiver<Told>) {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while let Ok(told) = messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            if matches!(told, Told::Over) {
-                return;
-            }
-        }
-    }
-
-    /// Says goodbye, if that has not been said, and waits for a moment until it has been heard.
-    fn close(self, runtime: &tokio::runtime::Handle) {
-        drop(self.sender);
-        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), self.listener).await });
-    }
-}
-
-async fn listen(
-    mut session: Receiver,
-    id: WorkerId,
-    shared: Arc<Shared>,
-    told: mpsc::Sender<Told>,
-    stop: Arc<Interrupt>,
-) {
-    while let Some(message) = session.receive().await {
-        let tell = match message {
-            coordinator_message::Kind::Welcome(welcome) => {
-                *lock(&shared.incarnation) = welcome.incarnation;
-                continue;
-            }
-            coordinator_message::Kind::Waiting(waiting) => {
-                info!("waiting for {}", waiting.tasks.join(", "));
-                continue;
-            }
-            coordinator_message::Kind::Initialise(initialise) => {
-                lock(&shared.servers).clone_from(&initialise.servers);
-                Told::Initialise(initialise.servers)
-            }
-            coordinator_message::Kind::Start(start) => {
-                lock(&shared.servers).clone_from(&start.servers);
-                shared.chief.store(start.chief, Ordering::Relaxed);
-                Told::Start(start)
-            }
-            coordinator_message::Kind::WorkerLeft(left) => {
-                if !left.reason.is_empty() {
-                    warn!("{} is gone: {}", WorkerId(left.worker), left.reason);
-                }
-                if left.chief == id.0 && !shared.chief.swap(true, Ordering::Relaxed) {
-                    info!("this worker is chief now");
-                }
-                continue;
-            }
-            coordinator_message::Kind::AllFinished(finished) => Told::AllFinished(finished),
-            coordinator_message::Kind::Over(over) => {
-                let outcome = Outcome { exit_code: over.exit_code as u8, reason: over.reason };
-                // A wait for parameters that will not come any more ends here.
-                if outcome.exit_code != 0 {
-                    stop.set();
-                }
-                *lock(&shared.outcome) = Some(outcome);
-                Told::Over
-            }
-            _ => continue,
-        };
-        if told.send(tell).is_err() {
-            return;
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// A hold on the parameters, and the incarnation under which it was made.
+type Connected = Option<(Incarnation, ParameterClient)>;

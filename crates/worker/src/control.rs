@@ -1,0 +1,160 @@
+//! A worker's session with the coordinator, listened to in the background while the worker computes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+use windlass_core::cluster::{Job, WorkerId};
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::Outcome;
+use windlass_core::run::RunSpec;
+use windlass_wire::PROTOCOL;
+use windlass_wire::client::Interrupt;
+use windlass_wire::control::{AllFinished, Endpoint, Hello, coordinator_message, task_message};
+use windlass_wire::session::{Progress, Receiver, Sender, Session};
+
+use crate::task::WorkerConfig;
+
+/// What the coordinator tells a worker that its thread has to act on.
+pub(crate) enum Told {
+    Initialise(Vec<Endpoint>),
+    Start(Vec<Endpoint>),
+    AllFinished(AllFinished),
+    Over,
+}
+
+/// A worker's session, listened to in the background.
+pub(crate) struct Control {
+    sender: Sender,
+    shared: Arc<Shared>,
+    listener: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    incarnation: Mutex<u64>,
+    servers: Mutex<Vec<Endpoint>>,
+    chief: AtomicBool,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl Control {
+    /// Joins the cluster. What the worker is told to do comes out of the receiver.
+    pub(crate) fn open(
+        runtime: &tokio::runtime::Handle,
+        config: &WorkerConfig,
+        spec: &RunSpec,
+        progress: &Progress,
+    ) -> (Self, mpsc::Receiver<Told>) {
+        let hello = Hello {
+            protocol: PROTOCOL,
+            job: Job::Worker.to_string(),
+            index: config.id.0,
+            process: 0,
+            run: serde_json::to_string(spec).unwrap_or_default(),
+            endpoint: None,
+        };
+        let _guard = runtime.enter();
+        let session = Session::open(config.coordinator.clone(), hello, progress.clone(), config.peer_timeout);
+        let (sender, session) = session.split();
+        let shared = Arc::new(Shared::default());
+        let (told, messages) = mpsc::channel();
+        let listening = listen(session, config.id, shared.clone(), told, config.stop.clone());
+        (Self { sender, shared, listener: runtime.spawn(listening) }, messages)
+    }
+
+    /// Tells the coordinator something.
+    pub(crate) fn send(&self, message: task_message::Kind) {
+        self.sender.send_blocking(message);
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation(*lock(&self.shared.incarnation))
+    }
+
+    pub(crate) fn servers(&self) -> Vec<Endpoint> {
+        lock(&self.shared.servers).clone()
+    }
+
+    pub(crate) fn is_chief(&self) -> bool {
+        self.shared.chief.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        lock(&self.shared.outcome).clone()
+    }
+
+    /// Gives the coordinator a moment to end the run, as it should after a failure or the chief's goodbye.
+    pub(crate) fn wait_until_over(&self, messages: &mpsc::Receiver<Told>) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while let Ok(told) = messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if matches!(told, Told::Over) {
+                return;
+            }
+        }
+    }
+
+    /// Says goodbye, if that has not been said, and waits for a moment until it has been heard.
+    pub(crate) fn close(self, runtime: &tokio::runtime::Handle) {
+        drop(self.sender);
+        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), self.listener).await });
+    }
+}
+
+async fn listen(
+    mut session: Receiver,
+    id: WorkerId,
+    shared: Arc<Shared>,
+    told: mpsc::Sender<Told>,
+    stop: Arc<Interrupt>,
+) {
+    while let Some(message) = session.receive().await {
+        let tell = match message {
+            coordinator_message::Kind::Welcome(welcome) => {
+                *lock(&shared.incarnation) = welcome.incarnation;
+                continue;
+            }
+            coordinator_message::Kind::Waiting(waiting) => {
+                info!("waiting for {}", waiting.tasks.join(", "));
+                continue;
+            }
+            coordinator_message::Kind::Initialise(initialise) => {
+                lock(&shared.servers).clone_from(&initialise.servers);
+                Told::Initialise(initialise.servers)
+            }
+            coordinator_message::Kind::Start(start) => {
+                lock(&shared.servers).clone_from(&start.servers);
+                shared.chief.store(start.chief, Ordering::Relaxed);
+                Told::Start(start.servers)
+            }
+            coordinator_message::Kind::WorkerLeft(left) => {
+                if !left.reason.is_empty() {
+                    warn!("{} is gone: {}", WorkerId(left.worker), left.reason);
+                }
+                if left.chief == id.0 && !shared.chief.swap(true, Ordering::Relaxed) {
+                    info!("this worker is chief now");
+                }
+                continue;
+            }
+            coordinator_message::Kind::AllFinished(finished) => Told::AllFinished(finished),
+            coordinator_message::Kind::Over(over) => {
+                let outcome = Outcome { exit_code: over.exit_code as u8, reason: over.reason };
+                // A wait for parameters that will not come any more ends here.
+                if outcome.exit_code != 0 {
+                    stop.set();
+                }
+                *lock(&shared.outcome) = Some(outcome);
+                Told::Over
+            }
+            _ => continue,
+        };
+        if told.send(tell).is_err() {
+            return;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
