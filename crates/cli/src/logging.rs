@@ -7,7 +7,16 @@ use tracing_subscriber::fmt::time::ChronoLocal;
 
 /// Starts logging. `RUST_LOG` chooses what is logged; the default is what changes in a run.
 pub(crate) fn start() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    start_with("info");
+}
+
+/// Starts logging for a run in one process, in which the tasks' coming and going is no news.
+pub(crate) fn start_for_one_process() {
+    start_with("info,windlass_server=warn,windlass_wire=warn,windlass_worker::control=warn");
+}
+
+fn start_with(default: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     // A second start, as in tests that run several commands in one process, changes nothing.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

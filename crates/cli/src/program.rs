@@ -48,7 +48,7 @@ impl Program {
 
     fn command(&self) -> Command {
         let subcommands = |about: &'static str, name: &'static str, augment: fn(Command) -> Command| {
-            let models = self.models.iter().map(|model| augment(model.command()));
+            let models = self.models.iter().map(|model| augment(model.command()).about(model.about()));
             Command::new(name)
                 .about(about)
                 .subcommand_required(true)
@@ -101,6 +101,7 @@ impl Program {
 /// A model, whatever its types.
 trait Entry {
     fn name(&self) -> &'static str;
+    fn about(&self) -> &'static str;
     fn command(&self) -> Command;
     fn train(&self, matches: &ArgMatches) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches) -> Result<(), Failure>;
@@ -113,14 +114,17 @@ impl<M: Model> Entry for ModelEntry<M> {
         M::NAME
     }
 
+    fn about(&self) -> &'static str {
+        M::ABOUT
+    }
+
     fn command(&self) -> Command {
-        M::Flags::augment_args(Command::new(M::NAME).about(M::ABOUT).next_help_heading("Model"))
+        M::Flags::augment_args(Command::new(M::NAME).next_help_heading("Model"))
     }
 
     fn train(&self, matches: &ArgMatches) -> Result<(), Failure> {
         let flags: M::Flags = parse(matches)?;
         let args: TrainArgs = parse(matches)?;
-        logging::start();
         train::run::<M>(&flags, &args)
     }
 

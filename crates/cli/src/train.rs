@@ -19,7 +19,7 @@ use windlass_worker::task::{self, Ended, WorkerConfig};
 use crate::args::TrainArgs;
 use crate::config::{TaskConfig, resolve_task};
 use crate::failure::Failure;
-use crate::{launch, output};
+use crate::{launch, logging, output};
 
 pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Failure> {
     let resolved = resolve_task(&args.cluster)?;
@@ -29,6 +29,10 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Fa
             None => println!("no cluster named: one process trains by itself"),
         }
         return Ok(());
+    }
+    match &resolved {
+        Some(_) => logging::start(),
+        None => logging::start_for_one_process(),
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
     let config = TaskConfig::new(args, &M::defaults(flags), workers)?;

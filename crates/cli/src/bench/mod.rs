@@ -36,7 +36,7 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) fn command() -> Command {
-    BenchArgs::augment_args(Command::new("bench").about("Measure how fast this machine trains in each layout"))
+    BenchArgs::augment_args(Command::new("bench")).about("Measure how fast this machine trains in each layout")
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
