@@ -42,7 +42,7 @@ impl Model for Spirals {
 
     fn defaults(_flags: &SpiralFlags) -> Defaults {
         let optimizer = Optimizer::Adam(Adam::default());
-        Defaults { optimizer, learning_rate: 0.01, batch_size: 50, steps: Some(4000), epochs: None, shuffle: true }
+        Defaults { optimizer, learning_rate: 0.003, batch_size: 50, steps: Some(4000), epochs: None, shuffle: true }
     }
 
     fn load(flags: &SpiralFlags, _setup: &Setup) -> anyhow::Result<Self> {

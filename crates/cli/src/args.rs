@@ -170,7 +170,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "W", default_value_t = 2)]
     pub(crate) workers: u32,
     /// Keep a ps shard inside each worker process, instead of ps tasks
-    #[arg(long)]
+    #[arg(long, conflicts_with = "ps")]
     pub(crate) colocate: bool,
 }
 

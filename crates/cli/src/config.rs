@@ -1,5 +1,6 @@
 //! Turns flags into a validated run: whatever cannot be is refused here, before anything is started.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,7 @@ use windlass_worker::task::RunConfig;
 
 use crate::args::{ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
+use crate::output::count;
 
 /// Everything a task needs to know that the user decides.
 #[derive(Debug, Clone)]
@@ -67,6 +69,12 @@ pub(crate) fn resolve_task(args: &ClusterArgs) -> Result<Option<ResolvedTask>, F
     resolve(&input).map_err(|error| Failure::usage(&error).with_hint(error.hint()))
 }
 
+/// Makes the run directory, before there is anything to write to it.
+pub(crate) fn make_run_dir(directory: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(directory)
+        .map_err(|error| Failure::usage(format!("cannot make the run directory {}: {error}", directory.display())))
+}
+
 fn run_config(
     args: &TrainingArgs,
     output: &OutputArgs,
@@ -78,8 +86,11 @@ fn run_config(
         (None, None) => (defaults.steps, defaults.epochs),
         given => given,
     };
-    if steps == Some(0) || epochs == Some(0) {
-        return Err(Failure::usage("--steps and --epochs are at least 1"));
+    if steps == Some(0) {
+        return Err(Failure::usage("--steps is at least 1"));
+    }
+    if epochs == Some(0) {
+        return Err(Failure::usage("--epochs is at least 1"));
     }
     let learning_rate = args.learning_rate.unwrap_or(defaults.learning_rate);
     if !learning_rate.is_finite() || learning_rate < 0.0 {
@@ -119,12 +130,17 @@ fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
     if args.staleness.is_some() && args.mode != ModeName::Ssp {
         return Err(Failure::usage("--staleness needs --mode ssp"));
     }
+    if args.deterministic && args.mode != ModeName::Sync && workers != Some(1) {
+        return Err(Failure::usage("--deterministic needs --mode sync")
+            .with_hint("in other modes the result depends on which worker is faster".to_owned()));
+    }
     match args.mode {
         ModeName::Async => Ok(Mode::Async),
         ModeName::Sync => match (args.replicas_to_aggregate, workers) {
             (Some(0), _) => Err(Failure::usage("--replicas-to-aggregate is at least 1")),
             (Some(replicas), Some(workers)) if replicas > workers => {
-                Err(Failure::usage(format!("--replicas-to-aggregate is {replicas}, and there are {workers} workers")))
+                let workers = count(workers as usize, "worker");
+                Err(Failure::usage(format!("--replicas-to-aggregate is {replicas}, more than the run's {workers}")))
             }
             (replicas_to_aggregate, _) => Ok(Mode::Sync { replicas_to_aggregate }),
         },

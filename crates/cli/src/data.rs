@@ -7,7 +7,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
 use windlass_data::download::{Event, download};
 
 use crate::failure::Failure;
-use crate::logging;
+use crate::{logging, output};
 
 /// Get data sets
 #[derive(Debug, Parser)]
@@ -57,11 +57,11 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         _ => {}
     };
     let summary = download(&args.dataset, &args.dir, args.base_url.as_deref(), &mut report).map_err(Failure::usage)?;
-    println!(
+    output::print_line(&format!(
         "{} files downloaded, {} were there; train with --data-dir {}",
         summary.downloaded,
         summary.present,
         args.dir.display()
-    );
+    ));
     Ok(())
 }

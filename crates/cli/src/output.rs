@@ -16,9 +16,13 @@ pub(crate) fn watcher(format: Format) -> Watcher {
             Format::Human => human(event),
             Format::Json => serde_json::to_string(event).unwrap_or_default(),
         };
-        // A closed pipe is no reason to stop training.
-        let _ = writeln!(std::io::stdout().lock(), "{line}");
+        print_line(&line);
     })
+}
+
+/// Prints to standard output. A closed pipe is no reason to stop.
+pub(crate) fn print_line(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
 /// An event in words.
@@ -26,9 +30,11 @@ pub(crate) fn human(event: &Event) -> String {
     match event {
         Event::Started(started) => {
             let until = match (started.steps, started.epochs) {
-                (Some(steps), Some(epochs)) => format!("until global step {steps} or for {epochs} epochs"),
+                (Some(steps), Some(epochs)) => {
+                    format!("until global step {steps} or for {}", count(epochs as usize, "epoch"))
+                }
                 (Some(steps), None) => format!("until global step {steps}"),
-                (None, Some(epochs)) => format!("for {epochs} epochs"),
+                (None, Some(epochs)) => format!("for {}", count(epochs as usize, "epoch")),
                 (None, None) => "until stopped".to_owned(),
             };
             format!(

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
 use crate::args::{LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
@@ -48,7 +48,13 @@ impl Program {
 
     fn command(&self) -> Command {
         let subcommands = |about: &'static str, name: &'static str, augment: fn(Command) -> Command| {
-            let models = self.models.iter().map(|model| augment(model.command()).about(model.about()));
+            // Otherwise a negative number would be refused as an unknown flag, and not by the flag it is given to.
+            let negative = |arg: Arg| {
+                let takes_values = arg.get_action().takes_values();
+                arg.allow_negative_numbers(takes_values)
+            };
+            let models = self.models.iter();
+            let models = models.map(|model| augment(model.command()).about(model.about()).mut_args(negative));
             Command::new(name)
                 .about(about)
                 .subcommand_required(true)

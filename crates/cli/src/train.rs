@@ -17,7 +17,7 @@ use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
 use crate::args::TrainArgs;
-use crate::config::{TaskConfig, resolve_task};
+use crate::config::{TaskConfig, make_run_dir, resolve_task};
 use crate::failure::Failure;
 use crate::{launch, logging, output};
 
@@ -25,8 +25,8 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Fa
     let resolved = resolve_task(&args.cluster)?;
     if args.cluster.print_cluster {
         match &resolved {
-            Some(resolved) => resolved.print_lines().iter().for_each(|line| println!("{line}")),
-            None => println!("no cluster named: one process trains by itself"),
+            Some(resolved) => resolved.print_lines().iter().for_each(|line| output::print_line(line)),
+            None => output::print_line("no cluster named: one process trains by itself"),
         }
         return Ok(());
     }
@@ -36,6 +36,7 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Fa
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
     let config = TaskConfig::new(args, &M::defaults(flags), workers)?;
+    args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
     let runtime = runtime()?;
     watch_signals(&runtime, &config);
     let mut process = Process { runtime, config, watch: output::watcher(args.output.format) };
@@ -64,11 +65,12 @@ struct Process {
 impl Process {
     /// The whole run: a worker and a server without a port.
     fn single<M: Model>(&mut self, flags: &M::Flags) -> Result<Ended, Failure> {
+        let model = self.load::<M>(flags, WorkerId(0), 1)?;
         let server = self.start_server(None, ServerId(0), 1, 1, "in-process".to_owned(), String::new())?;
         let own = Some((ServerId(0), server.shard()));
         let worker = self.worker_config(WorkerId(0), 1, 0, server.coordinator(), own);
         let serving = self.runtime.spawn(server.run());
-        let ended = self.train::<M>(flags, worker)?;
+        let ended = self.train(model, worker);
         let _ = self.runtime.block_on(serving);
         Ok(ended)
     }
@@ -102,17 +104,18 @@ impl Process {
         let id = WorkerId(resolved.task.index);
         let (servers, workers) = counts(&resolved.cluster)?;
         let coordinator = Coordinator::Remote(coordinator_address(&resolved.cluster)?);
+        let model = self.load::<M>(flags, id, workers)?;
         if !resolved.cluster.is_colocated() {
             self.serve_health(listener)?;
             let worker = self.worker_config(id, workers, servers, coordinator, None);
-            return self.train::<M>(flags, worker);
+            return Ok(self.train(model, worker));
         }
         let (own, address) = (ServerId(id.0), resolved.address.to_string());
         let coordinator_at = coordinator_address(&resolved.cluster)?;
         let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
         let serving = self.runtime.spawn(server.run());
-        let ended = self.train::<M>(flags, worker)?;
+        let ended = self.train(model, worker);
         let served = self.runtime.block_on(serving);
         match served {
             Ok(outcome) if ended.outcome.exit_code == 0 => Ok(Ended { outcome, ..ended }),
@@ -164,9 +167,15 @@ impl Process {
         }
     }
 
-    fn train<M: Model>(&mut self, flags: &M::Flags, worker: WorkerConfig) -> Result<Ended, Failure> {
+    /// The data of a worker. Loaded before anything is started: what is wrong with it leaves nobody waiting.
+    fn load<M: Model>(&self, flags: &M::Flags, id: WorkerId, workers: u32) -> Result<M, Failure> {
         let model: M = task::load(flags, &self.config.setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
-        Ok(task::run(self.runtime.handle(), worker, self.config.run.clone(), model, &mut self.watch))
+        self.config.run.order(model.samples(), id, workers).map_err(Failure::usage)?;
+        Ok(model)
+    }
+
+    fn train<M: Model>(&mut self, model: M, worker: WorkerConfig) -> Ended {
+        task::run(self.runtime.handle(), worker, self.config.run.clone(), model, &mut self.watch)
     }
 
     /// A worker takes no streams; its port says that it is alive.
@@ -193,8 +202,7 @@ impl Process {
 fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
     let path = directory.join("summary.json");
     let text = serde_json::to_string_pretty(summary).map_err(Failure::internal)?;
-    std::fs::create_dir_all(directory)
-        .and_then(|()| std::fs::write(&path, text + "\n"))
+    std::fs::write(&path, text + "\n")
         .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
     Ok(path)
 }

@@ -3,11 +3,12 @@
 use anyhow::Context;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
-use burn::tensor::activation::{log_softmax, relu, sigmoid};
+use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tracing::info;
 use windlass_core::optimizer::{Adam, Optimizer};
 use windlass_data::{ImageSet, Images, digits, mnist};
+use windlass_ops::{cross_entropy, sigmoid};
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
 
 use crate::truncated_normal::truncated_normal;
@@ -68,7 +69,7 @@ impl Model for Mnist {
     const ABOUT: &'static str = "read handwritten digits with a network of 784-100-10";
     type Flags = MnistFlags;
     type Network = Perceptron;
-    type Batch = (Tensor<2>, Tensor<2, Int>);
+    type Batch = (Tensor<2>, Tensor<1, Int>);
 
     fn defaults(flags: &MnistFlags) -> Defaults {
         let (optimizer, learning_rate, steps, epochs) = match flags.variant {
@@ -82,7 +83,8 @@ impl Model for Mnist {
         anyhow::ensure!(!flags.hidden.contains(&0), "--hidden has a layer of 0 units");
         let images = match &setup.data_dir {
             Some(directory) => {
-                let images = mnist::load(directory).context("read the images")?;
+                // The text of its error has that of the cause in it.
+                let images = mnist::load(directory).map_err(anyhow::Error::msg).context("read the images")?;
                 info!("{} training images from {}", images.train().len(), directory.display());
                 images
             }
@@ -119,10 +121,10 @@ impl Model for Mnist {
     }
 
     fn loss(&self, network: &Perceptron, (images, labels): Self::Batch) -> Tensor<1> {
-        let likelihood = log_softmax(network.forward(images), 1).gather(1, labels);
+        let losses = cross_entropy(network.forward(images), labels);
         match self.flags.variant {
-            Variant::Relu => likelihood.sum().neg(),
-            Variant::Sigmoid => likelihood.mean().neg(),
+            Variant::Relu => losses.sum(),
+            Variant::Sigmoid => losses.mean(),
         }
     }
 
@@ -136,13 +138,13 @@ impl Model for Mnist {
     }
 }
 
-fn batch(images: &Images, samples: &[usize], device: &Device) -> (Tensor<2>, Tensor<2, Int>) {
+fn batch(images: &Images, samples: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
     let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
     images.gather(samples, &mut pixels);
     let labels: Vec<i64> = samples.iter().map(|index| i64::from(images.labels[*index])).collect();
     (
         Tensor::from_data(TensorData::new(pixels, [samples.len(), PIXELS]), device),
-        Tensor::from_data(TensorData::new(labels, [samples.len(), 1]), device),
+        Tensor::from_data(TensorData::new(labels, [samples.len()]), device),
     )
 }
 
@@ -153,15 +155,14 @@ struct Score {
 }
 
 fn score(network: &Perceptron, images: &Images, device: &Device) -> Score {
-    let (mut right, mut cross_entropy) = (0.0, 0.0);
+    let (mut right, mut summed) = (0.0, 0.0);
     let all: Vec<usize> = (0..images.len()).collect();
     for samples in all.chunks(EVALUATION_BATCH) {
         let (pixels, labels) = batch(images, samples, device);
         let scores = network.forward(pixels);
-        let hits = scores.clone().argmax(1).equal(labels.clone()).int().sum();
-        let likelihood = log_softmax(scores, 1).gather(1, labels).sum();
+        let hits = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(labels.clone()).int().sum();
         right += hits.into_data().iter::<f64>().sum::<f64>();
-        cross_entropy -= likelihood.into_data().iter::<f64>().sum::<f64>();
+        summed += cross_entropy(scores, labels).into_data().iter::<f64>().sum::<f64>();
     }
-    Score { accuracy: right / images.len().max(1) as f64, cross_entropy }
+    Score { accuracy: right / images.len().max(1) as f64, cross_entropy: summed }
 }

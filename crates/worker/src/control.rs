@@ -10,11 +10,14 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
-use windlass_wire::client::Interrupt;
+use windlass_wire::client::{ClientError, Interrupt};
 use windlass_wire::control::{AllFinished, Endpoint, Hello, coordinator_message, task_message};
 use windlass_wire::session::{Progress, Receiver, Sender, Session};
 
 use crate::task::WorkerConfig;
+
+/// Between two looks, while there is nothing to do, at whether the process has been told to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What the coordinator tells a worker that its thread has to act on.
 pub(crate) enum Told {
@@ -28,6 +31,7 @@ pub(crate) enum Told {
 pub(crate) struct Control {
     sender: Sender,
     shared: Arc<Shared>,
+    stop: Arc<Interrupt>,
     listener: tokio::task::JoinHandle<()>,
 }
 
@@ -61,7 +65,19 @@ impl Control {
         let shared = Arc::new(Shared::default());
         let (told, messages) = mpsc::channel();
         let listening = listen(session, config.id, shared.clone(), told, config.stop.clone());
-        (Self { sender, shared, listener: runtime.spawn(listening) }, messages)
+        (Self { sender, shared, stop: config.stop.clone(), listener: runtime.spawn(listening) }, messages)
+    }
+
+    /// What the worker has to do next; `None` once the session is over.
+    pub(crate) fn next(&self, messages: &mpsc::Receiver<Told>) -> Result<Option<Told>, ClientError> {
+        loop {
+            match messages.recv_timeout(LOOK_EVERY) {
+                Ok(told) => return Ok(Some(told)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(mpsc::RecvTimeoutError::Timeout) if self.stop.is_set() => return Err(ClientError::Interrupted),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// Tells the coordinator something.
@@ -97,7 +113,11 @@ impl Control {
 
     /// Says goodbye, if that has not been said, and waits for a moment until it has been heard.
     pub(crate) fn close(self, runtime: &tokio::runtime::Handle) {
+        let was_let_in = *lock(&self.shared.incarnation) > 0;
         drop(self.sender);
+        if !was_let_in {
+            return;
+        }
         let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), self.listener).await });
     }
 }
@@ -140,11 +160,12 @@ async fn listen(
             coordinator_message::Kind::AllFinished(finished) => Told::AllFinished(finished),
             coordinator_message::Kind::Over(over) => {
                 let outcome = Outcome { exit_code: over.exit_code as u8, reason: over.reason };
-                // A wait for parameters that will not come any more ends here.
-                if outcome.exit_code != 0 {
+                let failed = outcome.exit_code != 0;
+                *lock(&shared.outcome) = Some(outcome);
+                // A wait for parameters that will not come any more ends here, and finds the outcome.
+                if failed {
                     stop.set();
                 }
-                *lock(&shared.outcome) = Some(outcome);
                 Told::Over
             }
             _ => continue,

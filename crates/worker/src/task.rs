@@ -23,7 +23,7 @@ use windlass_wire::session::{Coordinator, Progress};
 use crate::control::{Control, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
-use crate::order::{Order, OrderConfig};
+use crate::order::{Order, OrderConfig, OrderError};
 use crate::replica::Replica;
 use crate::summary::{Facts, Summary};
 use crate::threads;
@@ -60,6 +60,20 @@ pub struct RunConfig {
     pub evaluate_epochs: bool,
     /// Steps between two lines of the log.
     pub log_every: u64,
+}
+
+impl RunConfig {
+    /// The order in which a worker goes through so many samples, if they are enough for it.
+    pub fn order(&self, samples: usize, worker: WorkerId, workers: u32) -> Result<Order, OrderError> {
+        Order::new(OrderConfig {
+            samples,
+            batch_size: self.batch_size,
+            shuffle: self.shuffle,
+            seed: self.seed,
+            worker: worker.0,
+            shards: self.shard_data.then_some(workers),
+        })
+    }
 }
 
 /// A worker's place in the cluster.
@@ -133,14 +147,7 @@ struct Worker<M: Model> {
 
 impl<M: Model> Worker<M> {
     fn new(config: WorkerConfig, run: RunConfig, model: M) -> anyhow::Result<Self> {
-        let order = Order::new(OrderConfig {
-            samples: model.samples(),
-            batch_size: run.batch_size,
-            shuffle: run.shuffle,
-            seed: run.seed,
-            worker: config.id.0,
-            shards: run.shard_data.then_some(config.workers),
-        })?;
+        let order = run.order(model.samples(), config.id, config.workers)?;
         let replica = Replica::new(model, &Device::flex(), run.seed)?;
         let spec = RunSpec {
             model: M::NAME.to_owned(),
@@ -196,7 +203,7 @@ impl<M: Model> Worker<M> {
         watch: &mut Watcher,
     ) -> Result<Ended, TrainError> {
         let mut client = None;
-        while let Ok(told) = messages.recv() {
+        while let Some(told) = control.next(messages)? {
             let done = match told {
                 Told::Initialise(servers) => self.initialise(control, servers, &mut client),
                 Told::Start(servers) => self.train(control, servers, &mut client, watch),

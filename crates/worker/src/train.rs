@@ -116,7 +116,7 @@ impl<M: Model> Training<M> {
                 self.count(loss, pulled.step, began, computed);
             }
             epoch.losses += f64::from(loss);
-            if self.tally.steps % self.config.log_every == 0 {
+            if self.tally.steps.is_multiple_of(self.config.log_every) {
                 watch(&Event::Step(self.step_event(place, &mut interval)));
             }
             if place.batch == self.order.batches() {

@@ -17,7 +17,7 @@ use windlass_worker::event::Event;
 use windlass_worker::model::Defaults;
 
 use crate::args::{Format, LaunchArgs, TrainArgs, hyphenate};
-use crate::config::TaskConfig;
+use crate::config::{TaskConfig, make_run_dir};
 use crate::failure::Failure;
 use crate::output::count;
 pub(crate) use child::inherited_listener;
@@ -36,10 +36,9 @@ pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: 
         return Err(Failure::usage("a cluster has at least one ps and one worker")
             .with_hint("--colocate needs no ps; `windlass train` needs no cluster".to_owned()));
     }
+    let tasks = tasks(launch)?;
     let run_dir = args.output.run_dir.clone().unwrap_or_else(|| default_run_dir(model));
-    std::fs::create_dir_all(&run_dir)
-        .map_err(|error| Failure::usage(format!("cannot make the run directory {}: {error}", run_dir.display())))?;
-    let tasks = tasks(launch);
+    make_run_dir(&run_dir)?;
     let plan = Plan {
         run_dir: run_dir.clone(),
         arguments: child_arguments(model, &tasks, args, &run_dir, launch)?,
@@ -66,12 +65,14 @@ type Listening = Vec<(TaskId, std::net::TcpListener)>;
 
 /// The tasks in their order, with a listener on a free port for each. Their numbers are given before the
 /// children exist, and nobody can take them in between.
-fn tasks(launch: &LaunchArgs) -> (u32, Listening) {
+fn tasks(launch: &LaunchArgs) -> Result<(u32, Listening), Failure> {
     let ps = if launch.colocate { 0 } else { launch.ps };
     let tasks = (0..ps).map(TaskId::ps).chain((0..launch.workers).map(TaskId::worker));
-    let listen = |task| std::net::TcpListener::bind("127.0.0.1:0").map(|listener| (task, listener));
-    let listening = tasks.map(listen).collect::<Result<Vec<_>, _>>();
-    (ps, listening.expect("the loopback interface has free ports"))
+    let listen = |task| match std::net::TcpListener::bind("127.0.0.1:0") {
+        Ok(listener) => Ok((task, listener)),
+        Err(error) => Err(Failure::usage(format!("cannot listen for {task}: {error}"))),
+    };
+    Ok((ps, tasks.map(listen).collect::<Result<_, _>>()?))
 }
 
 /// The flags of every task: the user's own, without those that are the launcher's.

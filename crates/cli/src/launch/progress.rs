@@ -1,7 +1,7 @@
 //! What the launcher shows while tasks run: a bar a worker on a terminal, plain lines elsewhere, JSON on request.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -9,7 +9,7 @@ use windlass_core::cluster::TaskId;
 use windlass_worker::event::{Event, Started};
 
 use crate::args::Format;
-use crate::output;
+use crate::output::{self, print_line};
 
 /// Between two lines of one worker's steps, where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -112,8 +112,4 @@ fn bar(started: &Started) -> ProgressBar {
 
 fn is_by_steps(bar: &ProgressBar) -> bool {
     bar.prefix().ends_with("(global)")
-}
-
-fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

@@ -1,0 +1,133 @@
+//! Clusters of real processes: started by `launch`, or task by task as people with several terminals do.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::process::{Invocation, Process, Told, eventually, windlass};
+
+/// A cluster that `launch` has started. Its run directory is `run`, and its events are JSON.
+pub struct Launched(pub Process);
+
+impl Launched {
+    pub fn start(words: &str) -> Self {
+        Self::by(windlass(&format!("launch {words} --format json --run-dir run")))
+    }
+
+    pub fn by(invocation: Invocation) -> Self {
+        Self(invocation.start())
+    }
+
+    /// The process that plays a task, once there is one.
+    pub fn task(&self, job: &str, index: u32) -> Task {
+        let plays = format!("--job-name\0{job}\0--task-index\0{index}\0");
+        let find = || self.tasks().into_iter().find(|task| task.command_line().ends_with(&plays));
+        eventually(&format!("{job} {index} is started"), find)
+    }
+
+    /// Every process that the launcher has started and that lives.
+    pub fn tasks(&self) -> Vec<Task> {
+        let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let tasks = all.filter_map(|pid| Task::find(Pid::from_raw(pid)?));
+        tasks.filter(|task| task.parent == self.0.pid().as_raw_nonzero().get()).collect()
+    }
+
+    /// Waits until a task has written this to its log.
+    pub fn logged(&self, task: &str, text: &str) {
+        let log = self.log(task);
+        let look = || fs::read_to_string(&log).unwrap_or_default().contains(text).then_some(());
+        eventually(&format!("{text:?} in the log of {task}"), look);
+    }
+
+    /// A task's log, such as that of `worker-0`.
+    pub fn log(&self, task: &str) -> PathBuf {
+        self.0.directory().join(format!("run/{task}.log"))
+    }
+
+    /// The next event of this kind from a worker.
+    pub fn event(&self, kind: &str, worker: u32) -> Value {
+        self.0.event(|event| event["event"] == kind && event["worker"] == worker)
+    }
+
+    pub fn wait(self) -> Told {
+        self.0.wait()
+    }
+}
+
+/// The summary of a run whose directory is `run`.
+pub fn summary(told: &Told) -> Value {
+    let text = fs::read_to_string(told.directory().join("run/summary.json")).unwrap_or_else(|_| panic!("{told}"));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// A process that is not a child of the test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    pid: Pid,
+    parent: i32,
+    /// In ticks since the machine's start; another process with the same number has another.
+    started: u64,
+}
+
+impl Task {
+    /// None if it is gone, or only its parent has not noticed yet.
+    fn find(pid: Pid) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+        // The name, in parentheses, may hold anything.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let task = Self { pid, parent: fields[1].parse().ok()?, started: fields[19].parse().ok()? };
+        (!["Z", "X"].contains(&fields[0])).then_some(task)
+    }
+
+    pub fn is_alive(&self) -> bool {
+        Self::find(self.pid).is_some_and(|found| found.started == self.started)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    fn command_line(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero())).unwrap_or_default()
+    }
+}
+
+/// Asserts that processes end, whether or not somebody waits for them.
+pub fn all_end(tasks: &[Task]) {
+    for task in tasks {
+        eventually(&format!("{task:?} ends"), || (!task.is_alive()).then_some(()));
+    }
+}
+
+/// The addresses of a cluster whose tasks are started one by one.
+pub struct Hosts {
+    pub ps: Vec<String>,
+    pub workers: Vec<String>,
+}
+
+impl Hosts {
+    pub fn new(ps: usize, workers: usize) -> Self {
+        let addresses = |count| (0..count).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+        Self { ps: addresses(ps), workers: addresses(workers) }
+    }
+
+    /// A task, by the flags of TensorFlow's scripts.
+    pub fn task(&self, job: &str, index: usize, words: &str) -> Invocation {
+        let (ps, workers) = (self.ps.join(","), self.workers.join(","));
+        let place = format!("--job_name={job} --task_index={index} --ps_hosts={ps} --worker_hosts={workers}");
+        windlass(&format!("train {words} {place}"))
+    }
+}
+
+/// A port that nobody listens on. The system gives these numbers to nobody who asks for just any port.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 12_000 + (std::process::id() % 1000) as u16 * 16;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.take(1000).find(is_free).expect("some port is free")
+}

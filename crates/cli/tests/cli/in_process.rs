@@ -1,0 +1,104 @@
+//! Whole clusters in this process, for models that no binary has: real servers on free ports, workers on threads.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Instant;
+
+use tokio::runtime::Runtime;
+use windlass::event::Event;
+use windlass::{Model, Summary};
+use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::lifecycle::Outcome;
+use windlass_core::membership::Patience;
+use windlass_server::{Server, ServerConfig};
+use windlass_wire::session::Coordinator;
+use windlass_worker::event::Watcher;
+use windlass_worker::task::{self, Ended, RunConfig, WorkerConfig};
+
+use crate::process::LIMIT;
+
+/// The tasks of a run. Without servers, a worker and a server share everything but a port, as in `windlass train`.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    pub servers: u32,
+    pub workers: u32,
+}
+
+/// What is left of a run.
+pub struct Trained {
+    pub summary: Summary,
+    /// Every worker's loss at each of its steps that it told of.
+    pub losses: Vec<Loss>,
+}
+
+/// A worker and its step, and the loss there.
+pub type Loss = ((u32, u64), f32);
+
+/// Trains a model to its end.
+pub fn train<M: Model>(layout: Layout, run: &RunConfig, model: impl Fn() -> M) -> Trained {
+    let runtime = Runtime::new().unwrap();
+    let servers = start_servers(&runtime, layout);
+    let losses = Arc::new(Mutex::new(Vec::new()));
+    let (sender, ended) = mpsc::channel();
+    for worker in (0..layout.workers).map(WorkerId) {
+        let (sender, runtime, run, model) = (sender.clone(), runtime.handle().clone(), run.clone(), model());
+        let (config, mut watch) = (worker_config(worker, layout, &servers), watcher(losses.clone()));
+        std::thread::spawn(move || drop(sender.send(task::run(&runtime, config, run, model, &mut watch))));
+    }
+    let outcomes: Vec<_> = servers.into_iter().map(|server| runtime.spawn(server.run())).collect();
+    let ended: Vec<Ended> = (0..layout.workers).map(|_| ended.recv_timeout(LIMIT).expect("a worker ends")).collect();
+    for outcome in outcomes {
+        let outcome = runtime.block_on(async { tokio::time::timeout(LIMIT, outcome).await });
+        assert_eq!(outcome.expect("a server ends").unwrap(), Outcome::done());
+    }
+    assert!(ended.iter().all(|ended| ended.outcome == Outcome::done()), "{ended:?}");
+    let summary = ended.into_iter().find_map(|ended| ended.summary).expect("the chief has a summary");
+    let mut losses = std::mem::take(&mut *losses.lock().unwrap());
+    losses.sort_unstable_by_key(|(step, _)| *step);
+    Trained { summary, losses }
+}
+
+fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {
+    let listeners: Vec<TcpListener> = (0..layout.servers).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<String> = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    let config = |index: u32, address: &str| ServerConfig {
+        id: ServerId(index),
+        servers: layout.servers.max(1),
+        workers: layout.workers,
+        address: address.to_owned(),
+        coordinator: addresses.first().cloned().unwrap_or_default(),
+        patience: Patience::new(LIMIT),
+        peer_timeout: LIMIT,
+        started: Instant::now(),
+    };
+    let _entered = runtime.enter();
+    if listeners.is_empty() {
+        return vec![Server::start(None, config(0, "in-process")).unwrap()];
+    }
+    let start = |(index, listener)| Server::start(Some(listener), config(index, &addresses[index as usize])).unwrap();
+    (0..).zip(listeners).map(start).collect()
+}
+
+fn worker_config(id: WorkerId, layout: Layout, servers: &[Server]) -> WorkerConfig {
+    let coordinator: Coordinator = servers[0].coordinator();
+    WorkerConfig {
+        id,
+        workers: layout.workers,
+        servers: layout.servers,
+        coordinator,
+        own_server: (layout.servers == 0).then(|| (ServerId(0), servers[0].shard())),
+        threads: Some(1),
+        peer_timeout: LIMIT,
+        started: Instant::now(),
+        stop: Arc::default(),
+    }
+}
+
+fn watcher(losses: Arc<Mutex<Vec<Loss>>>) -> Watcher {
+    Box::new(move |event| {
+        if let Event::Step(step) = event {
+            let loss = step.loss.unwrap_or(f32::NAN);
+            losses.lock().unwrap().push(((step.worker, step.local_step), loss));
+        }
+    })
+}

@@ -1,0 +1,13 @@
+//! The real binary, as its users meet it: what it says, what it leaves behind, and how it ends.
+
+mod cluster;
+mod data;
+mod digits;
+mod in_process;
+mod modes;
+mod oracle;
+mod output;
+mod process;
+mod processes;
+mod tasks;
+mod usage;

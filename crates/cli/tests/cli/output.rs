@@ -1,0 +1,97 @@
+//! What is to be seen of a run: lines for people, JSON for programs, and a table at the end.
+
+use insta::{assert_snapshot, with_settings};
+use serde_json::Value;
+
+use crate::process::{Told, windlass};
+
+/// With the digits of measured and computed numbers hidden, and the columns of tables drawn together.
+fn assert_looks_like(told: &Told, check: impl FnOnce()) {
+    assert_eq!(told.exit_code(), Some(0), "{told}");
+    let numbers = [(r"-?\d+\.\d+", "[N]"), (r"\d+ (steps|samples)/s", "[N] $1/s")];
+    let spaces = [(r" +", " "), (r"(?m)^ | $", "")];
+    with_settings!({filters => [numbers, spaces].concat()}, { check() });
+}
+
+#[test]
+fn a_run_in_one_process_tells_steps_epochs_and_scores() {
+    let told = windlass("train linear --epochs 2 --threads 1 --run-dir run").run();
+    assert_looks_like(&told, || {
+        assert_snapshot!(told.stdout, @"
+    worker 0 trains for 2 epochs: 101 batches of 1 an epoch, 1 thread, parameters by in-process, chief
+    worker 0 step 100 global 100 epoch 1 batch 100 of 101 cost [N] avg [N] ms
+    worker 0 epoch 1 ended: mean cost [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 step 200 global 200 epoch 2 batch 99 of 101 cost [N] avg [N] ms
+    worker 0 epoch 2 ended: mean cost [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 finished: 202 steps of its own, global step 202, [N] s
+
+    run linear on one process, async, sgd
+    steps 202 in [N] s
+    first step after [N] s
+    speed [N] steps/s, [N] samples/s
+    a step [N] ms (p50), [N] ms (p95)
+    loss [N]
+    scores w [N], b [N], mean squared error [N]
+
+    worker steps share step ms compute ms wait ms
+    0 202 100% [N] [N] [N]
+    wrote run/summary.json
+    ")
+    });
+}
+
+#[test]
+fn a_launched_run_tells_of_every_worker() {
+    let told = windlass("launch linear --epochs 1 --mode sync --threads 1 --log-every 1000 --run-dir run").run();
+    let mut lines: Vec<&str> = told.stdout.lines().collect();
+    // Two workers tell what they do in any order.
+    lines.sort_by_key(|line| line.starts_with("worker 1"));
+    assert_looks_like(&told, || {
+        assert_snapshot!(lines.join("\n"), @"
+    linear on 1 ps and 2 workers, logs in run
+    worker 0 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by unix, chief
+    worker 0 epoch 1 ended: mean cost [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 finished: 101 steps of its own, global step 101, [N] s
+
+    run linear on 1 ps, 2 workers, sync, sgd
+    steps 101 in [N] s
+    first step after [N] s
+    speed [N] steps/s, [N] samples/s
+    a step [N] ms (p50), [N] ms (p95)
+    loss [N]
+    scores w [N], b [N], mean squared error [N]
+    gradients 0 dropped as stale, on average [N] updates old
+
+    worker steps share step ms compute ms wait ms
+    0 101 50% [N] [N] [N]
+    1 101 50% [N] [N] [N]
+    wrote run/summary.json
+    logs and summary.json are in run
+    worker 1 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by unix
+    worker 1 epoch 1 ended: mean cost [N] [N] s
+    worker 1 finished: 101 steps of its own, global step 101, [N] s
+    ")
+    });
+}
+
+#[test]
+fn every_line_of_json_is_json() {
+    for words in ["train linear --epochs 1 --run-dir run", "launch linear --epochs 1 --run-dir run"] {
+        let told = windlass(&format!("{words} --format json")).run().succeeded();
+        for line in told.stdout.lines() {
+            let event: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            assert!(event["event"].is_string(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_went_away_does_not_end_the_training() {
+    let told = windlass("train linear --run-dir run").without_reader().run().succeeded();
+    assert!(told.directory().join("run/summary.json").exists());
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_panic() {
+    windlass("train linear --print-cluster").without_reader().run().succeeded();
+}

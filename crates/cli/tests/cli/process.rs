@@ -1,0 +1,279 @@
+//! Runs the real binary: every process has a deadline, and is killed when its test is done with it.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// No wait in these tests takes longer, however slow the machine.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Between two looks at what cannot tell of itself.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Looks until there is an answer. What can be waited for by itself, such as a line of output, is not looked for.
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(answer) = look() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}: not after {LIMIT:?}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// `windlass` with these words as its arguments.
+pub fn windlass(words: &str) -> Invocation {
+    Invocation::new(Path::new(env!("CARGO_BIN_EXE_windlass")), words)
+}
+
+/// A command that has not been started. Nothing of the environment of the tests reaches it.
+pub struct Invocation {
+    command: Command,
+    directory: TempDir,
+}
+
+impl Invocation {
+    pub fn new(program: &Path, words: &str) -> Self {
+        let directory = TempDir::new().unwrap();
+        let mut command = Command::new(program);
+        command.args(words.split_whitespace()).current_dir(directory.path());
+        for variable in ["TF_CONFIG", "RUST_LOG", "COLUMNS", "LINES", "HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
+            command.env_remove(variable);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { command, directory }
+    }
+
+    /// One more argument, whatever is in it.
+    pub fn with(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Puts a file into the directory in which the command will run.
+    pub fn with_file(self, name: &str, content: &str) -> Self {
+        std::fs::write(self.directory.path().join(name), content).unwrap();
+        self
+    }
+
+    /// As in a pipe to a program that has already ended.
+    pub fn without_reader(mut self) -> Self {
+        let (_, writer) = std::io::pipe().unwrap();
+        self.command.stdout(writer);
+        self
+    }
+
+    pub fn start(mut self) -> Process {
+        let mut child = self.command.spawn().unwrap();
+        let stdout = child.stdout.take().map_or_else(|| Lines::new(std::io::empty()), Lines::new);
+        let stderr = Lines::new(child.stderr.take().unwrap());
+        Process { child, stdout, stderr, directory: Rc::new(self.directory) }
+    }
+
+    /// Runs it to its end.
+    pub fn run(self) -> Told {
+        self.start().wait()
+    }
+}
+
+/// A running `windlass`, killed on drop. (Its children die with it, or that is what a test finds out.)
+pub struct Process {
+    child: Child,
+    stdout: Lines,
+    stderr: Lines,
+    directory: Rc<TempDir>,
+}
+
+impl Process {
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// The directory in which it runs.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// The next event of `--format json` that is wanted.
+    pub fn event(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let event = |line: &str| serde_json::from_str(line).ok().filter(&wanted);
+        self.stdout.next("an event", event).unwrap_or_else(|why| panic!("{why}\n{}", self.so_far()))
+    }
+
+    /// The next line of the log that has this text in it.
+    pub fn log(&self, text: &str) -> String {
+        let line = |line: &str| line.contains(text).then(|| line.to_owned());
+        self.stderr.next(text, line).unwrap_or_else(|why| panic!("{why}\n{}", self.so_far()))
+    }
+
+    /// How it ended by itself.
+    pub fn wait(mut self) -> Told {
+        let deadline = Instant::now() + LIMIT;
+        // Its output ends with it; a child that lives on would keep it open.
+        let ended = self.stdout.read_to_end(deadline).and_then(|()| self.stderr.read_to_end(deadline));
+        if let Err(why) = ended {
+            panic!("it does not end: {why}\n{}", self.so_far());
+        }
+        let status = self.child.wait().unwrap();
+        Told { status, stdout: self.stdout.text(), stderr: self.stderr.text(), directory: self.directory.clone() }
+    }
+
+    /// Kills it.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn so_far(&self) -> String {
+        format!("--- stdout\n{}--- stderr\n{}", self.stdout.text(), self.stderr.text())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a process ended and what it said.
+pub struct Told {
+    status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+    directory: Rc<TempDir>,
+}
+
+impl Told {
+    /// The exit code; none if a signal ended it.
+    pub fn exit_code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// The directory in which it ran.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The same with a name in the place of what differs from run to run, for snapshots.
+    pub fn naming(mut self, text: &str, name: &str) -> Self {
+        self.stdout = self.stdout.replace(text, name);
+        self.stderr = self.stderr.replace(text, name);
+        self
+    }
+
+    /// The same without the lines of the log, for snapshots.
+    pub fn without_log(mut self) -> Self {
+        let lines = self.stderr.lines().filter(|line| !is_log(line));
+        self.stderr = lines.map(|line| format!("{line}\n")).collect();
+        self
+    }
+
+    /// Asserts that it did what it was asked to.
+    pub fn succeeded(self) -> Self {
+        assert_eq!(self.exit_code(), Some(0), "{self}");
+        self
+    }
+
+    /// The last event of this kind that it told with `--format json`.
+    pub fn event(&self, kind: &str) -> Value {
+        let mut events = self.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let last = events.rfind(|event| event["event"] == kind);
+        last.unwrap_or_else(|| panic!("no {kind} in\n{self}"))
+    }
+}
+
+/// All that a user sees.
+impl fmt::Display for Told {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exit = match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => format!("exit code {code}"),
+            (_, signal) => format!("signal {}", signal.unwrap_or_default()),
+        };
+        write!(formatter, "{exit}\n--- stdout\n{}--- stderr\n{}", self.stdout, self.stderr)
+    }
+}
+
+/// Whether a line begins with the time, as in `21:37:32.998`.
+fn is_log(line: &str) -> bool {
+    let time = line.as_bytes().first_chunk::<12>();
+    time.is_some_and(|time| [time[2], time[5], time[8]] == *b"::." && time[0].is_ascii_digit())
+}
+
+/// The lines of a stream, read as they come.
+struct Lines {
+    arriving: mpsc::Receiver<String>,
+    read: RefCell<String>,
+}
+
+impl Lines {
+    fn new(stream: impl Read + Send + 'static) -> Self {
+        let (sender, arriving) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { arriving, read: RefCell::default() }
+    }
+
+    /// Reads on until a line is wanted, and returns what was made of it.
+    fn next<T>(&self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match self.read_line(deadline) {
+                Ok(line) => {
+                    if let Some(found) = wanted(&line) {
+                        return Ok(found);
+                    }
+                }
+                Err(why) => return Err(format!("no {what:?}: {why}")),
+            }
+        }
+    }
+
+    fn read_to_end(&self, deadline: Instant) -> Result<(), mpsc::RecvTimeoutError> {
+        loop {
+            match self.read_line(deadline) {
+                Ok(_) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(timeout) => return Err(timeout),
+            }
+        }
+    }
+
+    fn read_line(&self, deadline: Instant) -> Result<String, mpsc::RecvTimeoutError> {
+        let line = self.arriving.recv_timeout(deadline.saturating_duration_since(Instant::now()))?;
+        let mut read = self.read.borrow_mut();
+        read.push_str(&line);
+        read.push('\n');
+        Ok(line)
+    }
+
+    fn text(&self) -> String {
+        self.read.borrow().clone()
+    }
+}

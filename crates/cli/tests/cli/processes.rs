@@ -1,0 +1,213 @@
+//! Runs that `launch` starts, and what becomes of them when processes die, stall or are told to stop.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::cluster::{Launched, Task, all_end, summary};
+use crate::digits::DigitFiles;
+use crate::process::{Told, windlass};
+
+/// A run that is long enough for whatever is to happen in the middle of it.
+struct LongRun {
+    cluster: Launched,
+    _files: DigitFiles,
+}
+
+impl LongRun {
+    /// Returns when both workers train.
+    fn start(flags: &str) -> Self {
+        let files = DigitFiles::new(2400, 100);
+        let words = format!("launch mnist --log-every 10 --peer-timeout 30 --format json --run-dir run {flags}");
+        let cluster = Launched::by(windlass(&format!("{words} --data-dir")).with(files.path()));
+        cluster.event("step", 0);
+        cluster.event("step", 1);
+        Self { cluster, _files: files }
+    }
+
+    /// Every process of it but the launcher.
+    fn tasks(&self) -> [Task; 3] {
+        [self.cluster.task("ps", 0), self.cluster.task("worker", 0), self.cluster.task("worker", 1)]
+    }
+
+    fn kill(&self, job: &str, index: u32) {
+        self.cluster.task(job, index).signal(Signal::KILL);
+    }
+
+    /// To its end, with the run directory still there.
+    fn wait(self) -> Told {
+        self.cluster.wait()
+    }
+}
+
+/// Why a worker left early, by the summary.
+fn why_left(summary: &Value, worker: usize) -> &str {
+    summary["per_worker"][worker]["left"].as_str().unwrap_or_else(|| panic!("worker {worker} stayed: {summary:#}"))
+}
+
+#[test]
+fn a_run_ends_by_itself_and_leaves_no_process() {
+    let run = LongRun::start("--steps 300");
+    let tasks = run.tasks();
+    run.wait().succeeded();
+    assert!(tasks.iter().all(|task| !task.is_alive()), "{tasks:?}");
+}
+
+#[test]
+fn every_task_has_a_log_in_words() {
+    let told = Launched::start("linear --ps 2 --epochs 1").wait().succeeded();
+    let log = |task: &str| std::fs::read_to_string(told.directory().join(format!("run/{task}.log"))).unwrap();
+    for (task, text) in [
+        ("ps-0", "ps 0 listens on 127.0.0.1:"),
+        ("ps-1", "holds 1 of 2 parameter values"),
+        ("worker-0", "worker 0 finished: 101 steps of its own"),
+        ("worker-1", "epoch 1 ended: mean cost"),
+    ] {
+        assert!(log(task).contains(text), "no {text:?} in the log of {task}:\n{}", log(task));
+    }
+}
+
+#[test]
+fn an_async_run_goes_on_without_a_killed_worker() {
+    let run = LongRun::start("--mode async --steps 3000");
+    run.kill("worker", 1);
+    let told = run.wait().succeeded();
+    let summary = summary(&told);
+    assert_eq!(summary["global_step"], 3000);
+    assert_eq!(why_left(&summary, 1), "its connection broke and it did not come back");
+    assert!(told.stderr.contains("worker 1 was killed by signal 9; the others go on"), "{}", told.stderr);
+}
+
+#[test]
+fn a_sync_run_goes_on_without_a_killed_worker() {
+    let run = LongRun::start("--mode sync --steps 1500");
+    run.kill("worker", 1);
+    let told = run.wait().succeeded();
+    let summary = summary(&told);
+    assert_eq!(summary["global_step"], 1500);
+    assert_eq!(why_left(&summary, 1), "its connection broke and it did not come back");
+}
+
+#[test]
+fn an_ssp_run_goes_on_without_a_killed_worker() {
+    let run = LongRun::start("--mode ssp --staleness 1 --steps 3000");
+    run.kill("worker", 1);
+    let told = run.wait().succeeded();
+    assert_eq!(why_left(&summary(&told), 1), "its connection broke and it did not come back");
+}
+
+#[test]
+fn when_the_chief_is_killed_another_worker_ends_the_run() {
+    let run = LongRun::start("--mode sync --steps 1500");
+    run.kill("worker", 0);
+    let told = run.wait().succeeded();
+    assert_eq!(why_left(&summary(&told), 0), "its connection broke and it did not come back");
+}
+
+#[test]
+fn a_stalled_worker_is_left_out_and_joins_again_when_it_wakes() {
+    let run = LongRun::start("--mode sync --worker-timeout 1 --steps 6000");
+    let stalled = run.cluster.task("worker", 1);
+    stalled.signal(Signal::STOP);
+    run.cluster.logged("ps-0", "worker 1 is gone: no sign of life for");
+    let before = run.cluster.event("step", 0)["global_step"].as_u64();
+    run.cluster.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > before);
+    stalled.signal(Signal::CONT);
+    run.cluster.logged("worker-1", "was declared dead and is not; joining again");
+    run.cluster.event("started", 1);
+    run.cluster.event("step", 1);
+    let told = run.wait().succeeded();
+    assert_eq!(summary(&told)["per_worker"][1]["left"], Value::Null, "it was there at the end");
+}
+
+#[test]
+fn a_stalled_chief_is_replaced_and_comes_back_as_a_worker() {
+    let run = LongRun::start("--mode sync --worker-timeout 1 --steps 6000");
+    let stalled = run.cluster.task("worker", 0);
+    stalled.signal(Signal::STOP);
+    run.cluster.logged("worker-1", "this worker is chief now");
+    stalled.signal(Signal::CONT);
+    assert_eq!(run.cluster.event("started", 0)["chief"], false);
+    let told = run.wait().succeeded();
+    assert_eq!(summary(&told)["per_worker"][0]["left"], Value::Null, "it was there at the end");
+}
+
+#[test]
+fn a_killed_launcher_takes_its_tasks_along() {
+    let run = LongRun::start("--steps 1000000");
+    let tasks = run.tasks();
+    run.cluster.0.kill();
+    all_end(&tasks);
+}
+
+#[test]
+fn an_interrupted_launcher_ends_its_tasks() {
+    let run = LongRun::start("--steps 1000000");
+    let tasks = run.tasks();
+    run.cluster.0.signal(Signal::INT);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(130), "{told}");
+    assert!(tasks.iter().all(|task| !task.is_alive()), "{tasks:?}");
+}
+
+#[test]
+fn a_terminated_launcher_ends_its_tasks() {
+    let run = LongRun::start("--steps 1000000");
+    let tasks = run.tasks();
+    run.cluster.0.signal(Signal::TERM);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
+    assert!(tasks.iter().all(|task| !task.is_alive()), "{tasks:?}");
+}
+
+#[test]
+fn a_run_whose_ps_is_killed_fails_with_the_end_of_its_log() {
+    let run = LongRun::start("--steps 1000000");
+    let tasks = run.tasks();
+    run.kill("ps", 0);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(1), "{told}");
+    assert!(told.stderr.contains("error: ps 0 was killed by signal 9; the end of run/ps-0.log:"), "{told}");
+    assert!(told.stderr.contains("all 1 ps and 2 workers are here"), "{told}");
+    assert!(tasks.iter().all(|task| !task.is_alive()), "{tasks:?}");
+}
+
+#[test]
+fn a_run_whose_every_worker_is_killed_fails() {
+    let run = LongRun::start("--steps 1000000");
+    run.kill("worker", 0);
+    run.kill("worker", 1);
+    let told = run.wait();
+    assert!(told.exit_code() > Some(0), "{told}");
+}
+
+#[test]
+fn a_colocated_run_cannot_go_on_without_the_parameters_of_a_killed_worker() {
+    let run = LongRun::start("--colocate --steps 1000000");
+    run.kill("worker", 1);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(5), "{told}");
+    assert!(told.stderr.contains("lost ps 1"), "{told}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_run_with_the_worker_and_the_step() {
+    let told = windlass("launch linear --optimizer sgd --learning-rate 1e30 --run-dir run").run();
+    assert_eq!(told.exit_code(), Some(3), "{told}");
+    let error = told.stderr.lines().last().unwrap_or_else(|| panic!("{told}"));
+    assert!(error.contains("error: worker ") && error.contains(": the loss is inf at step "), "{told}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_a_single_process_too() {
+    let told = windlass("train linear --optimizer sgd --learning-rate 1e30").run();
+    assert_eq!(told.exit_code(), Some(3), "{told}");
+    assert!(told.stderr.ends_with("error: worker 0: the loss is inf at step 2 (global step 2)\n"), "{told}");
+}
+
+#[test]
+fn a_task_that_cannot_start_ends_the_run_with_its_error() {
+    let told = windlass("launch linear --batch-size 102 --run-dir run").run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    let error = "error: a batch of 102 samples cannot be made from the 101 samples of this worker";
+    assert!(told.stderr.contains(error), "{told}");
+}

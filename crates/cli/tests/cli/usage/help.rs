@@ -1,0 +1,77 @@
+//! What help there is.
+
+use insta::assert_snapshot;
+
+use crate::process::windlass;
+
+#[test]
+fn without_a_command_there_is_help() {
+    assert_snapshot!(windlass("").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    Train one neural network on many machines: parameter servers and workers in one binary
+
+    Usage: windlass <COMMAND>
+
+    Commands:
+      train   Train a model in this process, or as one task of a cluster
+      launch  Start a whole cluster on this machine and train on it
+      bench   Measure how fast this machine trains in each layout
+      data    Get data sets
+      help    Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+    ");
+}
+
+#[test]
+fn the_models_are_listed_by_what_they_do() {
+    assert_snapshot!(windlass("train").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    Train a model in this process, or as one task of a cluster
+
+    Usage: windlass train <MODEL>
+
+    Models:
+      linear  fit a line to 101 noisy points of y = 2x + 10
+      mnist   read handwritten digits with a network of 784-100-10
+
+    Options:
+      -h, --help  Print help
+    ");
+}
+
+#[test]
+fn of_train() {
+    assert_snapshot!(windlass("train mnist --help").run());
+}
+
+#[test]
+fn of_launch() {
+    assert_snapshot!(windlass("launch mnist --help").run());
+}
+
+#[test]
+fn of_data() {
+    assert_snapshot!(windlass("data download --help").run(), @"
+    exit code 0
+    --- stdout
+    Download a data set and check it; a download that was cut off goes on where it stopped
+
+    Usage: windlass data download [OPTIONS] <DATASET>
+
+    Arguments:
+      <DATASET>  Which one: mnist
+
+    Options:
+          --dir <DIR>       Where to put it [default: data/mnist]
+          --base-url <URL>  Where to get it from, instead of the public mirrors
+      -h, --help            Print help
+    --- stderr
+    ");
+}

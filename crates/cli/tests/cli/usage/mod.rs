@@ -1,0 +1,30 @@
+//! What bad input gets: a message that names it, exit code 2, and nothing started. And what help there is.
+
+mod clusters;
+mod data;
+mod help;
+mod print_cluster;
+mod training;
+
+use crate::process::{Invocation, windlass};
+
+/// A place in a cluster that nobody will ever reach.
+const PLACE: &str = "--job_name worker --task_index 1 --ps_hosts a:2222 --worker_hosts b:2222,c:2222";
+
+const TF_CONFIG: &str = r#"{"cluster": {"chief": ["d:2222"], "ps": ["e:2222"], "worker": ["f:2222"]},
+    "task": {"type": "worker", "index": 0}}"#;
+
+const CLUSTER_FILE: &str = r#"
+[cluster]
+ps = ["g:2222"]
+worker = ["h:2222", "i:2222"]
+
+[task]
+job = "ps"
+index = 0
+"#;
+
+/// `windlass` with a cluster file.
+fn with_cluster_file(words: &str, content: &str) -> Invocation {
+    windlass(&format!("train linear --cluster cluster.toml {words}")).with_file("cluster.toml", content)
+}

@@ -1,0 +1,300 @@
+//! Trainings that cannot be: unknown words, numbers out of range, flags that contradict each other.
+
+use insta::assert_snapshot;
+
+use crate::process::windlass;
+
+#[test]
+fn an_unknown_model_is_refused() {
+    assert_snapshot!(windlass("train cats").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: unrecognized subcommand 'cats'
+
+    Usage: windlass train <MODEL>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn an_unknown_optimizer_is_refused() {
+    assert_snapshot!(windlass("train linear --optimizer adamant").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: unknown optimizer `adamant`: expected one of sgd, momentum, adagrad, adam, adamw, rmsprop
+    ");
+}
+
+#[test]
+fn an_unknown_constant_of_an_optimizer_is_refused() {
+    assert_snapshot!(windlass("train linear --optimizer adam --optimizer-option momentum=0.9").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --optimizer-option momentum=0.9: adam has no constant "momentum"
+    "#);
+}
+
+#[test]
+fn a_constant_of_an_optimizer_that_is_no_number_is_refused() {
+    assert_snapshot!(windlass("train linear --optimizer momentum --optimizer-option momentum=much").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --optimizer-option momentum=much: not a number
+    ");
+    assert_snapshot!(windlass("train linear --optimizer momentum --optimizer-option momentum=null").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --optimizer-option momentum=null: invalid type: null, expected f32
+    ");
+    assert_snapshot!(windlass("train linear --optimizer momentum --optimizer-option momentum").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --optimizer-option momentum: write NAME=VALUE
+    ");
+}
+
+#[test]
+fn an_unknown_schedule_is_refused() {
+    assert_snapshot!(windlass("train linear --lr-schedule cosine").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: "cosine" is not a schedule: write constant, exponential:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS
+    "#);
+}
+
+#[test]
+fn an_unknown_sharding_is_refused() {
+    assert_snapshot!(windlass("train linear --sharding fair").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: unknown sharding `fair`: expected balanced or round_robin
+    ");
+}
+
+#[test]
+fn an_unknown_mode_is_refused() {
+    assert_snapshot!(windlass("train linear --mode chaos").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: invalid value 'chaos' for '--mode <MODE>'
+      [possible values: async, sync, ssp]
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn an_unknown_variant_is_refused() {
+    assert_snapshot!(windlass("train mnist --variant tanh").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: invalid value 'tanh' for '--variant <VARIANT>'
+      [possible values: relu, sigmoid]
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn replicas_to_aggregate_needs_sync() {
+    assert_snapshot!(windlass("train linear --replicas-to-aggregate 1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --replicas-to-aggregate needs --mode sync
+    hint: other modes apply every gradient by itself
+    ");
+}
+
+#[test]
+fn no_more_replicas_are_aggregated_than_there_are() {
+    assert_snapshot!(windlass("launch linear --workers 2 --mode sync --replicas-to-aggregate 3").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --replicas-to-aggregate is 3, more than the run's 2 workers
+    ");
+    assert_snapshot!(windlass("train linear --mode sync --replicas-to-aggregate 2").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --replicas-to-aggregate is 2, more than the run's 1 worker
+    ");
+}
+
+#[test]
+fn staleness_needs_ssp() {
+    assert_snapshot!(windlass("train linear --staleness 3").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --staleness needs --mode ssp
+    ");
+}
+
+#[test]
+fn ssp_needs_staleness() {
+    assert_snapshot!(windlass("train linear --mode ssp").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --mode ssp needs --staleness
+    hint: how many steps a worker may be ahead of the slowest, such as --staleness 3
+    ");
+}
+
+#[test]
+fn no_steps_at_all_are_refused() {
+    assert_snapshot!(windlass("train linear --steps 0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --steps is at least 1
+    ");
+}
+
+#[test]
+fn a_negative_number_of_steps_is_refused() {
+    assert_snapshot!(windlass("train linear --steps -1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: invalid value '-1' for '--steps <N>': invalid digit found in string
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_learning_rate_that_is_no_number_is_refused() {
+    assert_snapshot!(windlass("train linear --learning-rate NaN").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --learning-rate is NaN, and must be a number of zero or more
+    ");
+    assert_snapshot!(windlass("train linear --learning-rate -0.1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --learning-rate is -0.1, and must be a number of zero or more
+    ");
+}
+
+#[test]
+fn no_threads_at_all_are_refused() {
+    assert_snapshot!(windlass("train linear --threads 0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --threads is 0, and a worker computes on at least one
+    ");
+}
+
+#[test]
+fn a_timeout_that_is_no_time_is_refused() {
+    assert_snapshot!(windlass("train linear --worker-timeout 0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --worker-timeout is 0, and must be a number of seconds above zero
+    ");
+    assert_snapshot!(windlass("launch linear --peer-timeout -1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --peer-timeout is -1, and must be a number of seconds above zero
+    ");
+}
+
+#[test]
+fn deterministic_needs_sync() {
+    assert_snapshot!(windlass("launch linear --deterministic").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --deterministic needs --mode sync
+    hint: in other modes the result depends on which worker is faster
+    ");
+}
+
+#[test]
+fn a_ps_is_not_for_a_colocated_launch() {
+    assert_snapshot!(windlass("launch linear --colocate --ps 2").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: the argument '--colocate' cannot be used with '--ps <P>'
+
+    Usage: windlass launch linear --colocate
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_run_directory_that_cannot_be_made_is_refused_before_training() {
+    assert_snapshot!(windlass("train linear --run-dir /dev/null/run").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: cannot make the run directory /dev/null/run: Not a directory (os error 20)
+    ");
+    assert_snapshot!(windlass("launch linear --run-dir /dev/null/run").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: cannot make the run directory /dev/null/run: Not a directory (os error 20)
+    ");
+}
+
+#[test]
+fn a_negative_deviation_is_refused() {
+    assert_snapshot!(windlass("train linear --noise -1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --noise is -1, and a standard deviation is zero or more
+    ");
+}
+
+#[test]
+fn flags_of_another_model_are_refused() {
+    assert_snapshot!(windlass("train linear --variant relu").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: unexpected argument '--variant' found
+
+    Usage: windlass train linear [OPTIONS]
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_place_in_a_cluster_is_not_for_launch() {
+    assert_snapshot!(windlass("launch linear --ps_hosts a:2222").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: unexpected argument '--ps-hosts' found
+
+      tip: a similar argument exists: '--ps'
+
+    Usage: windlass launch linear --ps <P>
+
+    For more information, try '--help'.
+    ");
+}
