@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
-use windlass_core::lifecycle::Outcome;
 use windlass_server::{Server, ServerConfig};
 use windlass_wire::session::Coordinator;
 use windlass_wire::{endpoint, port};
@@ -86,12 +85,7 @@ impl Process {
             coordinator_address(&resolved.cluster)?,
         )?;
         let stop = self.config.stop.clone();
-        let outcome = self.runtime.block_on(async move {
-            tokio::select! {
-                outcome = server.run() => outcome,
-                () = stopped(stop) => Outcome { exit_code: 143, reason: "told to stop".to_owned() },
-            }
-        });
+        let outcome = self.runtime.block_on(server.run_until(stopped(stop)));
         Ok(Ended { outcome, summary: None })
     }
 

@@ -13,7 +13,9 @@ use windlass_core::membership::Patience;
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::{Endpoint, Failure, Hello, Prepare, ServerReady, coordinator_message, task_message};
+use windlass_wire::control::{
+    Endpoint, Failure, Goodbye, Hello, Over, Prepare, ServerReady, coordinator_message, task_message,
+};
 use windlass_wire::endpoint::listen_locally;
 use windlass_wire::frame::{FrameError, Request};
 use windlass_wire::link::{Peer, ServeError, Shard};
@@ -112,12 +114,20 @@ impl Server {
     }
 
     /// Serves until the run is over.
-    pub async fn run(mut self) -> Outcome {
+    pub async fn run(self) -> Outcome {
+        self.run_until(std::future::pending()).await
+    }
+
+    /// Serves until the run is over. Told to stop, it says goodbye, which ends the run for everyone.
+    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Outcome {
+        let mut stop = std::pin::pin!(stop);
         let outcome = loop {
-            match self.session.receive().await {
-                Some(coordinator_message::Kind::Over(over)) => {
-                    break Outcome { exit_code: over.exit_code as u8, reason: over.reason };
-                }
+            let message = tokio::select! {
+                message = self.session.receive() => message,
+                () = &mut stop => break self.leave().await,
+            };
+            match message {
+                Some(coordinator_message::Kind::Over(over)) => break outcome(over),
                 Some(message) => self.handle(message).await,
                 None => {
                     let reason = "lost the coordinator".to_owned();
@@ -129,6 +139,21 @@ impl Server {
             coordinator.ended(LAST_WORDS).await;
         }
         outcome
+    }
+
+    /// Says goodbye, and gives the coordinator a moment to end the run.
+    async fn leave(&mut self) -> Outcome {
+        self.session.sender().send(task_message::Kind::Goodbye(Goodbye {})).await;
+        let over = async {
+            loop {
+                match self.session.receive().await {
+                    Some(coordinator_message::Kind::Over(over)) => return outcome(over),
+                    Some(_) => {}
+                    None => return told_to_stop(),
+                }
+            }
+        };
+        tokio::time::timeout(LAST_WORDS, over).await.unwrap_or_else(|_| told_to_stop())
     }
 
     async fn handle(&mut self, message: coordinator_message::Kind) {
@@ -190,6 +215,14 @@ impl Drop for Server {
         }
         self.connections.close();
     }
+}
+
+fn outcome(over: Over) -> Outcome {
+    Outcome { exit_code: over.exit_code as u8, reason: over.reason }
+}
+
+fn told_to_stop() -> Outcome {
+    Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }
 }
 
 /// The place of a shard that is allocated once the run is known.

@@ -191,7 +191,6 @@ fn a_ps_that_waits_can_be_told_to_stop() {
 }
 
 #[test]
-#[ignore = "ps 0 does not say that it goes, and its workers wait for it until --peer-timeout"]
 fn a_ps_told_to_stop_ends_the_run() {
     let hosts = Hosts::new(1, 1);
     let ps = hosts.task("ps", 0, "linear").start();

@@ -53,6 +53,9 @@ struct Coordinator {
     reports: BTreeMap<WorkerId, WorkerReport>,
     progress: BTreeMap<WorkerId, Heartbeat>,
     spoken: Instant,
+    /// The time at the last tick; see [`Coordinator::now`].
+    clock: Duration,
+    ticked: Instant,
 }
 
 impl Coordinator {
@@ -68,6 +71,8 @@ impl Coordinator {
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
             spoken: Instant::now(),
+            clock: Duration::ZERO,
+            ticked: Instant::now(),
         }
     }
 
@@ -86,8 +91,10 @@ impl Coordinator {
         }
     }
 
+    /// A clock that stands still while this process does: when it was stopped or starved itself, the others'
+    /// signs of life are waiting to be read, and none of them has been silent.
     fn now(&self) -> Duration {
-        self.config.started.elapsed()
+        self.clock + self.ticked.elapsed().min(2 * TICK)
     }
 
     fn handle(&mut self, id: SessionId, event: Event) {
@@ -203,11 +210,13 @@ impl Coordinator {
 
     fn tick(&mut self) {
         let now = self.now();
+        (self.clock, self.ticked) = (now, Instant::now());
         let effects = self.lifecycle.tick(now);
         self.carry_out(effects);
         if *self.lifecycle.phase() != Phase::Gathering {
             return;
         }
+        let now = self.config.started.elapsed();
         if now > self.config.peer_timeout {
             let names = self.waiting().tasks.join(", ");
             let reason = format!("gave up waiting for {names} after {} s", now.as_secs());

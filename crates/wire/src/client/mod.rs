@@ -68,7 +68,7 @@ pub struct Pulled {
     pub step: u64,
     /// True once every server has applied the run's last step.
     pub over: bool,
-    /// True if the push was counted, false if it was dropped as stale or late.
+    /// True if the first server counted the push, false if it was dropped as stale or late.
     pub applied: bool,
 }
 
@@ -300,7 +300,7 @@ impl ParameterClient {
             self.traffic.add(lane.traffic());
             pulled.step = answer.version;
             pulled.over &= answer.over;
-            pulled.applied &= !lane.is_dropped();
+            pulled.applied = !lane.is_dropped();
             lane.deliver_rows(&mut pulled.rows);
         }
         pulled.dense = pending.arriving;
