@@ -108,7 +108,7 @@ impl Process {
         let coordinator_at = coordinator_address(&resolved.cluster)?;
         let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
-        let serving = self.runtime.spawn(server.run());
+        let serving = self.runtime.spawn(server.run_until(stopped(self.config.stop.clone())));
         let ended = self.train(model, worker);
         let served = self.runtime.block_on(serving);
         match served {

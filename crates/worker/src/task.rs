@@ -162,6 +162,7 @@ impl<M: Model> Worker<M> {
         };
         let train = TrainConfig {
             worker: config.id.0,
+            steps: run.steps,
             epochs: run.epochs,
             log_every: run.log_every,
             learning_rate: run.learning_rate,

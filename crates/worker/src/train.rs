@@ -18,6 +18,8 @@ use crate::replica::Replica;
 pub struct TrainConfig {
     /// This worker.
     pub worker: u32,
+    /// The last global step, if the run ends by steps.
+    pub steps: Option<u64>,
     /// Epochs to train for, if that is what ends it.
     pub epochs: Option<u64>,
     /// Steps between two [`Event::Step`]s.
@@ -112,7 +114,7 @@ impl<M: Model> Training<M> {
             let (next_batch, next_place) = self.next_batch(); // while the servers work
             pulled = client.wait()?;
             self.follow_schedule(client, pulled.step);
-            if pulled.applied || !pulled.over {
+            if pulled.applied || !self.is_last(pulled.step) {
                 self.count(loss, pulled.step, began, computed);
             }
             epoch.losses += f64::from(loss);
@@ -141,6 +143,11 @@ impl<M: Model> Training<M> {
     fn next_batch(&mut self) -> (M::Batch, Place) {
         let (samples, place) = self.order.next_batch();
         (self.replica.batch(samples), place)
+    }
+
+    /// Whether the run ends with this global step. (Other servers may be a push behind the one that counts.)
+    fn is_last(&self, global_step: u64) -> bool {
+        self.config.steps.is_some_and(|steps| global_step >= steps)
     }
 
     fn check(&self, loss: f32, global_step: u64) -> Result<(), TrainError> {

@@ -71,14 +71,16 @@ fn tasks_of_a_cluster_file_train_together() {
     all_succeed([task("ps"), task("worker")]);
 }
 
+/// A worker with a shard of the parameters in its process.
+fn colocated(hosts: &Hosts, index: usize, words: &str) -> Process {
+    let place = format!("--colocate --job_name worker --task_index {index} --worker_hosts {}", hosts.workers.join(","));
+    windlass(&format!("train linear {words} {place}")).start()
+}
+
 #[test]
 fn colocated_tasks_need_no_ps() {
     let hosts = Hosts::new(0, 2);
-    let task = |index: usize| {
-        let words = format!("train linear --colocate --job_name worker --task_index {index} --run-dir run");
-        windlass(&words).with("--worker_hosts").with(hosts.workers.join(",")).start()
-    };
-    let told = all_succeed([task(1), task(0)]);
+    let told = all_succeed([1, 0].map(|index| colocated(&hosts, index, "--run-dir run")));
     assert_eq!(summary(&told[1])["colocated"], true);
 }
 
@@ -179,6 +181,28 @@ fn a_worker_that_waits_for_others_can_be_told_to_stop() {
     worker.signal(Signal::TERM);
     let told = worker.wait();
     assert_eq!(told.exit_code(), Some(143), "{told}");
+}
+
+#[test]
+fn a_colocated_worker_that_waits_can_be_told_to_stop() {
+    let worker = colocated(&Hosts::new(0, 2), 0, "");
+    worker.log("waiting for ps 1, worker 1");
+    worker.signal(Signal::TERM);
+    let told = worker.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
+}
+
+#[test]
+fn a_colocated_worker_told_to_stop_ends_the_run_that_needs_its_parameters() {
+    let hosts = Hosts::new(0, 2);
+    let words = "--steps 100000000 --log-every 100 --format json";
+    let [stays, stopped] = [0, 1].map(|index| colocated(&hosts, index, words));
+    steps(&stopped);
+    stopped.signal(Signal::TERM);
+    assert_eq!(stopped.wait().exit_code(), Some(143));
+    let told = stays.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
+    assert!(told.stderr.ends_with("error: ps 1 was told to stop\n"), "{told}");
 }
 
 #[test]
