@@ -6,10 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::Pushes;
 use crate::cluster::WorkerId;
 
 /// A worker process: the same worker started again has a later incarnation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
 /// Which push of which process.
@@ -60,6 +63,8 @@ struct Account {
     sequence: u64,
     fate: Fate,
     pieces: usize,
+    /// Every piece has been applied.
+    whole: bool,
 }
 
 /// The last push of every worker.
@@ -128,6 +133,35 @@ impl Ledger {
         }
     }
 
+    /// Notes that every piece of a worker's last push has been applied.
+    pub fn complete(&mut self, push: PushId) {
+        if let Some(account) = self.account_mut(push) {
+            account.whole = true;
+        }
+    }
+
+    /// The last push of each worker that has been decided about.
+    pub fn decided(&self) -> Pushes {
+        let decided = |(worker, account): (&WorkerId, &Account)| {
+            let sequence = account.sequence - u64::from(account.fate == Fate::Pending && account.sequence > 0);
+            (*worker, (account.incarnation, sequence))
+        };
+        self.accounts.iter().map(decided).collect()
+    }
+
+    /// Those workers whose last push in `pushes` has not wholly been applied here, and still may be.
+    pub fn outstanding(&self, pushes: &Pushes) -> Vec<WorkerId> {
+        let is_outstanding = |worker: &WorkerId, (incarnation, sequence): (Incarnation, u64)| {
+            let Some(account) = self.accounts.get(worker) else { return sequence > 0 };
+            if account.incarnation != incarnation {
+                return account.incarnation < incarnation && sequence > 0;
+            }
+            let applying = matches!(account.fate, Fate::Taken { .. }) && !account.whole;
+            account.sequence < sequence || account.sequence == sequence && applying
+        };
+        pushes.iter().filter(|(worker, push)| is_outstanding(worker, **push)).map(|(worker, _)| *worker).collect()
+    }
+
     fn account(&self, push: PushId) -> Option<&Account> {
         self.accounts.get(&push.worker).filter(|account| account.is_of(push))
     }
@@ -178,6 +212,31 @@ mod tests {
         assert!(ledger.claim(push(FIRST, 2), 0));
         ledger.fence(WORKER, SECOND);
         assert!(!ledger.claim(push(FIRST, 2), 1), "a process that was declared dead");
+    }
+
+    #[test]
+    fn a_push_is_outstanding_until_it_is_whole_or_its_process_is_gone() {
+        let mut ledger = Ledger::default();
+        ledger.enter(push(FIRST, 1));
+        assert_eq!(ledger.decided()[&WORKER], (FIRST, 0), "nothing is decided yet");
+        ledger.settle(push(FIRST, 1), Fate::Taken { step: 1 });
+        let cut = ledger.decided();
+        assert_eq!(cut[&WORKER], (FIRST, 1));
+        assert_eq!(ledger.outstanding(&cut), [WORKER]);
+        let ahead = [(WORKER, (FIRST, 2))].into();
+        ledger.complete(push(FIRST, 1));
+        assert!(ledger.outstanding(&cut).is_empty());
+        assert_eq!(ledger.outstanding(&ahead), [WORKER], "another server has the next already");
+        ledger.retire(WORKER, FIRST);
+        assert!(ledger.outstanding(&ahead).is_empty(), "it will not come any more");
+    }
+
+    #[test]
+    fn a_dropped_push_is_not_outstanding() {
+        let mut ledger = Ledger::default();
+        ledger.enter(push(FIRST, 1));
+        ledger.settle(push(FIRST, 1), Fate::Dropped);
+        assert!(ledger.outstanding(&ledger.decided()).is_empty());
     }
 
     #[test]

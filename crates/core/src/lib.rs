@@ -4,6 +4,7 @@
 //! `windlass-wire` moves bytes, `windlass-server` and `windlass-worker` do what is decided here.
 
 pub mod block;
+pub mod checkpoint;
 pub mod cluster;
 pub mod consistency;
 pub mod ledger;

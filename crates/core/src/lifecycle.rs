@@ -32,6 +32,8 @@ pub mod exit_code {
     pub const USAGE: u8 = 2;
     /// The loss is no longer a number.
     pub const NUMERIC: u8 = 3;
+    /// The checkpoint does not fit the run.
+    pub const CHECKPOINT: u8 = 4;
     /// Gave up waiting for a peer.
     pub const PEERS: u8 = 5;
     /// Drained after SIGTERM.
@@ -41,9 +43,9 @@ pub mod exit_code {
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Waiting for tasks to arrive.
+    /// Waiting for tasks to arrive: at the start, and again when a server was lost.
     Gathering,
-    /// Servers allocate their shards.
+    /// Servers allocate their shards, or restore them.
     Preparing,
     /// The chief pushes the first values.
     Initialising,
@@ -51,6 +53,8 @@ pub enum Phase {
     Training,
     /// Nobody trains; the chief evaluates and writes the summary.
     Finishing,
+    /// A last checkpoint is written, and then the run is over.
+    Saving(Outcome),
     /// Every process ends.
     Over(Outcome),
 }
@@ -58,8 +62,12 @@ pub enum Phase {
 /// What the coordinator has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Tell every server to allocate its shard.
+    /// Tell every server to allocate its shard, or to restore it.
     Prepare,
+    /// Ask every worker to come in again, for a server was lost: whoever is named is waited for.
+    Regather(String),
+    /// Write a last checkpoint.
+    Save,
     /// Tell this worker to push the first values.
     Initialise(WorkerId),
     /// Tell this worker to train.
@@ -88,30 +96,60 @@ pub enum JoinError {
     Over(Outcome),
 }
 
+/// What a run needs to know of its cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LifecycleConfig {
+    /// How many parameter servers there are.
+    pub servers: u32,
+    /// How many workers there are.
+    pub workers: u32,
+    /// When a silent task counts as dead.
+    pub patience: Patience,
+    /// How long tasks that are needed are waited for.
+    pub peer_timeout: Duration,
+    /// True if there are checkpoints: a lost server is waited for, and the parameters are saved at the end.
+    pub checkpoints: bool,
+    /// Incarnations are later than this one.
+    pub before: Incarnation,
+}
+
 /// The life of one run.
 #[derive(Debug)]
 pub struct Lifecycle {
+    config: LifecycleConfig,
     tasks: BTreeSet<TaskId>,
     membership: Membership,
     phase: Phase,
     ready: BTreeSet<TaskId>,
     chief: WorkerId,
     left: BTreeMap<WorkerId, String>,
+    /// Since when tasks have been gathering, or the parameters have had no worker.
+    since: Duration,
+    /// True if the run had begun before this gathering, so that workers may be missing for good.
+    again: bool,
 }
 
 impl Lifecycle {
-    /// A run on `servers` parameter servers and `workers` workers, none of which has come yet.
-    pub fn new(servers: u32, workers: u32, patience: Patience) -> Self {
+    /// A run whose tasks have not come yet.
+    pub fn new(config: LifecycleConfig) -> Self {
         let task = |job| move |index| TaskId { job, index };
-        let tasks = (0..servers).map(task(Job::Ps)).chain((0..workers).map(task(Job::Worker))).collect();
+        let tasks = (0..config.servers).map(task(Job::Ps)).chain((0..config.workers).map(task(Job::Worker))).collect();
         Self {
+            config,
             tasks,
-            membership: Membership::new(patience),
+            membership: Membership::new(config.patience, config.before),
             phase: Phase::Gathering,
             ready: BTreeSet::new(),
             chief: WorkerId(0),
             left: BTreeMap::new(),
+            since: Duration::ZERO,
+            again: false,
         }
+    }
+
+    /// Notes that a task comes from a run that had begun: this coordinator is a second one.
+    pub fn begun_before(&mut self) {
+        self.again |= self.phase == Phase::Gathering;
     }
 
     /// Where the run stands.
@@ -156,6 +194,7 @@ impl Lifecycle {
         }
         match &self.phase {
             Phase::Over(outcome) => return Err(JoinError::Over(outcome.clone())),
+            Phase::Saving(outcome) if task.job == Job::Worker => return Err(JoinError::Over(outcome.clone())),
             Phase::Finishing if task.job == Job::Worker => return Err(JoinError::Over(Outcome::done())),
             _ => {}
         }
@@ -169,20 +208,46 @@ impl Lifecycle {
             }
         }
         match self.phase {
-            Phase::Gathering if self.missing().is_empty() => {
-                self.phase = Phase::Preparing;
-                effects.push(Effect::Prepare);
-            }
+            Phase::Gathering if self.missing().is_empty() => effects.extend(self.prepare()),
             Phase::Initialising if task == TaskId::from(self.chief) => effects.push(Effect::Initialise(self.chief)),
             Phase::Training if task.job == Job::Worker => effects.push(Effect::Start(WorkerId(task.index))),
             Phase::Gathering => {}
             _ if task.job == Job::Ps => {
                 let reason = format!("{task} was started again and has lost its parameters");
-                effects.extend(self.end(Outcome { exit_code: exit_code::PEERS, reason }));
+                effects.extend(self.server_lost(reason, now));
             }
             _ => {}
         }
         Ok((incarnation, effects))
+    }
+
+    fn prepare(&mut self) -> Vec<Effect> {
+        self.phase = Phase::Preparing;
+        self.ready.clear();
+        vec![Effect::Prepare]
+    }
+
+    /// The servers are to restore another checkpoint than the one they were told to.
+    pub fn prepare_again(&mut self) -> Vec<Effect> {
+        if self.phase == Phase::Preparing { self.prepare() } else { Vec::new() }
+    }
+
+    /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
+    /// there again.
+    fn server_lost(&mut self, reason: String, now: Duration) -> Vec<Effect> {
+        if let Phase::Saving(outcome) = &self.phase {
+            let outcome = outcome.clone();
+            return self.end_at_once(outcome);
+        }
+        if !self.config.checkpoints {
+            return self.end_at_once(Outcome { exit_code: exit_code::PEERS, reason });
+        }
+        (self.phase, self.since, self.again) = (Phase::Gathering, now, true);
+        self.left.clear();
+        for worker in self.workers() {
+            self.membership.dismiss(worker.into());
+        }
+        vec![Effect::Regather(reason)]
     }
 
     /// Notes a sign of life.
@@ -195,14 +260,17 @@ impl Lifecycle {
         self.membership.disconnected(task, incarnation, now);
     }
 
-    /// A server has allocated its shard.
-    pub fn server_ready(&mut self, server: TaskId) -> Vec<Effect> {
+    /// A server has its shard: new, or with the values of a checkpoint.
+    pub fn server_ready(&mut self, server: TaskId, restored: bool) -> Vec<Effect> {
         self.ready.insert(server);
         let all = self.tasks.iter().filter(|task| task.job == Job::Ps).all(|task| self.ready.contains(task));
         if self.phase != Phase::Preparing || !all {
             return Vec::new();
         }
         self.phase = Phase::Initialising;
+        if restored {
+            return self.initialised();
+        }
         vec![Effect::Initialise(self.chief)]
     }
 
@@ -234,7 +302,17 @@ impl Lifecycle {
         }
         match (&self.phase, task.job) {
             (Phase::Finishing, Job::Worker) if task == TaskId::from(self.chief) => self.end(Outcome::done()),
-            (_, Job::Worker) => self.worker_gone(WorkerId(task.index), "it was told to stop".to_owned()),
+            (_, Job::Worker) => {
+                let worker = WorkerId(task.index);
+                let mut effects = self.worker_left(worker, "it was told to stop".to_owned());
+                if self.present_workers().is_empty() {
+                    let reason = format!("{task} was told to stop");
+                    effects.extend(self.end(Outcome { exit_code: exit_code::TERMINATED, reason }));
+                } else {
+                    effects.extend(self.go_on_without(worker));
+                }
+                effects
+            }
             (_, Job::Ps) => {
                 let reason = format!("{task} was told to stop");
                 self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
@@ -247,29 +325,71 @@ impl Lifecycle {
         self.end(outcome)
     }
 
-    /// Lets time pass: declares the silent dead.
+    /// The last checkpoint is written, or cannot be.
+    pub fn saved(&mut self) -> Vec<Effect> {
+        match &self.phase {
+            Phase::Saving(outcome) => {
+                let outcome = outcome.clone();
+                self.end_at_once(outcome)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Lets time pass: declares the silent dead, and gives up on those who do not come.
     pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (task, reason) in self.membership.expire(now) {
             effects.extend(match task.job {
                 Job::Ps if self.phase == Phase::Gathering => Vec::new(),
-                Job::Ps => self.end(Outcome { exit_code: exit_code::PEERS, reason: format!("lost {task}: {reason}") }),
-                Job::Worker => self.worker_gone(WorkerId(task.index), reason),
+                Job::Ps => self.server_lost(format!("lost {task}: {reason}"), now),
+                Job::Worker => {
+                    let worker = WorkerId(task.index);
+                    let mut effects = self.worker_left(worker, reason);
+                    effects.extend(self.go_on_without(worker));
+                    effects
+                }
             });
         }
+        effects.extend(self.wait_for_tasks(now));
         effects
     }
 
-    fn worker_gone(&mut self, worker: WorkerId, reason: String) -> Vec<Effect> {
-        if matches!(self.phase, Phase::Over(_) | Phase::Gathering) {
+    /// Waits for those without whom training cannot go on, and not for longer than the timeout.
+    fn wait_for_tasks(&mut self, now: Duration) -> Vec<Effect> {
+        let abandoned = self.phase == Phase::Training && self.present_workers().is_empty();
+        if self.phase != Phase::Gathering && !abandoned {
+            self.since = now;
+            return Vec::new();
+        }
+        let waited = now.saturating_sub(self.since);
+        let missing = self.missing();
+        let only_workers = missing.iter().all(|task| task.job == Job::Worker) && !self.present_workers().is_empty();
+        if self.phase == Phase::Gathering && self.again && only_workers && waited >= self.config.patience.silent {
+            return self.prepare();
+        }
+        if waited < self.config.peer_timeout {
+            return Vec::new();
+        }
+        let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let reason = format!("gave up waiting for {} after {} s", names.join(", "), waited.as_secs());
+        self.end(Outcome { exit_code: exit_code::PEERS, reason })
+    }
+
+    fn worker_left(&mut self, worker: WorkerId, reason: String) -> Vec<Effect> {
+        if matches!(self.phase, Phase::Saving(_) | Phase::Over(_) | Phase::Gathering) {
             return Vec::new();
         }
         let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
         let was_training = self.left.insert(worker, reason.clone()).is_none();
-        let mut effects = Vec::new();
-        if was_training {
-            effects.push(Effect::Left(worker, incarnation, reason));
+        if was_training { vec![Effect::Left(worker, incarnation, reason)] } else { Vec::new() }
+    }
+
+    fn go_on_without(&mut self, worker: WorkerId) -> Vec<Effect> {
+        if matches!(self.phase, Phase::Saving(_) | Phase::Over(_) | Phase::Gathering) {
+            return Vec::new();
         }
+        let mut effects = Vec::new();
         if worker == self.chief {
             effects.extend(self.name_another_chief());
         }
@@ -280,6 +400,10 @@ impl Lifecycle {
     /// Worker 0 is chief while it lives; then the lowest of the living takes over, and keeps it.
     fn name_another_chief(&mut self) -> Vec<Effect> {
         let Some(next) = self.present_workers().first().copied() else {
+            // With parameters that can outlive them, workers are waited for as servers are.
+            if self.config.checkpoints && self.phase == Phase::Training {
+                return Vec::new();
+            }
             let reason = "every worker is gone".to_owned();
             return self.end(Outcome { exit_code: exit_code::PEERS, reason });
         };
@@ -292,15 +416,29 @@ impl Lifecycle {
     }
 
     fn finish_if_nobody_trains(&mut self) -> Vec<Effect> {
-        let training = self.present_workers().into_iter().any(|worker| !self.left.contains_key(&worker));
-        if self.phase != Phase::Training || training {
+        let present = self.present_workers();
+        let training = present.iter().any(|worker| !self.left.contains_key(worker));
+        if self.phase != Phase::Training || training || present.is_empty() {
             return Vec::new();
         }
         self.phase = Phase::Finishing;
         vec![Effect::AllFinished]
     }
 
+    /// Ends the run, after a last checkpoint if there are parameters worth one.
     fn end(&mut self, outcome: Outcome) -> Vec<Effect> {
+        let trained = matches!(self.phase, Phase::Training | Phase::Finishing);
+        let sound = outcome.exit_code != exit_code::NUMERIC;
+        let servers = self.tasks.iter().filter(|task| task.job == Job::Ps);
+        let reachable = servers.into_iter().all(|task| self.membership.presence(*task) != Some(Presence::Dead));
+        if self.config.checkpoints && trained && sound && reachable {
+            self.phase = Phase::Saving(outcome);
+            return vec![Effect::Save];
+        }
+        if matches!(self.phase, Phase::Saving(_)) { Vec::new() } else { self.end_at_once(outcome) }
+    }
+
+    fn end_at_once(&mut self, outcome: Outcome) -> Vec<Effect> {
         if matches!(self.phase, Phase::Over(_)) {
             return Vec::new();
         }
@@ -337,7 +475,18 @@ mod tests {
     }
 
     fn lifecycle(workers: u32) -> Lifecycle {
-        Lifecycle::new(1, workers, Patience::new(seconds(10)))
+        Lifecycle::new(config(workers))
+    }
+
+    fn config(workers: u32) -> LifecycleConfig {
+        LifecycleConfig {
+            servers: 1,
+            workers,
+            patience: Patience::new(seconds(10)),
+            peer_timeout: seconds(60),
+            checkpoints: false,
+            before: Incarnation(0),
+        }
     }
 
     fn goodbye(run: &mut Lifecycle, worker: u32) -> Vec<Effect> {
@@ -348,11 +497,14 @@ mod tests {
 
     /// A run of two workers in training, and the workers' incarnations.
     fn training() -> (Lifecycle, [Incarnation; 2]) {
-        let mut run = lifecycle(2);
+        training_of(lifecycle(2))
+    }
+
+    fn training_of(mut run: Lifecycle) -> (Lifecycle, [Incarnation; 2]) {
         join(&mut run, PS, 0);
         let (first, _) = join(&mut run, TaskId::from(WorkerId(0)), 0);
         let (second, _) = join(&mut run, TaskId::from(WorkerId(1)), 0);
-        run.server_ready(PS);
+        run.server_ready(PS, false);
         run.initialised();
         assert_eq!(run.phase(), &Phase::Training);
         (run, [first, second])
@@ -367,7 +519,7 @@ mod tests {
                 let (_, effects) = join(&mut run, tasks[*index], 0);
                 assert_eq!(effects.contains(&Effect::Prepare), place == 2);
             }
-            assert_eq!(run.server_ready(PS), vec![Effect::Initialise(WorkerId(0))]);
+            assert_eq!(run.server_ready(PS, false), vec![Effect::Initialise(WorkerId(0))]);
             assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
         }
     }
@@ -438,7 +590,7 @@ mod tests {
         join(&mut run, PS, 0);
         let (first, _) = join(&mut run, TaskId::from(WorkerId(0)), 0);
         join(&mut run, TaskId::from(WorkerId(1)), 0);
-        run.server_ready(PS);
+        run.server_ready(PS, false);
         run.disconnected(TaskId::from(WorkerId(0)), first, seconds(0));
         assert!(run.tick(seconds(2)).contains(&Effect::Initialise(WorkerId(1))));
     }
@@ -519,5 +671,103 @@ mod tests {
         run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
         let (again, effects) = run.join(TaskId::from(WorkerId(1)), Some(second), seconds(1)).unwrap();
         assert_eq!((again, effects), (second, Vec::new()));
+    }
+
+    /// As [`training`], with checkpoints.
+    fn training_with_checkpoints() -> (Lifecycle, [Incarnation; 2]) {
+        training_of(Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) }))
+    }
+
+    #[test]
+    fn a_lost_server_is_waited_for_and_everyone_comes_in_again() {
+        let (mut run, [first, _]) = training_with_checkpoints();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        let effects = run.tick(seconds(3));
+        assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("lost ps 0")), "{effects:?}");
+        assert_eq!(run.missing(), [PS, TaskId::worker(0), TaskId::worker(1)]);
+        let (again, _) = join(&mut run, TaskId::worker(0), 3);
+        assert!(again > first);
+        join(&mut run, TaskId::worker(1), 3);
+        let (_, effects) = join(&mut run, PS, 5);
+        assert_eq!(effects, [Effect::Prepare]);
+        assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
+    }
+
+    #[test]
+    fn a_server_that_is_back_before_it_was_missed_is_restored_too() {
+        let (mut run, _) = training_with_checkpoints();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        let (_, effects) = join(&mut run, PS, 1);
+        assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("ps 0 was started again")));
+        assert_eq!(run.missing(), [TaskId::worker(0), TaskId::worker(1)]);
+    }
+
+    #[test]
+    fn a_lost_server_that_does_not_come_back_ends_the_run_by_name() {
+        let (mut run, _) = training_with_checkpoints();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        run.tick(seconds(3));
+        join(&mut run, TaskId::worker(0), 3);
+        join(&mut run, TaskId::worker(1), 3);
+        for worker in [0, 1] {
+            let incarnation = run.membership.incarnation(TaskId::worker(worker)).unwrap();
+            run.heard(TaskId::worker(worker), incarnation, seconds(63));
+        }
+        let effects = run.tick(seconds(63));
+        let reason = "gave up waiting for ps 0 after 60 s".to_owned();
+        assert_eq!(effects, [Effect::Over(Outcome { exit_code: exit_code::PEERS, reason })]);
+    }
+
+    #[test]
+    fn after_a_loss_a_worker_that_does_not_come_back_is_left_out() {
+        let (mut run, _) = training_with_checkpoints();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        run.tick(seconds(3));
+        let (worker, _) = join(&mut run, TaskId::worker(1), 3);
+        let (server, _) = join(&mut run, PS, 3);
+        run.heard(TaskId::worker(1), worker, seconds(13));
+        run.heard(PS, server, seconds(13));
+        assert_eq!(run.tick(seconds(12)), []);
+        assert_eq!(run.tick(seconds(13)), [Effect::Prepare]);
+        assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(1))]);
+    }
+
+    #[test]
+    fn without_a_worker_the_parameters_wait_for_one_and_it_becomes_chief() {
+        let (mut run, [first, second]) = training_with_checkpoints();
+        run.disconnected(TaskId::worker(0), first, seconds(1));
+        run.disconnected(TaskId::worker(1), second, seconds(1));
+        run.heard(PS, Incarnation(1), seconds(9));
+        run.tick(seconds(3));
+        assert_eq!(run.phase(), &Phase::Training);
+        let (_, effects) = join(&mut run, TaskId::worker(1), 9);
+        assert!(effects.contains(&Effect::Start(WorkerId(1))));
+        assert_eq!(run.chief(), WorkerId(1));
+    }
+
+    #[test]
+    fn the_end_waits_for_the_last_checkpoint() {
+        let (mut run, _) = training_with_checkpoints();
+        run.worker_finished(WorkerId(0));
+        run.worker_finished(WorkerId(1));
+        assert_eq!(goodbye(&mut run, 0), [Effect::Save]);
+        assert_eq!(run.saved(), [Effect::Over(Outcome::done())]);
+        assert_eq!(run.saved(), []);
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_is_not_saved() {
+        let (mut run, _) = training_with_checkpoints();
+        let outcome = Outcome { exit_code: exit_code::NUMERIC, reason: "the loss is NaN".into() };
+        assert_eq!(run.failed(outcome.clone()), [Effect::Over(outcome)]);
+    }
+
+    #[test]
+    fn when_the_last_worker_is_told_to_stop_the_parameters_are_saved() {
+        let (mut run, _) = training_with_checkpoints();
+        goodbye(&mut run, 0);
+        assert!(goodbye(&mut run, 1).contains(&Effect::Save));
+        let effects = run.saved();
+        assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.exit_code == exit_code::TERMINATED));
     }
 }

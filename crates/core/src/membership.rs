@@ -53,9 +53,22 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Nobody is there yet.
-    pub fn new(patience: Patience) -> Self {
-        Self { patience, members: BTreeMap::new(), incarnations: 0 }
+    /// Nobody is there yet. Incarnations are later than `before`.
+    pub fn new(patience: Patience, before: Incarnation) -> Self {
+        Self { patience, members: BTreeMap::new(), incarnations: before.0 }
+    }
+
+    /// How long a process may be away before it counts as dead.
+    pub fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// Asks a process to come in again, as another incarnation.
+    pub fn dismiss(&mut self, task: TaskId) {
+        if let Some(member) = self.members.get_mut(&task).filter(|member| member.presence == Presence::Present) {
+            member.presence = Presence::Dead;
+            member.connected = false;
+        }
     }
 
     /// Lets a process in and gives it an incarnation, later than any before. `None` if another process plays
@@ -156,7 +169,7 @@ mod tests {
     }
 
     fn membership() -> (Membership, Incarnation) {
-        let mut membership = Membership::new(Patience::new(seconds(10)));
+        let mut membership = Membership::new(Patience::new(seconds(10)), Incarnation(0));
         let incarnation = membership.join(TASK, seconds(0)).unwrap();
         (membership, incarnation)
     }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::{debug, warn};
 use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_wire::Socket;
-use windlass_wire::frame::{Answer, HEADER_BYTES, PREFACE_BYTES, Request, read_preface};
+use windlass_wire::frame::{Answer, HEADER_BYTES, Request};
+use windlass_wire::handshake;
 use windlass_wire::link::{Peer, ServeError, Shard};
 
 /// The connections of a server, to be closed when it ends.
@@ -77,11 +78,8 @@ fn run(socket: Socket, shard: &dyn Shard) {
     }
 }
 
-fn serve(mut socket: Socket, shard: &dyn Shard) -> Result<(), ServeError> {
-    let mut preface = [0; PREFACE_BYTES];
-    socket.read_exact(&mut preface)?;
-    read_preface(&preface)?;
-    let mut peer = SocketPeer { socket, block: Vec::new(), staged: Vec::new() };
+fn serve(socket: Socket, shard: &dyn Shard) -> Result<(), ServeError> {
+    let mut peer = SocketPeer { socket: handshake::accept(socket)?, block: Vec::new(), staged: Vec::new() };
     loop {
         let mut header = [0; HEADER_BYTES];
         match peer.socket.read_exact(&mut header) {
@@ -100,9 +98,22 @@ struct SocketPeer {
     staged: Vec<u8>,
 }
 
+impl SocketPeer {
+    /// Puts bytes straight where the worker will find them, if the socket can do that, or by in `staged`.
+    fn put(&mut self, bytes: &[u8]) {
+        if !self.staged.is_empty() || !self.socket.stage(bytes) {
+            self.staged.extend_from_slice(bytes);
+        }
+    }
+}
+
 impl Peer for SocketPeer {
     fn receive(&mut self, len: usize) -> io::Result<&[f32]> {
         assert!(len <= BLOCK_ELEMENTS, "a shard receives block by block");
+        if self.socket.receives_in_place() {
+            let bytes = self.socket.receive_in_place(len * size_of::<f32>())?;
+            return bytemuck::try_cast_slice(bytes).map_err(|_| io::ErrorKind::InvalidData.into());
+        }
         if self.block.len() < len {
             self.block.resize(len, 0.0);
         }
@@ -120,16 +131,17 @@ impl Peer for SocketPeer {
     }
 
     fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()> {
-        self.staged.extend_from_slice(&answer.encode());
-        self.staged.extend_from_slice(text.as_bytes());
+        self.put(&answer.encode());
+        self.put(text.as_bytes());
         Ok(())
     }
 
     fn stage(&mut self, values: &[f32]) {
-        self.staged.extend_from_slice(bytemuck::cast_slice(values));
+        self.put(bytemuck::cast_slice(values));
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.socket.send_staged();
         let sent = self.socket.write_all(&self.staged);
         self.staged.clear();
         sent

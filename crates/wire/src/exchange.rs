@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Socket;
 use crate::frame::{Answer, AnswerKind, HEADER_BYTES};
+use crate::shared::{SharedStream, look};
 
 /// How many pieces one system call takes.
 const PIECES: usize = 64;
@@ -180,10 +181,15 @@ fn read_some(socket: &mut Socket, buffers: &mut [IoSliceMut<'_>]) -> io::Result<
 
 /// Waits until one of the sockets can be read (or written, where that is asked), or until the time is up.
 pub(crate) fn wait_ready(sockets: &[(&Socket, bool)], timeout: Duration) -> io::Result<()> {
+    if shared_are_ready(sockets) {
+        return Ok(());
+    }
     let mut polled: Vec<PollFd<'_>> = sockets
         .iter()
         .map(|(socket, writing)| {
-            PollFd::new(socket, if *writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN })
+            // Of shared memory the socket is only the bell, which is always ready to be rung.
+            let writing = *writing && !matches!(socket, Socket::Shared(_));
+            PollFd::new(socket, if writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN })
         })
         .collect();
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
@@ -191,6 +197,17 @@ pub(crate) fn wait_ready(sockets: &[(&Socket, bool)], timeout: Duration) -> io::
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Looks at the streams in shared memory for a moment. If none gets on, each will ring.
+fn shared_are_ready(sockets: &[(&Socket, bool)]) -> bool {
+    let mut streams: Vec<(&SharedStream, bool)> = Vec::new();
+    for (socket, writing) in sockets {
+        if let Socket::Shared(stream) = socket {
+            streams.push((stream, *writing));
+        }
+    }
+    look(&streams) || streams.iter().any(|(stream, writing)| !stream.sleeps(*writing))
 }
 
 /// True for the answers that end a request.

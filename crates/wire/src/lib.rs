@@ -8,10 +8,12 @@ pub mod client;
 pub mod endpoint;
 mod exchange;
 pub mod frame;
+pub mod handshake;
 pub mod link;
 pub mod outbox;
 pub mod port;
 pub mod session;
+mod shared;
 mod socket;
 
 /// The generated messages and services of `proto/windlass.proto`.
@@ -20,6 +22,7 @@ pub mod control {
     tonic::include_proto!("windlass.v1");
 }
 
+pub use shared::SharedStream;
 pub use socket::Socket;
 
 /// The longest control message that is taken.

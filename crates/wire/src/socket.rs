@@ -1,10 +1,12 @@
-//! A connected stream of either kind: TCP between hosts, Unix within one.
+//! A connected stream of any kind: TCP between hosts, within one a Unix socket or shared memory.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use crate::shared::SharedStream;
 
 /// Room for a few megabytes on the way, so that a step of a small network is one write and one wake-up.
 const BUFFER_BYTES: usize = 4 << 20;
@@ -20,6 +22,8 @@ pub enum Socket {
     Tcp(TcpStream),
     /// Within a host.
     Unix(UnixStream),
+    /// Within a host, through shared memory.
+    Shared(SharedStream),
 }
 
 impl Socket {
@@ -39,10 +43,14 @@ impl Socket {
     }
 
     /// Chooses between waiting and [`io::ErrorKind::WouldBlock`].
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+    pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
         match self {
             Socket::Tcp(stream) => stream.set_nonblocking(nonblocking),
             Socket::Unix(stream) => stream.set_nonblocking(nonblocking),
+            Socket::Shared(stream) => {
+                stream.set_nonblocking(nonblocking);
+                Ok(())
+            }
         }
     }
 
@@ -51,6 +59,7 @@ impl Socket {
         Ok(match self {
             Socket::Tcp(stream) => Socket::Tcp(stream.try_clone()?),
             Socket::Unix(stream) => Socket::Unix(stream.try_clone()?),
+            Socket::Shared(stream) => Socket::Unix(stream.bell().try_clone()?),
         })
     }
 
@@ -59,6 +68,7 @@ impl Socket {
         let _ = match self {
             Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
             Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),
+            Socket::Shared(stream) => stream.bell().shutdown(std::net::Shutdown::Both),
         };
     }
 
@@ -67,6 +77,36 @@ impl Socket {
         match self {
             Socket::Tcp(_) => "tcp",
             Socket::Unix(_) => "unix",
+            Socket::Shared(_) => "shared memory",
+        }
+    }
+
+    /// True if [`Socket::receive_in_place`] can be used.
+    pub fn receives_in_place(&self) -> bool {
+        matches!(self, Socket::Shared(_))
+    }
+
+    /// The next bytes, up to [`SharedStream::CAPACITY`], where they are, without a copy. They stay until the next call.
+    pub fn receive_in_place(&mut self, len: usize) -> io::Result<&[u8]> {
+        match self {
+            Socket::Shared(stream) => stream.receive(len),
+            Socket::Tcp(_) | Socket::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Puts bytes where the other end will find them once [`Socket::send_staged`] is called, without a copy in
+    /// between. False, and nothing done, if this kind of stream cannot, or not now. It never waits.
+    pub fn stage(&mut self, bytes: &[u8]) -> bool {
+        match self {
+            Socket::Shared(stream) => stream.stage(bytes),
+            Socket::Tcp(_) | Socket::Unix(_) => false,
+        }
+    }
+
+    /// Shows the other end what was staged.
+    pub fn send_staged(&mut self) {
+        if let Socket::Shared(stream) = self {
+            stream.send_staged();
         }
     }
 }
@@ -76,6 +116,7 @@ impl Read for Socket {
         match self {
             Socket::Tcp(stream) => stream.read(buffer),
             Socket::Unix(stream) => stream.read(buffer),
+            Socket::Shared(stream) => stream.read_vectored(&mut [IoSliceMut::new(buffer)]),
         }
     }
 
@@ -83,6 +124,7 @@ impl Read for Socket {
         match self {
             Socket::Tcp(stream) => stream.read_vectored(buffers),
             Socket::Unix(stream) => stream.read_vectored(buffers),
+            Socket::Shared(stream) => stream.read_vectored(buffers),
         }
     }
 }
@@ -92,6 +134,7 @@ impl Write for Socket {
         match self {
             Socket::Tcp(stream) => stream.write(buffer),
             Socket::Unix(stream) => stream.write(buffer),
+            Socket::Shared(stream) => stream.write_vectored(&[IoSlice::new(buffer)]),
         }
     }
 
@@ -99,6 +142,7 @@ impl Write for Socket {
         match self {
             Socket::Tcp(stream) => stream.write_vectored(buffers),
             Socket::Unix(stream) => stream.write_vectored(buffers),
+            Socket::Shared(stream) => stream.write_vectored(buffers),
         }
     }
 
@@ -112,6 +156,7 @@ impl AsFd for Socket {
         match self {
             Socket::Tcp(stream) => stream.as_fd(),
             Socket::Unix(stream) => stream.as_fd(),
+            Socket::Shared(stream) => stream.as_fd(),
         }
     }
 }

@@ -15,6 +15,11 @@ impl Asynchronous {
         Self { step: 0, limit }
     }
 
+    /// Goes on from so many updates.
+    pub fn resume_at(&mut self, step: u64) {
+        self.step = step;
+    }
+
     /// Gives a push the next step, until the last has been given.
     pub fn admit(&mut self) -> Admission {
         if self.is_over() {

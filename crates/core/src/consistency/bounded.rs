@@ -22,6 +22,11 @@ impl BoundedStaleness {
         Self { order: Asynchronous::new(limit), staleness, clocks: workers.iter().map(|worker| (*worker, 0)).collect() }
     }
 
+    /// Goes on from so many updates, with all clocks alike.
+    pub fn resume_at(&mut self, step: u64) {
+        self.order.resume_at(step);
+    }
+
     /// Gives a push the next step; its worker is waited for from now on.
     pub fn admit(&mut self, worker: WorkerId) -> Admission {
         let slowest = self.slowest();

@@ -11,6 +11,7 @@ mod synchronous;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Pushes;
 use crate::cluster::WorkerId;
 
 pub use asynchronous::Asynchronous;
@@ -82,6 +83,24 @@ impl Consistency {
                 Consistency::Sync(Synchronous::new(workers, replicas_to_aggregate, limit))
             }
             Mode::Ssp { staleness } => Consistency::Ssp(BoundedStaleness::new(workers, staleness, limit)),
+        }
+    }
+
+    /// Goes on from parameters of this version, as when they were restored.
+    pub fn resume_at(&mut self, version: u64) {
+        match self {
+            Consistency::Async(state) => state.resume_at(version),
+            Consistency::Sync(state) => state.resume_at(version),
+            Consistency::Ssp(state) => state.resume_at(version),
+        }
+    }
+
+    /// Takes out of `pushes` what is only in the open round, and not yet in the parameters.
+    pub fn without_open_round(&self, pushes: &mut Pushes) {
+        if let Consistency::Sync(state) = self {
+            for (_, (_, sequence)) in pushes.iter_mut().filter(|(worker, _)| state.has(**worker)) {
+                *sequence = sequence.saturating_sub(1);
+            }
         }
     }
 

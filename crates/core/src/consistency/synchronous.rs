@@ -33,6 +33,11 @@ impl Synchronous {
         }
     }
 
+    /// Goes on after so many rounds.
+    pub fn resume_at(&mut self, version: u64) {
+        self.version = version;
+    }
+
     /// A push belongs to the open round if it was computed from this round's parameters.
     pub fn admit(&mut self, worker: WorkerId, base: u64) -> Admission {
         if self.is_over() {

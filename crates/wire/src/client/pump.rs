@@ -12,7 +12,7 @@ use super::{ClientError, Link, ParameterClient, Pending};
 use crate::Socket;
 use crate::control::Endpoint;
 use crate::exchange::wait_ready;
-use crate::frame::preface;
+use crate::handshake;
 
 /// How often a long wait is spoken of.
 const REPORT_EVERY: Duration = Duration::from_secs(3);
@@ -205,9 +205,7 @@ impl ParameterClient {
 }
 
 fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
-    use std::io::Write;
-    let mut socket = crate::endpoint::connect(endpoint)?;
-    socket.write_all(&preface())?;
+    let mut socket = handshake::begin(crate::endpoint::connect(endpoint)?)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
