@@ -44,8 +44,8 @@ fn train(board: &mut RunBoard, steps: RangeInclusive<u64>, noise: f64) -> Result
     board.flush()
 }
 
-/// About normally distributed numbers: sums of twelve fractions, of multiples of irrational numbers.
+/// About normally distributed numbers: each a sum of twelve fractions, of multiples of irrational roots.
 fn bell(index: u32) -> f64 {
-    let fraction = |factor: u32| (f64::from(index * 12 + factor) * f64::from(factor + 2).sqrt()).fract();
+    let fraction = |factor: u32| (f64::from(index * 12 + factor) * (f64::from(factor) + 2.5).sqrt()).fract();
     (0..12).map(fraction).sum::<f64>() - 6.0
 }

@@ -15,19 +15,31 @@ static LIMITS: LazyLock<Vec<f64>> = LazyLock::new(|| {
     negative.chain([0.0]).chain(positive.iter().copied()).collect()
 });
 
+/// The bucket of the lowest value among the floats that begin with the same 16 bits, by those bits.
+///
+/// Such floats are at most 1/128 apart (or all nearer to zero than any limit), limits a tenth: the bucket of each is this
+/// one or the next. A look is six times as fast as a search, which counts for millions of parameters.
+static FIRST_BUCKETS: LazyLock<Vec<u16>> = LazyLock::new(|| {
+    let lowest = |top: u16| u32::from(top) << 16 | if top >> 15 == 1 { 0xffff } else { 0 };
+    (0..=u16::MAX).map(|top| search(f32::from_bits(lowest(top)).into()) as u16).collect()
+});
+
 /// The histogram of the finite ones of `values`; none if there are none.
 ///
 /// A value that is not a number belongs to no bucket, and an infinite one would make every other vanish.
 pub(crate) fn of(values: &[f32]) -> Option<HistogramProto> {
-    let mut counts = vec![0_u64; LIMITS.len()];
+    let (limits, first_buckets) = (LIMITS.as_slice(), FIRST_BUCKETS.as_slice());
+    let mut counts = vec![0_u64; limits.len()];
     let mut histogram = HistogramProto { min: f64::INFINITY, max: f64::NEG_INFINITY, ..HistogramProto::default() };
-    for value in values.iter().filter(|value| value.is_finite()).map(|value| f64::from(*value)) {
+    for &float in values.iter().filter(|value| value.is_finite()) {
+        let value = f64::from(float);
         histogram.min = histogram.min.min(value);
         histogram.max = histogram.max.max(value);
         histogram.num += 1.0;
         histogram.sum += value;
         histogram.sum_squares += value * value;
-        counts[bucket_of(value)] += 1;
+        let first = usize::from(first_buckets[(float.to_bits() >> 16) as usize]);
+        counts[first + usize::from(limits[first] <= value)] += 1;
     }
     (histogram.num > 0.0).then(|| with_buckets(histogram, &counts))
 }
@@ -37,8 +49,8 @@ pub(crate) fn of(values: &[f32]) -> Option<HistogramProto> {
 /// No empty ones at the ends: TensorBoard's data server takes `min` and `max` for the outer edges of the first and the
 /// last bucket, whatever they hold, and an empty one would run backwards.
 fn with_buckets(mut histogram: HistogramProto, counts: &[u64]) -> HistogramProto {
-    let first = bucket_of(histogram.min);
-    let last = bucket_of(histogram.max);
+    let first = search(histogram.min);
+    let last = search(histogram.max);
     let buckets: Vec<_> = LIMITS.iter().zip(counts).take(last + 1).skip(first).collect();
     for run in buckets.chunk_by(|(_, left), (_, right)| **left == 0 && **right == 0) {
         let (limit, count) = run[run.len() - 1];
@@ -49,7 +61,7 @@ fn with_buckets(mut histogram: HistogramProto, counts: &[u64]) -> HistogramProto
 }
 
 /// The bucket of a finite value.
-fn bucket_of(value: f64) -> usize {
+fn search(value: f64) -> usize {
     LIMITS.partition_point(|limit| *limit <= value)
 }
 
@@ -106,9 +118,19 @@ mod tests {
         assert_eq!(of(&[]), None);
     }
 
+    #[test]
+    fn floats_next_to_a_limit_are_in_the_right_bucket() {
+        for limit in LIMITS.iter().map(|limit| *limit as f32).filter(|limit| limit.is_finite()) {
+            for value in [limit.next_down(), limit, limit.next_up()] {
+                let expected = LIMITS.iter().find(|limit| **limit > f64::from(value)).unwrap();
+                assert_eq!(buckets(&[value]), [(*expected, 1.0)], "{value}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
-        fn every_finite_value_is_in_the_bucket_around_it(values in prop::collection::vec(any::<f32>(), 1..50)) {
+        fn every_finite_value_is_in_the_bucket_around_it(values in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 1..50)) {
             let finite: Vec<f64> = values.iter().filter(|value| value.is_finite()).map(|value| f64::from(*value)).collect();
             prop_assume!(!finite.is_empty());
             let mut lower = f64::NEG_INFINITY;

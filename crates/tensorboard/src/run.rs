@@ -78,3 +78,44 @@ impl RunBoard {
 fn preformatted(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::What;
+
+    /// The (step, tag) of everything shown in one sub-directory, in the order of the files.
+    fn shown(directory: &Path) -> Vec<(i64, String)> {
+        let mut paths: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        let events = paths.iter().flat_map(|path| crate::record::parse(&std::fs::read(path).unwrap()));
+        let summaries = events.filter_map(|event| match event.what {
+            Some(What::Summary(summary)) => Some((event.step, summary)),
+            _ => None,
+        });
+        summaries.flat_map(|(step, summary)| summary.values.into_iter().map(move |value| (step, value.tag))).collect()
+    }
+
+    #[test]
+    fn training_and_evaluation_have_the_same_tags_in_directories_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut board = RunBoard::create(directory.path(), "seed = 1").unwrap();
+        board.train(1, &[(tag::LOSS, 2.0), (tag::STEP_MS, 1.0)]).unwrap();
+        board.eval(1, &[(tag::LOSS, 2.1)]).unwrap();
+        board.histogram(1, "weights", &[0.5]).unwrap();
+        drop(board);
+        let mut board = RunBoard::resume(directory.path(), 2).unwrap();
+        board.train(2, &[(tag::LOSS, 1.9)]).unwrap();
+        board.flush().unwrap();
+        let points = |points: &[(i64, &str)]| points.iter().map(|(step, tag)| (*step, tag.to_string())).collect();
+        let train: Vec<_> = points(&[(0, "config"), (1, "loss"), (1, "step_ms"), (1, "weights"), (2, "loss")]);
+        assert_eq!(shown(&directory.path().join("train")), train);
+        let eval: Vec<_> = points(&[(1, "loss")]);
+        assert_eq!(shown(&directory.path().join("eval")), eval);
+    }
+
+    #[test]
+    fn a_config_is_shown_as_it_is_whatever_marks_it_has() {
+        assert_eq!(preformatted("[a]\n\n```\nb = \"*\""), "    [a]\n    \n    ```\n    b = \"*\"\n");
+    }
+}

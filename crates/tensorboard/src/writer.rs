@@ -57,7 +57,8 @@ impl EventWriter {
     }
 
     /// Continues the run in `directory`. `step` is the first that is computed again: TensorBoard drops what the earlier
-    /// files say of it and of later steps.
+    /// files say of it and of later steps. (With its fast loading, which does not look at session starts, it does so
+    /// curve by curve, from the step of the first new point on.)
     pub fn resume(directory: impl AsRef<Path>, step: u64) -> Result<Self, BoardError> {
         let (path, file) = create_newest_file(directory.as_ref())?;
         let mut writer = Self { path, file, written: 0, buffer: Vec::with_capacity(BUFFER_BYTES) };

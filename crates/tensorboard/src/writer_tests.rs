@@ -156,3 +156,45 @@ fn a_directory_that_cannot_be_made_is_named() {
     let error = EventWriter::create(&below).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot use directory {} for event files: ", below.display())), "{error}");
 }
+
+/// A limit on the size of files stands for the full disk. It holds for a whole process, so the test runs itself again.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_costs_the_events_that_waited_but_not_the_file() {
+    const DIRECTORY: &str = "WINDLASS_TEST_FULL_DISK";
+    if let Some(directory) = std::env::var_os(DIRECTORY) {
+        return write_to_a_full_disk(Path::new(&directory));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    // The signal that comes with the limit would end the process.
+    let output = std::process::Command::new("sh")
+        .args(["-c", "trap '' XFSZ; exec \"$0\" --exact \"$1\""])
+        .arg(std::env::current_exe().unwrap())
+        .arg("writer::tests::a_full_disk_costs_the_events_that_waited_but_not_the_file")
+        .env(DIRECTORY, directory.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let [name] = names(directory.path()).try_into().unwrap();
+    let steps: Vec<i64> = values(&directory.path().join(name)).into_iter().map(|(step, _)| step).collect();
+    assert_eq!(steps, [1, 1000]);
+}
+
+#[cfg(target_os = "linux")]
+fn write_to_a_full_disk(directory: &Path) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let mut writer = EventWriter::create(directory).unwrap();
+    writer.scalars(at(1), &[("loss", 1.0)]).unwrap();
+    writer.flush().unwrap();
+
+    let unlimited = getrlimit(Resource::Fsize);
+    setrlimit(Resource::Fsize, Rlimit { current: Some(1000), ..unlimited }).unwrap();
+    (2..1000).for_each(|step| writer.scalars(at(step), &[("loss", 1.0)]).unwrap());
+    let error = writer.flush().unwrap_err().to_string();
+    let expected = format!("cannot write to event file {}: ", writer.path().display());
+    assert!(error.starts_with(&expected), "{error}");
+
+    setrlimit(Resource::Fsize, unlimited).unwrap();
+    writer.scalars(at(1000), &[("loss", 1.0)]).unwrap();
+    writer.flush().unwrap();
+}
