@@ -1,0 +1,51 @@
+//! Curves to look at: a run that is stopped at step 700 and resumes from step 500, as TensorBoard shows it.
+//!
+//! `cargo run -p windlass-tensorboard --example curves [DIRECTORY]`, then `tensorboard --logdir DIRECTORY`
+
+use std::ops::RangeInclusive;
+
+use windlass_tensorboard::{BoardError, RunBoard, tag};
+
+const CONFIG: &str = "model = \"mnist\"\nmode = \"sync\"\n\n[optimizer]\nname = \"adam\"\nlearning_rate = 0.01\n";
+
+fn main() -> Result<(), BoardError> {
+    let directory = std::env::args().nth(1).unwrap_or_else(|| "runs/curves".into());
+    train(&mut RunBoard::create(&directory, CONFIG)?, 1..=700, 1.5)?;
+    train(&mut RunBoard::resume(&directory, 501)?, 501..=1000, 1.0)?;
+    println!("tensorboard --logdir {directory}");
+    Ok(())
+}
+
+/// Writes what a run might look like. The first one's `noise` is larger: nothing of it may be seen after step 500.
+fn train(board: &mut RunBoard, steps: RangeInclusive<u64>, noise: f64) -> Result<(), BoardError> {
+    for step in steps {
+        let progress = step as f64;
+        let wave = (progress * 0.7).sin() * noise;
+        let loss = 2.3 * (-progress / 200.0).exp() + 0.2 + 0.05 * wave;
+        board.train(
+            step,
+            &[
+                (tag::LOSS, loss),
+                (tag::ACCURACY, 1.0 - loss / 2.6),
+                (tag::LEARNING_RATE, 0.01 * 0.998_f64.powf(progress)),
+                (tag::STEP_MS, 0.9 + 0.1 * wave),
+                (tag::SAMPLES_PER_SECOND, 200_000.0 + 20_000.0 * wave),
+                (tag::GRADIENT_NORM, 3.0 / progress.sqrt() + 0.1 * wave.abs()),
+                (tag::STALENESS, 1.0 + 0.2 * wave),
+            ],
+        )?;
+        if step % 50 == 0 {
+            board.eval(step, &[(tag::LOSS, loss + 0.1), (tag::ACCURACY, 0.97 - loss / 2.6)])?;
+            let width = 0.05 + progress / 5000.0;
+            let weights: Vec<f32> = (0..10_000).map(|index| (bell(index) * width) as f32).collect();
+            board.histogram(step, "layer_1/weights", &weights)?;
+        }
+    }
+    board.flush()
+}
+
+/// About normally distributed numbers: each a sum of twelve fractions, of multiples of irrational roots.
+fn bell(index: u32) -> f64 {
+    let fraction = |factor: u32| (f64::from(index * 12 + factor) * (f64::from(factor) + 2.5).sqrt()).fract();
+    (0..12).map(fraction).sum::<f64>() - 6.0
+}

@@ -1,0 +1,54 @@
+//! What can go wrong when events are written.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why an event could not be written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BoardError {
+    /// The directory for event files cannot be made or listed.
+    #[error("cannot use directory {} for event files: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The event file cannot be made.
+    #[error("cannot create event file {}: {source}", path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Events could not be written. Those that were waiting are lost, the file stays whole, and later ones may succeed.
+    #[error("cannot write to event file {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A value has no name.
+    #[error("cannot write a value with an empty tag to {}", path.display())]
+    EmptyTag {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The name of a value is longer than TensorBoard can ask for.
+    #[error("cannot write tag {start:?}… of {length} bytes to {}, the longest is {limit}", path.display())]
+    LongTag {
+        /// The file.
+        path: PathBuf,
+        /// How the tag begins.
+        start: String,
+        /// The tag's length in bytes.
+        length: usize,
+        /// The most it may have.
+        limit: usize,
+    },
+}

@@ -1,0 +1,16 @@
+//! Event files that TensorBoard reads: scalars, histograms and text, by step and wall time.
+//!
+//! [`RunBoard`] is what a training run needs: its train and eval curves side by side, and a resumed run that continues
+//! them. [`EventWriter`] is one event file. This crate only writes files: it must not know the cluster or tensors, nor
+//! decide how often something is worth writing.
+
+mod error;
+mod histogram;
+mod proto;
+mod record;
+mod run;
+mod writer;
+
+pub use error::BoardError;
+pub use run::{RunBoard, tag};
+pub use writer::{EventWriter, LONGEST_TAG, Moment};

@@ -1,0 +1,185 @@
+//! One event file: what is in it, in which order, and how it gets there.
+//!
+//! Every file opens with a session start. TensorBoard then drops what earlier files of the directory say of that step
+//! and of later ones, so a resumed run replaces the points it computes again. It ignores the first session start of a
+//! directory, hence also a file that resumes nothing has one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::error::BoardError;
+use crate::proto::{self, Event, SessionLog, Summary, SummaryMetadata, TaggedValue, TensorProto, Value, What};
+use crate::{histogram, record};
+
+/// The longest tag that is written, in bytes. TensorBoard's pages put tags into addresses, which have limits.
+pub const LONGEST_TAG: usize = 1024;
+
+/// Events wait in memory up to this many bytes.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// How the name of every event file begins; TensorBoard looks for it.
+const PREFIX: &str = "events.out.tfevents.";
+
+/// When something was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The step of the run.
+    pub step: u64,
+    /// The time on the clock.
+    pub wall_time: SystemTime,
+}
+
+impl Moment {
+    /// `step`, at this moment.
+    pub fn now(step: u64) -> Self {
+        Self { step, wall_time: SystemTime::now() }
+    }
+}
+
+/// Writes one event file. What is written waits in memory until [`flush`](Self::flush), a full buffer, or the drop.
+#[derive(Debug)]
+pub struct EventWriter {
+    path: PathBuf,
+    file: File,
+    /// The length of the file; always whole records.
+    written: u64,
+    buffer: Vec<u8>,
+}
+
+impl EventWriter {
+    /// Starts a new run in `directory`, which is made if needed. If there are events of another run, TensorBoard no
+    /// longer shows them.
+    pub fn create(directory: impl AsRef<Path>) -> Result<Self, BoardError> {
+        Self::resume(directory, 0)
+    }
+
+    /// Continues the run in `directory`. `step` is the first that is computed again: TensorBoard drops what the earlier
+    /// files say of it and of later steps. (With its fast loading, which does not look at session starts, it does so
+    /// curve by curve, from the step of the first new point on.)
+    pub fn resume(directory: impl AsRef<Path>, step: u64) -> Result<Self, BoardError> {
+        let (path, file) = create_newest_file(directory.as_ref())?;
+        let mut writer = Self { path, file, written: 0, buffer: Vec::with_capacity(BUFFER_BYTES) };
+        let start = Moment::now(step);
+        writer.append(Moment { step: 0, ..start }, What::FileVersion("brain.Event:2".into()))?;
+        writer.append(start, What::SessionLog(SessionLog { status: proto::SESSION_START }))?;
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes one point of several curves. Values are kept as 32-bit floats, also those that are not finite:
+    /// TensorBoard marks them as such.
+    pub fn scalars(&mut self, at: Moment, scalars: &[(&str, f64)]) -> Result<(), BoardError> {
+        let tagged = |(tag, value): &(&str, f64)| self.tagged(tag, Value::Simple(*value as f32));
+        let values = scalars.iter().map(tagged).collect::<Result<Vec<_>, _>>()?;
+        if values.is_empty() { Ok(()) } else { self.append(at, What::Summary(Summary { values })) }
+    }
+
+    /// Writes the histogram of the finite ones of `values`, or nothing if there are none. Returns how many were not
+    /// finite and so left out.
+    pub fn histogram(&mut self, at: Moment, tag: &str, values: &[f32]) -> Result<usize, BoardError> {
+        let Some(histogram) = histogram::of(values) else { return Ok(values.len()) };
+        let left_out = values.len() - histogram.num as usize;
+        let value = self.tagged(tag, Value::Histogram(histogram))?;
+        self.append(at, What::Summary(Summary { values: vec![value] }))?;
+        Ok(left_out)
+    }
+
+    /// Writes a text, which TensorBoard shows as Markdown.
+    pub fn text(&mut self, at: Moment, tag: &str, markdown: &str) -> Result<(), BoardError> {
+        let text = TensorProto {
+            data_type: proto::STRING_TYPE,
+            shape: Some(proto::TensorShape {}),
+            strings: vec![markdown.as_bytes().to_vec()],
+        };
+        let mut value = self.tagged(tag, Value::Tensor(text))?;
+        let plugin = Some(proto::PluginData { name: "text".into() });
+        value.metadata = Some(SummaryMetadata { plugin, data_class: proto::TENSOR_CLASS });
+        self.append(at, What::Summary(Summary { values: vec![value] }))
+    }
+
+    /// Hands everything to the system, so that TensorBoard can read it and the end of this process does not lose it.
+    ///
+    /// Call it before a checkpoint is published: a run that resumes from it then finds every earlier point.
+    pub fn flush(&mut self) -> Result<(), BoardError> {
+        let outcome = self.file.write_all(&self.buffer);
+        match outcome {
+            Ok(()) => self.written += self.buffer.len() as u64,
+            // Half a record would make TensorBoard give up on all that follows it, should there be room again.
+            Err(_) => drop(self.file.set_len(self.written)),
+        }
+        self.buffer.clear();
+        outcome.map_err(|source| BoardError::Write { path: self.path.clone(), source })
+    }
+
+    fn tagged(&self, tag: &str, value: Value) -> Result<TaggedValue, BoardError> {
+        let path = || self.path.clone();
+        match tag.len() {
+            0 => Err(BoardError::EmptyTag { path: path() }),
+            1..=LONGEST_TAG => Ok(TaggedValue { tag: tag.into(), metadata: None, value: Some(value) }),
+            length => {
+                let start = tag.chars().take(40).collect();
+                Err(BoardError::LongTag { path: path(), start, length, limit: LONGEST_TAG })
+            }
+        }
+    }
+
+    fn append(&mut self, at: Moment, what: What) -> Result<(), BoardError> {
+        let event = Event {
+            wall_time: at.wall_time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            step: i64::try_from(at.step).unwrap_or(i64::MAX),
+            what: Some(what),
+        };
+        record::append(&mut self.buffer, &event);
+        if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
+    }
+}
+
+impl Drop for EventWriter {
+    /// Flushes. Who needs to know whether it succeeded calls [`flush`](EventWriter::flush).
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
+/// Makes the file that comes last in `directory`.
+///
+/// TensorBoard reads files in the order of their names. The name begins with the second of its creation, which alone
+/// would not do for a run resumed within the same second, or on a host whose clock is behind.
+fn create_newest_file(directory: &Path) -> Result<(PathBuf, File), BoardError> {
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let unusable = |source| BoardError::Directory { path: directory.into(), source };
+    fs::create_dir_all(directory).map_err(unusable)?;
+    let mut seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    for entry in fs::read_dir(directory).map_err(unusable)? {
+        let name = entry.map_err(unusable)?.file_name();
+        if let Some(earlier) = name.to_str().and_then(creation_second) {
+            seconds = seconds.max(earlier.saturating_add(1));
+        }
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let process = std::process::id();
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = directory.join(format!("{PREFIX}{seconds:010}.{host}.{process}.{number}"));
+    // Appending, so that a write after a failed one lands at the end of what is whole.
+    match OpenOptions::new().append(true).create_new(true).open(&path) {
+        Ok(file) => Ok((path, file)),
+        Err(source) => Err(BoardError::Create { path, source }),
+    }
+}
+
+/// The second in the name of an event file.
+fn creation_second(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;
