@@ -61,7 +61,7 @@ impl FromStr for Sharding {
 }
 
 /// Consecutive elements of a dense parameter, in row-major order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// The parameter.
     pub parameter: ParameterId,
@@ -70,7 +70,7 @@ pub struct Segment {
 }
 
 /// Every `stride`-th row of a parameter: the rows `r` with `r % stride == first`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowStripe {
     /// The parameter.
     pub parameter: ParameterId,
@@ -96,7 +96,7 @@ impl RowStripe {
 }
 
 /// What one server holds, in table order.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ServerPlan {
     /// Its parts of dense parameters.
     pub segments: Vec<Segment>,

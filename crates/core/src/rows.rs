@@ -28,6 +28,28 @@ impl RowTable {
         Self { layout, block, steps: vec![0; rows] }
     }
 
+    /// Rows as they were, such as those of a checkpoint.
+    ///
+    /// # Panics
+    /// If the lengths differ: there are `width` values, and as many numbers in each slot, for every step count.
+    pub fn restore(width: usize, block: Block, steps: Vec<u64>) -> Self {
+        let layout = Layout::new(steps.len(), width);
+        for numbers in std::iter::once(&block.values).chain(&block.slots) {
+            assert_eq!(numbers.len(), steps.len() * width, "a row has as many numbers as it is wide");
+        }
+        Self { layout, block, steps }
+    }
+
+    /// The values and optimizer state of all rows, one row after the other.
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// How many updates each row has had.
+    pub fn steps(&self) -> &[u64] {
+        &self.steps
+    }
+
     /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.layout.rows

@@ -155,3 +155,18 @@ proptest! {
         prop_assert_eq!(sums, expected.into_values().flatten().collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn a_restored_table_goes_on_as_the_one_it_was_taken_from() {
+    let optimizer = Optimizer::named("adam").unwrap();
+    let mut table = RowTable::new(3, 2, &optimizer);
+    table.apply(&optimizer, 0.1, 1.0, &[0, 2], &[1.0, -2.0, 3.0, 0.5]).unwrap();
+    table.apply(&optimizer, 0.1, 1.0, &[2], &[1.0, 1.0]).unwrap();
+    assert_eq!(table.steps(), [1, 0, 2]);
+
+    let mut restored = RowTable::restore(table.width(), table.block().clone(), table.steps().to_vec());
+    for table in [&mut table, &mut restored] {
+        table.apply(&optimizer, 0.1, 1.0, &[0, 1, 2], &[0.5; 6]).unwrap();
+    }
+    assert_eq!(restored, table);
+}

@@ -22,8 +22,8 @@ impl Default for Adagrad {
 }
 
 impl Rule for Adagrad {
-    fn slots(&self) -> usize {
-        1
+    fn slot_names(&self) -> &'static [&'static str] {
+        &["accumulator"]
     }
 
     fn slot_initial(&self, _slot: usize) -> f32 {

@@ -47,8 +47,8 @@ impl Default for AdamW {
 }
 
 impl Rule for Adam {
-    fn slots(&self) -> usize {
-        2
+    fn slot_names(&self) -> &'static [&'static str] {
+        &["first_moment", "second_moment"]
     }
 
     fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
@@ -58,8 +58,8 @@ impl Rule for Adam {
 }
 
 impl Rule for AdamW {
-    fn slots(&self) -> usize {
-        2
+    fn slot_names(&self) -> &'static [&'static str] {
+        &["first_moment", "second_moment"]
     }
 
     fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {

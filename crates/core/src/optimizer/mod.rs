@@ -92,12 +92,20 @@ impl Optimizer {
 
     /// How many numbers of state it keeps for each value; at most [`MAX_SLOTS`].
     pub fn slots(&self) -> usize {
-        self.rule().slots()
+        self.rule().slot_names().len()
     }
 
     /// What a slot holds before the first update.
     pub fn slot_initial(&self, slot: usize) -> f32 {
         self.rule().slot_initial(slot)
+    }
+
+    /// What a slot is called in files, such as `velocity`.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn slot_name(&self, slot: usize) -> &'static str {
+        self.rule().slot_names()[slot]
     }
 
     /// Moves the values, and their slots, by one gradient.
@@ -144,7 +152,8 @@ pub struct UnknownOptimizer {
 /// Loops zip over slices and have no branches, so that they compile to vector instructions, and
 /// multiply and add apart: without a guaranteed instruction for it `mul_add` is a slow call.
 trait Rule {
-    fn slots(&self) -> usize;
+    /// One name a slot; there are at most [`MAX_SLOTS`].
+    fn slot_names(&self) -> &'static [&'static str];
 
     fn slot_initial(&self, _slot: usize) -> f32 {
         0.0

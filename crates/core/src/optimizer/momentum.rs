@@ -22,8 +22,8 @@ impl Default for Momentum {
 }
 
 impl Rule for Momentum {
-    fn slots(&self) -> usize {
-        1
+    fn slot_names(&self) -> &'static [&'static str] {
+        &["velocity"]
     }
 
     fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {

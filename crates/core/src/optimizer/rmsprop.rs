@@ -24,8 +24,8 @@ impl Default for RmsProp {
 }
 
 impl Rule for RmsProp {
-    fn slots(&self) -> usize {
-        if self.momentum == 0.0 { 1 } else { 2 }
+    fn slot_names(&self) -> &'static [&'static str] {
+        if self.momentum == 0.0 { &["mean_square"] } else { &["mean_square", "velocity"] }
     }
 
     fn slot_initial(&self, slot: usize) -> f32 {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn rmsprop_keeps_a_slot_for_momentum_only_if_there_is_momentum() {
-        assert_eq!(RmsProp::default().slots(), 1);
-        assert_eq!(RmsProp { momentum: 0.9, ..RmsProp::default() }.slots(), 2);
+        assert_eq!(RmsProp::default().slot_names(), ["mean_square"]);
+        assert_eq!(RmsProp { momentum: 0.9, ..RmsProp::default() }.slot_names(), ["mean_square", "velocity"]);
     }
 }

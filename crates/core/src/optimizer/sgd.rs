@@ -6,8 +6,8 @@ use super::{Rule, Slots, Update};
 pub(super) struct Sgd;
 
 impl Rule for Sgd {
-    fn slots(&self) -> usize {
-        0
+    fn slot_names(&self) -> &'static [&'static str] {
+        &[]
     }
 
     fn apply(&self, update: &Update, values: &mut [f32], _slots: Slots<'_>, gradient: &[f32]) {

@@ -45,6 +45,16 @@ fn every_name_finds_its_optimizer() {
 }
 
 #[test]
+fn the_slots_of_an_optimizer_have_names_of_their_own() {
+    for optimizer in variants() {
+        let names: std::collections::BTreeSet<_> =
+            (0..optimizer.slots()).map(|slot| optimizer.slot_name(slot)).collect();
+        assert_eq!(names.len(), optimizer.slots(), "{optimizer:?}");
+        assert!(names.len() <= MAX_SLOTS, "{optimizer:?}");
+    }
+}
+
+#[test]
 fn an_unknown_name_is_told_the_choices() {
     assert_eq!(
         Optimizer::named("Adam").unwrap_err().to_string(),

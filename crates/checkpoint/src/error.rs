@@ -1,0 +1,257 @@
+//! What can go wrong with checkpoints, in words for whoever has to mend it.
+
+use std::error::Error as _;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use thiserror::Error;
+use windlass_core::parameter::{Access, ParameterSpec};
+
+use crate::id::CheckpointId;
+
+/// Why a checkpoint cannot be written, found or restored.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// The location is not one that can be opened.
+    #[error("cannot keep checkpoints in `{location}`: {reason}")]
+    BadLocation {
+        /// As it was given.
+        location: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The disk is full.
+    #[error("no space left in `{location}` for `{object}`: free some, or keep fewer checkpoints")]
+    Full {
+        /// The store.
+        location: String,
+        /// What was being written.
+        object: String,
+    },
+    /// The store may be read but not written.
+    #[error("`{location}` does not let us write `{object}`: {reason}")]
+    NotWritable {
+        /// The store.
+        location: String,
+        /// What was being written.
+        object: String,
+        /// What the store says.
+        reason: String,
+    },
+    /// The directory or its contents have gone since the run began.
+    #[error("`{location}` is not what it was when this run began: has it been removed, emptied or unmounted?")]
+    Vanished {
+        /// The store.
+        location: String,
+    },
+    /// The store failed in another way.
+    #[error("cannot {action} `{object}` in `{location}`: {reason}")]
+    Store {
+        /// The store.
+        location: String,
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        object: String,
+        /// What the store says.
+        reason: String,
+    },
+    /// There is no such checkpoint.
+    #[error("there is no checkpoint {id} in `{location}`")]
+    NotFound {
+        /// The store.
+        location: String,
+        /// What was asked for.
+        id: CheckpointId,
+    },
+    /// A manifest cannot be understood.
+    #[error("`{object}` is not a manifest: {reason}")]
+    BadManifest {
+        /// The manifest.
+        object: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A manifest was written by a later version of this program.
+    #[error("`{object}` has format {format}, and this version reads up to {supported}: use a later one")]
+    LaterFormat {
+        /// The manifest.
+        object: String,
+        /// Its format.
+        format: u64,
+        /// The last format this version reads.
+        supported: u32,
+    },
+    /// A part is not as it was written.
+    #[error("`{object}` {damage}")]
+    Damaged {
+        /// The part.
+        object: String,
+        /// What is wrong with it.
+        damage: Damage,
+    },
+    /// Another coordinator has taken over.
+    #[error("generation {newest} has taken over from generation {generation}, which may not publish any more")]
+    Fenced {
+        /// The generation that was refused.
+        generation: u64,
+        /// The newest that was claimed.
+        newest: u64,
+    },
+    /// The manifest of this attempt is there already.
+    #[error("checkpoint {id} is published already")]
+    AlreadyPublished {
+        /// The attempt.
+        id: CheckpointId,
+    },
+    /// The checkpoint is of another model.
+    #[error("checkpoint {id} does not fit: {}", describe_misfit(*.index, .expected.as_ref(), .found.as_ref()))]
+    DoesNotFit {
+        /// The checkpoint.
+        id: CheckpointId,
+        /// The position of the first parameter that differs.
+        index: usize,
+        /// That parameter of the model, if it has so many.
+        expected: Option<ParameterSpec>,
+        /// That parameter of the checkpoint, if it has so many.
+        found: Option<ParameterSpec>,
+    },
+    /// The checkpoint's optimizer state is of no use to this optimizer.
+    #[error(
+        "checkpoint {id} holds the state of `{found}`, not of `{expected}`: train with `{found}`, or reset its state"
+    )]
+    OptimizerDiffers {
+        /// The checkpoint.
+        id: CheckpointId,
+        /// The optimizer of the run.
+        expected: &'static str,
+        /// The optimizer of the checkpoint.
+        found: &'static str,
+    },
+    /// A part was written with more, fewer or other numbers than its layout has.
+    #[error("`{object}` {reason}")]
+    WrongContents {
+        /// The part.
+        object: String,
+        /// How it differs.
+        reason: String,
+    },
+    /// A file of exported values cannot be written.
+    #[error("cannot export to `{path}`: {source}")]
+    Export {
+        /// The file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl CheckpointError {
+    /// True if this checkpoint is spoilt, so that an older one should be tried.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::BadManifest { .. } | Self::Damaged { .. })
+    }
+
+    /// What the store said while it was being written to, as one of the cases a person can act upon.
+    pub(crate) fn writing(location: &str, object: &str, error: object_store::Error) -> Self {
+        let (location, object, reason) = (location.to_owned(), object.to_owned(), innermost(&error));
+        let refused =
+            matches!(error, object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. });
+        match io_kind(&error) {
+            Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => Self::Full { location, object },
+            Some(io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                Self::NotWritable { location, object, reason }
+            }
+            _ if refused => Self::NotWritable { location, object, reason },
+            Some(io::ErrorKind::NotFound) => Self::Vanished { location },
+            _ => Self::Store { location, action: "write", object, reason },
+        }
+    }
+
+    /// What the store said while it was being read, listed or removed from.
+    pub(crate) fn store(location: &str, action: &'static str, object: &str, error: &object_store::Error) -> Self {
+        Self::Store { location: location.to_owned(), action, object: object.to_owned(), reason: innermost(error) }
+    }
+}
+
+/// What is wrong with a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Damage {
+    /// It is not there.
+    Missing,
+    /// It has another length than it was written with.
+    WrongSize {
+        /// As it was written.
+        expected: u64,
+        /// As it is.
+        found: u64,
+    },
+    /// Some bytes are not those that were written.
+    Edited {
+        /// Where: the chunk whose checksum differs.
+        bytes: Range<u64>,
+    },
+    /// The header cannot be read.
+    Header {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::Missing => write!(formatter, "is missing"),
+            Damage::WrongSize { expected, found: 0 } => write!(formatter, "is empty instead of {expected} bytes long"),
+            Damage::WrongSize { expected, found } if found < expected => {
+                write!(formatter, "is cut short: {found} of {expected} bytes are there")
+            }
+            Damage::WrongSize { expected, found } => write!(formatter, "has {found} bytes instead of {expected}"),
+            Damage::Edited { bytes } => {
+                write!(formatter, "was changed after it was written: bytes {}..{} differ", bytes.start, bytes.end)
+            }
+            Damage::Header { reason } => write!(formatter, "has an unreadable header: {reason}"),
+        }
+    }
+}
+
+fn describe_misfit(index: usize, expected: Option<&ParameterSpec>, found: Option<&ParameterSpec>) -> String {
+    let shape = |spec: &ParameterSpec| match spec.access {
+        Access::Dense => format!("{:?}", spec.shape),
+        Access::Rows => format!("{:?} by rows", spec.shape),
+    };
+    match (expected, found) {
+        (Some(expected), Some(found)) if expected.name == found.name => {
+            format!("`{}` is {} in the model and {} in the checkpoint", expected.name, shape(expected), shape(found))
+        }
+        (Some(expected), Some(found)) => format!(
+            "parameter {index} is `{}` {} in the model and `{}` {} in the checkpoint",
+            expected.name,
+            shape(expected),
+            found.name,
+            shape(found)
+        ),
+        (Some(expected), None) => format!("the checkpoint lacks `{}` {}", expected.name, shape(expected)),
+        (None, Some(found)) => format!("the model has no `{}` {}", found.name, shape(found)),
+        (None, None) => "the tables differ".to_owned(),
+    }
+}
+
+/// The kind of the system's error at the root of a store's, if there is one.
+fn io_kind(error: &object_store::Error) -> Option<io::ErrorKind> {
+    causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
+}
+
+/// What the store says at its most precise: its outer texts repeat the inner ones.
+fn innermost(error: &object_store::Error) -> String {
+    let outer = error.to_string();
+    match causes(error).last().map(ToString::to_string) {
+        Some(inner) if !outer.contains(&inner) => format!("{outer}: {inner}"),
+        _ => outer,
+    }
+}
+
+fn causes(error: &object_store::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
+}

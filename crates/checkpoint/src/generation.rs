@@ -1,0 +1,63 @@
+//! Who may publish: a coordinator claims the next generation when it starts, which ends the right of those before.
+
+use bytes::Bytes;
+
+use crate::error::CheckpointError;
+use crate::store::Store;
+
+/// How often a claim is tried again when others are quicker.
+const CLAIMS: usize = 1000;
+
+const FOLDER: &str = "generations";
+
+impl Store {
+    /// Claims the next generation for this process; no two ever get the same.
+    pub async fn claim_generation(&self) -> Result<u64, CheckpointError> {
+        let newest = self.newest_generation().await?;
+        let published = self.ids().await?.manifests.iter().map(|id| id.generation).max().unwrap_or(0);
+        let first = newest.max(published) + 1;
+        for generation in (first..).take(CLAIMS) {
+            if self.create(&generation_object(generation), Bytes::from_static(b"claimed\n")).await? {
+                return Ok(generation);
+            }
+        }
+        let reason = format!("{CLAIMS} other processes were quicker");
+        let (location, object) = (self.location.clone(), generation_object(first));
+        Err(CheckpointError::Store { location, action: "claim", object, reason })
+    }
+
+    /// The newest generation claimed; 0 if there is none.
+    pub async fn newest_generation(&self) -> Result<u64, CheckpointError> {
+        let listed = self.list_below(FOLDER).await?;
+        let number = |name: &str| name.strip_prefix(FOLDER)?.strip_prefix('/')?.parse().ok();
+        Ok(listed.iter().filter_map(|object| number(self.name(&object.location))).max().unwrap_or(0))
+    }
+
+    /// Refuses a generation that has been overtaken, or whose claim is no longer there.
+    pub(crate) async fn check_generation(&self, generation: u64) -> Result<(), CheckpointError> {
+        let newest = self.newest_generation().await?;
+        if newest > generation {
+            return Err(CheckpointError::Fenced { generation, newest });
+        }
+        match newest < generation {
+            true => Err(CheckpointError::Vanished { location: self.location.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes the claims of all generations but the newest.
+    pub(crate) async fn forget_generations(&self) -> Result<(), CheckpointError> {
+        let newest = generation_object(self.newest_generation().await?);
+        for object in self.list_below(FOLDER).await? {
+            let name = self.name(&object.location);
+            if name < newest.as_str() {
+                self.remove(name).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn generation_object(generation: u64) -> String {
+    format!("{FOLDER}/{generation:06}")
+}

@@ -1,0 +1,80 @@
+//! A server's whole state of values, in memory: what a part is written from and what a restore yields.
+
+use windlass_core::block::{Block, block_ranges};
+use windlass_core::optimizer::Optimizer;
+use windlass_core::parameter::ParameterTable;
+use windlass_core::plan::ServerPlan;
+use windlass_core::rows::RowTable;
+
+use crate::layout::Content;
+
+/// All values and optimizer state of one server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardImage {
+    /// The dense segments of its plan, end to end.
+    pub dense: Block,
+    /// One table for each stripe of its plan.
+    pub tables: Vec<RowTable>,
+}
+
+impl ShardImage {
+    /// The dense values cut into the blocks a server keeps, and the tables.
+    pub fn into_blocks(self) -> (Vec<Block>, Vec<RowTable>) {
+        let Block { values, slots } = self.dense;
+        let blocks = block_ranges(values.len()).map(|range| Block {
+            values: values[range.clone()].to_vec(),
+            slots: slots.iter().map(|slot| slot[range.clone()].to_vec()).collect(),
+        });
+        (blocks.collect(), self.tables)
+    }
+}
+
+/// An image being filled from the bytes of parts.
+pub(crate) struct Canvas {
+    dense: Block,
+    /// Where each segment begins in the dense values; and the end.
+    segments: Vec<usize>,
+    rows: Vec<Rows>,
+}
+
+struct Rows {
+    width: usize,
+    block: Block,
+    steps: Vec<u64>,
+}
+
+impl Canvas {
+    /// As a server starts: zeros, and state as before the first update.
+    pub fn new(table: &ParameterTable, plan: &ServerPlan, optimizer: &Optimizer) -> Self {
+        let segments = std::iter::once(0).chain(plan.segments.iter().scan(0, |end, segment| {
+            *end += segment.range.len();
+            Some(*end)
+        }));
+        let rows = plan.stripes.iter().map(|stripe| {
+            let width = table[stripe.parameter].width();
+            Rows { width, block: Block::new(stripe.count * width, optimizer), steps: vec![0; stripe.count] }
+        });
+        let dense = Block::new(plan.dense_elements(), optimizer);
+        Self { dense, segments: segments.collect(), rows: rows.collect() }
+    }
+
+    /// The memory of one of the plan's tensors.
+    pub fn bytes_mut(&mut self, content: Content) -> &mut [u8] {
+        fn numbers(block: &mut Block, slot: Option<usize>) -> &mut [f32] {
+            slot.map_or(&mut block.values, |slot| &mut block.slots[slot])
+        }
+        match content {
+            Content::Steps { stripe } => bytemuck::cast_slice_mut(&mut self.rows[stripe].steps),
+            Content::Dense { segment, slot } => {
+                let range = self.segments[segment]..self.segments[segment + 1];
+                bytemuck::cast_slice_mut(&mut numbers(&mut self.dense, slot)[range])
+            }
+            Content::Rows { stripe, slot } => bytemuck::cast_slice_mut(numbers(&mut self.rows[stripe].block, slot)),
+        }
+    }
+
+    pub fn finish(self) -> ShardImage {
+        let tables = self.rows.into_iter().map(|rows| RowTable::restore(rows.width, rows.block, rows.steps));
+        ShardImage { dense: self.dense, tables: tables.collect() }
+    }
+}

@@ -1,0 +1,136 @@
+//! Which checkpoints there are, and which of them can be used.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tracing::warn;
+
+use crate::error::{CheckpointError, Damage};
+use crate::id::CheckpointId;
+use crate::manifest::Manifest;
+use crate::read::damaged;
+use crate::store::Store;
+
+/// A checkpoint that was published.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its id.
+    pub id: CheckpointId,
+    /// Its manifest if all parts are there with the right sizes; else the first thing that is wrong.
+    pub outcome: Result<Manifest, CheckpointError>,
+}
+
+impl Listed {
+    /// True if all parts are there with the right sizes.
+    pub fn is_whole(&self) -> bool {
+        self.outcome.is_ok()
+    }
+}
+
+/// The newest checkpoint that can be used.
+#[derive(Debug)]
+pub struct Found {
+    /// The checkpoint, if there is one.
+    pub manifest: Option<Manifest>,
+    /// Those newer than it, newest first, and why each was passed over.
+    pub skipped: Vec<(CheckpointId, CheckpointError)>,
+}
+
+/// What there is, by name alone.
+#[derive(Debug, Default)]
+pub(crate) struct Ids {
+    pub manifests: BTreeSet<CheckpointId>,
+    /// Those that have a folder of parts, with or without a manifest.
+    pub attempts: BTreeSet<CheckpointId>,
+}
+
+impl Store {
+    /// All checkpoints, newest first.
+    pub async fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
+        let mut listed = Vec::new();
+        for id in self.ids().await?.manifests.into_iter().rev() {
+            // One that is being removed meanwhile is not there.
+            match self.load_whole(&id).await {
+                Err(CheckpointError::NotFound { .. }) => {}
+                Err(error) if !usable_elsewhere(&error) => return Err(error),
+                outcome => listed.push(Listed { id, outcome }),
+            }
+        }
+        Ok(listed)
+    }
+
+    /// The manifest of a checkpoint. Its parts are not looked at.
+    pub async fn load(&self, id: &CheckpointId) -> Result<Manifest, CheckpointError> {
+        let object = id.manifest_object();
+        match self.read(&object).await? {
+            Some(json) => Manifest::from_json(&object, &json),
+            None => Err(CheckpointError::NotFound { location: self.location.clone(), id: *id }),
+        }
+    }
+
+    /// The newest checkpoint whose parts are all there with the right sizes. Their checksums are compared when they
+    /// are read; all servers must restore the same one, so [`Store::newest_verified`] is for before they start.
+    pub async fn newest_whole(&self) -> Result<Found, CheckpointError> {
+        self.newest(false).await
+    }
+
+    /// The newest checkpoint whose every byte is as it was written.
+    pub async fn newest_verified(&self) -> Result<Found, CheckpointError> {
+        self.newest(true).await
+    }
+
+    async fn newest(&self, verified: bool) -> Result<Found, CheckpointError> {
+        let mut skipped = Vec::new();
+        for id in self.ids().await?.manifests.into_iter().rev() {
+            let mut outcome = self.load_whole(&id).await;
+            if let (true, Ok(manifest)) = (verified, &outcome) {
+                outcome = match self.verify(manifest).await?.into_error() {
+                    Some(error) => Err(error),
+                    None => outcome,
+                };
+            }
+            match outcome {
+                Ok(manifest) => return Ok(Found { manifest: Some(manifest), skipped }),
+                Err(CheckpointError::NotFound { .. }) => {}
+                // A later format is no damage: going back behind it unasked would lose what it holds.
+                Err(error) if error.is_damage() => {
+                    warn!(checkpoint = %id, %error, "checkpoint passed over");
+                    skipped.push((id, error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Found { manifest: None, skipped })
+    }
+
+    /// The manifest of a checkpoint whose parts are all there with the right sizes.
+    async fn load_whole(&self, id: &CheckpointId) -> Result<Manifest, CheckpointError> {
+        let manifest = self.load(id).await?;
+        let objects = self.list_below(&id.to_string()).await?;
+        let sizes: HashMap<_, _> = objects.iter().map(|object| (self.name(&object.location), object.size)).collect();
+        for part in &manifest.parts {
+            match sizes.get(part.object.as_str()) {
+                Some(&size) if size == part.bytes => {}
+                Some(&found) => return Err(damaged(part, Damage::WrongSize { expected: part.bytes, found })),
+                None => return Err(damaged(part, Damage::Missing)),
+            }
+        }
+        Ok(manifest)
+    }
+
+    pub(crate) async fn ids(&self) -> Result<Ids, CheckpointError> {
+        let listed = self.objects.list_with_delimiter(self.root()).await;
+        let listed = listed.map_err(|error| self.list_failed(&error))?;
+        let manifests = listed.objects.iter().filter_map(|object| self.name(&object.location).strip_suffix(".json"));
+        let attempts = listed.common_prefixes.iter().map(|path| self.name(path));
+        // What has another name is not ours.
+        Ok(Ids {
+            manifests: manifests.filter_map(|name| name.parse().ok()).collect(),
+            attempts: attempts.filter_map(|name| name.parse().ok()).collect(),
+        })
+    }
+}
+
+/// True if the trouble is with this checkpoint, not with the store.
+pub(crate) fn usable_elsewhere(error: &CheckpointError) -> bool {
+    error.is_damage() || matches!(error, CheckpointError::LaterFormat { .. })
+}

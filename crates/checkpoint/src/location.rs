@@ -1,0 +1,116 @@
+//! From a text such as `/data/run` or `s3://bucket/run` to a place to keep objects.
+
+use std::fs;
+use std::path::{self, PathBuf};
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreScheme, parse_url_opts};
+use url::Url;
+
+use crate::error::CheckpointError;
+
+/// Environment variables that configure object stores. Others could be taken for options by accident.
+const OPTION_PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
+
+/// Where objects are kept.
+pub(crate) struct Place {
+    pub objects: Arc<dyn ObjectStore>,
+    /// What every object's name begins with.
+    pub prefix: Path,
+    /// The directory, if it is one.
+    pub directory: Option<PathBuf>,
+}
+
+/// Opens a path, or a URL with the scheme file, s3, gs, az or memory.
+pub(crate) fn open(location: &str) -> Result<Place, CheckpointError> {
+    let bad = |reason: String| CheckpointError::BadLocation { location: location.to_owned(), reason };
+    if location.trim().is_empty() {
+        return Err(bad("it is empty; give a directory or a URL such as s3://bucket/run".to_owned()));
+    }
+    if !location.contains("://") {
+        return open_directory(location.into()).map_err(bad);
+    }
+    let url = Url::parse(location).map_err(|error| bad(format!("it is not a URL: {error}")))?;
+    let unknown = || bad("expected a directory, file://, s3://bucket/…, gs://bucket/… or az://container/…".to_owned());
+    let (scheme, _) = ObjectStoreScheme::parse(&url).map_err(|_| unknown())?;
+    match scheme {
+        ObjectStoreScheme::Local => {
+            let path = url.to_file_path().map_err(|()| bad("it is not a path on this machine".to_owned()))?;
+            open_directory(path).map_err(bad)
+        }
+        ObjectStoreScheme::Memory => {
+            Ok(Place { objects: Arc::new(InMemory::new()), prefix: Path::default(), directory: None })
+        }
+        ObjectStoreScheme::AmazonS3 => {
+            open_remote(&url).map_err(|text| bad(format!("{text}; see the AWS_… variables")))
+        }
+        ObjectStoreScheme::GoogleCloudStorage => {
+            open_remote(&url).map_err(|text| bad(format!("{text}; see the GOOGLE_… variables")))
+        }
+        ObjectStoreScheme::MicrosoftAzure => {
+            open_remote(&url).map_err(|text| bad(format!("{text}; see the AZURE_… variables")))
+        }
+        _ => Err(unknown()),
+    }
+}
+
+fn open_directory(path: PathBuf) -> Result<Place, String> {
+    let describe = |error: std::io::Error| format!("{error}; give a directory that can be made or written");
+    let path = path::absolute(path).map_err(describe)?;
+    fs::create_dir_all(&path).map_err(describe)?;
+    let directory = path.canonicalize().map_err(describe)?;
+    let objects = LocalFileSystem::new_with_prefix(&directory).map_err(|error| error.to_string())?;
+    // A checkpoint must survive a power failure.
+    let objects = Arc::new(objects.with_fsync(true));
+    Ok(Place { objects, prefix: Path::default(), directory: Some(directory) })
+}
+
+fn open_remote(url: &Url) -> Result<Place, String> {
+    // The HTTP client is built without a TLS provider of its own. Whoever was first has chosen one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let options = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| OPTION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
+    let (objects, prefix) = parse_url_opts(url, options).map_err(|error| error.to_string())?;
+    Ok(Place { objects: objects.into(), prefix, directory: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(location: &str) -> String {
+        open(location).err().expect("refused").to_string()
+    }
+
+    #[test]
+    fn a_directory_is_made_if_it_is_missing() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("a/b");
+        open(directory.to_str().unwrap()).unwrap();
+        assert!(directory.is_dir());
+        open(Url::from_file_path(parent.path().join("c")).unwrap().as_str()).unwrap();
+        assert!(parent.path().join("c").is_dir());
+    }
+
+    #[test]
+    fn a_location_that_cannot_be_opened_is_named_with_what_to_do() {
+        assert_eq!(
+            refusal("ftp://host/run"),
+            "cannot keep checkpoints in `ftp://host/run`: \
+             expected a directory, file://, s3://bucket/…, gs://bucket/… or az://container/…"
+        );
+        assert!(refusal("").contains("give a directory or a URL"));
+        assert!(refusal("s3://").contains("`s3://`"), "{}", refusal("s3://"));
+    }
+
+    #[test]
+    fn a_directory_below_a_file_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let refusal = refusal(file.path().join("run").to_str().unwrap());
+        assert!(refusal.contains("Not a directory") && refusal.contains("give a directory"), "{refusal}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Tests of `manifest`: what is read back, and what is refused.
+
+use windlass_core::consistency::Mode;
+use windlass_core::optimizer::Optimizer;
+use windlass_core::parameter::ParameterSpec;
+use windlass_core::plan::{ShardPlan, Sharding};
+use windlass_core::schedule::Schedule;
+
+use super::*;
+use crate::layout::PartLayout;
+
+/// A run of a small model with dense parameters and one reached by rows.
+pub(crate) fn run(optimizer: Optimizer) -> RunSpec {
+    let spec = |name: &str, shape: &[usize], access| ParameterSpec { name: name.into(), shape: shape.into(), access };
+    let parameters = vec![
+        spec("hidden.weight", &[64, 64], Access::Dense),
+        spec("embedding", &[7, 3], Access::Rows),
+        spec("hidden.bias", &[2], Access::Dense),
+    ];
+    RunSpec {
+        model: "small".into(),
+        mode: Mode::Async,
+        optimizer,
+        learning_rate: 0.1,
+        schedule: Schedule::Constant,
+        sharding: Sharding::Balanced,
+        steps: Some(10),
+        deterministic: false,
+        parameters: ParameterTable::new(parameters).unwrap(),
+    }
+}
+
+/// A manifest of two servers whose parts were never written.
+fn manifest() -> Manifest {
+    let run = run(Optimizer::named("adam").unwrap());
+    let id = CheckpointId { step: 7, generation: 1, attempt: 2 };
+    let plans = ShardPlan::new(&run.parameters, 2, run.sharding).servers;
+    let record = |(server, plan): (usize, &ServerPlan)| {
+        let layout = PartLayout::new(&run, plan, server, 2);
+        let header_bytes = layout.header(&id).len() as u64;
+        let bytes = header_bytes + layout.tensor_bytes() as u64;
+        let checksums = vec![Checksum::of(b""); chunk_count(bytes) as usize];
+        PartRecord { server, object: id.part_object(server, 2), bytes, header_bytes, checksums, plan: plan.clone() }
+    };
+    let parts = plans.iter().enumerate().map(record).rev().collect();
+    let position = WorkerPosition { epoch: 1, batch: 4, local_step: 40 };
+    Manifest {
+        created: 1_700_000_000,
+        workers: vec![WorkerState { worker: WorkerId(3), position, state: serde_json::json!({"seed": 9}) }],
+        config: "--model small".into(),
+        ..Manifest::new(id, run.clone(), parts)
+    }
+}
+
+/// Why the manifest is refused after this change.
+fn refusal(change: impl FnOnce(&mut Manifest)) -> String {
+    let mut manifest = manifest();
+    change(&mut manifest);
+    manifest.to_json().unwrap_err().to_string()
+}
+
+#[test]
+fn a_manifest_is_read_as_it_was_written() {
+    let manifest = manifest();
+    let json = manifest.to_json().unwrap();
+    assert_eq!(Manifest::from_json(&manifest.id.manifest_object(), &json).unwrap(), manifest);
+}
+
+#[test]
+fn a_later_format_is_refused_whatever_else_it_holds() {
+    let error = Manifest::from_json("a.json", br#"{"format": 2, "shards": {}}"#).unwrap_err();
+    assert_eq!(error.to_string(), "`a.json` has format 2, and this version reads up to 1: use a later one");
+    assert!(!error.is_damage());
+}
+
+#[test]
+fn what_is_not_json_is_refused() {
+    let refusal = |json: &[u8]| Manifest::from_json("a.json", json).unwrap_err().to_string();
+    assert_eq!(refusal(b""), "`a.json` is not a manifest: it is empty");
+    assert!(refusal(b"\0\0\0\0").starts_with("`a.json` is not a manifest: expected value"));
+    assert!(refusal(br#"{"format": 1}"#).contains("missing field `id`"));
+}
+
+#[test]
+fn a_cut_manifest_is_refused_wherever_it_was_cut() {
+    let manifest = manifest();
+    let json = manifest.to_json().unwrap();
+    for end in 0..json.len() {
+        let error = Manifest::from_json(&manifest.id.manifest_object(), &json[..end]).unwrap_err();
+        assert!(error.is_damage(), "cut at {end}: {error}");
+    }
+}
+
+#[test]
+fn a_manifest_under_another_name_is_refused() {
+    let json = manifest().to_json().unwrap();
+    let error = Manifest::from_json("000000000009-g000001-00000002.json", &json).unwrap_err();
+    assert!(error.to_string().ends_with("it is that of checkpoint 000000000007-g000001-00000002"), "{error}");
+}
+
+#[test]
+fn a_learning_rate_that_is_not_a_number_is_not_published() {
+    assert!(refusal(|manifest| manifest.learning_rate.rate = f32::NAN).contains("is not a manifest"));
+}
+
+#[test]
+fn parts_that_do_not_make_up_the_model_are_refused() {
+    let names = "its parts do not hold every element of `hidden.weight` once";
+    assert!(
+        refusal(|it| drop(it.parts.pop().and(it.servers.pop()))).contains("part 0 is"),
+        "objects name their number"
+    );
+    assert!(refusal(|it| it.parts.clear()).contains("it has no parts"));
+    assert!(refusal(|it| it.servers.clear()).contains("it has 2 parts but 0 servers"));
+    assert!(refusal(|it| it.parts[1].object = "../secret".into()).contains("is `../secret` of server 1"));
+    assert!(refusal(|it| it.parts[0].bytes += 1).contains("by its plan"));
+    assert!(refusal(|it| it.parts[0].checksums.clear()).contains("has 0 checksums"));
+    assert!(refusal(|it| it.parts[0].plan.stripes[0].stride = 0).contains("a stripe that no parameter has"));
+    assert!(refusal(|it| it.parts[0].plan.segments[0].range.end = usize::MAX).contains("a segment that no parameter"));
+    assert!(refusal(|it| it.parts[1].plan.segments[0].range = 2047..4095).contains(names));
+}

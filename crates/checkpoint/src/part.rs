@@ -1,0 +1,178 @@
+//! Writing one server's part as a stream, with memory for a few chunks only. A part that is not finished leaves
+//! nothing behind, unless the process dies.
+
+use bytes::BytesMut;
+use object_store::{ObjectStoreExt, WriteMultipart};
+use tokio::runtime::Handle;
+
+use crate::checksum::{CHUNK_BYTES, Checksum};
+use crate::error::CheckpointError;
+use crate::id::CheckpointId;
+use crate::image::ShardImage;
+use crate::layout::PartLayout;
+use crate::manifest::PartRecord;
+use crate::store::Store;
+
+/// How many pieces are on their way to the store at a time.
+const IN_FLIGHT: usize = 4;
+
+/// The most pieces an upload may have: object stores take 10,000.
+const MAX_PIECES: usize = 9_000;
+
+impl Store {
+    /// Starts to write a server's part of a checkpoint.
+    pub async fn begin_part(&self, id: &CheckpointId, layout: &PartLayout) -> Result<PartWriter, CheckpointError> {
+        let object = id.part_object(layout.server, layout.servers);
+        self.check_directory()?;
+        let upload = self.objects.put_multipart(&self.path(&object)).await;
+        let upload = upload.map_err(|error| CheckpointError::writing(&self.location, &object, error))?;
+
+        let header = layout.header(id);
+        let bytes = header.len() + layout.tensor_bytes();
+        // At least the 5 MiB that S3 asks for, and whole chunks.
+        let piece = bytes.div_ceil(MAX_PIECES).next_multiple_of(CHUNK_BYTES).max(2 * CHUNK_BYTES);
+        let record = PartRecord {
+            server: layout.server,
+            object,
+            bytes: bytes as u64,
+            header_bytes: header.len() as u64,
+            checksums: Vec::with_capacity(bytes.div_ceil(CHUNK_BYTES)),
+            plan: layout.plan.clone(),
+        };
+        let mut writer = PartWriter {
+            upload: Some(WriteMultipart::new_with_chunk_size(upload, piece)),
+            chunk: BytesMut::with_capacity(CHUNK_BYTES.min(bytes)),
+            written: 0,
+            steps_end: header.len() + layout.step_bytes(),
+            record,
+            location: self.location.clone(),
+        };
+        writer.append(&header).await?;
+        Ok(writer)
+    }
+}
+
+/// A part being written: the steps of all rows, then the numbers in the order of its layout, in pieces of any size.
+#[derive(Debug)]
+pub struct PartWriter {
+    /// `None` once it has failed.
+    upload: Option<WriteMultipart>,
+    chunk: BytesMut,
+    written: usize,
+    /// Where the steps of rows end and floats begin.
+    steps_end: usize,
+    record: PartRecord,
+    location: String,
+}
+
+impl PartWriter {
+    /// Writes the step counts of the next rows.
+    pub async fn write_steps(&mut self, steps: &[u64]) -> Result<(), CheckpointError> {
+        if self.written + size_of_val(steps) > self.steps_end {
+            return self.refuse("has no more rows to count the steps of").await;
+        }
+        self.append(bytemuck::cast_slice(steps)).await
+    }
+
+    /// Writes the next values or slots.
+    pub async fn write(&mut self, numbers: &[f32]) -> Result<(), CheckpointError> {
+        if self.written < self.steps_end && !numbers.is_empty() {
+            return self.refuse("lacks the steps of some rows, which come first").await;
+        }
+        if self.written + size_of_val(numbers) > self.record.bytes as usize {
+            return self.refuse("has no room for so many numbers").await;
+        }
+        self.append(bytemuck::cast_slice(numbers)).await
+    }
+
+    /// Writes everything at once.
+    pub async fn write_image(&mut self, image: &ShardImage) -> Result<(), CheckpointError> {
+        for table in &image.tables {
+            self.write_steps(table.steps()).await?;
+        }
+        for block in std::iter::once(&image.dense).chain(image.tables.iter().map(|table| table.block())) {
+            self.write(&block.values).await?;
+            for slot in &block.slots {
+                self.write(slot).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the part durable. It belongs to no checkpoint until a manifest names it.
+    pub async fn finish(mut self) -> Result<PartRecord, CheckpointError> {
+        if (self.written as u64) < self.record.bytes {
+            let reason = format!("is not finished: {} of {} bytes were written", self.written, self.record.bytes);
+            self.refuse(&reason).await?;
+        }
+        self.send_chunk().await?;
+        let upload = self.upload.take().ok_or_else(|| self.failed_before())?;
+        match upload.finish().await {
+            Ok(_) => Ok(self.record.clone()),
+            Err(error) => Err(CheckpointError::writing(&self.location, &self.record.object, error)),
+        }
+    }
+
+    async fn append(&mut self, mut bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.written += bytes.len();
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.chunk.len()));
+            self.chunk.extend_from_slice(now);
+            bytes = later;
+            if self.chunk.len() == CHUNK_BYTES {
+                self.send_chunk().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_chunk(&mut self) -> Result<(), CheckpointError> {
+        let Some(upload) = &mut self.upload else {
+            return Err(self.failed_before());
+        };
+        if let Err(error) = upload.wait_for_capacity(IN_FLIGHT).await {
+            self.abort().await;
+            return Err(CheckpointError::writing(&self.location, &self.record.object, error));
+        }
+        if !self.chunk.is_empty() {
+            let rest = (self.record.bytes as usize).saturating_sub(self.written);
+            let next = BytesMut::with_capacity(CHUNK_BYTES.min(rest.max(1)));
+            let chunk = std::mem::replace(&mut self.chunk, next).freeze();
+            self.record.checksums.push(Checksum::of(&chunk));
+            upload.put(chunk);
+        }
+        Ok(())
+    }
+
+    async fn refuse(&mut self, reason: &str) -> Result<(), CheckpointError> {
+        self.abort().await;
+        Err(CheckpointError::WrongContents { object: self.record.object.clone(), reason: reason.to_owned() })
+    }
+
+    fn failed_before(&self) -> CheckpointError {
+        let reason = "cannot go on after it has failed".to_owned();
+        CheckpointError::WrongContents { object: self.record.object.clone(), reason }
+    }
+
+    async fn abort(&mut self) {
+        if let Some(upload) = self.upload.take() {
+            report_abort(&self.record.object, upload.abort().await);
+        }
+    }
+}
+
+impl Drop for PartWriter {
+    fn drop(&mut self) {
+        if let (Some(upload), Ok(runtime)) = (self.upload.take(), Handle::try_current()) {
+            let object = self.record.object.clone();
+            runtime.spawn(async move { report_abort(&object, upload.abort().await) });
+        }
+    }
+}
+
+/// What could not be cleaned up is swept by a later prune.
+fn report_abort(object: &str, outcome: object_store::Result<()>) {
+    if let Err(error) = outcome {
+        tracing::debug!(object, %error, "an unfinished part could not be removed");
+    }
+}

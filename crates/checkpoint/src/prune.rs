@@ -1,0 +1,119 @@
+//! Removing checkpoints that are no longer needed, and what crashes have left. A manifest goes before its parts, so
+//! that what is half removed is not a checkpoint.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::{fs, io};
+
+use crate::error::CheckpointError;
+use crate::id::CheckpointId;
+use crate::store::Store;
+
+/// What was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Checkpoints: old ones, and damaged ones older than the newest whole one.
+    pub checkpoints: Vec<CheckpointId>,
+    /// Attempts that were never published and no longer can be.
+    pub attempts: Vec<CheckpointId>,
+}
+
+impl Store {
+    /// Removes all but the newest `keep` whole checkpoints. The newest whole one stays whatever `keep` is, and so
+    /// does everything newer than it: it may be in the making, or evidence of what went wrong. Checkpoints of a
+    /// later format are left to the program that wrote them.
+    pub async fn prune(&self, keep: usize) -> Result<Pruned, CheckpointError> {
+        let mut pruned = Pruned::default();
+        let mut kept: Vec<CheckpointId> = Vec::new();
+        for listed in self.list().await? {
+            match &listed.outcome {
+                Ok(_) if kept.len() < keep.max(1) => kept.push(listed.id),
+                Err(CheckpointError::LaterFormat { .. }) => {}
+                Err(_) if kept.is_empty() => {}
+                _ => {
+                    self.delete(&listed.id).await?;
+                    pruned.checkpoints.push(listed.id);
+                }
+            }
+        }
+        let Some(newest) = kept.first() else {
+            return Ok(pruned);
+        };
+        pruned.attempts = self.orphans(newest).await?;
+        for id in &pruned.attempts {
+            self.remove_parts(id).await?;
+        }
+        self.forget_generations().await?;
+        self.sweep_staged(newest)?;
+        Ok(pruned)
+    }
+
+    /// Removes a checkpoint.
+    pub async fn delete(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
+        self.remove(&id.manifest_object()).await?;
+        self.remove_parts(id).await
+    }
+
+    /// Attempts without a manifest that are older than a checkpoint, so that nobody is still writing them.
+    async fn orphans(&self, newest: &CheckpointId) -> Result<Vec<CheckpointId>, CheckpointError> {
+        // By now: a manifest may have been published since they were listed.
+        let ids = self.ids().await?;
+        let orphans: BTreeSet<_> = ids.attempts.difference(&ids.manifests).copied().collect();
+        Ok(orphans.into_iter().filter(|id| id.age() < newest.age()).collect())
+    }
+
+    async fn remove_parts(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
+        for object in self.list_below(&id.to_string()).await? {
+            self.remove(self.name(&object.location)).await?;
+        }
+        match &self.directory {
+            Some(directory) => done(fs::remove_dir_all(directory.join(id.to_string()))),
+            None => Ok(()),
+        }
+        .map_err(|error| self.sweep_failed(&id.to_string(), &error))
+    }
+
+    /// In a directory, removes the unfinished files (`name#1`) of manifests and claims that a crash has left.
+    fn sweep_staged(&self, newest: &CheckpointId) -> Result<(), CheckpointError> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let manifest = |name: &str| name.strip_suffix(".json")?.parse::<CheckpointId>().ok();
+        let generation = |name: &str| name.parse::<u64>().ok();
+        sweep(directory, |name| manifest(name).is_some_and(|id| id.age() < newest.age()))
+            .and_then(|()| {
+                sweep(&directory.join("generations"), |name| generation(name).is_some_and(|it| it < newest.generation))
+            })
+            .map_err(|error| self.sweep_failed("unfinished files", &error))
+    }
+
+    fn sweep_failed(&self, object: &str, error: &io::Error) -> CheckpointError {
+        let (location, object, reason) = (self.location.clone(), object.to_owned(), error.to_string());
+        CheckpointError::Store { location, action: "remove", object, reason }
+    }
+}
+
+/// Removes the files `name#…` of a directory whose name is old.
+fn sweep(directory: &Path, is_old: impl Fn(&str) -> bool) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        let staged = name.to_str().and_then(|name| name.split_once('#'));
+        if staged.is_some_and(|(name, _)| is_old(name)) {
+            done(fs::remove_file(directory.join(OsStr::new(&name))))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is not there is as good as removed.
+fn done(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}

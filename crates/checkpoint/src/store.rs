@@ -1,0 +1,117 @@
+//! A place that keeps checkpoints: its names, and the few plain operations the rest is made of.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+
+use crate::error::CheckpointError;
+use crate::location::{self, Place};
+use crate::manifest::Manifest;
+
+/// A directory or an object store that keeps checkpoints. Cheap to clone; one run, one store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    prefix: Path,
+    pub(crate) location: String,
+    pub(crate) directory: Option<PathBuf>,
+}
+
+impl Store {
+    /// Opens a directory (made if missing) or a URL: `file://`, `s3://bucket/prefix`, `gs://…`, `az://…`, and for
+    /// tests `memory://`. Object stores are configured by the usual environment variables (`AWS_…`, `GOOGLE_…`,
+    /// `AZURE_…`; for one of your own, `AWS_ENDPOINT_URL` and `AWS_ALLOW_HTTP=true`).
+    pub fn open(location: &str) -> Result<Self, CheckpointError> {
+        let Place { objects, prefix, directory } = location::open(location)?;
+        Ok(Self { objects, prefix, location: location.to_owned(), directory })
+    }
+
+    /// A store over any implementation; `location` is what messages call it.
+    pub fn over(objects: Arc<dyn ObjectStore>, location: &str) -> Self {
+        Self { objects, prefix: Path::default(), location: location.to_owned(), directory: None }
+    }
+
+    /// What messages call it.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Makes a checkpoint of parts that have all been written. It never replaces one.
+    ///
+    /// The generation is looked at before, not while, the manifest is written. That is enough: should another
+    /// coordinator take over in between, what it publishes is newer than this whatever their steps.
+    pub async fn publish(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
+        let json = manifest.to_json()?;
+        self.check_generation(manifest.id.generation).await?;
+        match self.create(&manifest.id.manifest_object(), json.into()).await? {
+            true => Ok(()),
+            false => Err(CheckpointError::AlreadyPublished { id: manifest.id }),
+        }
+    }
+
+    pub(crate) fn path(&self, object: &str) -> Path {
+        Path::parse(format!("{}/{object}", self.prefix)).expect("our names are valid")
+    }
+
+    /// The name within the store of something the store lists.
+    pub(crate) fn name<'a>(&self, path: &'a Path) -> &'a str {
+        path.as_ref().strip_prefix(self.prefix.as_ref()).unwrap_or(path.as_ref()).trim_start_matches('/')
+    }
+
+    /// Writes a small object; false if it is there already.
+    pub(crate) async fn create(&self, object: &str, contents: Bytes) -> Result<bool, CheckpointError> {
+        self.check_directory()?;
+        let payload = PutPayload::from_bytes(contents);
+        match self.objects.put_opts(&self.path(object), payload, PutMode::Create.into()).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+            Err(error) => Err(CheckpointError::writing(&self.location, object, error)),
+        }
+    }
+
+    /// Reads a small object whole; `None` if it is not there.
+    pub(crate) async fn read(&self, object: &str) -> Result<Option<Bytes>, CheckpointError> {
+        let bytes = async { self.objects.get(&self.path(object)).await?.bytes().await };
+        match bytes.await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(CheckpointError::store(&self.location, "read", object, &error)),
+        }
+    }
+
+    /// Everything below a folder.
+    pub(crate) async fn list_below(&self, folder: &str) -> Result<Vec<ObjectMeta>, CheckpointError> {
+        let listed = self.objects.list(Some(&self.path(folder))).try_collect().await;
+        listed.map_err(|error| CheckpointError::store(&self.location, "list", folder, &error))
+    }
+
+    /// Removes an object; one that is not there is as good as removed.
+    pub(crate) async fn remove(&self, object: &str) -> Result<(), CheckpointError> {
+        match self.objects.delete(&self.path(object)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(CheckpointError::store(&self.location, "remove", object, &error)),
+        }
+    }
+
+    /// A directory that has gone would be made again by the next write, without what it held.
+    pub(crate) fn check_directory(&self) -> Result<(), CheckpointError> {
+        match &self.directory {
+            Some(directory) if !directory.is_dir() => {
+                Err(CheckpointError::Vanished { location: self.location.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn list_failed(&self, error: &object_store::Error) -> CheckpointError {
+        CheckpointError::store(&self.location, "list", "/", error)
+    }
+
+    pub(crate) fn root(&self) -> Option<&Path> {
+        (!self.prefix.as_ref().is_empty()).then_some(&self.prefix)
+    }
+}
