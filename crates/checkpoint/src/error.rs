@@ -65,7 +65,13 @@ pub enum CheckpointError {
         /// What was asked for.
         id: CheckpointId,
     },
-    /// A manifest cannot be understood.
+    /// There is no checkpoint that can be used.
+    #[error("there is no whole checkpoint in `{location}`")]
+    NoneWhole {
+        /// The store.
+        location: String,
+    },
+    /// A manifest that cannot be read.
     #[error("`{object}` is not a manifest: {reason}")]
     BadManifest {
         /// The manifest.

@@ -148,6 +148,28 @@ pub(crate) struct OutputArgs {
     pub(crate) started_at: Option<u64>,
 }
 
+/// When and where checkpoints are written, and what training begins from.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Checkpoints (with --run-dir or --checkpoint-dir; what ps 0 is told counts)")]
+pub(crate) struct CheckpointArgs {
+    /// Where: a directory, or s3://, gs:// or az://BUCKET/PREFIX. By default RUN_DIR/checkpoints
+    #[arg(long, value_name = "WHERE")]
+    pub(crate) checkpoint_dir: Option<String>,
+    /// Seconds between two checkpoints; 0 for none by time
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub(crate) checkpoint_secs: f64,
+    /// Global steps between two checkpoints
+    #[arg(long, value_name = "N")]
+    pub(crate) checkpoint_steps: Option<u64>,
+    /// How many checkpoints are kept
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) keep: usize,
+    /// What training begins from. auto: the newest whole checkpoint, if there is one. never: first values. Or where
+    /// another run's checkpoints are, or one of their manifests
+    #[arg(long, value_name = "auto|never|WHERE", default_value = "auto")]
+    pub(crate) resume: String,
+}
+
 /// Every flag that `train` takes beside the model's own.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
@@ -155,6 +177,8 @@ pub(crate) struct TrainArgs {
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
     pub(crate) training: TrainingArgs,
+    #[command(flatten)]
+    pub(crate) checkpoint: CheckpointArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -172,6 +196,9 @@ pub(crate) struct LaunchArgs {
     /// Keep a ps shard inside each worker process, instead of ps tasks
     #[arg(long, conflicts_with = "ps")]
     pub(crate) colocate: bool,
+    /// Start a task that was killed or has failed again, up to this many times in all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) restart: u32,
 }
 
 /// Lets flags be written with underscores: `--ps_hosts` becomes `--ps-hosts`. Values stay as they are.

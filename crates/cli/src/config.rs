@@ -8,11 +8,12 @@ use windlass_core::cluster::{ClusterInput, ResolvedTask, resolve};
 use windlass_core::consistency::Mode;
 use windlass_core::membership::Patience;
 use windlass_core::optimizer::Optimizer;
+use windlass_server::{CheckpointConfig, Resume};
 use windlass_wire::client::Interrupt;
 use windlass_worker::model::{Defaults, Setup};
 use windlass_worker::task::RunConfig;
 
-use crate::args::{ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
+use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
 use crate::output::count;
 
@@ -26,11 +27,12 @@ pub(crate) struct TaskConfig {
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
     pub(crate) stop: Arc<Interrupt>,
+    pub(crate) checkpoints: Option<CheckpointConfig>,
 }
 
 impl TaskConfig {
     pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
-        let TrainArgs { training, output, .. } = args;
+        let TrainArgs { training, output, checkpoint, .. } = args;
         let run = run_config(training, output, defaults, workers)?;
         if training.threads == Some(0) {
             return Err(Failure::usage("--threads is 0, and a worker computes on at least one"));
@@ -43,8 +45,60 @@ impl TaskConfig {
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
             started: started(output.started_at),
             stop: Arc::new(Interrupt::default()),
+            checkpoints: checkpoints(checkpoint, output.run_dir.as_deref())?,
         })
     }
+}
+
+/// The run's checkpoints, if it has a place for them.
+fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<CheckpointConfig>, Failure> {
+    let in_run_dir = || run_dir.map(|directory| directory.join("checkpoints").display().to_string());
+    let Some(location) = args.checkpoint_dir.clone().or_else(in_run_dir) else {
+        if args.resume != "auto" && args.resume != "never" || args.checkpoint_steps.is_some() {
+            return Err(Failure::usage("there is nowhere to write checkpoints")
+                .with_hint("--run-dir DIR keeps them with the run, --checkpoint-dir WHERE elsewhere".to_owned()));
+        }
+        return Ok(None);
+    };
+    if args.keep == 0 {
+        return Err(Failure::usage("--keep is at least 1"));
+    }
+    if args.checkpoint_steps == Some(0) {
+        return Err(Failure::usage("--checkpoint-steps is at least 1"));
+    }
+    let every = match args.checkpoint_secs {
+        0.0 => None,
+        _ => Some(seconds("--checkpoint-secs", args.checkpoint_secs)?),
+    };
+    Ok(Some(CheckpointConfig {
+        location: absolute(&location)?,
+        every,
+        every_steps: args.checkpoint_steps,
+        keep: args.keep,
+        resume: resume(&args.resume)?,
+        description: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+    }))
+}
+
+fn resume(text: &str) -> Result<Resume, Failure> {
+    match text {
+        "auto" => Ok(Resume::Auto),
+        "never" => Ok(Resume::Never),
+        place => {
+            let (location, id) = crate::place::split(place)?;
+            Ok(Resume::From(absolute(&location)?, id))
+        }
+    }
+}
+
+/// A directory as every task on this machine finds it; the address of a store as it is.
+fn absolute(location: &str) -> Result<String, Failure> {
+    if location.contains("://") {
+        return Ok(location.to_owned());
+    }
+    let path = std::path::absolute(location)
+        .map_err(|error| Failure::usage(format!("cannot keep checkpoints in {location:?}: {error}")))?;
+    Ok(path.display().to_string())
 }
 
 /// The task that flags, cluster file and TF_CONFIG name; `None` for a run in one process.

@@ -16,6 +16,7 @@ mod failure;
 mod launch;
 mod logging;
 mod output;
+mod place;
 mod program;
 mod train;
 

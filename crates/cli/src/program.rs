@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
-use crate::args::{LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
+use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
 use crate::failure::Failure;
 use crate::{bench, data, launch, logging, train};
 
@@ -75,7 +75,8 @@ impl Program {
                 TrainArgs::augment_args,
             ))
             .subcommand(subcommands("Start a whole cluster on this machine and train on it", "launch", |command| {
-                OutputArgs::augment_args(TrainingArgs::augment_args(LaunchArgs::augment_args(command)))
+                let command = TrainingArgs::augment_args(LaunchArgs::augment_args(command));
+                OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
             .subcommand(bench::command())
             .subcommand(data::command())
@@ -139,9 +140,10 @@ impl<M: Model> Entry for ModelEntry<M> {
         let defaults: Defaults = M::defaults(&flags);
         let launch: LaunchArgs = parse(matches)?;
         let output: OutputArgs = parse(matches)?;
+        let checkpoint: CheckpointArgs = parse(matches)?;
         let training: TrainingArgs = parse(matches)?;
         logging::start();
-        let args = TrainArgs { cluster: crate::args::ClusterArgs::default(), training, output };
+        let args = TrainArgs { cluster: crate::args::ClusterArgs::default(), training, checkpoint, output };
         launch::run(M::NAME, &launch, &args, &defaults)
     }
 }

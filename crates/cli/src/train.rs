@@ -136,6 +136,7 @@ impl Process {
             patience: self.config.patience,
             peer_timeout: self.config.peer_timeout,
             started: self.config.started,
+            checkpoints: self.config.checkpoints.clone(),
         };
         Server::start(listener, config).map_err(Failure::internal)
     }

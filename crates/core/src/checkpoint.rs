@@ -52,6 +52,21 @@ impl Mark {
     }
 }
 
+/// Where all servers are cut, given where they stand.
+fn cut(marks: &BTreeMap<ServerId, Mark>, rounds: bool) -> Mark {
+    let mut cut = Mark::default();
+    marks.values().for_each(|mark| cut.merge(mark));
+    if !rounds && let Some(mark) = marks.values().next() {
+        // Every push is an update: those that this server lacks are on their way to it.
+        let lacking = |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| match mark.pushes.get(worker) {
+            Some((here, had)) if here == incarnation => sequence - had,
+            _ => *sequence,
+        };
+        cut.version = mark.version + cut.pushes.iter().map(lacking).sum::<u64>();
+    }
+    cut
+}
+
 /// What is to be done next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next<P> {
@@ -71,6 +86,7 @@ pub struct Cycle<P> {
     policy: Policy,
     servers: usize,
     number: u64,
+    rounds: bool,
     stage: Stage<P>,
     /// When, and at which step, the last was begun.
     last: (Duration, u64),
@@ -87,7 +103,12 @@ enum Stage<P> {
 impl<P: Clone> Cycle<P> {
     /// No checkpoint is under way. The first is due an interval after `now`.
     pub fn new(policy: Policy, servers: usize, now: Duration, step: u64) -> Self {
-        Self { policy, servers, number: 0, stage: Stage::Idle, last: (now, step) }
+        Self { policy, servers, number: 0, rounds: false, stage: Stage::Idle, last: (now, step) }
+    }
+
+    /// Says whether updates are rounds, in which all servers go on together, or single pushes.
+    pub fn set_rounds(&mut self, rounds: bool) {
+        self.rounds = rounds;
     }
 
     /// The number of the checkpoint under way, or of the last.
@@ -129,8 +150,7 @@ impl<P: Clone> Cycle<P> {
         if marks.len() < self.servers {
             return None;
         }
-        let mut cut = Mark::default();
-        marks.values().for_each(|mark| cut.merge(mark));
+        let cut = cut(marks, self.rounds);
         self.stage = Stage::Writing { parts: BTreeMap::new() };
         Some(Next::Cut(cut))
     }
@@ -221,8 +241,18 @@ mod tests {
         assert_eq!(cycle.begin(seconds(1), 5), Some(Next::Mark));
         assert_eq!(cycle.begin(seconds(1), 5), None, "one at a time");
         assert_eq!(cycle.marked(1, ServerId(0), mark(9, &[(A, 5), (B, 4)])), None);
-        let cut = cycle.marked(1, ServerId(1), mark(10, &[(A, 4), (B, 5)])).unwrap();
-        assert_eq!(cut, Next::Cut(mark(10, &[(A, 5), (B, 5)])));
+        let cut = cycle.marked(1, ServerId(1), mark(9, &[(A, 4), (B, 5)])).unwrap();
+        assert_eq!(cut, Next::Cut(mark(10, &[(A, 5), (B, 5)])), "each lacks one push of the other");
+    }
+
+    #[test]
+    fn the_cut_of_rounds_is_the_latest_round_that_any_server_has_applied() {
+        let mut cycle = cycle(2);
+        cycle.set_rounds(true);
+        cycle.begin(seconds(1), 5);
+        cycle.marked(1, ServerId(0), mark(9, &[(A, 9), (B, 9)]));
+        let cut = cycle.marked(1, ServerId(1), mark(8, &[(A, 8), (B, 8)])).unwrap();
+        assert_eq!(cut, Next::Cut(mark(9, &[(A, 9), (B, 9)])));
     }
 
     #[test]

@@ -162,6 +162,19 @@ impl Ledger {
         pushes.iter().filter(|(worker, push)| is_outstanding(worker, **push)).map(|(worker, _)| *worker).collect()
     }
 
+    /// How many pushes there are up to `pushes` that have not come here yet.
+    pub fn outstanding_sequences(&self, pushes: &Pushes) -> u64 {
+        let to_come = |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| {
+            let account = self.accounts.get(worker);
+            let here = account.filter(|account| account.incarnation >= *incarnation);
+            here.map_or(*sequence, |account| match account.incarnation == *incarnation {
+                true => sequence.saturating_sub(account.sequence),
+                false => 0,
+            })
+        };
+        pushes.iter().map(to_come).sum()
+    }
+
     fn account(&self, push: PushId) -> Option<&Account> {
         self.accounts.get(&push.worker).filter(|account| account.is_of(push))
     }

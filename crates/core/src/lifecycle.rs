@@ -177,6 +177,11 @@ impl Lifecycle {
         self.membership.is_present(task) && self.membership.incarnation(task) == Some(incarnation)
     }
 
+    /// The process that plays a task, or last did.
+    pub fn incarnation(&self, task: TaskId) -> Option<Incarnation> {
+        self.membership.incarnation(task)
+    }
+
     /// A process offers to play a task, perhaps again after a broken connection.
     pub fn join(
         &mut self,

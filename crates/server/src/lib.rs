@@ -2,10 +2,12 @@
 //!
 //! It knows parameters as runs of numbers: nothing here depends on a tensor library or on a model.
 
+mod checkpoint;
 mod connection;
 mod coordinator;
 mod shard;
 mod task;
 
-pub use shard::{ParameterShard, ShardStatistics};
+pub use checkpoint::{CheckpointConfig, Resume};
+pub use shard::{CutError, ParameterShard, ShardStatistics, Snapshot};
 pub use task::{Server, ServerConfig};

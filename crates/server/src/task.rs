@@ -1,11 +1,12 @@
 //! A whole parameter server: its port, its shard, its session with the coordinator, and in ps 0 the coordinator.
 
 use std::net::TcpListener;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tracing::{info, warn};
+use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, Store};
 use windlass_core::cluster::{Job, ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -14,21 +15,25 @@ use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::{
-    Endpoint, Failure, Goodbye, Hello, Over, Prepare, ServerReady, coordinator_message, task_message,
+    CheckpointFailed, Cut, Endpoint, Failure, Goodbye, Hello, Mark, Marked, Over, PartWritten, Prepare, ServerReady,
+    coordinator_message, task_message,
 };
 use windlass_wire::endpoint::listen_locally;
-use windlass_wire::frame::{FrameError, Request};
+use windlass_wire::frame::Request;
 use windlass_wire::link::{Peer, ServeError, Shard};
 use windlass_wire::port::StreamHandler;
 use windlass_wire::session::{Coordinator, Progress, Session};
 use windlass_wire::{Socket, port};
 
+use crate::checkpoint::{self, CheckpointConfig};
 use crate::connection::Connections;
 use crate::coordinator::{CoordinatorConfig, CoordinatorHandle};
 use crate::shard::ParameterShard;
 
 /// How long ps 0 stays after the end for the others to hear of it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a server that is told to stop stays for the last checkpoint.
+const DRAIN: Duration = Duration::from_secs(60);
 /// After a connection that could not be taken, as when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -51,11 +56,14 @@ pub struct ServerConfig {
     pub peer_timeout: Duration,
     /// When the run was started, for the time to the first step.
     pub started: Instant,
+    /// The run's checkpoints, if it has any. The other servers hear of them from ps 0.
+    pub checkpoints: Option<CheckpointConfig>,
 }
 
 /// A parameter server at work.
 pub struct Server {
     id: ServerId,
+    saves: Option<Saves>,
     shard: Arc<ShardSlot>,
     coordinator: Coordinator,
     own_coordinator: Option<CoordinatorHandle>,
@@ -77,6 +85,7 @@ impl Server {
                 patience: config.patience,
                 peer_timeout: config.peer_timeout,
                 started: config.started,
+                checkpoints: config.checkpoints.clone(),
             };
             CoordinatorHandle::start(config, shard.clone())
         });
@@ -100,7 +109,16 @@ impl Server {
             ..Hello::default()
         };
         let session = Session::open(coordinator.clone(), hello, Progress::default(), config.peer_timeout);
-        Ok(Self { id: config.id, shard, coordinator, own_coordinator, session, connections, _accepting: accepting })
+        Ok(Self {
+            id: config.id,
+            saves: None,
+            shard,
+            coordinator,
+            own_coordinator,
+            session,
+            connections,
+            _accepting: accepting,
+        })
     }
 
     /// This server's shard, for a worker in the same process.
@@ -141,36 +159,49 @@ impl Server {
         outcome
     }
 
-    /// Says goodbye, and gives the coordinator a moment to end the run.
+    /// Says goodbye, and serves on until the coordinator has ended the run: a last checkpoint may have to be written.
     async fn leave(&mut self) -> Outcome {
         self.session.sender().send(task_message::Kind::Goodbye(Goodbye {})).await;
+        let patience = if self.saves.is_some() { DRAIN } else { LAST_WORDS };
         let over = async {
             loop {
                 match self.session.receive().await {
                     Some(coordinator_message::Kind::Over(over)) => return outcome(over),
-                    Some(_) => {}
+                    Some(message) => self.handle(message).await,
                     None => return told_to_stop(),
                 }
             }
         };
-        tokio::time::timeout(LAST_WORDS, over).await.unwrap_or_else(|_| told_to_stop())
+        tokio::time::timeout(patience, over).await.unwrap_or_else(|_| told_to_stop())
     }
 
     async fn handle(&mut self, message: coordinator_message::Kind) {
         match message {
             coordinator_message::Kind::Waiting(waiting) => info!("waiting for {}", waiting.tasks.join(", ")),
             coordinator_message::Kind::Prepare(prepare) => {
-                let reply = match self.prepare(&prepare) {
-                    Ok(()) => task_message::Kind::ServerReady(ServerReady {}),
+                let reply = match self.prepare(&prepare).await {
+                    Ok(restored) => task_message::Kind::ServerReady(ServerReady { restored }),
                     Err(error) => {
-                        let reason = format!("cannot prepare: {error}");
-                        task_message::Kind::Failed(Failure { exit_code: u32::from(exit_code::USAGE), reason })
+                        let exit_code = u32::from(error.exit_code());
+                        task_message::Kind::Failed(Failure { exit_code, reason: error.to_string() })
                     }
                 };
                 self.session.sender().send(reply).await;
             }
+            coordinator_message::Kind::Mark(Mark { number }) => {
+                if let Some(shard) = self.shard.get() {
+                    let mark = serde_json::to_string(&shard.mark()).unwrap_or_default();
+                    self.session.sender().send(task_message::Kind::Marked(Marked { number, mark })).await;
+                }
+            }
+            coordinator_message::Kind::Cut(cut) => self.cut(cut),
+            coordinator_message::Kind::Abandon(_) => {
+                if let Some(shard) = self.shard.get() {
+                    shard.abandon();
+                }
+            }
             coordinator_message::Kind::WorkerJoined(joined) => {
-                if let Some(shard) = self.shard.0.get() {
+                if let Some(shard) = self.shard.get() {
                     shard.fence(WorkerId(joined.worker), Incarnation(joined.incarnation));
                 }
             }
@@ -188,9 +219,11 @@ impl Server {
         }
     }
 
-    fn prepare(&self, prepare: &Prepare) -> Result<(), serde_json::Error> {
+    /// Allocates this server's shard, or restores it. True if it was restored.
+    async fn prepare(&mut self, prepare: &Prepare) -> Result<bool, PrepareError> {
         let run: RunSpec = serde_json::from_str(&prepare.run)?;
-        let plan = ShardPlan::new(&run.parameters, prepare.servers as usize, run.sharding);
+        let servers = prepare.servers as usize;
+        let plan = ShardPlan::new(&run.parameters, servers, run.sharding);
         let own = &plan.servers[self.id.0 as usize];
         let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
         let held = own.dense_elements() + own.row_elements(&run.parameters);
@@ -202,8 +235,84 @@ impl Server {
             run.model,
             run.optimizer.name()
         );
-        let _ = self.shard.0.set(ParameterShard::new(run, own, &workers));
-        Ok(())
+        // What was there before goes first, so that there is never more than one.
+        self.shard.clear();
+        self.saves = None;
+        if !prepare.checkpoints.is_empty() {
+            let store = Arc::new(Store::open(&prepare.checkpoints)?);
+            let layout = Arc::new(PartLayout::new(&run, own, self.id.0 as usize, servers));
+            self.saves = Some(Saves { store, layout });
+        }
+        let restored = !prepare.restore.is_empty();
+        let shard = if restored {
+            let id: CheckpointId = prepare.restore.parse().map_err(PrepareError::Id)?;
+            let (image, state) = checkpoint::restore(&prepare.restore_from, &id, &run, own).await?;
+            ParameterShard::restored(run, own, &workers, image, state)
+        } else {
+            ParameterShard::new(run, own, &workers)
+        };
+        for living in &prepare.living {
+            shard.fence(WorkerId(living.worker), Incarnation(living.incarnation));
+        }
+        // Those who are not here are not waited for.
+        for worker in workers.iter().filter(|worker| prepare.living.iter().all(|living| living.worker != worker.0)) {
+            shard.leave(*worker, Incarnation::default());
+        }
+        self.shard.set(shard);
+        Ok(restored)
+    }
+
+    /// Cuts the shard, and writes it while training goes on.
+    fn cut(&self, Cut { number, id, cut }: Cut) {
+        let (Some(shard), Some(saves)) = (self.shard.get(), self.saves.clone()) else { return };
+        let sender = self.session.sender();
+        let made = serde_json::from_str(&cut).map_err(|error| error.to_string());
+        let made = made.and_then(|cut| shard.cut(number, &cut).map_err(|error| error.to_string()));
+        tokio::spawn(async move {
+            let written = async {
+                made?;
+                let id: CheckpointId = id.parse().map_err(|error: windlass_checkpoint::BadCheckpointId| error.to_string())?;
+                let snapshot = tokio::task::spawn_blocking(move || shard.snapshot(number)).await;
+                let snapshot = snapshot.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                let part = checkpoint::write(&saves.store, &id, &saves.layout, snapshot).await;
+                part.map_err(|error| error.to_string())
+            };
+            let reply = match written.await {
+                Ok(part) => {
+                    let part = serde_json::to_string(&part).unwrap_or_default();
+                    task_message::Kind::PartWritten(PartWritten { number, part })
+                }
+                Err(reason) => task_message::Kind::CheckpointFailed(CheckpointFailed { number, reason }),
+            };
+            sender.send(reply).await;
+        });
+    }
+}
+
+/// Where and as what this server writes its part of a checkpoint.
+#[derive(Clone)]
+struct Saves {
+    store: Arc<Store>,
+    layout: Arc<PartLayout>,
+}
+
+/// Why a server has no shard.
+#[derive(Debug, thiserror::Error)]
+enum PrepareError {
+    #[error("cannot prepare: {0}")]
+    Run(#[from] serde_json::Error),
+    #[error("cannot restore: {0}")]
+    Id(windlass_checkpoint::BadCheckpointId),
+    #[error("cannot restore: {0}")]
+    Checkpoint(#[from] CheckpointError),
+}
+
+impl PrepareError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            PrepareError::Run(_) => exit_code::USAGE,
+            PrepareError::Id(_) | PrepareError::Checkpoint(_) => exit_code::CHECKPOINT,
+        }
     }
 }
 
@@ -225,21 +334,33 @@ fn told_to_stop() -> Outcome {
     Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }
 }
 
-/// The place of a shard that is allocated once the run is known.
+/// The place of a shard that is allocated once the run is known, and anew when the run goes back to a checkpoint.
 #[derive(Default)]
-pub(crate) struct ShardSlot(OnceLock<ParameterShard>);
+pub(crate) struct ShardSlot(RwLock<Option<Arc<ParameterShard>>>);
 
 impl ShardSlot {
-    pub(crate) fn get(&self) -> Option<&ParameterShard> {
-        self.0.get()
+    pub(crate) fn get(&self) -> Option<Arc<ParameterShard>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, shard: ParameterShard) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shard));
+    }
+
+    /// Empties the slot, and lets go of whoever waits for its shard.
+    fn clear(&self) {
+        if let Some(shard) = self.0.write().unwrap_or_else(PoisonError::into_inner).take() {
+            shard.close();
+        }
     }
 }
 
 impl Shard for ShardSlot {
     fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        match self.0.get() {
+        match self.get() {
             Some(shard) => shard.serve(request, peer),
-            None => Err(FrameError::Section("this server holds no parameters yet".into()).into()),
+            // The worker tries again.
+            None => Err(std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "no parameters here yet").into()),
         }
     }
 }

@@ -191,7 +191,10 @@ impl Runner {
             };
             match opened {
                 Ok((sender, receiver)) => {
-                    let hello = self.envelope(0, task_message::Kind::Hello(self.hello.clone()));
+                    let begun = self.incarnation != 0;
+                    let global_step = self.progress.lock().map_or(0, |progress| progress.global_step);
+                    let hello = Hello { begun, global_step, ..self.hello.clone() };
+                    let hello = self.envelope(0, task_message::Kind::Hello(hello));
                     if sender.send(hello).await.is_ok() {
                         return Some((sender, receiver));
                     }

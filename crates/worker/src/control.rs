@@ -22,9 +22,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// What the coordinator tells a worker that its thread has to act on.
 pub(crate) enum Told {
     Initialise(Vec<Endpoint>),
-    Start(Vec<Endpoint>),
+    Start(Begin),
     AllFinished(AllFinished),
     Over,
+}
+
+/// Where and from where to train.
+pub(crate) struct Begin {
+    pub(crate) servers: Vec<Endpoint>,
+    /// Batches of its data that this worker has had.
+    pub(crate) batches: u64,
 }
 
 /// A worker's session, listened to in the background.
@@ -49,15 +56,16 @@ impl Control {
         runtime: &tokio::runtime::Handle,
         config: &WorkerConfig,
         spec: &RunSpec,
+        batches: u64,
         progress: &Progress,
     ) -> (Self, mpsc::Receiver<Told>) {
         let hello = Hello {
             protocol: PROTOCOL,
             job: Job::Worker.to_string(),
             index: config.id.0,
-            process: 0,
             run: serde_json::to_string(spec).unwrap_or_default(),
-            endpoint: None,
+            batches,
+            ..Hello::default()
         };
         let _guard = runtime.enter();
         let session = Session::open(config.coordinator.clone(), hello, progress.clone(), config.peer_timeout);
@@ -101,9 +109,19 @@ impl Control {
         lock(&self.shared.outcome).clone()
     }
 
-    /// Gives the coordinator a moment to end the run, as it should after a failure or the chief's goodbye.
+    /// Gives the coordinator a moment to end the run, as it should after a failure.
     pub(crate) fn wait_until_over(&self, messages: &mpsc::Receiver<Told>) {
-        let deadline = Instant::now() + Duration::from_secs(2);
+        self.wait_for_over(messages, Duration::from_secs(2));
+    }
+
+    /// How the run ended, after the chief's goodbye. A last checkpoint may have to be written first.
+    pub(crate) fn wait_for_outcome(&self, messages: &mpsc::Receiver<Told>) -> Outcome {
+        self.wait_for_over(messages, Duration::from_secs(90));
+        self.outcome().unwrap_or_else(Outcome::done)
+    }
+
+    fn wait_for_over(&self, messages: &mpsc::Receiver<Told>, longest: Duration) {
+        let deadline = Instant::now() + longest;
         while let Ok(told) = messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             if matches!(told, Told::Over) {
                 return;
@@ -146,7 +164,10 @@ async fn listen(
             coordinator_message::Kind::Start(start) => {
                 lock(&shared.servers).clone_from(&start.servers);
                 shared.chief.store(start.chief, Ordering::Relaxed);
-                Told::Start(start.servers)
+                if start.global_step > 0 {
+                    info!("training goes on from global step {}, batch {}", start.global_step, start.batches);
+                }
+                Told::Start(Begin { servers: start.servers, batches: start.batches })
             }
             coordinator_message::Kind::WorkerLeft(left) => {
                 if !left.reason.is_empty() {

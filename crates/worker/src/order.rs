@@ -88,6 +88,18 @@ impl Order {
         (&self.own[start..start + self.config.batch_size], place)
     }
 
+    /// Goes to where so many batches have been read.
+    pub fn seek(&mut self, batches: u64) {
+        self.epoch = 1 + batches / self.batches() as u64;
+        self.batch = (batches % self.batches() as u64) as usize;
+        self.shuffle();
+    }
+
+    /// How many epochs are behind.
+    pub fn epochs_done(&self) -> u64 {
+        if self.batch == self.batches() { self.epoch } else { self.epoch - 1 }
+    }
+
     /// Samples for a batch that is not counted.
     pub(crate) fn peek(&self) -> &[usize] {
         &self.own[..self.config.batch_size]
@@ -156,6 +168,22 @@ mod tests {
         assert_eq!(order.next_batch(), (&[3, 4, 5][..], Place { epoch: 1, batch: 2 }));
         order.next_batch();
         assert_eq!(order.next_batch(), (&[0, 1, 2][..], Place { epoch: 2, batch: 1 }));
+    }
+
+    #[test]
+    fn whoever_goes_to_a_place_reads_on_as_if_having_read_up_to_it() {
+        for batches in 0..12 {
+            let mut read = Order::new(config()).unwrap();
+            for _ in 0..batches {
+                read.next_batch();
+            }
+            let mut gone = Order::new(config()).unwrap();
+            gone.seek(batches);
+            assert_eq!(gone.epochs_done(), batches / 3);
+            for _ in 0..5 {
+                assert_eq!(gone.next_batch(), read.next_batch());
+            }
+        }
     }
 
     #[test]

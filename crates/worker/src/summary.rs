@@ -25,6 +25,9 @@ pub struct Summary {
     pub batch_size: usize,
     /// Updates applied.
     pub global_step: u64,
+    /// The global step of the checkpoint that training last began from; 0 if from none.
+    #[serde(default)]
+    pub resumed_at: u64,
     /// From the start to the end of the run.
     pub wall_seconds: f64,
     /// From the start to the first applied update.
@@ -124,8 +127,9 @@ impl Summary {
             finished.reports.iter().filter(|report| report.left.is_empty()).map(|report| report.loss).collect();
         let rate = |count: f64| if finished.training_seconds > 0.0 { count / finished.training_seconds } else { 0.0 };
         // The first step starts the clock and is not within it.
-        let counted = (finished.global_step.saturating_sub(1)) as f64;
-        let samples_a_step = samples as f64 / (finished.global_step.max(1)) as f64;
+        let applied = finished.global_step.saturating_sub(finished.resumed_at);
+        let counted = applied.saturating_sub(1) as f64;
+        let samples_a_step = samples as f64 / applied.max(1) as f64;
         Self {
             model: facts.model,
             mode: facts.mode,
@@ -135,6 +139,7 @@ impl Summary {
             optimizer: facts.optimizer,
             batch_size: facts.batch_size,
             global_step: finished.global_step,
+            resumed_at: finished.resumed_at,
             wall_seconds: facts.wall_seconds,
             first_step_seconds: finished.first_step_seconds,
             training_seconds: finished.training_seconds,

@@ -20,7 +20,7 @@ use windlass_wire::control::{AllFinished, Endpoint, Failure, Goodbye, Initialise
 use windlass_wire::link::Shard;
 use windlass_wire::session::{Coordinator, Progress};
 
-use crate::control::{Control, Told};
+use crate::control::{Begin, Control, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
 use crate::order::{Order, OrderConfig, OrderError};
@@ -181,7 +181,7 @@ impl<M: Model> Worker<M> {
     }
 
     fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
-        let (control, messages) = Control::open(runtime, &self.config, &self.spec, &self.progress);
+        let (control, messages) = Control::open(runtime, &self.config, &self.spec, self.training.order().batches() as u64, &self.progress);
         let ended = self.take_part(&control, &messages, watch).unwrap_or_else(|error| {
             // If the run has ended for a reason, that reason is the better one.
             let (exit_code, reason) = describe(&error, self.config.id);
@@ -207,19 +207,24 @@ impl<M: Model> Worker<M> {
         while let Some(told) = control.next(messages)? {
             let done = match told {
                 Told::Initialise(servers) => self.initialise(control, servers, &mut client),
-                Told::Start(servers) => self.train(control, servers, &mut client, watch),
+                Told::Start(begin) => self.train(control, begin, &mut client, watch),
                 Told::AllFinished(finished) if finished.chief == self.config.id.0 => {
-                    let summary = self.summarise(control, &mut client, &finished)?;
-                    control.send(task_message::Kind::Goodbye(Goodbye {}));
-                    control.wait_until_over(messages);
-                    return Ok(Ended { outcome: Outcome::done(), summary: Some(summary) });
+                    match self.summarise(control, &mut client, &finished) {
+                        Ok(summary) => {
+                            control.send(task_message::Kind::Goodbye(Goodbye {}));
+                            let outcome = control.wait_for_outcome(messages);
+                            return Ok(Ended { outcome, summary: Some(summary) });
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
                 Told::AllFinished(_) => Ok(()),
                 Told::Over => break,
             };
             match done {
                 // The session joins again by itself; the coordinator then says what to do.
-                Err(TrainError::Client(ClientError::Fenced(_))) => warn!("was declared dead and is not; joining again"),
+                Err(TrainError::Client(ClientError::Fenced(_))) => info!("coming in again, as the coordinator wants it"),
+                Err(TrainError::Client(ClientError::Gone(server))) => info!("{server} lets go of its parameters"),
                 other => other?,
             }
         }
@@ -275,11 +280,12 @@ impl<M: Model> Worker<M> {
     fn train(
         &mut self,
         control: &Control,
-        servers: Vec<Endpoint>,
+        begin: Begin,
         client: &mut Connected,
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
-        let client = self.connected(control, servers, client)?;
+        let client = self.connected(control, begin.servers, client)?;
+        self.training.go_to(begin.batches);
         watch(&Event::Started(Started {
             worker: self.config.id.0,
             chief: control.is_chief(),
@@ -307,11 +313,11 @@ impl<M: Model> Worker<M> {
 
     fn report(&self) -> WorkerReport {
         let tally = &self.training.tally;
-        let mean_ms = |total: Duration| total.as_secs_f64() * 1e3 / tally.steps.max(1) as f64;
+        let mean_ms = |total: Duration| total.as_secs_f64() * 1e3 / tally.own_steps.max(1) as f64;
         WorkerReport {
             worker: self.config.id.0,
             steps: tally.steps,
-            samples: tally.steps * self.run.batch_size as u64,
+            samples: tally.own_steps * self.run.batch_size as u64,
             loss: f64::from(tally.loss),
             compute_ms: mean_ms(tally.compute),
             wait_ms: mean_ms(tally.wait),

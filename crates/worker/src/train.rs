@@ -61,8 +61,10 @@ pub struct Training<M: Model> {
 /// What a worker has done so far.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Its steps.
+    /// Its steps, those of earlier processes of this worker included.
     pub steps: u64,
+    /// Its steps in this process since training last began.
+    pub own_steps: u64,
     /// The last global step it saw.
     pub global_step: u64,
     /// The loss of its last batch.
@@ -93,6 +95,17 @@ impl<M: Model> Training<M> {
         &self.order
     }
 
+    /// Goes to where this worker has had so many batches, in this process or an earlier one.
+    pub fn go_to(&mut self, batches: u64) {
+        self.order.seek(batches);
+        self.tally.steps = batches;
+    }
+
+    /// True if this worker has had all the epochs it is to have.
+    fn has_had_enough(&self) -> bool {
+        self.config.epochs.is_some_and(|epochs| self.order.epochs_done() >= epochs)
+    }
+
     /// Trains until the run or this worker's share of it is over.
     pub fn run(
         &mut self,
@@ -100,8 +113,11 @@ impl<M: Model> Training<M> {
         scores_epochs: &(dyn Fn() -> bool + Sync),
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
+        if self.has_had_enough() {
+            return Ok(());
+        }
         let mut pulled = client.pull(Vec::new())?;
-        let mut interval = Interval::new();
+        let mut interval = Interval::new_at(self.tally.steps);
         let mut epoch = EpochTally::new();
         let (mut batch, mut place) = self.next_batch();
         while !pulled.over {
@@ -169,6 +185,7 @@ impl<M: Model> Training<M> {
         let now = Instant::now();
         let tally = &mut self.tally;
         tally.steps += 1;
+        tally.own_steps += 1;
         tally.global_step = global_step;
         tally.loss = loss;
         tally.step_times.record(now - began);
@@ -239,10 +256,6 @@ struct Interval {
 }
 
 impl Interval {
-    fn new() -> Self {
-        Self::new_at(0)
-    }
-
     fn new_at(steps: u64) -> Self {
         Self { began: Instant::now(), steps }
     }

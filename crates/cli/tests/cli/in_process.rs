@@ -70,6 +70,7 @@ fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {
         patience: Patience::new(LIMIT),
         peer_timeout: LIMIT,
         started: Instant::now(),
+        checkpoints: None,
     };
     let _entered = runtime.enter();
     if listeners.is_empty() {

@@ -40,7 +40,7 @@ impl CoordinatorHandle {
     pub(crate) fn start(config: CoordinatorConfig, shard: Arc<ShardSlot>) -> Self {
         let (events, inbox) = mpsc::channel(CHANNEL);
         let (count, unheard) = watch::channel(0);
-        tokio::spawn(Coordinator::new(config, shard, count).run(inbox));
+        tokio::spawn(Coordinator::start(config, shard, count, inbox));
         Self { events, next: Arc::new(AtomicU64::new(1)), unheard }
     }
 

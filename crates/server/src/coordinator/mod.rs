@@ -1,36 +1,47 @@
 //! The coordinator: the one place that knows the whole cluster. It lives in ps 0.
 //!
-//! An actor: sessions feed it messages, `windlass_core::lifecycle` decides, and it tells the tasks. It touches no
-//! parameters and does nothing that takes time.
+//! An actor: sessions feed it messages, `windlass_core::lifecycle` and `windlass_core::checkpoint` decide, and it tells
+//! the tasks. It touches no parameters and does nothing that takes time.
 
+mod checkpoints;
 mod front;
 mod members;
+mod positions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
-use windlass_core::cluster::{Job, TaskId, WorkerId};
+use windlass_checkpoint::CheckpointError;
+use windlass_core::checkpoint::{Next, Pushes};
+use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Effect, JoinError, Lifecycle, Outcome, Phase, exit_code};
+use windlass_core::lifecycle::{Effect, JoinError, Lifecycle, LifecycleConfig, Outcome, Phase, exit_code};
 use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{
-    AllFinished, Endpoint, Heartbeat, Hello, Initialise, Over, Prepare, Start, Waiting, WorkerJoined, WorkerLeft,
-    WorkerReport, task_message,
+    Abandon, AllFinished, Cut, Endpoint, Heartbeat, Hello, Initialise, Mark, Over, Prepare, Start, Waiting,
+    WorkerJoined, WorkerLeft, WorkerReport, task_message,
 };
 
+use crate::checkpoint::{CheckpointConfig, Part};
 use crate::task::ShardSlot;
+use checkpoints::{Checkpoints, Done};
 pub(crate) use front::CoordinatorHandle;
 use front::{Event, SessionId};
 use members::Members;
+use positions::Positions;
 
 const TICK: Duration = Duration::from_millis(100);
 const SPEAK_EVERY: Duration = Duration::from_secs(3);
+/// How long the last checkpoint may take before the run ends without it.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Things done beside the coordinator that it has not heard of yet.
+const DONE: usize = 16;
 
 /// What the coordinator has to know.
 #[derive(Debug, Clone)]
@@ -40,6 +51,7 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
+    pub(crate) checkpoints: Option<CheckpointConfig>,
 }
 
 struct Coordinator {
@@ -49,6 +61,14 @@ struct Coordinator {
     members: Members,
     unheard: watch::Sender<usize>,
     run: Option<(String, RunSpec)>,
+    checkpoints: Option<Checkpoints>,
+    positions: Positions,
+    /// The last global step that anyone has seen.
+    seen_step: u64,
+    /// While the checkpoint to go back to is looked up: whether the servers wait for it.
+    looking: Option<bool>,
+    /// When the last checkpoint was begun.
+    saving: Option<Duration>,
     endpoints: BTreeMap<u32, Endpoint>,
     reports: BTreeMap<WorkerId, WorkerReport>,
     progress: BTreeMap<WorkerId, Heartbeat>,
@@ -59,14 +79,61 @@ struct Coordinator {
 }
 
 impl Coordinator {
-    fn new(config: CoordinatorConfig, shard: Arc<ShardSlot>, unheard: watch::Sender<usize>) -> Self {
+    /// Runs a coordinator. It is one from its first breath: if checkpoints cannot be kept or read, it tells everyone.
+    async fn start(
+        config: CoordinatorConfig,
+        shard: Arc<ShardSlot>,
+        unheard: watch::Sender<usize>,
+        inbox: mpsc::Receiver<(SessionId, Event)>,
+    ) {
+        let (done, results) = mpsc::channel(DONE);
+        let opened = match config.checkpoints.clone() {
+            Some(checkpoints) => Checkpoints::open(checkpoints, config.servers, done.clone()).await.map(Some),
+            None => Ok(None),
+        };
+        let (checkpoints, refusal) = match opened {
+            Ok(checkpoints) => (checkpoints, None),
+            Err(error) => (None, Some(unusable(&error))),
+        };
+        let mut coordinator = Self::new(config, shard, unheard, checkpoints);
+        if let Some(outcome) = refusal {
+            let effects = coordinator.lifecycle.failed(outcome);
+            coordinator.carry_out(effects);
+        }
+        // The sender stays here, so that the results never end before the sessions do.
+        let _done = done;
+        coordinator.run(inbox, results).await;
+    }
+
+    fn new(
+        config: CoordinatorConfig,
+        shard: Arc<ShardSlot>,
+        unheard: watch::Sender<usize>,
+        checkpoints: Option<Checkpoints>,
+    ) -> Self {
+        // Without a generation to count from, later coordinators are told from earlier ones by the time.
+        let seconds = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let before = checkpoints.as_ref().map_or_else(|| Incarnation(seconds() << 20), Checkpoints::before);
+        let lifecycle = Lifecycle::new(LifecycleConfig {
+            servers: config.servers,
+            workers: config.workers,
+            patience: config.patience,
+            peer_timeout: config.peer_timeout,
+            checkpoints: checkpoints.is_some(),
+            before,
+        });
         Self {
-            lifecycle: Lifecycle::new(config.servers, config.workers, config.patience),
+            lifecycle,
             config,
             shard,
             members: Members::default(),
             unheard,
             run: None,
+            checkpoints,
+            positions: Positions::default(),
+            seen_step: 0,
+            looking: None,
+            saving: None,
             endpoints: BTreeMap::new(),
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
@@ -76,7 +143,7 @@ impl Coordinator {
         }
     }
 
-    async fn run(mut self, mut inbox: mpsc::Receiver<(SessionId, Event)>) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<(SessionId, Event)>, mut results: mpsc::Receiver<Done>) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -85,6 +152,7 @@ impl Coordinator {
                     Some((id, event)) => self.handle(id, event),
                     None => return,
                 },
+                Some(done) = results.recv() => self.done(done),
                 _ = tick.tick() => self.tick(),
             }
             self.unheard.send_replace(self.members.unheard());
@@ -139,6 +207,10 @@ impl Coordinator {
         let job: Job = hello.job.parse().map_err(|_| refuse(format!("unknown job {:?}", hello.job)))?;
         let task = TaskId { job, index: hello.index };
         let run = if job == Job::Worker { Some(self.agreed_run(task, &hello.run).map_err(refuse)?) } else { None };
+        if hello.begun {
+            self.lifecycle.begun_before();
+            self.seen_step = self.seen_step.max(hello.global_step);
+        }
         let earlier = self.members.earlier(task, hello.process);
         let joined = self.lifecycle.join(task, earlier, self.now());
         let (incarnation, effects) = joined.map_err(|error| match error {
@@ -150,6 +222,7 @@ impl Coordinator {
         }
         if let Some(run) = run {
             self.run = Some((hello.run.clone(), run));
+            self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
         info!("{task} {}", if earlier == Some(incarnation) { "is connected again" } else { "joined" });
         self.members.welcome(id, task, hello, incarnation, heard);
@@ -178,12 +251,32 @@ impl Coordinator {
         let worker = WorkerId(task.index);
         let effects = match message {
             task_message::Kind::Heartbeat(heartbeat) => {
+                self.seen_step = self.seen_step.max(heartbeat.global_step);
                 if task.job == Job::Worker {
                     self.progress.insert(worker, heartbeat);
                 }
                 return;
             }
-            task_message::Kind::ServerReady(_) => self.lifecycle.server_ready(task),
+            task_message::Kind::ServerReady(ready) => self.lifecycle.server_ready(task, ready.restored),
+            task_message::Kind::Marked(marked) => {
+                let mark = serde_json::from_str(&marked.mark);
+                self.checkpoint(|checkpoints| {
+                    checkpoints.cycle().marked(marked.number, ServerId(task.index), mark.ok()?)
+                });
+                return;
+            }
+            task_message::Kind::PartWritten(written) => {
+                let part: Result<Part, _> = serde_json::from_str(&written.part);
+                self.checkpoint(|checkpoints| {
+                    checkpoints.cycle().written(written.number, ServerId(task.index), part.ok()?)
+                });
+                return;
+            }
+            task_message::Kind::CheckpointFailed(failed) => {
+                let reason = format!("{task}: {}", failed.reason);
+                self.checkpoint(|checkpoints| checkpoints.cycle().failed(failed.number, reason));
+                return;
+            }
             task_message::Kind::Initialised(_) => self.lifecycle.initialised(),
             task_message::Kind::Finished(report) => {
                 info!("{task} finished after {} steps", report.steps);
@@ -213,36 +306,134 @@ impl Coordinator {
         (self.clock, self.ticked) = (now, Instant::now());
         let effects = self.lifecycle.tick(now);
         self.carry_out(effects);
-        if *self.lifecycle.phase() != Phase::Gathering {
+        let step = self.step();
+        match self.lifecycle.phase() {
+            Phase::Training => self.checkpoint(|checkpoints| checkpoints.tick(now, step)),
+            Phase::Saving(_) if self.saving.is_some_and(|began| now.saturating_sub(began) > SAVE_TIMEOUT) => {
+                warn!("the last checkpoint takes too long; ending without it");
+                let effects = self.lifecycle.saved();
+                self.carry_out(effects);
+            }
+            Phase::Saving(_) => self.checkpoint(|checkpoints| checkpoints.cycle().tick(now)),
+            Phase::Gathering if self.spoken.elapsed() >= SPEAK_EVERY => {
+                self.spoken = Instant::now();
+                self.members.mention(&Kind::Waiting(self.waiting()));
+            }
+            _ => {}
+        }
+    }
+
+    /// The global step: what ps 0 has applied.
+    fn step(&self) -> u64 {
+        self.shard.get().map_or(0, |shard| shard.statistics().steps)
+    }
+
+    fn pushes(&self) -> Pushes {
+        self.shard.get().map(|shard| shard.pushes()).unwrap_or_default()
+    }
+
+    /// Lets the checkpoints decide what is next, and does it.
+    fn checkpoint(&mut self, decide: impl FnOnce(&mut Checkpoints) -> Option<Next<Part>>) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        let Some(next) = decide(checkpoints) else { return };
+        let number = checkpoints.cycle().number();
+        match next {
+            Next::Mark => self.members.tell(is_server, &Kind::Mark(Mark { number })),
+            Next::Cut(cut) => {
+                let id = checkpoints.name(&cut).to_string();
+                let cut = serde_json::to_string(&cut).unwrap_or_default();
+                self.members.tell(is_server, &Kind::Cut(Cut { number, id, cut }));
+            }
+            Next::Publish(parts) => {
+                let Some((_, run)) = &self.run else { return };
+                checkpoints.publish(run, parts, &self.positions);
+            }
+            Next::Abandon(reason) => {
+                warn!("no checkpoint: {reason}; training goes on, and the last good one stays");
+                self.members.tell(is_server, &Kind::Abandon(Abandon { number }));
+                self.save_again(false);
+            }
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Published(published) => {
+                if let Some(checkpoints) = &mut self.checkpoints {
+                    checkpoints.published(&published);
+                }
+                self.save_again(published.is_ok());
+            }
+            Done::Found(Ok(found)) => {
+                if let Some(checkpoints) = &mut self.checkpoints {
+                    checkpoints.go_back_to(found);
+                }
+                if self.looking.take() == Some(true) {
+                    self.prepare();
+                }
+            }
+            Done::Found(Err(error)) => {
+                let effects = self.lifecycle.failed(unusable(&error));
+                self.carry_out(effects);
+            }
+        }
+    }
+
+    /// Writes the last checkpoint.
+    fn save(&mut self) {
+        self.saving = Some(self.now());
+        let (now, step) = (self.now(), self.step());
+        match &mut self.checkpoints {
+            Some(checkpoints) if !checkpoints.cycle().is_idle() => {}
+            Some(checkpoints) if !checkpoints.is_saved(step) => {
+                self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
+            }
+            _ => {
+                let effects = self.lifecycle.saved();
+                self.carry_out(effects);
+            }
+        }
+    }
+
+    /// While the run waits for its last checkpoint: one has ended. If it was an earlier one, the last is begun now.
+    fn save_again(&mut self, published: bool) {
+        if !matches!(self.lifecycle.phase(), Phase::Saving(_)) {
             return;
         }
-        let now = self.config.started.elapsed();
-        if now > self.config.peer_timeout {
-            let names = self.waiting().tasks.join(", ");
-            let reason = format!("gave up waiting for {names} after {} s", now.as_secs());
-            let effects = self.lifecycle.failed(Outcome { exit_code: exit_code::PEERS, reason });
+        if published {
+            self.save();
+        } else {
+            let effects = self.lifecycle.saved();
             self.carry_out(effects);
-        } else if self.spoken.elapsed() >= SPEAK_EVERY {
-            self.spoken = Instant::now();
-            self.members.mention(&Kind::Waiting(self.waiting()));
         }
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Prepare => self.prepare(),
+                Effect::Prepare => match &mut self.looking {
+                    Some(wanted) => *wanted = true,
+                    None => self.prepare(),
+                },
+                Effect::Regather(reason) => self.regather(&reason),
+                Effect::Save => self.save(),
                 Effect::Initialise(worker) => {
                     let servers = self.endpoints.values().cloned().collect();
                     self.tell(worker.into(), Kind::Initialise(Initialise { servers }));
                 }
                 Effect::Start(worker) => {
                     let servers = self.endpoints.values().cloned().collect();
-                    let chief = worker == self.lifecycle.chief();
-                    let start = Start { servers, chief, workers: self.config.workers };
+                    let start = Start {
+                        servers,
+                        chief: worker == self.lifecycle.chief(),
+                        workers: self.config.workers,
+                        batches: self.positions.began(worker),
+                        global_step: self.step(),
+                    };
                     self.tell(worker.into(), Kind::Start(start));
                 }
                 Effect::Joined(worker, incarnation) => {
+                    self.positions.replace(worker, incarnation, &self.pushes());
                     let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
                     self.members.tell(is_server, &Kind::WorkerJoined(joined));
                 }
@@ -265,14 +456,59 @@ impl Coordinator {
     }
 
     fn prepare(&mut self) {
-        let Some((run, _)) = &self.run else { return };
-        let workers = self.lifecycle.workers().iter().map(|worker| worker.0).collect();
-        let prepare = Prepare { run: run.clone(), servers: self.config.servers, workers };
-        info!("all {} ps and {} workers are here", self.config.servers, self.config.workers);
+        let Some((text, run)) = &self.run else { return };
+        let workers = self.lifecycle.present_workers();
+        let living = workers.iter().filter_map(|worker| {
+            let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
+            Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0 })
+        });
+        let mut prepare = Prepare {
+            run: text.clone(),
+            servers: self.config.servers,
+            workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),
+            living: living.collect(),
+            ..Prepare::default()
+        };
+        info!("all {} ps and {} workers are here", self.config.servers, workers.len());
+        let mut positions = Vec::new();
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.cycle().set_rounds(matches!(run.mode, windlass_core::consistency::Mode::Sync { .. }));
+            prepare.checkpoints = checkpoints.location().to_owned();
+            if let Some((manifest, location)) = checkpoints.found() {
+                prepare.restore = manifest.id.to_string();
+                prepare.restore_from = location.to_owned();
+                positions.clone_from(&manifest.workers);
+                let step = manifest.id.step;
+                match self.seen_step.saturating_sub(step) {
+                    0 => info!("going on from the checkpoint of step {step} in {location}"),
+                    lost => warn!("going back to the checkpoint of step {step} in {location}: {lost} updates are lost"),
+                }
+            } else if self.seen_step > 0 {
+                warn!("there is no checkpoint yet: all {} updates are lost, training begins anew", self.seen_step);
+            }
+        }
+        self.positions.restore(&positions);
+        for living in &prepare.living {
+            self.positions.replace(WorkerId(living.worker), Incarnation(living.incarnation), &Pushes::new());
+        }
         self.members.tell(is_server, &Kind::Prepare(prepare));
     }
 
+    /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
+    fn regather(&mut self, reason: &str) {
+        warn!("{reason}; training goes on when it is back");
+        self.seen_step = self.seen_step.max(self.step());
+        for worker in self.lifecycle.workers() {
+            self.members.remove(worker.into());
+        }
+        if let Some(checkpoints) = &mut self.checkpoints {
+            self.looking = Some(false);
+            checkpoints.look_again();
+        }
+    }
+
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
+        self.positions.replace(worker, Incarnation::default(), &self.pushes());
         if !reason.is_empty() {
             warn!("{worker} is gone: {reason}; training goes on without it");
             self.members.remove(worker.into());
@@ -303,6 +539,7 @@ impl Coordinator {
             training_seconds: last.saturating_duration_since(first).as_secs_f64(),
             mean_staleness: statistics.staleness as f64 / statistics.pushes.max(1) as f64,
             chief: self.lifecycle.chief().0,
+            resumed_at: statistics.resumed_at,
         }
     }
 
@@ -313,6 +550,15 @@ impl Coordinator {
     fn tell(&mut self, task: TaskId, kind: Kind) {
         self.members.tell(|other| other == task, &kind);
     }
+}
+
+/// How a run ends whose checkpoints cannot be kept or read.
+fn unusable(error: &CheckpointError) -> Outcome {
+    let exit_code = match error {
+        CheckpointError::BadLocation { .. } | CheckpointError::NotWritable { .. } => exit_code::USAGE,
+        _ => exit_code::CHECKPOINT,
+    };
+    Outcome { exit_code, reason: error.to_string() }
 }
 
 fn is_server(task: TaskId) -> bool {

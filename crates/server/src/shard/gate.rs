@@ -1,14 +1,18 @@
 //! The decisions about pushes on one shard, together with what they need to know: the consistency model, the
 //! ledger, the learning rate, and counts for the summary. It is held for nanoseconds, never during work.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use windlass_core::checkpoint::{HOLD, Mark, Pushes};
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::{Admission, Consistency};
 use windlass_core::ledger::{Entry, Fate, Incarnation, Ledger, PushId};
 use windlass_core::optimizer::Update;
 use windlass_core::run::{LearningRate, RunSpec};
 use windlass_wire::frame::{AnswerKind, Request, RequestKind};
+
+use super::cut::{CutError, CutStage};
+use super::kept::Age;
 
 /// What is to be done with a push.
 #[derive(Debug)]
@@ -28,8 +32,10 @@ pub(super) enum Verdict {
 /// Counts and times of a shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ShardStatistics {
-    /// Updates applied.
+    /// Updates applied, those before a checkpoint that was restored included.
     pub steps: u64,
+    /// Updates that were in that checkpoint.
+    pub resumed_at: u64,
     /// Pushes dropped as stale.
     pub dropped: u64,
     /// When the first update was applied.
@@ -61,6 +67,7 @@ pub(super) struct Gate {
     ledger: Ledger,
     learning_rate: LearningRate,
     statistics: ShardStatistics,
+    cut: CutStage,
 }
 
 impl Gate {
@@ -71,6 +78,99 @@ impl Gate {
             ledger: Ledger::default(),
             learning_rate: LearningRate::initial(run.learning_rate),
             statistics: ShardStatistics::default(),
+            cut: CutStage::default(),
+        }
+    }
+
+    /// Goes on from where a checkpoint was taken.
+    pub(super) fn resume_at(&mut self, version: u64, learning_rate: LearningRate) {
+        self.consistency.resume_at(version);
+        self.statistics.resumed_at = version;
+        self.learning_rate = learning_rate;
+    }
+
+    /// Which pushes are in the parameters.
+    pub(super) fn pushes(&self) -> Pushes {
+        let mut pushes = self.ledger.decided();
+        self.consistency.without_open_round(&mut pushes);
+        pushes
+    }
+
+    /// Holds back what is new from now on, and says which state that leaves.
+    pub(super) fn hold(&mut self, now: Instant) -> Mark {
+        self.cut = CutStage::Held { until: now + HOLD };
+        Mark { version: self.version(), pushes: self.pushes() }
+    }
+
+    /// For how long what is new is still to be held back.
+    pub(super) fn held_for(&mut self, now: Instant) -> Option<Duration> {
+        let CutStage::Held { until } = self.cut else { return None };
+        let left = until.saturating_duration_since(now);
+        if left.is_zero() || self.closed {
+            self.cut = CutStage::None;
+            return None;
+        }
+        Some(left)
+    }
+
+    /// Cuts where all servers do.
+    pub(super) fn cut(&mut self, number: u64, cut: &Mark, now: Instant) -> Result<(), CutError> {
+        if self.held_for(now).is_none() {
+            return Err(CutError::Late);
+        }
+        let at = self.version();
+        self.cut = CutStage::None;
+        if !self.has_rounds() {
+            let to_come = self.ledger.outstanding_sequences(&cut.pushes);
+            let mark = Mark { version: at + to_come, pushes: cut.pushes.clone() };
+            self.cut = CutStage::Made { number, mark, learning_rate: self.learning_rate };
+        } else if at == cut.version {
+            self.make_cut(number);
+        } else if at + 1 == cut.version {
+            self.cut = CutStage::Coming { number, version: cut.version };
+        } else {
+            return Err(CutError::Passed { at, cut: cut.version });
+        }
+        Ok(())
+    }
+
+    fn make_cut(&mut self, number: u64) {
+        let mark = Mark { version: self.version(), pushes: self.pushes() };
+        self.cut = CutStage::Made { number, mark, learning_rate: self.learning_rate };
+    }
+
+    /// The state that is kept, once all of it is there.
+    pub(super) fn cut_made(&self, number: u64) -> Result<Option<(Mark, LearningRate)>, CutError> {
+        match &self.cut {
+            CutStage::Made { number: made, mark, learning_rate } if *made == number => {
+                let outstanding = !self.has_rounds() && !self.ledger.outstanding(&mark.pushes).is_empty();
+                Ok((!outstanding).then(|| (mark.clone(), *learning_rate)))
+            }
+            CutStage::Coming { number: coming, .. } if *coming == number => Ok(None),
+            _ => Err(CutError::GivenUp),
+        }
+    }
+
+    pub(super) fn end_cut(&mut self) {
+        self.cut = CutStage::None;
+    }
+
+    /// On which side of the cut a push is.
+    fn age(&self, request: &Request) -> Age {
+        match &self.cut {
+            CutStage::Made { number, mark, .. } => {
+                let kept = mark.pushes.get(&request.worker).copied().unwrap_or_default();
+                Age { cut: *number, before: (request.incarnation, request.sequence) <= kept }
+            }
+            _ => Age { cut: 0, before: true },
+        }
+    }
+
+    /// On which side of the cut the update of a round is.
+    pub(super) fn round_age(&self) -> Age {
+        match &self.cut {
+            CutStage::Made { number, .. } => Age { cut: *number, before: false },
+            _ => Age { cut: 0, before: true },
         }
     }
 
@@ -120,14 +220,15 @@ impl Gate {
         self.ledger.fence(worker, incarnation);
     }
 
-    /// True for whoever asks first for this piece of a push, and has it to apply.
-    pub(super) fn claim(&mut self, request: &Request, piece: usize) -> bool {
-        self.ledger.claim(push_id(request), piece)
+    /// For whoever asks first for this piece of a push, and has it to apply: on which side of a cut.
+    pub(super) fn claim(&mut self, request: &Request, piece: usize) -> Option<Age> {
+        self.ledger.claim(push_id(request), piece).then(|| self.age(request))
     }
 
     /// Notes that the last piece of a push has been applied, if it was not before.
     pub(super) fn applied(&mut self, request: &Request, pieces: usize) {
-        if self.claim(request, pieces) {
+        if self.claim(request, pieces).is_some() {
+            self.ledger.complete(push_id(request));
             self.consistency.applied(request.worker);
         }
     }
@@ -176,6 +277,11 @@ impl Gate {
     pub(super) fn end_round(&mut self) {
         self.consistency.end_round();
         self.count_step();
+        if let CutStage::Coming { number, version } = self.cut
+            && version == self.version()
+        {
+            self.make_cut(number);
+        }
     }
 
     pub(super) fn waits_for(&self, request: &Request) -> Option<Vec<WorkerId>> {

@@ -4,26 +4,32 @@
 //! pushes of different workers pass through each other. What may be applied, and when a worker may go on, is
 //! decided behind one small lock, the [`gate`]. No lock is held while bytes are sent or awaited.
 
+mod cut;
 mod gate;
+mod kept;
 mod round;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use windlass_checkpoint::ShardImage;
 use windlass_core::block::{Block, block_ranges};
+use windlass_core::checkpoint::Pushes;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::optimizer::Update;
-use windlass_core::parameter::ParameterTable;
 use windlass_core::plan::{RowStripe, ServerPlan};
-use windlass_core::rows::RowTable;
-use windlass_core::run::RunSpec;
+use windlass_core::rows::{RowError, RowTable};
+use windlass_core::run::{LearningRate, RunSpec};
 use windlass_wire::frame::{Answer, AnswerKind, FrameError, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError, Shard};
 
+pub use cut::{CutError, Snapshot};
 pub use gate::ShardStatistics;
+use kept::{Age, Kept};
 use gate::{Arrival, Gate, Verdict};
 use round::{Gradient, Round, RowPush};
 
@@ -38,7 +44,7 @@ pub struct ParameterShard {
     run: RunSpec,
     workers: BTreeSet<WorkerId>,
     elements: usize,
-    blocks: Vec<Mutex<Block>>,
+    blocks: Vec<Mutex<Kept<Block>>>,
     rows: Vec<Rows>,
     gate: Mutex<Gate>,
     /// Signalled when a waiting worker may be able to go on.
@@ -50,7 +56,7 @@ pub struct ParameterShard {
 struct Rows {
     stripe: RowStripe,
     width: usize,
-    table: Mutex<RowTable>,
+    table: Mutex<Kept<RowTable>>,
 }
 
 /// A wanted section: which table, which of its rows.
@@ -60,17 +66,55 @@ impl ParameterShard {
     /// Allocates the share of the parameters that `plan` gives to this server, all zero.
     pub fn new(run: RunSpec, plan: &ServerPlan, workers: &[WorkerId]) -> Self {
         let elements = plan.dense_elements();
-        let rows: Vec<Rows> = plan.stripes.iter().map(|stripe| Rows::new(*stripe, &run)).collect();
+        let blocks = block_ranges(elements).map(|range| Block::new(range.len(), &run.optimizer)).collect();
+        let table = |stripe: &RowStripe| {
+            RowTable::new(stripe.count, run.parameters[stripe.parameter].width(), &run.optimizer)
+        };
+        let tables = plan.stripes.iter().map(table).collect();
+        Self::with_values(run, plan, workers, blocks, tables)
+    }
+
+    /// The share of the parameters as of a checkpoint.
+    pub fn restored(
+        run: RunSpec,
+        plan: &ServerPlan,
+        workers: &[WorkerId],
+        image: ShardImage,
+        (version, learning_rate): (u64, LearningRate),
+    ) -> Self {
+        let (blocks, tables) = image.into_blocks();
+        let shard = Self::with_values(run, plan, workers, blocks, tables);
+        lock(&shard.gate).resume_at(version, learning_rate);
+        shard
+    }
+
+    fn with_values(
+        run: RunSpec,
+        plan: &ServerPlan,
+        workers: &[WorkerId],
+        blocks: Vec<Block>,
+        tables: Vec<RowTable>,
+    ) -> Self {
+        let kept = |(stripe, table): (&RowStripe, RowTable)| Rows {
+            stripe: *stripe,
+            width: table.width(),
+            table: Mutex::new(Kept::new(table)),
+        };
         Self {
             workers: workers.iter().copied().collect(),
-            elements,
-            blocks: block_ranges(elements).map(|range| Mutex::new(Block::new(range.len(), &run.optimizer))).collect(),
+            elements: plan.dense_elements(),
+            blocks: blocks.into_iter().map(|block| Mutex::new(Kept::new(block))).collect(),
             gate: Mutex::new(Gate::new(&run, workers)),
             changed: Condvar::new(),
             round: Mutex::new(Round::new(run.deterministic, workers.len())),
-            rows,
+            rows: plan.stripes.iter().zip(tables).map(kept).collect(),
             run,
         }
+    }
+
+    /// The last push of each worker that is in the parameters.
+    pub fn pushes(&self) -> Pushes {
+        lock(&self.gate).pushes()
     }
 
     /// Refuses pushes of a worker's processes before this one.
@@ -101,14 +145,14 @@ impl ParameterShard {
             return self.refuse(kind, "training has begun", peer);
         }
         for block in &self.blocks {
-            let len = lock(block).values.len();
+            let len = lock(block).get().values.len();
             let values = peer.receive(len)?;
-            lock(block).values.copy_from_slice(values);
+            lock(block).get_mut().values.copy_from_slice(values);
         }
         for _ in 0..request.rows {
             let push = self.receive_rows(peer)?;
             let rows = &self.rows[push.table];
-            lock(&rows.table).write(&push.rows, &push.gradients).map_err(bad_rows)?;
+            lock(&rows.table).get_mut().write(&push.rows, &push.gradients).map_err(bad_rows)?;
         }
         let answer = Answer { dense: 0, rows: 0, ..self.answer(AnswerKind::Values, 0) };
         peer.answer(&answer, "")?;
@@ -125,7 +169,12 @@ impl ParameterShard {
     }
 
     fn push(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        let verdict = lock(&self.gate).admit(request);
+        let mut gate = lock(&self.gate);
+        if !gate.has_rounds() {
+            gate = self.await_release(gate);
+        }
+        let verdict = gate.admit(request);
+        drop(gate);
         match verdict {
             Verdict::Fenced => {
                 self.discard(request, peer)?;
@@ -154,14 +203,15 @@ impl ParameterShard {
             peer.answer(&self.answer(AnswerKind::Values, 0), "")?;
         }
         for (piece, block) in self.blocks.iter().enumerate() {
-            let len = lock(block).values.len();
+            let len = lock(block).get().values.len();
             let gradient = peer.receive(len)?;
             let mut block = lock(block);
-            if lock(&self.gate).claim(request, piece) {
-                block.apply(&self.run.optimizer, update, gradient);
+            let claimed = lock(&self.gate).claim(request, piece);
+            if let Some(age) = claimed {
+                self.apply(&mut block, age, update, gradient);
             }
             if at_once {
-                peer.stage(&block.values);
+                peer.stage(&block.get().values);
                 drop(block);
                 peer.flush()?;
             }
@@ -170,16 +220,37 @@ impl ParameterShard {
         for piece in self.blocks.len()..pieces {
             let push = self.receive_rows(peer)?;
             let mut table = lock(&self.rows[push.table].table);
-            if lock(&self.gate).claim(request, piece) {
-                table
-                    .apply(&self.run.optimizer, update.learning_rate, update.scale, &push.rows, &push.gradients)
-                    .map_err(bad_rows)?;
+            let claimed = lock(&self.gate).claim(request, piece);
+            if let Some(age) = claimed {
+                self.apply_rows(&mut table, age, update, &push.rows, &push.gradients).map_err(bad_rows)?;
             }
         }
         let wanted = self.receive_all_wanted(request, peer)?;
         lock(&self.gate).applied(request, pieces);
         self.changed.notify_all();
         if at_once { Ok(()) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
+    }
+
+    fn apply(&self, block: &mut Kept<Block>, age: Age, update: &Update, gradient: &[f32]) {
+        let applied: Result<(), Infallible> = block.change(age, |block| {
+            block.apply(&self.run.optimizer, update, gradient);
+            Ok(())
+        });
+        let Ok(()) = applied;
+    }
+
+    fn apply_rows(
+        &self,
+        table: &mut Kept<RowTable>,
+        age: Age,
+        update: &Update,
+        rows: &[u32],
+        gradients: &[f32],
+    ) -> Result<(), RowError> {
+        let apply = |table: &mut RowTable| {
+            table.apply(&self.run.optimizer, update.learning_rate, update.scale, rows, gradients)
+        };
+        table.change(age, apply)
     }
 
     /// Keeps a gradient for the open round, and applies the round if this completes it.
@@ -204,7 +275,7 @@ impl ParameterShard {
 
     fn contribute(&self, request: &Request, gradient: Gradient) -> Arrival {
         let mut round = lock(&self.round);
-        let arrival = lock(&self.gate).arrived(request);
+        let arrival = self.await_release(lock(&self.gate)).arrived(request);
         if let Arrival::Counted { complete } = arrival {
             round.add(request.worker, gradient);
             if complete {
@@ -219,7 +290,7 @@ impl ParameterShard {
     /// Applies the round if a change in who takes part completes it.
     fn change_round(&self, change: impl FnOnce(&mut Gate) -> bool) {
         let mut round = lock(&self.round);
-        let complete = change(&mut lock(&self.gate));
+        let complete = change(&mut self.await_release(lock(&self.gate)));
         if complete {
             self.apply_round(&mut round);
         }
@@ -229,14 +300,15 @@ impl ParameterShard {
     /// Applies the mean of the round's gradients and opens the next round.
     fn apply_round(&self, round: &mut Round) {
         let (sum, count) = round.take();
-        let update = lock(&self.gate).round_update(count);
+        let gate = lock(&self.gate);
+        let (update, age) = (gate.round_update(count), gate.round_age());
+        drop(gate);
         for (block, range) in self.blocks.iter().zip(block_ranges(self.elements)) {
-            lock(block).apply(&self.run.optimizer, &update, &sum.dense[range]);
+            self.apply(&mut lock(block), age, &update, &sum.dense[range]);
         }
         for (index, rows) in self.rows.iter().enumerate() {
             let (numbers, gradients) = round::sum_rows(&sum.rows, index, rows.stripe.count, rows.width);
-            let applied =
-                lock(&rows.table).apply(&self.run.optimizer, update.learning_rate, update.scale, &numbers, &gradients);
+            let applied = self.apply_rows(&mut lock(&rows.table), age, &update, &numbers, &gradients);
             applied.expect("rows were checked as they arrived");
         }
         round.recycle(sum.dense);
@@ -279,13 +351,13 @@ impl ParameterShard {
         let row_values: usize = wanted.iter().map(|(table, rows)| rows.len() * self.rows[*table].width).sum();
         peer.answer(&self.answer(kind, row_values), "")?;
         for block in &self.blocks {
-            peer.stage(&lock(block).values);
+            peer.stage(&lock(block).get().values);
             peer.flush()?;
         }
         for (index, numbers) in wanted {
             let rows = &self.rows[*index];
             let mut values = vec![0.0; numbers.len() * rows.width];
-            lock(&rows.table).read(numbers, &mut values).map_err(bad_rows)?;
+            lock(&rows.table).get().read(numbers, &mut values).map_err(bad_rows)?;
             peer.stage(&values);
         }
         Ok(peer.flush()?)
@@ -379,15 +451,7 @@ impl Shard for ParameterShard {
     }
 }
 
-impl Rows {
-    fn new(stripe: RowStripe, run: &RunSpec) -> Self {
-        let table: &ParameterTable = &run.parameters;
-        let width = table[stripe.parameter].width();
-        Self { stripe, width, table: Mutex::new(RowTable::new(stripe.count, width, &run.optimizer)) }
-    }
-}
-
-fn bad_rows(error: windlass_core::rows::RowError) -> ServeError {
+fn bad_rows(error: RowError) -> ServeError {
     FrameError::Section(error.to_string()).into()
 }
 

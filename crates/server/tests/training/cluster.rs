@@ -169,6 +169,7 @@ impl Cluster {
             patience: site.options.patience,
             peer_timeout: site.options.peer_timeout,
             started: Instant::now(),
+            checkpoints: None,
         }
     }
 

@@ -151,7 +151,7 @@ impl Lane {
             Ok(()) => self.answer = answer,
             Err(ServeError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(ServeError::Io(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {
-                return Err(ClientError::Interrupted);
+                return Err(ClientError::Gone(server));
             }
             Err(error) => return Err(ClientError::Refused { server, reason: error.to_string() }),
         }

@@ -78,6 +78,9 @@ pub enum ClientError {
     /// The worker was declared dead; it may join again.
     #[error("this process was declared dead by {0}")]
     Fenced(ServerId),
+    /// A server in this process has let go of its parameters: the run has ended, or goes back to a checkpoint.
+    #[error("{0} has let go of its parameters")]
+    Gone(ServerId),
     /// A server refused a request.
     #[error("{server} refused: {reason}")]
     Refused {

@@ -1,0 +1,34 @@
+//! Where a checkpoint is, as users write it: a store, or one manifest in it.
+
+use windlass_checkpoint::CheckpointId;
+
+use crate::failure::Failure;
+
+/// The store that a user names, and the checkpoint in it if one is named: `DIR`, `DIR/ID.json` or `DIR/ID`.
+pub(crate) fn split(place: &str) -> Result<(String, Option<CheckpointId>), Failure> {
+    let trimmed = place.trim_end_matches('/');
+    let (store, name) = trimmed.rsplit_once('/').unwrap_or((".", trimmed));
+    match name.strip_suffix(".json").unwrap_or(name).parse::<CheckpointId>() {
+        Ok(id) => Ok((store.to_owned(), Some(id))),
+        Err(error) if name.ends_with(".json") => {
+            Err(Failure::usage(format!("{place:?} is not a checkpoint: {error}"))
+                .with_hint("name a directory of checkpoints, or one of the .json files in it".to_owned()))
+        }
+        Err(_) => Ok((place.to_owned(), None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_told_from_a_store() {
+        let id = CheckpointId { step: 12, generation: 3, attempt: 9 };
+        for place in [format!("runs/a/checkpoints/{id}.json"), format!("runs/a/checkpoints/{id}")] {
+            assert_eq!(split(&place).unwrap(), ("runs/a/checkpoints".to_owned(), Some(id)));
+        }
+        assert_eq!(split("s3://bucket/run/").unwrap(), ("s3://bucket/run/".to_owned(), None));
+        assert!(split("runs/a/other.json").unwrap_err().to_string().contains("is not a checkpoint"));
+    }
+}

@@ -1,0 +1,91 @@
+//! A server's share in checkpoints: its part is written from a snapshot, and its shard restored from one.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, PartRecord, Restore, ShardImage, SlotPolicy, Store};
+use windlass_core::checkpoint::Mark;
+use windlass_core::plan::ServerPlan;
+use windlass_core::run::{LearningRate, RunSpec};
+
+use crate::shard::Snapshot;
+
+/// Whether, when and where a run's checkpoints are written. Only ps 0's word counts.
+#[derive(Debug, Clone)]
+pub struct CheckpointConfig {
+    /// A directory, or the address of an object store.
+    pub location: String,
+    /// Time between two.
+    pub every: Option<Duration>,
+    /// Global steps between two.
+    pub every_steps: Option<u64>,
+    /// How many are kept.
+    pub keep: usize,
+    /// What training begins from.
+    pub resume: Resume,
+    /// The flags of the run, for people.
+    pub description: String,
+}
+
+/// What training begins from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// The newest whole checkpoint of its own, if there is one.
+    Auto,
+    /// First values.
+    Never,
+    /// A checkpoint from elsewhere: where, and which if not the newest.
+    From(String, Option<CheckpointId>),
+}
+
+/// What a server says of its part.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) record: PartRecord,
+    pub(crate) mark: Mark,
+    pub(crate) learning_rate: LearningRate,
+}
+
+/// Writes a snapshot as this server's part.
+pub(crate) async fn write(
+    store: &Store,
+    id: &CheckpointId,
+    layout: &PartLayout,
+    snapshot: Snapshot,
+) -> Result<Part, CheckpointError> {
+    let Snapshot { mark, learning_rate, blocks, tables } = snapshot;
+    let mut part = store.begin_part(id, layout).await?;
+    for table in &tables {
+        part.write_steps(table.steps()).await?;
+    }
+    for block in &blocks {
+        part.write(&block.values).await?;
+    }
+    for slot in 0..blocks.first().map_or(0, |block| block.slots.len()) {
+        for block in &blocks {
+            part.write(&block.slots[slot]).await?;
+        }
+    }
+    for block in tables.iter().map(|table| table.block()) {
+        part.write(&block.values).await?;
+        for slot in &block.slots {
+            part.write(slot).await?;
+        }
+    }
+    Ok(Part { record: part.finish().await?, mark, learning_rate })
+}
+
+/// Reads what this server holds of a checkpoint: the values, and the version and learning rate they have.
+pub(crate) async fn restore(
+    location: &str,
+    id: &CheckpointId,
+    run: &RunSpec,
+    plan: &ServerPlan,
+) -> Result<(ShardImage, (u64, LearningRate)), CheckpointError> {
+    let store = Store::open(location)?;
+    let manifest = store.load(id).await?;
+    let wanted =
+        Restore { table: &run.parameters, plan, optimizer: &run.optimizer, slots: SlotPolicy::Restore };
+    let image = store.restore(&manifest, &wanted).await?;
+    Ok((image, (manifest.id.step, manifest.learning_rate)))
+}

@@ -1,0 +1,188 @@
+//! The checkpoints of a run, as the coordinator sees them: which to begin from, when the next is due, and the
+//! manifest that makes the servers' parts a checkpoint.
+//!
+//! What takes time (reading, publishing, removing) runs beside the coordinator, which hears of it when it is done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState, Store};
+use windlass_core::checkpoint::{Cycle, Mark, Next, Policy};
+use windlass_core::cluster::ServerId;
+use windlass_core::ledger::Incarnation;
+use windlass_core::run::RunSpec;
+
+use super::positions::Positions;
+use crate::checkpoint::{CheckpointConfig, Part, Resume};
+
+/// A run's checkpoints.
+pub(super) struct Checkpoints {
+    store: Arc<Store>,
+    /// Where the checkpoint to begin from is, if not in `store`.
+    resume_from: Arc<Store>,
+    generation: u64,
+    config: CheckpointConfig,
+    cycle: Cycle<Part>,
+    id: Option<CheckpointId>,
+    /// The checkpoint to begin from.
+    found: Option<Manifest>,
+    /// The step of the last one that was published or restored.
+    last_step: Option<u64>,
+    done: mpsc::Sender<Done>,
+}
+
+/// What has been done beside the coordinator.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// A checkpoint was published, or could not be.
+    Published(Result<CheckpointId, CheckpointError>),
+    /// The checkpoint to go back to has been looked up.
+    Found(Result<Option<Box<Manifest>>, CheckpointError>),
+}
+
+impl Checkpoints {
+    /// Opens the store, makes this coordinator the one that publishes, and finds what to begin from.
+    pub(super) async fn open(
+        config: CheckpointConfig,
+        servers: u32,
+        done: mpsc::Sender<Done>,
+    ) -> Result<Self, CheckpointError> {
+        let store = Arc::new(Store::open(&config.location)?);
+        let generation = store.claim_generation().await?;
+        let (resume_from, found) = match &config.resume {
+            Resume::Never => (store.clone(), None),
+            Resume::Auto => (store.clone(), newest(&store).await?),
+            Resume::From(location, id) => {
+                let from = Arc::new(Store::open(location)?);
+                let found = match id {
+                    Some(id) => Some(from.load(id).await?),
+                    None => newest(&from).await?,
+                };
+                if found.is_none() {
+                    return Err(CheckpointError::NoneWhole { location: from.location().to_owned() });
+                }
+                (from, found)
+            }
+        };
+        let step = found.as_ref().map_or(0, |manifest| manifest.id.step);
+        let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
+        Ok(Self {
+            store,
+            resume_from,
+            generation,
+            cycle: Cycle::new(policy, servers as usize, Duration::ZERO, step),
+            config,
+            id: None,
+            last_step: found.as_ref().map(|manifest| manifest.id.step),
+            found,
+            done,
+        })
+    }
+
+    /// Incarnations of this coordinator are later than those of the ones before it.
+    pub(super) fn before(&self) -> Incarnation {
+        Incarnation(self.generation << 32)
+    }
+
+    pub(super) fn location(&self) -> &str {
+        self.store.location()
+    }
+
+    /// The checkpoint that training begins from, and where it is.
+    pub(super) fn found(&self) -> Option<(&Manifest, &str)> {
+        self.found.as_ref().map(|manifest| (manifest, self.resume_from.location()))
+    }
+
+    /// Looks for the newest checkpoint anew, after a server was lost.
+    pub(super) fn look_again(&mut self) {
+        self.cycle.reset();
+        let (store, done, generation) = (self.store.clone(), self.done.clone(), self.generation);
+        let began_from = self.found.take();
+        tokio::spawn(async move {
+            let newest = newest(&store).await;
+            // Without one of its own, the run goes back to where it began.
+            let found = newest.map(|newest| newest.filter(|newest| newest.id.generation == generation).or(began_from));
+            let _ = done.send(Done::Found(found.map(|found| found.map(Box::new)))).await;
+        });
+    }
+
+    /// Takes what was found as what to go back to.
+    pub(super) fn go_back_to(&mut self, found: Option<Box<Manifest>>) {
+        self.found = found.map(|manifest| *manifest);
+        if self.found.as_ref().is_some_and(|manifest| manifest.id.generation == self.generation) {
+            self.resume_from = self.store.clone();
+        }
+        self.last_step = self.found.as_ref().map(|manifest| manifest.id.step);
+    }
+
+    pub(super) fn cycle(&mut self) -> &mut Cycle<Part> {
+        &mut self.cycle
+    }
+
+    /// True if this step has been saved already.
+    pub(super) fn is_saved(&self, step: u64) -> bool {
+        self.last_step == Some(step)
+    }
+
+    /// A new name for the checkpoint that is cut here.
+    pub(super) fn name(&mut self, cut: &Mark) -> CheckpointId {
+        let id = CheckpointId::new(cut.version, self.generation);
+        self.id = Some(id);
+        id
+    }
+
+    /// Publishes a checkpoint of these parts, and removes what is too old.
+    pub(super) fn publish(&mut self, run: &RunSpec, parts: BTreeMap<ServerId, Part>, positions: &Positions) {
+        let (Some(id), Some(first)) = (self.id, parts.values().next().cloned()) else { return };
+        let mut manifest = Manifest::new(id, run.clone(), parts.values().map(|part| part.record.clone()).collect());
+        manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        manifest.learning_rate = first.learning_rate;
+        let state = |part: &Part| ServerState {
+            version: part.mark.version,
+            state: serde_json::to_value(&part.mark.pushes).unwrap_or_default(),
+        };
+        manifest.servers = parts.values().map(state).collect();
+        manifest.workers = positions.at(&first.mark.pushes);
+        manifest.config.clone_from(&self.config.description);
+        let (store, keep, done) = (self.store.clone(), self.config.keep, self.done.clone());
+        tokio::spawn(async move {
+            let published = store.publish(&manifest).await.map(|()| manifest.id);
+            if published.is_ok()
+                && let Err(error) = store.prune(keep).await
+            {
+                warn!("cannot remove old checkpoints: {error}");
+            }
+            let _ = done.send(Done::Published(published)).await;
+        });
+    }
+
+    /// Notes what became of publishing.
+    pub(super) fn published(&mut self, published: &Result<CheckpointId, CheckpointError>) {
+        self.cycle.published();
+        match published {
+            Ok(id) => {
+                self.last_step = Some(id.step);
+                info!("checkpoint of step {} is in {}", id.step, self.store.location());
+            }
+            Err(error) => warn!("no checkpoint: {error}; training goes on, and the last good one stays"),
+        }
+    }
+
+    /// What is to be told the servers next, if the time has come for a checkpoint.
+    pub(super) fn tick(&mut self, now: Duration, step: u64) -> Option<Next<Part>> {
+        let next = self.cycle.tick(now);
+        if next.is_some() || !self.cycle.is_due(now, step) { next } else { self.cycle.begin(now, step) }
+    }
+}
+
+/// The newest checkpoint of which every byte is right.
+async fn newest(store: &Store) -> Result<Option<Manifest>, CheckpointError> {
+    let found = store.newest_verified().await?;
+    for (id, error) in &found.skipped {
+        warn!("passed over checkpoint {id}: {error}");
+    }
+    Ok(found.manifest)
+}

@@ -1,0 +1,116 @@
+//! How a shard is cut for a checkpoint: held for a moment, told where, and read as of there while training goes on.
+//!
+//! `windlass_core::checkpoint` says what a mark and a cut are. A hold ends by itself after a while, so that no push
+//! waits for a coordinator that does not answer.
+
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use windlass_core::block::Block;
+use windlass_core::checkpoint::{HOLD, Mark};
+use windlass_core::rows::RowTable;
+use windlass_core::run::LearningRate;
+
+use super::gate::Gate;
+use super::{ParameterShard, lock};
+
+/// Where a shard stands between a mark and the end of its cut.
+#[derive(Debug, Default)]
+pub(super) enum CutStage {
+    /// No checkpoint is under way.
+    #[default]
+    None,
+    /// Nothing new is applied until then, or until it is known where the cut is.
+    Held { until: Instant },
+    /// The cut is after a round that is still to come.
+    Coming { number: u64, version: u64 },
+    /// This is the state that is kept.
+    Made { number: u64, mark: Mark, learning_rate: LearningRate },
+}
+
+/// A shard as of a cut.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Its version, and the pushes that are in it.
+    pub mark: Mark,
+    /// The learning rate at that time.
+    pub learning_rate: LearningRate,
+    /// The dense values.
+    pub blocks: Vec<Block>,
+    /// The values by row.
+    pub tables: Vec<RowTable>,
+}
+
+/// Why there is no snapshot.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CutError {
+    /// The hold had ended before the cut was known.
+    #[error("the cut came more than {} ms after the mark", HOLD.as_millis())]
+    Late,
+    /// The cut cannot be made from where this shard stands.
+    #[error("this server is at step {at}, and the cut at {cut}")]
+    Passed {
+        /// Where it stands.
+        at: u64,
+        /// Where the cut is.
+        cut: u64,
+    },
+    /// It was given up, or the run has ended.
+    #[error("the checkpoint was given up")]
+    GivenUp,
+}
+
+impl ParameterShard {
+    /// Holds back what is new, and says where this shard stands.
+    pub fn mark(&self) -> Mark {
+        lock(&self.gate).hold(Instant::now())
+    }
+
+    /// Cuts here, or as soon as what belongs before the cut has come.
+    pub fn cut(&self, number: u64, cut: &Mark) -> Result<(), CutError> {
+        let made = lock(&self.gate).cut(number, cut, Instant::now());
+        self.changed.notify_all();
+        made
+    }
+
+    /// Gives up a checkpoint.
+    pub fn abandon(&self) {
+        lock(&self.gate).end_cut();
+        self.changed.notify_all();
+        self.blocks.iter().for_each(|block| lock(block).forget());
+        self.rows.iter().for_each(|rows| lock(&rows.table).forget());
+    }
+
+    /// Reads the shard as of a cut. Blocks until everything before the cut has been applied.
+    pub fn snapshot(&self, number: u64) -> Result<Snapshot, CutError> {
+        let (mark, learning_rate) = self.await_cut(number)?;
+        let blocks = self.blocks.iter().map(|block| lock(block).take(number)).collect();
+        let tables = self.rows.iter().map(|rows| lock(&rows.table).take(number)).collect();
+        lock(&self.gate).end_cut();
+        Ok(Snapshot { mark, learning_rate, blocks, tables })
+    }
+
+    fn await_cut(&self, number: u64) -> Result<(Mark, LearningRate), CutError> {
+        let mut gate = lock(&self.gate);
+        loop {
+            if gate.is_closed() {
+                return Err(CutError::GivenUp);
+            }
+            match gate.cut_made(number)? {
+                Some(made) => return Ok(made),
+                None => gate = self.changed.wait(gate).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Waits while a mark holds back what is new, and no longer than a hold may last.
+    pub(super) fn await_release<'a>(
+        &self,
+        mut gate: std::sync::MutexGuard<'a, Gate>,
+    ) -> std::sync::MutexGuard<'a, Gate> {
+        while let Some(left) = gate.held_for(Instant::now()) {
+            gate = self.changed.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        gate
+    }
+}

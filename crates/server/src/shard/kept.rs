@@ -1,0 +1,106 @@
+//! A piece of the parameters that can be read as it was at a cut, while pushes go on changing it.
+
+/// Whether a change belongs before the cut that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Age {
+    /// The number of the cut; 0 if none is under way.
+    pub(super) cut: u64,
+    /// True if the change is part of what the cut keeps.
+    pub(super) before: bool,
+}
+
+/// A value, and a copy of it as of a cut if it has changed since.
+#[derive(Debug)]
+pub(super) struct Kept<T> {
+    now: T,
+    copy: Option<T>,
+    /// The last cut for which the value has been copied or taken.
+    cut: u64,
+}
+
+impl<T: Clone> Kept<T> {
+    pub(super) fn new(now: T) -> Self {
+        Self { now, copy: None, cut: 0 }
+    }
+
+    pub(super) fn get(&self) -> &T {
+        &self.now
+    }
+
+    /// The value, to be changed where no cut can be under way: before training.
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        &mut self.now
+    }
+
+    /// Changes the value, and the copy too if the change belongs before the cut.
+    pub(super) fn change<E>(&mut self, age: Age, change: impl Fn(&mut T) -> Result<(), E>) -> Result<(), E> {
+        if age.cut > self.cut && !age.before {
+            self.copy = Some(self.now.clone());
+            self.cut = age.cut;
+        } else if age.cut == self.cut
+            && age.before
+            && let Some(copy) = &mut self.copy
+        {
+            change(copy)?;
+        }
+        change(&mut self.now)
+    }
+
+    /// The value as of a cut, every change before which has been made.
+    pub(super) fn take(&mut self, cut: u64) -> T {
+        let copy = self.copy.take().filter(|_| self.cut == cut);
+        self.cut = cut;
+        copy.unwrap_or_else(|| self.now.clone())
+    }
+
+    /// Lets go of a copy that nobody will take.
+    pub(super) fn forget(&mut self) {
+        self.copy = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Age = Age { cut: 0, before: true };
+
+    fn add(kept: &mut Kept<i32>, age: Age, amount: i32) {
+        kept.change(age, |value| {
+            *value += amount;
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_cut_has_every_change_before_it_and_none_after_in_whatever_order_they_come() {
+        let before = Age { cut: 1, before: true };
+        let after = Age { cut: 1, before: false };
+        for order in [[(before, 10), (after, 100)], [(after, 100), (before, 10)]] {
+            let mut kept = Kept::new(1);
+            add(&mut kept, NONE, 1);
+            for (age, amount) in order {
+                add(&mut kept, age, amount);
+            }
+            assert_eq!((*kept.get(), kept.take(1)), (112, 12));
+        }
+    }
+
+    #[test]
+    fn what_has_not_changed_since_the_cut_is_taken_as_it_is() {
+        let mut kept = Kept::new(5);
+        assert_eq!(kept.take(1), 5);
+        add(&mut kept, Age { cut: 1, before: false }, 1);
+        assert!(kept.copy.is_none(), "it has been taken already");
+        assert_eq!(kept.take(2), 6);
+    }
+
+    #[test]
+    fn a_copy_for_a_cut_that_was_given_up_is_not_taken_for_the_next() {
+        let mut kept = Kept::new(5);
+        add(&mut kept, Age { cut: 1, before: false }, 1);
+        add(&mut kept, Age { cut: 2, before: true }, 1);
+        assert_eq!(kept.take(2), 7);
+    }
+}
