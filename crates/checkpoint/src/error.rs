@@ -112,16 +112,16 @@ pub enum CheckpointError {
         id: CheckpointId,
     },
     /// The checkpoint is of another model.
-    #[error("checkpoint {id} does not fit: {}", describe_misfit(*.index, .expected.as_ref(), .found.as_ref()))]
+    #[error("checkpoint {id} does not fit: {}", describe_misfit(*.index, .expected.as_deref(), .found.as_deref()))]
     DoesNotFit {
         /// The checkpoint.
         id: CheckpointId,
         /// The position of the first parameter that differs.
         index: usize,
         /// That parameter of the model, if it has so many.
-        expected: Option<ParameterSpec>,
+        expected: Option<Box<ParameterSpec>>,
         /// That parameter of the checkpoint, if it has so many.
-        found: Option<ParameterSpec>,
+        found: Option<Box<ParameterSpec>>,
     },
     /// The checkpoint's optimizer state is of no use to this optimizer.
     #[error(

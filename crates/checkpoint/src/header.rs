@@ -1,7 +1,6 @@
 //! The head of a safetensors file: eight bytes with its length, then names, types, shapes and offsets as JSON.
 //! Written before the tensors, so that these can follow as a stream.
 
-use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 /// One tensor of a file.
@@ -41,7 +40,10 @@ pub(crate) fn encode<'a>(metadata: impl IntoIterator<Item = (&'a str, String)>, 
 
 /// The tensors that the head of a file lists, by offset; or why it cannot be read.
 pub(crate) fn decode(head: &[u8]) -> Result<Vec<TensorSpec>, String> {
-    let (_, metadata) = SafeTensors::read_metadata(head).map_err(|error| error.to_string())?;
+    let (length, json) = head.split_first_chunk().ok_or("it is shorter than eight bytes")?;
+    let json = usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|length| json.get(..length));
+    let json = json.ok_or("its length is not that of the header")?;
+    let metadata: Metadata = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let mut tensors: Vec<_> = metadata.tensors().into_iter().collect();
     tensors.sort_by_key(|(_, info)| info.data_offsets);
     let spec = |(name, info): (String, &TensorInfo)| TensorSpec { name, dtype: info.dtype, shape: info.shape.clone() };

@@ -70,7 +70,8 @@ impl Store {
 
 fn check_fit(manifest: &Manifest, wanted: &Restore<'_>) -> Result<(), CheckpointError> {
     let (id, found) = (manifest.id, &manifest.run.parameters);
-    let parameter = |table: &ParameterTable, index: usize| table.iter().nth(index).map(|(_, spec)| spec.clone());
+    let parameter =
+        |table: &ParameterTable, index: usize| table.iter().nth(index).map(|(_, spec)| Box::new(spec.clone()));
     for index in 0..wanted.table.len().max(found.len()) {
         let (expected, found) = (parameter(wanted.table, index), parameter(found, index));
         if expected != found {

@@ -114,11 +114,10 @@ async fn a_part_that_is_dropped_or_fails_leaves_nothing() {
     let store = Store::over(Arc::new(Failing::refuse(local.clone(), 2, io::ErrorKind::StorageFull)), "disk");
     let mut part = store.begin_part(&id(5), &layout).await.unwrap();
     assert_eq!(files(), 1);
-    let error = part.write_image(&image(&run, plan, 5)).await.unwrap_err();
+    part.write_image(&image(&run, plan, 5)).await.unwrap();
+    let error = part.finish().await.unwrap_err();
     assert!(matches!(error, CheckpointError::Full { .. }), "{error}");
     assert_eq!(files(), 0);
-    let error = part.write(&[1.0]).await.and(part.finish().await).unwrap_err();
-    assert!(matches!(error, CheckpointError::WrongContents { .. }), "{error}");
 
     let mut part = Store::over(local, "disk").begin_part(&id(5), &layout).await.unwrap();
     part.write_steps(&[0; 9]).await.unwrap();
@@ -229,7 +228,8 @@ async fn an_edited_part_is_found_out_by_whoever_reads_the_edited_bytes() {
     // It is whole by its size alone, and damaged by its checksum.
     assert!(store.newest_whole().await.unwrap().manifest.is_some());
     assert!(store.newest_verified().await.unwrap().manifest.is_none());
-    assert_eq!(store.load_values(&manifest).await.unwrap_err().to_string(), error.to_string());
+    // The values alone lie in other chunks.
+    assert!(store.load_values(&manifest).await.is_ok());
 }
 
 #[tokio::test]
