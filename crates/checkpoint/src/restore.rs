@@ -50,14 +50,13 @@ impl Store {
     /// As [`Store::restore`], of parameters and an optimizer known to fit.
     pub(crate) async fn paint(&self, manifest: &Manifest, wanted: &Restore<'_>) -> Result<ShardImage, CheckpointError> {
         let copies: Vec<_> = manifest.parts.iter().map(|part| copies(manifest, part, wanted)).collect();
-        let reads = manifest.parts.iter().zip(&copies).flat_map(|(part, copies)| {
+        let mut reads = Vec::new();
+        for (part, copies) in manifest.parts.iter().zip(&copies) {
             let chunks: BTreeSet<usize> = copies.iter().flat_map(Copy::chunks).collect();
-            chunks.into_iter().map(move |chunk| (part, copies, chunk))
-        });
+            reads.extend(chunks.into_iter().map(|chunk| self.read_for(copies, part, chunk)));
+        }
         let mut canvas = Canvas::new(wanted.table, wanted.plan, wanted.optimizer);
-        let mut chunks = stream::iter(reads)
-            .map(|(part, copies, chunk)| async move { Ok((self.read_chunk(part, chunk).await?, copies)) })
-            .buffer_unordered(READ_AHEAD);
+        let mut chunks = stream::iter(reads).buffer_unordered(READ_AHEAD);
         while let Some((chunk, copies)) = chunks.try_next().await? {
             for copy in copies {
                 copy.apply(&chunk, &mut canvas);
@@ -65,6 +64,16 @@ impl Store {
         }
         drop(chunks);
         Ok(canvas.finish())
+    }
+
+    /// Reads a chunk of which these copies are to be made.
+    async fn read_for<'a>(
+        &self,
+        copies: &'a [Copy],
+        part: &PartRecord,
+        chunk: usize,
+    ) -> Result<(Chunk, &'a [Copy]), CheckpointError> {
+        Ok((self.read_chunk(part, chunk).await?, copies))
     }
 }
 

@@ -168,6 +168,9 @@ pub(crate) struct CheckpointArgs {
     /// another run's checkpoints are, or one of their manifests
     #[arg(long, value_name = "auto|never|WHERE", default_value = "auto")]
     pub(crate) resume: String,
+    /// This task is started again, so what the run has saved is what it goes on from; set by launch
+    #[arg(long, hide = true)]
+    pub(crate) restarted: bool,
 }
 
 /// Every flag that `train` takes beside the model's own.

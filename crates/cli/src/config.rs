@@ -75,7 +75,7 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
         every,
         every_steps: args.checkpoint_steps,
         keep: args.keep,
-        resume: resume(&args.resume)?,
+        resume: if args.restarted { Resume::Auto } else { resume(&args.resume)? },
         description: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
     }))
 }

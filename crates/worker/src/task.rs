@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use tracing::{info, warn};
+use tracing::info;
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::ledger::Incarnation;

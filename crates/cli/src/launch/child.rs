@@ -43,11 +43,12 @@ pub(super) enum Ended {
     Killed(i32),
 }
 
-/// What is to be started.
+/// What is to be started, and started again. The listeners stay open here, so that nobody is refused meanwhile.
 pub(super) struct Plan {
     pub(super) run_dir: PathBuf,
     pub(super) arguments: Vec<OsString>,
     pub(super) listeners: Vec<(TaskId, TcpListener)>,
+    pub(super) messages: mpsc::Sender<Message>,
 }
 
 /// A task's process.
@@ -60,12 +61,11 @@ pub(super) struct Child {
 
 impl Plan {
     /// Starts every task. Must be called on the main thread: the kernel ties children to the thread that made them.
-    pub(super) fn start(self, messages: &mpsc::Sender<Message>) -> Result<Vec<Child>, Failure> {
-        let Self { run_dir, arguments, listeners } = self;
+    pub(super) fn start(&self) -> Result<Vec<Child>, Failure> {
         let mut children = Vec::new();
-        for (task, listener) in listeners {
-            let log = run_dir.join(format!("{}-{}.log", task.job, task.index));
-            let started = start(task, &arguments, &listener, &log, messages);
+        for (task, listener) in &self.listeners {
+            let log = self.run_dir.join(format!("{}-{}.log", task.job, task.index));
+            let started = File::create(&log).and_then(|_| start(*task, &self.arguments, listener, &log, &self.messages));
             match started {
                 Ok(child) => children.push(child),
                 Err(error) => {
@@ -75,6 +75,16 @@ impl Plan {
             }
         }
         Ok(children)
+    }
+
+    /// Starts a task that has ended again, on the main thread too. It adds to the same log.
+    pub(super) fn start_again(&self, child: &mut Child) -> std::io::Result<()> {
+        let listener = self.listeners.iter().find(|(task, _)| *task == child.task).map(|(_, listener)| listener);
+        let listener = listener.ok_or(std::io::ErrorKind::NotFound)?;
+        let mut arguments = self.arguments.clone();
+        arguments.push("--restarted".into());
+        *child = start(child.task, &arguments, listener, &child.log, &self.messages)?;
+        Ok(())
     }
 }
 
@@ -105,7 +115,6 @@ fn start(
     log: &std::path::Path,
     messages: &mpsc::Sender<Message>,
 ) -> std::io::Result<Child> {
-    File::create(log)?;
     let file = OpenOptions::new().append(true).open(log)?;
     let mut command = Command::new(std::env::current_exe()?);
     command

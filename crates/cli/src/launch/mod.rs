@@ -39,10 +39,13 @@ pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: 
     let tasks = tasks(launch)?;
     let run_dir = args.output.run_dir.clone().unwrap_or_else(|| default_run_dir(model));
     make_run_dir(&run_dir)?;
+    let (sender, messages) = mpsc::channel();
+    child::forward_signals(sender.clone())?;
     let plan = Plan {
         run_dir: run_dir.clone(),
         arguments: child_arguments(model, &tasks, args, &run_dir, launch)?,
         listeners: tasks.1,
+        messages: sender,
     };
     let progress = Progress::new(args.output.format);
     progress.say(&format!(
@@ -54,11 +57,8 @@ pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: 
         },
         run_dir.display()
     ));
-    let (sender, messages) = mpsc::channel();
-    child::forward_signals(sender.clone())?;
-    let children = plan.start(&sender)?;
-    drop(sender);
-    Launcher { children, progress, run_dir, failure: None, summarised: false }.run(&messages)
+    let children = plan.start()?;
+    Launcher { plan, children, progress, restarts: launch.restart, failure: None, summarised: false }.run(&messages)
 }
 
 type Listening = Vec<(TaskId, std::net::TcpListener)>;
@@ -91,7 +91,7 @@ fn child_arguments(
         addresses.collect::<Result<Vec<_>, _>>().map(|addresses| addresses.join(","))
     };
     let own = |flag: &str| match flag {
-        "--ps" | "--workers" | "--run-dir" | "--format" | "--threads" => Some(1),
+        "--ps" | "--workers" | "--run-dir" | "--format" | "--threads" | "--restart" => Some(1),
         "--colocate" => Some(0),
         _ => None,
     };
@@ -135,9 +135,11 @@ fn default_run_dir(model: &str) -> PathBuf {
 }
 
 struct Launcher {
+    plan: Plan,
     children: Vec<Child>,
     progress: Progress,
-    run_dir: PathBuf,
+    /// How often a task may still be started again.
+    restarts: u32,
     failure: Option<Failure>,
     summarised: bool,
 }
@@ -173,7 +175,7 @@ impl Launcher {
             Some(failure) => Err(failure),
             None if !self.summarised => Err(Failure::internal("the run ended without a summary")),
             None => {
-                self.progress.say(&format!("logs and summary.json are in {}", self.run_dir.display()));
+                self.progress.say(&format!("logs and summary.json are in {}", self.plan.run_dir.display()));
                 Ok(())
             }
         }
@@ -199,6 +201,9 @@ impl Launcher {
     fn task_ended(&mut self, task: TaskId, ended: Ended) -> bool {
         let Some(position) = self.children.iter().position(|child| child.task == task) else { return false };
         self.children[position].ended();
+        if self.failure.is_none() && self.start_again(position, ended) {
+            return false;
+        }
         let others_train = self.children.iter().any(|child| child.task.job == Job::Worker && child.is_running());
         match ended {
             Ended::Exited(0) => false,
@@ -216,16 +221,48 @@ impl Launcher {
         }
     }
 
-    fn describe_failure(&self, child: &Child, ended: Ended) -> Failure {
-        let (exit_code, how) = match ended {
-            Ended::Exited(code) => (u8::try_from(code).unwrap_or(1), format!("ended with exit code {code}")),
-            Ended::Killed(signal) => (1, format!("was killed by signal {signal}")),
+    /// Starts a task again that came to harm, if that is wanted. One that ended for a reason of the run's would only
+    /// end so again.
+    fn start_again(&mut self, position: usize, ended: Ended) -> bool {
+        let came_to_harm = match ended {
+            Ended::Killed(_) => true,
+            Ended::Exited(code) => !matches!(code, 0 | 2..=5 | 130 | 143),
         };
+        if !came_to_harm || self.restarts == 0 {
+            return false;
+        }
+        self.restarts -= 1;
+        let child = &mut self.children[position];
+        match self.plan.start_again(child) {
+            Ok(()) => {
+                warn!("{} {}; started it again ({} restarts left)", child.task, describe(ended), self.restarts);
+                true
+            }
+            Err(error) => {
+                warn!("cannot start {} again: {error}", child.task);
+                false
+            }
+        }
+    }
+
+    fn describe_failure(&self, child: &Child, ended: Ended) -> Failure {
+        let exit_code = match ended {
+            Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
+            Ended::Killed(_) => 1,
+        };
+        let how = describe(ended);
         let log = std::fs::read_to_string(&child.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let tail = &lines[lines.len().saturating_sub(TAIL)..];
         let message = format!("{} {how}; the end of {}:\n  {}", child.task, child.log.display(), tail.join("\n  "));
         Failure { exit_code, message, hint: None }
+    }
+}
+
+fn describe(ended: Ended) -> String {
+    match ended {
+        Ended::Exited(code) => format!("ended with exit code {code}"),
+        Ended::Killed(signal) => format!("was killed by signal {signal}"),
     }
 }
 

@@ -122,6 +122,11 @@ impl Checkpoints {
         &mut self.cycle
     }
 
+    /// True while one is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.cycle.is_idle()
+    }
+
     /// True if this step has been saved already.
     pub(super) fn is_saved(&self, step: u64) -> bool {
         self.last_step == Some(step)

@@ -384,7 +384,7 @@ impl Coordinator {
         self.saving = Some(self.now());
         let (now, step) = (self.now(), self.step());
         match &mut self.checkpoints {
-            Some(checkpoints) if !checkpoints.cycle().is_idle() => {}
+            Some(checkpoints) if checkpoints.is_busy() => {}
             Some(checkpoints) if !checkpoints.is_saved(step) => {
                 self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
             }
