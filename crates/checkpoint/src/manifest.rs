@@ -39,6 +39,9 @@ pub struct Manifest {
     pub workers: Vec<WorkerState>,
     /// The flags of the run, for people.
     pub config: String,
+    /// True if the run ended well with this one, so that no other will follow.
+    #[serde(default)]
+    pub last: bool,
 }
 
 /// A part that has been written.
@@ -106,6 +109,7 @@ impl Manifest {
             parts,
             workers: Vec::new(),
             config: String::new(),
+            last: false,
         }
     }
 

@@ -32,8 +32,8 @@ pub(crate) enum ModeName {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Cluster (none of these: a whole run in one process)")]
 pub(crate) struct ClusterArgs {
-    /// What this task does: ps or worker
-    #[arg(long, value_name = "ps|worker")]
+    /// What this task does: ps, worker or evaluator (which scores new checkpoints while others train)
+    #[arg(long, value_name = "ps|worker|evaluator")]
     pub(crate) job_name: Option<String>,
     /// Which task of its job this is, from 0
     #[arg(long, value_name = "N")]
@@ -134,9 +134,12 @@ pub(crate) struct OutputArgs {
     /// Print events for people or as JSON lines
     #[arg(long, value_enum, default_value_t = Format::Human)]
     pub(crate) format: Format,
-    /// Write summary.json (and with launch every task's log) to this directory
+    /// Write summary.json, checkpoints, curves for TensorBoard (and with launch every task's log) to this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
+    /// Write histograms of the parameters for TensorBoard, whenever the network is scored (with --run-dir)
+    #[arg(long)]
+    pub(crate) histograms: bool,
     /// Seconds of silence after which a worker counts as dead
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     pub(crate) worker_timeout: f64,

@@ -10,6 +10,7 @@ use windlass_core::membership::Patience;
 use windlass_core::optimizer::Optimizer;
 use windlass_server::{CheckpointConfig, Resume};
 use windlass_wire::client::Interrupt;
+use windlass_worker::board::BoardConfig;
 use windlass_worker::model::{Defaults, Setup};
 use windlass_worker::task::RunConfig;
 
@@ -28,6 +29,7 @@ pub(crate) struct TaskConfig {
     pub(crate) started: Instant,
     pub(crate) stop: Arc<Interrupt>,
     pub(crate) checkpoints: Option<CheckpointConfig>,
+    pub(crate) board: BoardConfig,
 }
 
 impl TaskConfig {
@@ -46,6 +48,11 @@ impl TaskConfig {
             started: started(output.started_at),
             stop: Arc::new(Interrupt::default()),
             checkpoints: checkpoints(checkpoint, output.run_dir.as_deref())?,
+            board: BoardConfig {
+                directory: output.run_dir.as_deref().map(|directory| directory.join("tensorboard")),
+                config: command_line(),
+                histograms: output.histograms,
+            },
         })
     }
 }
@@ -76,8 +83,14 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
         every_steps: args.checkpoint_steps,
         keep: args.keep,
         resume: if args.restarted { Resume::Auto } else { resume(&args.resume)? },
-        description: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        description: command_line(),
     }))
+}
+
+/// What the user, or the launcher, wrote.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    std::iter::once("windlass".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 fn resume(text: &str) -> Result<Resume, Failure> {

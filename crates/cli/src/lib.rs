@@ -10,8 +10,10 @@
 
 mod args;
 mod bench;
+mod checkpoint;
 mod config;
 mod data;
+mod eval;
 mod failure;
 mod launch;
 mod logging;

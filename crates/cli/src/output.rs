@@ -37,8 +37,12 @@ pub(crate) fn human(event: &Event) -> String {
                 (None, Some(epochs)) => format!("for {}", count(epochs as usize, "epoch")),
                 (None, None) => "until stopped".to_owned(),
             };
+            let from = match started.from {
+                0 => String::new(),
+                step => format!("on from global step {step} "),
+            };
             format!(
-                "worker {} trains {until}: {} batches of {} an epoch, {}, parameters by {}{}",
+                "worker {} trains {from}{until}: {} batches of {} an epoch, {}, parameters by {}{}",
                 started.worker,
                 started.batches,
                 started.batch_size,
@@ -124,7 +128,7 @@ pub(crate) fn plain_table() -> Table {
     table
 }
 
-fn scores(metrics: &Metrics) -> String {
+pub(crate) fn scores(metrics: &Metrics) -> String {
     let score = |(name, value): (&str, f64)| {
         let name = name.replace('_', " ");
         if name.ends_with("accuracy") { format!("{name} {:.2}%", value * 100.0) } else { format!("{name} {value:.4}") }

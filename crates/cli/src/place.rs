@@ -10,10 +10,8 @@ pub(crate) fn split(place: &str) -> Result<(String, Option<CheckpointId>), Failu
     let (store, name) = trimmed.rsplit_once('/').unwrap_or((".", trimmed));
     match name.strip_suffix(".json").unwrap_or(name).parse::<CheckpointId>() {
         Ok(id) => Ok((store.to_owned(), Some(id))),
-        Err(error) if name.ends_with(".json") => {
-            Err(Failure::usage(format!("{place:?} is not a checkpoint: {error}"))
-                .with_hint("name a directory of checkpoints, or one of the .json files in it".to_owned()))
-        }
+        Err(error) if name.ends_with(".json") => Err(Failure::usage(format!("{place:?} is not a checkpoint: {error}"))
+            .with_hint("name a directory of checkpoints, or one of the .json files in it".to_owned())),
         Err(_) => Ok((place.to_owned(), None)),
     }
 }

@@ -7,8 +7,9 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
 use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
+use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::{bench, data, launch, logging, train};
+use crate::{bench, checkpoint, data, eval, launch, logging, train};
 
 /// The program, with the models that it knows.
 pub struct Program {
@@ -78,6 +79,8 @@ impl Program {
                 let command = TrainingArgs::augment_args(LaunchArgs::augment_args(command));
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
+            .subcommand(subcommands("Score a checkpoint", "eval", EvalArgs::augment_args))
+            .subcommand(checkpoint::command())
             .subcommand(bench::command())
             .subcommand(data::command())
     }
@@ -92,6 +95,11 @@ impl Program {
                 let (model, matches) = self.model(matches);
                 model.launch(matches)
             }
+            Some(("eval", matches)) => {
+                let (model, matches) = self.model(matches);
+                model.eval(matches)
+            }
+            Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
             _ => unreachable!("clap requires a subcommand"),
@@ -112,6 +120,7 @@ trait Entry {
     fn command(&self) -> Command;
     fn train(&self, matches: &ArgMatches) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches) -> Result<(), Failure>;
+    fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
 }
 
 struct ModelEntry<M>(PhantomData<M>);
@@ -145,6 +154,10 @@ impl<M: Model> Entry for ModelEntry<M> {
         logging::start();
         let args = TrainArgs { cluster: crate::args::ClusterArgs::default(), training, checkpoint, output };
         launch::run(M::NAME, &launch, &args, &defaults)
+    }
+
+    fn eval(&self, matches: &ArgMatches) -> Result<(), Failure> {
+        eval::run::<M>(&parse(matches)?, &parse(matches)?)
     }
 }
 

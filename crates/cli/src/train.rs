@@ -18,9 +18,12 @@ use windlass_worker::task::{self, Ended, WorkerConfig};
 use crate::args::TrainArgs;
 use crate::config::{TaskConfig, make_run_dir, resolve_task};
 use crate::failure::Failure;
-use crate::{launch, logging, output};
+use crate::{eval, launch, logging, output};
 
 pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Failure> {
+    if args.cluster.job_name.as_deref() == Some("evaluator") {
+        return eval::follow::<M>(flags, args);
+    }
     let resolved = resolve_task(&args.cluster)?;
     if args.cluster.print_cluster {
         match &resolved {
@@ -159,6 +162,7 @@ impl Process {
             peer_timeout: self.config.peer_timeout,
             started: self.config.started,
             stop: self.config.stop.clone(),
+            board: self.config.board.clone(),
         }
     }
 
@@ -208,7 +212,7 @@ fn runtime() -> Result<Runtime, Failure> {
 }
 
 /// The first SIGINT or SIGTERM ends the task in good order, the second at once.
-fn watch_signals(runtime: &Runtime, config: &TaskConfig) {
+pub(crate) fn watch_signals(runtime: &Runtime, config: &TaskConfig) {
     use tokio::signal::unix::{SignalKind, signal};
     let stop = config.stop.clone();
     runtime.spawn(async move {

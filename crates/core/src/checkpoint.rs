@@ -58,10 +58,11 @@ fn cut(marks: &BTreeMap<ServerId, Mark>, rounds: bool) -> Mark {
     marks.values().for_each(|mark| cut.merge(mark));
     if !rounds && let Some(mark) = marks.values().next() {
         // Every push is an update: those that this server lacks are on their way to it.
-        let lacking = |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| match mark.pushes.get(worker) {
-            Some((here, had)) if here == incarnation => sequence - had,
-            _ => *sequence,
-        };
+        let lacking =
+            |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| match mark.pushes.get(worker) {
+                Some((here, had)) if here == incarnation => sequence - had,
+                _ => *sequence,
+            };
         cut.version = mark.version + cut.pushes.iter().map(lacking).sum::<u64>();
     }
     cut

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, PartRecord, Restore, ShardImage, SlotPolicy, Store};
+use windlass_checkpoint::{
+    CheckpointError, CheckpointId, PartLayout, PartRecord, Restore, ShardImage, SlotPolicy, Store,
+};
 use windlass_core::checkpoint::Mark;
 use windlass_core::plan::ServerPlan;
 use windlass_core::run::{LearningRate, RunSpec};
@@ -84,8 +86,7 @@ pub(crate) async fn restore(
 ) -> Result<(ShardImage, (u64, LearningRate)), CheckpointError> {
     let store = Store::open(location)?;
     let manifest = store.load(id).await?;
-    let wanted =
-        Restore { table: &run.parameters, plan, optimizer: &run.optimizer, slots: SlotPolicy::Restore };
+    let wanted = Restore { table: &run.parameters, plan, optimizer: &run.optimizer, slots: SlotPolicy::Restore };
     let image = store.restore(&manifest, &wanted).await?;
     Ok((image, (manifest.id.step, manifest.learning_rate)))
 }

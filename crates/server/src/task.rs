@@ -271,7 +271,8 @@ impl Server {
         tokio::spawn(async move {
             let written = async {
                 made?;
-                let id: CheckpointId = id.parse().map_err(|error: windlass_checkpoint::BadCheckpointId| error.to_string())?;
+                let id: CheckpointId =
+                    id.parse().map_err(|error: windlass_checkpoint::BadCheckpointId| error.to_string())?;
                 let snapshot = tokio::task::spawn_blocking(move || shard.snapshot(number)).await;
                 let snapshot = snapshot.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
                 let part = checkpoint::write(&saves.store, &id, &saves.layout, snapshot).await;

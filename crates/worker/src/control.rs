@@ -11,7 +11,7 @@ use windlass_core::lifecycle::Outcome;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
-use windlass_wire::control::{AllFinished, Endpoint, Hello, coordinator_message, task_message};
+use windlass_wire::control::{AllFinished, Endpoint, Hello, Start, coordinator_message, task_message};
 use windlass_wire::session::{Progress, Receiver, Sender, Session};
 
 use crate::task::WorkerConfig;
@@ -32,6 +32,8 @@ pub(crate) struct Begin {
     pub(crate) servers: Vec<Endpoint>,
     /// Batches of its data that this worker has had.
     pub(crate) batches: u64,
+    /// The global step that the parameters have.
+    pub(crate) global_step: u64,
 }
 
 /// A worker's session, listened to in the background.
@@ -164,10 +166,8 @@ async fn listen(
             coordinator_message::Kind::Start(start) => {
                 lock(&shared.servers).clone_from(&start.servers);
                 shared.chief.store(start.chief, Ordering::Relaxed);
-                if start.global_step > 0 {
-                    info!("training goes on from global step {}, batch {}", start.global_step, start.batches);
-                }
-                Told::Start(Begin { servers: start.servers, batches: start.batches })
+                let Start { servers, batches, global_step, .. } = start;
+                Told::Start(Begin { servers, batches, global_step })
             }
             coordinator_message::Kind::WorkerLeft(left) => {
                 if !left.reason.is_empty() {

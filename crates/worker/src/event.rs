@@ -40,6 +40,9 @@ pub struct Started {
     pub batches: usize,
     /// Samples a batch.
     pub batch_size: usize,
+    /// The global step of the checkpoint that it goes on from, or that the others have come to; 0 at the beginning.
+    #[serde(default)]
+    pub from: u64,
     /// The last global step, if the run ends by steps.
     pub steps: Option<u64>,
     /// The last epoch, if the run ends by epochs.

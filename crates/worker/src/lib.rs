@@ -2,6 +2,7 @@
 //!
 //! Start reading at [`train`], the loop; [`task`] is the life around it, [`model`] what a user implements.
 
+pub mod board;
 mod control;
 pub mod event;
 pub mod model;

@@ -20,6 +20,7 @@ use windlass_wire::control::{AllFinished, Endpoint, Failure, Goodbye, Initialise
 use windlass_wire::link::Shard;
 use windlass_wire::session::{Coordinator, Progress};
 
+use crate::board::BoardConfig;
 use crate::control::{Begin, Control, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
@@ -97,6 +98,8 @@ pub struct WorkerConfig {
     pub started: Instant,
     /// Set by the process when it is told to stop.
     pub stop: Arc<Interrupt>,
+    /// Curves for TensorBoard, written by the chief.
+    pub board: BoardConfig,
 }
 
 /// How a worker ended, and what the chief has to say of the run.
@@ -167,6 +170,13 @@ impl<M: Model> Worker<M> {
             log_every: run.log_every,
             learning_rate: run.learning_rate,
             schedule: run.schedule,
+            evaluate_epochs: run.evaluate_epochs,
+            samples_an_update: run.batch_size
+                * match run.mode {
+                    Mode::Sync { replicas_to_aggregate } => replicas_to_aggregate.unwrap_or(config.workers) as usize,
+                    _ => 1,
+                },
+            board: config.board.clone(),
         };
         let progress = Progress::default();
         let mut training = Training::new(train, replica, order, progress.clone());
@@ -181,7 +191,8 @@ impl<M: Model> Worker<M> {
     }
 
     fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
-        let (control, messages) = Control::open(runtime, &self.config, &self.spec, self.training.order().batches() as u64, &self.progress);
+        let (control, messages) =
+            Control::open(runtime, &self.config, &self.spec, self.training.order().batches() as u64, &self.progress);
         let ended = self.take_part(&control, &messages, watch).unwrap_or_else(|error| {
             // If the run has ended for a reason, that reason is the better one.
             let (exit_code, reason) = describe(&error, self.config.id);
@@ -223,7 +234,9 @@ impl<M: Model> Worker<M> {
             };
             match done {
                 // The session joins again by itself; the coordinator then says what to do.
-                Err(TrainError::Client(ClientError::Fenced(_))) => info!("coming in again, as the coordinator wants it"),
+                Err(TrainError::Client(ClientError::Fenced(_))) => {
+                    info!("coming in again, as the coordinator wants it")
+                }
                 Err(TrainError::Client(ClientError::Gone(server))) => info!("{server} lets go of its parameters"),
                 other => other?,
             }
@@ -291,15 +304,15 @@ impl<M: Model> Worker<M> {
             chief: control.is_chief(),
             batches: self.training.order().batches(),
             batch_size: self.run.batch_size,
+            from: begin.global_step,
             steps: self.run.steps,
             epochs: self.run.epochs,
             threads: self.pool.current_num_threads(),
             transports: client.transports().iter().map(ToString::to_string).collect(),
         }));
         let began = Instant::now();
-        let (training, pool, evaluate_epochs) = (&mut self.training, &self.pool, self.run.evaluate_epochs);
-        let scores_epochs = || evaluate_epochs && control.is_chief();
-        pool.install(|| training.run(client, &scores_epochs, watch))?;
+        let (training, pool) = (&mut self.training, &self.pool);
+        pool.install(|| training.run(client, &|| control.is_chief(), watch))?;
         let tally = &self.training.tally;
         watch(&Event::Finished(Finished {
             worker: self.config.id.0,
@@ -335,11 +348,8 @@ impl<M: Model> Worker<M> {
         finished: &AllFinished,
     ) -> Result<Summary, TrainError> {
         let values = self.connected(control, control.servers(), client)?.pull(Vec::new())?.dense;
-        let replica = self.training.replica();
-        let metrics = self.pool.install(|| {
-            replica.load(values);
-            replica.evaluate()
-        });
+        let training = &mut self.training;
+        let metrics = self.pool.install(|| training.score(finished.global_step, &values));
         let facts = Facts {
             model: self.spec.model.clone(),
             mode: self.spec.mode.name().to_owned(),

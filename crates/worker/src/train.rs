@@ -8,8 +8,9 @@ use windlass_core::timing::Durations;
 use windlass_wire::client::{ClientError, ParameterClient, Push};
 use windlass_wire::session::Progress;
 
+use crate::board::{Board, BoardConfig, Point, norm};
 use crate::event::{Epoch, Event, Step, Watcher};
-use crate::model::Model;
+use crate::model::{Metrics, Model};
 use crate::order::{Order, Place};
 use crate::replica::Replica;
 
@@ -28,6 +29,12 @@ pub struct TrainConfig {
     pub learning_rate: f32,
     /// How it changes.
     pub schedule: Schedule,
+    /// Whether the chief scores the network after every epoch, and not only at the end.
+    pub evaluate_epochs: bool,
+    /// Samples that make one update of the parameters.
+    pub samples_an_update: usize,
+    /// Curves for TensorBoard.
+    pub board: BoardConfig,
 }
 
 /// Why training stopped before its end.
@@ -54,6 +61,7 @@ pub struct Training<M: Model> {
     replica: Replica<M>,
     order: Order,
     progress: Progress,
+    board: Board,
     /// Read by whoever evaluates or reports after training.
     pub tally: Tally,
 }
@@ -82,7 +90,8 @@ pub struct Tally {
 impl<M: Model> Training<M> {
     /// Nothing has been done yet.
     pub fn new(config: TrainConfig, replica: Replica<M>, order: Order, progress: Progress) -> Self {
-        Self { config, replica, order, progress, tally: Tally::default() }
+        let board = Board::new(config.board.clone());
+        Self { config, replica, order, progress, board, tally: Tally::default() }
     }
 
     /// The worker's copy of the model.
@@ -110,14 +119,15 @@ impl<M: Model> Training<M> {
     pub fn run(
         &mut self,
         client: &mut ParameterClient,
-        scores_epochs: &(dyn Fn() -> bool + Sync),
+        is_chief: &(dyn Fn() -> bool + Sync),
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
         if self.has_had_enough() {
             return Ok(());
         }
         let mut pulled = client.pull(Vec::new())?;
-        let mut interval = Interval::new_at(self.tally.steps);
+        self.board.begin_after(pulled.step);
+        let mut interval = Interval::new_at(self.tally.steps, pulled.step);
         let mut epoch = EpochTally::new();
         let (mut batch, mut place) = self.next_batch();
         while !pulled.over {
@@ -125,7 +135,9 @@ impl<M: Model> Training<M> {
             self.replica.load(pulled.dense);
             let (loss, gradients) = self.replica.step(batch);
             self.check(loss, pulled.step)?;
-            let computed = Instant::now();
+            let shown = (self.tally.steps + 1).is_multiple_of(self.config.log_every);
+            let gradient_norm = (shown && self.board.is_wanted()).then(|| norm(&gradients));
+            let (computed, base) = (Instant::now(), pulled.step);
             client.push(Push { dense: gradients, ..Push::default() })?;
             let (next_batch, next_place) = self.next_batch(); // while the servers work
             pulled = client.wait()?;
@@ -133,17 +145,32 @@ impl<M: Model> Training<M> {
             if pulled.applied || !self.is_last(pulled.step) {
                 self.count(loss, pulled.step, began, computed);
             }
-            epoch.losses += f64::from(loss);
+            epoch.count(loss);
             if self.tally.steps.is_multiple_of(self.config.log_every) {
-                watch(&Event::Step(self.step_event(place, &mut interval)));
+                let samples_per_second =
+                    interval.updates_per_second(pulled.step) * self.config.samples_an_update as f64;
+                let step = self.step_event(place, &mut interval);
+                if is_chief() {
+                    self.board.train(Point {
+                        step: pulled.step,
+                        loss,
+                        learning_rate: client.learning_rate().rate,
+                        step_ms: step.step_ms,
+                        samples_per_second,
+                        gradient_norm: gradient_norm.unwrap_or_default(),
+                        staleness: pulled.step.saturating_sub(base + 1),
+                    });
+                }
+                watch(&Event::Step(step));
             }
             if place.batch == self.order.batches() {
-                pulled.dense = self.end_epoch(place, &epoch, pulled.dense, scores_epochs(), watch);
+                let score = self.config.evaluate_epochs && is_chief();
+                pulled.dense = self.end_epoch(place, &epoch, pulled.dense, score, watch);
                 epoch = EpochTally::new();
                 if self.config.epochs.is_some_and(|epochs| place.epoch >= epochs) {
                     break;
                 }
-                interval = Interval::new_at(self.tally.steps);
+                interval = Interval::new_at(self.tally.steps, pulled.step);
             }
             (batch, place) = (next_batch, next_place);
         }
@@ -209,7 +236,7 @@ impl<M: Model> Training<M> {
             batch: place.batch,
             batches: self.order.batches(),
             loss: Some(self.tally.loss),
-            step_ms: interval.mean_ms(self.tally.steps),
+            step_ms: interval.mean_ms(self.tally.steps, self.tally.global_step),
         }
     }
 
@@ -222,15 +249,12 @@ impl<M: Model> Training<M> {
         score: bool,
         watch: &mut Watcher,
     ) -> Vec<Vec<f32>> {
-        let metrics = score.then(|| {
-            self.replica.load(values.clone());
-            self.replica.evaluate()
-        });
+        let metrics = score.then(|| self.score(self.tally.global_step, &values));
         watch(&Event::Epoch(Epoch {
             worker: self.config.worker,
             epoch: place.epoch,
             global_step: self.tally.global_step,
-            loss: (epoch.losses / self.order.batches() as f64) as f32,
+            loss: epoch.mean_loss(),
             metrics,
             seconds: epoch.began.elapsed().as_secs_f64(),
         }));
@@ -238,14 +262,39 @@ impl<M: Model> Training<M> {
     }
 }
 
+impl<M: Model> Training<M> {
+    /// Scores the network with these values, and writes the scores to the curves.
+    pub fn score(&mut self, step: u64, values: &[Vec<f32>]) -> Metrics {
+        self.replica.load(values.to_vec());
+        let metrics = self.replica.evaluate();
+        self.board.eval(step, &metrics);
+        if self.board.wants_histograms() {
+            let names = self.replica.table().iter().map(|(_, spec)| spec.name.as_str());
+            self.board.histogram(step, names.zip(values.iter().map(Vec::as_slice)));
+        }
+        metrics
+    }
+}
+
 struct EpochTally {
     began: Instant,
     losses: f64,
+    /// Fewer than an epoch has, where training went on in the middle of one.
+    batches: u32,
 }
 
 impl EpochTally {
     fn new() -> Self {
-        Self { began: Instant::now(), losses: 0.0 }
+        Self { began: Instant::now(), losses: 0.0, batches: 0 }
+    }
+
+    fn count(&mut self, loss: f32) {
+        self.losses += f64::from(loss);
+        self.batches += 1;
+    }
+
+    fn mean_loss(&self) -> f32 {
+        (self.losses / f64::from(self.batches.max(1))) as f32
     }
 }
 
@@ -253,16 +302,23 @@ impl EpochTally {
 struct Interval {
     began: Instant,
     steps: u64,
+    global_step: u64,
 }
 
 impl Interval {
-    fn new_at(steps: u64) -> Self {
-        Self { began: Instant::now(), steps }
+    fn new_at(steps: u64, global_step: u64) -> Self {
+        Self { began: Instant::now(), steps, global_step }
     }
 
-    fn mean_ms(&mut self, steps: u64) -> f64 {
+    fn updates_per_second(&self, global_step: u64) -> f64 {
+        let seconds = self.began.elapsed().as_secs_f64();
+        if seconds > 0.0 { global_step.saturating_sub(self.global_step) as f64 / seconds } else { 0.0 }
+    }
+
+    /// The mean time of a step; the next interval begins.
+    fn mean_ms(&mut self, steps: u64, global_step: u64) -> f64 {
         let mean = self.began.elapsed().as_secs_f64() * 1e3 / (steps - self.steps).max(1) as f64;
-        *self = Self::new_at(steps);
+        *self = Self::new_at(steps, global_step);
         mean
     }
 }

@@ -14,6 +14,7 @@ use windlass_core::plan::Sharding;
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::Interrupt;
 use windlass_wire::session::Coordinator;
+use windlass_worker::board::BoardConfig;
 use windlass_worker::event::{Event, Watcher};
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
 use windlass_worker::task::{self, RunConfig, WorkerConfig};
@@ -125,6 +126,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         peer_timeout: Duration::from_secs(30),
         started: Instant::now(),
         stop: Arc::new(Interrupt::default()),
+        board: BoardConfig::default(),
     };
     let ended = task::run(runtime.handle(), config, run_config(), Bulk { elements }, &mut watch);
     let Some(summary) = ended.summary else { return Err(ended.outcome.into()) };

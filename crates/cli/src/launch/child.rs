@@ -65,7 +65,8 @@ impl Plan {
         let mut children = Vec::new();
         for (task, listener) in &self.listeners {
             let log = self.run_dir.join(format!("{}-{}.log", task.job, task.index));
-            let started = File::create(&log).and_then(|_| start(*task, &self.arguments, listener, &log, &self.messages));
+            let started =
+                File::create(&log).and_then(|_| start(*task, &self.arguments, listener, &log, &self.messages));
             match started {
                 Ok(child) => children.push(child),
                 Err(error) => {

@@ -92,6 +92,7 @@ fn worker_config(id: WorkerId, layout: Layout, servers: &[Server]) -> WorkerConf
         peer_timeout: LIMIT,
         started: Instant::now(),
         stop: Arc::default(),
+        board: windlass_worker::board::BoardConfig::default(),
     }
 }
 

@@ -29,8 +29,10 @@ pub(super) struct Checkpoints {
     id: Option<CheckpointId>,
     /// The checkpoint to begin from.
     found: Option<Manifest>,
-    /// The step of the last one that was published or restored.
-    last_step: Option<u64>,
+    /// The step of the last one that was published, and whether it is the run's last.
+    published: Option<(u64, bool)>,
+    /// Whether the one under way is.
+    last: bool,
     done: mpsc::Sender<Done>,
 }
 
@@ -76,7 +78,8 @@ impl Checkpoints {
             cycle: Cycle::new(policy, servers as usize, Duration::ZERO, step),
             config,
             id: None,
-            last_step: found.as_ref().map(|manifest| manifest.id.step),
+            published: None,
+            last: false,
             found,
             done,
         })
@@ -115,7 +118,7 @@ impl Checkpoints {
         if self.found.as_ref().is_some_and(|manifest| manifest.id.generation == self.generation) {
             self.resume_from = self.store.clone();
         }
-        self.last_step = self.found.as_ref().map(|manifest| manifest.id.step);
+        self.published = None;
     }
 
     pub(super) fn cycle(&mut self) -> &mut Cycle<Part> {
@@ -127,9 +130,9 @@ impl Checkpoints {
         !self.cycle.is_idle()
     }
 
-    /// True if this step has been saved already.
-    pub(super) fn is_saved(&self, step: u64) -> bool {
-        self.last_step == Some(step)
+    /// True if this step has been saved already, as the run's last if it is to be that.
+    pub(super) fn is_saved(&self, step: u64, last: bool) -> bool {
+        self.published.is_some_and(|(saved, was_last)| saved == step && was_last >= last)
     }
 
     /// A new name for the checkpoint that is cut here.
@@ -140,7 +143,13 @@ impl Checkpoints {
     }
 
     /// Publishes a checkpoint of these parts, and removes what is too old.
-    pub(super) fn publish(&mut self, run: &RunSpec, parts: BTreeMap<ServerId, Part>, positions: &Positions) {
+    pub(super) fn publish(
+        &mut self,
+        run: &RunSpec,
+        parts: BTreeMap<ServerId, Part>,
+        positions: &Positions,
+        last: bool,
+    ) {
         let (Some(id), Some(first)) = (self.id, parts.values().next().cloned()) else { return };
         let mut manifest = Manifest::new(id, run.clone(), parts.values().map(|part| part.record.clone()).collect());
         manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -152,6 +161,7 @@ impl Checkpoints {
         manifest.servers = parts.values().map(state).collect();
         manifest.workers = positions.at(&first.mark.pushes);
         manifest.config.clone_from(&self.config.description);
+        (manifest.last, self.last) = (last, last);
         let (store, keep, done) = (self.store.clone(), self.config.keep, self.done.clone());
         tokio::spawn(async move {
             let published = store.publish(&manifest).await.map(|()| manifest.id);
@@ -169,7 +179,7 @@ impl Checkpoints {
         self.cycle.published();
         match published {
             Ok(id) => {
-                self.last_step = Some(id.step);
+                self.published = Some((id.step, self.last));
                 info!("checkpoint of step {} is in {}", id.step, self.store.location());
             }
             Err(error) => warn!("no checkpoint: {error}; training goes on, and the last good one stays"),

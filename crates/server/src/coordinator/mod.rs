@@ -190,7 +190,9 @@ impl Coordinator {
 
     fn hello(&mut self, id: SessionId, hello: &Hello, heard: u64) {
         if let Err(refusal) = self.admit(id, hello, heard) {
-            warn!("refused a task: {}", refusal.reason);
+            if !refusal.reason.is_empty() {
+                warn!("refused a task: {}", refusal.reason);
+            }
             let over = Over { exit_code: u32::from(refusal.exit_code), reason: refusal.reason };
             self.members.dismiss(id, Kind::Over(over));
         }
@@ -291,7 +293,8 @@ impl Coordinator {
             }
             task_message::Kind::Goodbye(_) => {
                 let effects = self.lifecycle.goodbye(task, incarnation);
-                if !matches!(self.lifecycle.phase(), Phase::Over(_)) {
+                // At the end it stays, to hear how the run ended.
+                if !matches!(self.lifecycle.phase(), Phase::Saving(_) | Phase::Over(_)) {
                     self.members.remove(task);
                 }
                 effects
@@ -346,7 +349,7 @@ impl Coordinator {
             }
             Next::Publish(parts) => {
                 let Some((_, run)) = &self.run else { return };
-                checkpoints.publish(run, parts, &self.positions);
+                checkpoints.publish(run, parts, &self.positions, ends_well(self.lifecycle.phase()));
             }
             Next::Abandon(reason) => {
                 warn!("no checkpoint: {reason}; training goes on, and the last good one stays");
@@ -385,7 +388,7 @@ impl Coordinator {
         let (now, step) = (self.now(), self.step());
         match &mut self.checkpoints {
             Some(checkpoints) if checkpoints.is_busy() => {}
-            Some(checkpoints) if !checkpoints.is_saved(step) => {
+            Some(checkpoints) if !checkpoints.is_saved(step, ends_well(self.lifecycle.phase())) => {
                 self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
             }
             _ => {
@@ -550,6 +553,11 @@ impl Coordinator {
     fn tell(&mut self, task: TaskId, kind: Kind) {
         self.members.tell(|other| other == task, &kind);
     }
+}
+
+/// True once the run has ended well but for its last checkpoint.
+fn ends_well(phase: &Phase) -> bool {
+    matches!(phase, Phase::Saving(outcome) if outcome.exit_code == 0)
 }
 
 /// How a run ends whose checkpoints cannot be kept or read.

@@ -24,10 +24,11 @@ struct Position {
 impl Positions {
     /// Goes back to where a checkpoint was taken.
     pub(super) fn restore(&mut self, states: &[WorkerState]) {
-        self.0.clear();
+        for position in self.0.values_mut() {
+            (position.process, position.batches) = (Incarnation::default(), 0);
+        }
         for state in states {
-            let position = Position { batches: state.position.local_step, ..Position::default() };
-            self.0.insert(state.worker, position);
+            self.0.entry(state.worker).or_default().batches = state.position.local_step;
         }
     }
 

@@ -29,8 +29,8 @@ use windlass_wire::link::{Peer, ServeError, Shard};
 
 pub use cut::{CutError, Snapshot};
 pub use gate::ShardStatistics;
-use kept::{Age, Kept};
 use gate::{Arrival, Gate, Verdict};
+use kept::{Age, Kept};
 use round::{Gradient, Round, RowPush};
 
 /// How often a worker that has to wait is told for whom.
@@ -67,9 +67,8 @@ impl ParameterShard {
     pub fn new(run: RunSpec, plan: &ServerPlan, workers: &[WorkerId]) -> Self {
         let elements = plan.dense_elements();
         let blocks = block_ranges(elements).map(|range| Block::new(range.len(), &run.optimizer)).collect();
-        let table = |stripe: &RowStripe| {
-            RowTable::new(stripe.count, run.parameters[stripe.parameter].width(), &run.optimizer)
-        };
+        let table =
+            |stripe: &RowStripe| RowTable::new(stripe.count, run.parameters[stripe.parameter].width(), &run.optimizer);
         let tables = plan.stripes.iter().map(table).collect();
         Self::with_values(run, plan, workers, blocks, tables)
     }

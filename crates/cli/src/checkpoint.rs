@@ -1,0 +1,238 @@
+//! `windlass checkpoint`: looks after the checkpoints of a run.
+
+use std::path::PathBuf;
+
+use clap::{ArgMatches, Command, FromArgMatches, Parser};
+use comfy_table::CellAlignment;
+use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, Store};
+use windlass_core::lifecycle::exit_code;
+
+use crate::failure::Failure;
+use crate::output::{count, plain_table, print_line};
+use crate::{logging, place};
+
+/// Look after the checkpoints of a run
+#[derive(Debug, Parser)]
+struct CheckpointCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List the checkpoints, newest first
+    List {
+        /// Where they are: RUN_DIR/checkpoints, or s3://, gs:// or az://BUCKET/PREFIX
+        place: String,
+    },
+    /// Read checkpoints from end to end, compare their checksums, and say what is damaged
+    Verify {
+        /// Where they are, or one of the manifests (the .json files)
+        place: String,
+    },
+    /// Show what a checkpoint holds
+    Inspect {
+        /// Where they are (the newest is shown), or one of the manifests
+        place: String,
+    },
+    /// Write the values to one safetensors file, under the names of the parameters
+    Export {
+        /// Where they are (the newest is taken), or one of the manifests
+        place: String,
+        /// The file to write
+        #[arg(long, short, value_name = "FILE", default_value = "model.safetensors")]
+        output: PathBuf,
+    },
+    /// Remove all but the newest ones, and what crashes have left
+    Prune {
+        /// Where they are
+        place: String,
+        /// How many whole ones stay
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        keep: usize,
+    },
+}
+
+pub(crate) fn command() -> Command {
+    <CheckpointCommand as clap::CommandFactory>::command().name("checkpoint")
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let command = CheckpointCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    logging::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+    runtime.block_on(async {
+        match command.action {
+            Action::List { place } => list(&place).await,
+            Action::Verify { place } => verify(&place).await,
+            Action::Inspect { place } => inspect(&place).await,
+            Action::Export { place, output } => {
+                let (store, manifest) = find(&place).await?;
+                store.export(&manifest, &output).await.map_err(unusable)?;
+                let parameters = count(manifest.run.parameters.len(), "parameter");
+                print_line(&format!("wrote {parameters} of step {} to {}", manifest.id.step, output.display()));
+                Ok(())
+            }
+            Action::Prune { place, keep } => prune(&place, keep).await,
+        }
+    })
+}
+
+async fn list(place: &str) -> Result<(), Failure> {
+    let (store, _) = open(place)?;
+    let listed = store.list().await.map_err(unusable)?;
+    if listed.is_empty() {
+        print_line(&format!("no checkpoints in {place}"));
+        return Ok(());
+    }
+    let mut table = plain_table();
+    table.set_header(["step", "taken (UTC)", "MB", "ps", "model", "checkpoint", ""]);
+    for column in [0, 2, 3] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for entry in &listed {
+        let (step, id) = (entry.id.step.to_string(), entry.id.to_string());
+        match &entry.outcome {
+            Ok(manifest) => table.add_row([
+                step,
+                time(manifest.created),
+                format!("{:.1}", manifest.bytes() as f64 * 1e-6),
+                manifest.parts.len().to_string(),
+                manifest.run.model.clone(),
+                id,
+                String::new(),
+            ]),
+            Err(error) => table.add_row([
+                step,
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+                id,
+                format!("damaged: {error}"),
+            ]),
+        };
+    }
+    print_line(&table.to_string());
+    Ok(())
+}
+
+async fn verify(place: &str) -> Result<(), Failure> {
+    let (store, id) = open(place)?;
+    let ids: Vec<CheckpointId> = match id {
+        Some(id) => vec![id],
+        None => store.list().await.map_err(unusable)?.into_iter().map(|listed| listed.id).collect(),
+    };
+    if ids.is_empty() {
+        return Err(nothing_in(place));
+    }
+    let mut damaged = 0;
+    for id in &ids {
+        let problems = problems(&store, id).await?;
+        if problems.is_empty() {
+            print_line(&format!("{id}: whole"));
+        } else {
+            damaged += 1;
+            print_line(&format!("{id}: DAMAGED"));
+            problems.iter().for_each(|problem| print_line(&format!("  {problem}")));
+        }
+    }
+    if damaged == 0 {
+        return Ok(());
+    }
+    let message = format!("{damaged} of {} damaged", count(ids.len(), "checkpoint"));
+    Err(Failure { exit_code: exit_code::CHECKPOINT, message, hint: None })
+}
+
+/// Everything that is wrong with a checkpoint.
+async fn problems(store: &Store, id: &CheckpointId) -> Result<Vec<String>, Failure> {
+    let manifest = match store.load(id).await {
+        Ok(manifest) => manifest,
+        Err(error) if error.is_damage() => return Ok(vec![error.to_string()]),
+        Err(error) => return Err(unusable(error)),
+    };
+    let report = store.verify(&manifest).await.map_err(unusable)?;
+    let of_part = |part: windlass_checkpoint::PartReport| {
+        part.damage.into_iter().map(move |damage| format!("`{}` {damage}", part.object))
+    };
+    Ok(report.parts.into_iter().flat_map(of_part).collect())
+}
+
+async fn inspect(place: &str) -> Result<(), Failure> {
+    let (_, manifest) = find(place).await?;
+    let run = &manifest.run;
+    let mut facts = plain_table();
+    let mut row = |name: &str, value: String| {
+        facts.add_row([name.to_owned(), value]);
+    };
+    row("checkpoint", manifest.id.to_string());
+    row("taken", format!("{} UTC", time(manifest.created)));
+    row("model", format!("{}, {} values", run.model, run.parameters.elements()));
+    row("training", format!("step {}, {}, {}", manifest.id.step, run.mode.name(), run.optimizer));
+    row("learning rate", manifest.learning_rate.rate.to_string());
+    row("parts", format!("{} of {:.1} MB in all", manifest.parts.len(), manifest.bytes() as f64 * 1e-6));
+    for worker in &manifest.workers {
+        let position = worker.position;
+        let place = format!("epoch {}, batch {}", position.epoch + 1, position.batch);
+        row(&worker.worker.to_string(), format!("{} batches, now in {place}", position.local_step));
+    }
+    row("command", manifest.config.clone());
+    print_line(&facts.to_string());
+    let mut parameters = plain_table();
+    parameters.set_header(["parameter", "shape"]);
+    for (_, spec) in run.parameters.iter() {
+        let shape: Vec<String> = spec.shape.iter().map(ToString::to_string).collect();
+        parameters.add_row([spec.name.clone(), shape.join(" x ")]);
+    }
+    print_line(&format!("\n{parameters}"));
+    Ok(())
+}
+
+async fn prune(place: &str, keep: usize) -> Result<(), Failure> {
+    let (store, _) = open(place)?;
+    let pruned = store.prune(keep).await.map_err(unusable)?;
+    pruned.checkpoints.iter().for_each(|id| print_line(&format!("removed {id}")));
+    pruned.attempts.iter().for_each(|id| print_line(&format!("removed what was left of {id}")));
+    let left = store.list().await.map_err(unusable)?.len();
+    print_line(&format!("{} left in {place}", count(left, "checkpoint")));
+    Ok(())
+}
+
+/// The checkpoint that a user names, or the newest whole one where it is.
+pub(crate) async fn find(place: &str) -> Result<(Store, Manifest), Failure> {
+    let (store, id) = open(place)?;
+    let manifest = match id {
+        Some(id) => store.load(&id).await.map_err(unusable)?,
+        None => store.newest_whole().await.map_err(unusable)?.manifest.ok_or_else(|| nothing_in(place))?,
+    };
+    Ok((store, manifest))
+}
+
+/// Opens a store that must be there: looking at it must not make a directory.
+fn open(place: &str) -> Result<(Store, Option<CheckpointId>), Failure> {
+    let (location, id) = place::split(place)?;
+    if !location.contains("://") && !std::path::Path::new(&location).is_dir() {
+        return Err(Failure::usage(format!("there is no directory {location}"))
+            .with_hint("a run keeps its checkpoints in RUN_DIR/checkpoints".to_owned()));
+    }
+    Ok((Store::open(&location).map_err(unusable)?, id))
+}
+
+fn nothing_in(place: &str) -> Failure {
+    let message = format!("there is no whole checkpoint in {place}");
+    Failure { exit_code: exit_code::CHECKPOINT, message, hint: None }
+}
+
+pub(crate) fn unusable(error: CheckpointError) -> Failure {
+    let exit_code =
+        if matches!(error, CheckpointError::BadLocation { .. }) { exit_code::USAGE } else { exit_code::CHECKPOINT };
+    Failure { exit_code, message: error.to_string(), hint: None }
+}
+
+/// Seconds since 1970 as a date and a time of day.
+fn time(seconds: u64) -> String {
+    chrono::DateTime::from_timestamp(seconds as i64, 0)
+        .map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string())
+}

@@ -1,0 +1,146 @@
+//! `windlass eval MODEL`: scores a checkpoint; and the evaluator task, which scores each new one while others train.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tracing::{info, warn};
+use windlass_checkpoint::{CheckpointId, Manifest, Store};
+use windlass_core::lifecycle::exit_code;
+use windlass_tensorboard::RunBoard;
+use windlass_worker::model::{Metrics, Model, Setup};
+use windlass_worker::replica::Replica;
+use windlass_worker::task;
+
+use crate::args::{Format, TrainArgs};
+use crate::checkpoint::{find, unusable};
+use crate::config::TaskConfig;
+use crate::failure::Failure;
+use crate::{logging, output};
+
+/// Between two looks for a new checkpoint.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const SPEAK_EVERY: Duration = Duration::from_secs(10);
+
+/// The flags of `eval`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EvalArgs {
+    /// Where the checkpoints are (the newest is scored), or one of the manifests (the .json files)
+    #[arg(long, value_name = "WHERE")]
+    checkpoint: String,
+    /// Where the data is; without it, built-in data is used
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The seed of built-in data, as in training
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print for people or as JSON
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+pub(crate) fn run<M: Model>(flags: &M::Flags, args: &EvalArgs) -> Result<(), Failure> {
+    logging::start();
+    let runtime = runtime()?;
+    let (store, manifest) = runtime.block_on(find(&args.checkpoint))?;
+    let setup = Setup { seed: args.seed, data_dir: args.data_dir.clone() };
+    let mut evaluator = Evaluator::<M>::new(flags, &setup)?;
+    let metrics = evaluator.score(&runtime, &store, &manifest)?;
+    match args.format {
+        Format::Human => output::print_line(&format!("step {}: {}", manifest.id.step, output::scores(&metrics))),
+        Format::Json => {
+            let line = serde_json::json!({ "global_step": manifest.id.step, "checkpoint": manifest.id.to_string(), "metrics": metrics });
+            output::print_line(&line.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Scores every new checkpoint of a run until the last, or until none comes any more.
+pub(crate) fn follow<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Failure> {
+    logging::start();
+    let config = TaskConfig::new(args, &M::defaults(flags), None)?;
+    let Some(checkpoints) = &config.checkpoints else {
+        return Err(Failure::usage("an evaluator needs to know where the checkpoints are")
+            .with_hint("--run-dir DIR or --checkpoint-dir WHERE, as the other tasks have it".to_owned()));
+    };
+    let runtime = runtime()?;
+    let store = Store::open(&checkpoints.location).map_err(unusable)?;
+    let mut evaluator = Evaluator::<M>::new(flags, &config.setup)?;
+    let mut board = args.output.run_dir.as_deref().and_then(|directory| {
+        RunBoard::resume(directory.join("tensorboard").join("evaluator"), 0)
+            .inspect_err(|error| warn!("no curves for TensorBoard: {error}"))
+            .ok()
+    });
+    crate::train::watch_signals(&runtime, &config);
+    info!("evaluator: scoring the checkpoints in {}", store.location());
+    let mut scored: Option<CheckpointId> = None;
+    let (mut since, mut spoken) = (Instant::now(), Instant::now());
+    while !config.stop.is_set() {
+        let found = runtime.block_on(store.newest_whole()).map_err(unusable)?.manifest;
+        let Some(manifest) = found.filter(|manifest| scored.is_none_or(|scored| manifest.id > scored)) else {
+            if since.elapsed() > config.peer_timeout {
+                let message = format!("gave up waiting for a new checkpoint after {} s", since.elapsed().as_secs());
+                return Err(Failure { exit_code: exit_code::PEERS, message, hint: None });
+            }
+            if spoken.elapsed() >= SPEAK_EVERY {
+                spoken = Instant::now();
+                info!("waiting for a new checkpoint in {} ({} s)", store.location(), since.elapsed().as_secs());
+            }
+            std::thread::sleep(LOOK_EVERY);
+            continue;
+        };
+        scored = Some(manifest.id);
+        // One that is removed while it is read is old by then.
+        match evaluator.score(&runtime, &store, &manifest) {
+            Ok(metrics) => {
+                output::print_line(&format!("evaluator  step {}: {}", manifest.id.step, output::scores(&metrics)));
+                if let Some(board) = &mut board {
+                    let points: Vec<(&str, f64)> = metrics.iter().collect();
+                    let written = board.eval(manifest.id.step, &points).and_then(|()| board.flush());
+                    written.unwrap_or_else(|error| warn!("no curves for TensorBoard: {error}"));
+                }
+            }
+            Err(failure) if runtime.block_on(store.load(&manifest.id)).is_ok() => return Err(failure),
+            Err(_) => continue,
+        }
+        (since, spoken) = (Instant::now(), Instant::now());
+        if manifest.last {
+            info!("evaluator: that was the last one");
+            return Ok(());
+        }
+    }
+    Err(Failure { exit_code: exit_code::TERMINATED, message: "told to stop".to_owned(), hint: None })
+}
+
+struct Evaluator<M: Model>(Replica<M>);
+
+impl<M: Model> Evaluator<M> {
+    fn new(flags: &M::Flags, setup: &Setup) -> Result<Self, Failure> {
+        let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+        Ok(Self(Replica::new(model, &burn::tensor::Device::flex(), setup.seed).map_err(Failure::internal)?))
+    }
+
+    fn score(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        store: &Store,
+        manifest: &Manifest,
+    ) -> Result<Metrics, Failure> {
+        let misfit = |message| Failure { exit_code: exit_code::CHECKPOINT, message, hint: None };
+        if manifest.run.model != M::NAME {
+            return Err(misfit(format!("checkpoint {} is of {}, not of {}", manifest.id, manifest.run.model, M::NAME)));
+        }
+        if let Some(difference) = self.0.table().first_difference(&manifest.run.parameters) {
+            return Err(misfit(format!("checkpoint {} does not fit: {difference}", manifest.id))
+                .with_hint("give the same model flags as in training".to_owned()));
+        }
+        let values = runtime.block_on(store.load_values(manifest)).map_err(unusable)?;
+        self.0.load(values.into_iter().map(|named| named.values).collect());
+        Ok(self.0.evaluate())
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(Failure::internal)
+}
