@@ -240,9 +240,13 @@ impl Lifecycle {
     /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
     /// there again.
     fn server_lost(&mut self, reason: String, now: Duration) -> Vec<Effect> {
-        if let Phase::Saving(outcome) = &self.phase {
-            let outcome = outcome.clone();
-            return self.end_at_once(outcome);
+        match &self.phase {
+            Phase::Over(_) => return Vec::new(),
+            Phase::Saving(outcome) => {
+                let outcome = outcome.clone();
+                return self.end_at_once(outcome);
+            }
+            _ => {}
         }
         if !self.config.checkpoints {
             return self.end_at_once(Outcome { exit_code: exit_code::PEERS, reason });
@@ -758,6 +762,18 @@ mod tests {
         assert_eq!(goodbye(&mut run, 0), [Effect::Save]);
         assert_eq!(run.saved(), [Effect::Over(Outcome::done())]);
         assert_eq!(run.saved(), []);
+    }
+
+    #[test]
+    fn a_server_that_leaves_after_the_end_is_not_missed() {
+        let (mut run, _) = training_with_checkpoints();
+        run.worker_finished(WorkerId(0));
+        run.worker_finished(WorkerId(1));
+        goodbye(&mut run, 0);
+        run.saved();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        assert_eq!(run.tick(seconds(3)), []);
+        assert_eq!(run.phase(), &Phase::Over(Outcome::done()));
     }
 
     #[test]

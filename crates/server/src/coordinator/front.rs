@@ -33,13 +33,13 @@ pub(super) enum Event {
 pub(crate) struct CoordinatorHandle {
     events: mpsc::Sender<(SessionId, Event)>,
     next: Arc<AtomicU64>,
-    unheard: watch::Receiver<usize>,
+    unheard: watch::Receiver<Option<usize>>,
 }
 
 impl CoordinatorHandle {
     pub(crate) fn start(config: CoordinatorConfig, shard: Arc<ShardSlot>) -> Self {
         let (events, inbox) = mpsc::channel(CHANNEL);
-        let (count, unheard) = watch::channel(0);
+        let (count, unheard) = watch::channel(None);
         tokio::spawn(Coordinator::start(config, shard, count, inbox));
         Self { events, next: Arc::new(AtomicU64::new(1)), unheard }
     }
@@ -53,7 +53,7 @@ impl CoordinatorHandle {
     /// Waits until every task has heard the last word, but not longer than this.
     pub(crate) async fn ended(&self, longest: Duration) {
         let mut unheard = self.unheard.clone();
-        let _ = tokio::time::timeout(longest, unheard.wait_for(|count| *count == 0)).await;
+        let _ = tokio::time::timeout(longest, unheard.wait_for(|count| *count == Some(0))).await;
     }
 
     /// Opens a session that is fed by `messages`, and returns what the coordinator says on it.

@@ -59,7 +59,8 @@ struct Coordinator {
     shard: Arc<ShardSlot>,
     lifecycle: Lifecycle,
     members: Members,
-    unheard: watch::Sender<usize>,
+    /// Once the run is over: how many tasks have not heard of it.
+    unheard: watch::Sender<Option<usize>>,
     run: Option<(String, RunSpec)>,
     checkpoints: Option<Checkpoints>,
     positions: Positions,
@@ -83,7 +84,7 @@ impl Coordinator {
     async fn start(
         config: CoordinatorConfig,
         shard: Arc<ShardSlot>,
-        unheard: watch::Sender<usize>,
+        unheard: watch::Sender<Option<usize>>,
         inbox: mpsc::Receiver<(SessionId, Event)>,
     ) {
         let (done, results) = mpsc::channel(DONE);
@@ -108,7 +109,7 @@ impl Coordinator {
     fn new(
         config: CoordinatorConfig,
         shard: Arc<ShardSlot>,
-        unheard: watch::Sender<usize>,
+        unheard: watch::Sender<Option<usize>>,
         checkpoints: Option<Checkpoints>,
     ) -> Self {
         // Without a generation to count from, later coordinators are told from earlier ones by the time.
@@ -155,7 +156,8 @@ impl Coordinator {
                 Some(done) = results.recv() => self.done(done),
                 _ = tick.tick() => self.tick(),
             }
-            self.unheard.send_replace(self.members.unheard());
+            let over = matches!(self.lifecycle.phase(), Phase::Over(_));
+            self.unheard.send_replace(over.then(|| self.members.unheard()));
         }
     }
 
