@@ -1,0 +1,15 @@
+//! Parallel text for translation, from sentences to batches of numbers, and the scores of translations.
+//!
+//! A corpus is built in ([`numbers`]) or read from files ([`parallel`]). Its sentences are split into
+//! words ([`tokenise`]), numbered by a [`vocabulary`], and put into batches of like length
+//! ([`buckets`]). The two sides of a pair are always called `from` and `to`.
+
+mod atomic_file;
+pub mod corpus;
+pub mod pairs;
+pub mod tokenise;
+pub mod vocabulary;
+
+pub use corpus::{Corpus, TextPair, VocabularySizes};
+pub use pairs::{Pairs, Sentences};
+pub use vocabulary::Vocabulary;
