@@ -5,11 +5,16 @@
 //! ([`buckets`]). The two sides of a pair are always called `from` and `to`.
 
 mod atomic_file;
+pub mod batch;
+pub mod buckets;
 pub mod corpus;
 pub mod pairs;
+mod randomness;
 pub mod tokenise;
 pub mod vocabulary;
 
+pub use batch::Batch;
+pub use buckets::{Bucket, BucketedPairs};
 pub use corpus::{Corpus, TextPair, VocabularySizes};
 pub use pairs::{Pairs, Sentences};
 pub use vocabulary::Vocabulary;
