@@ -8,6 +8,7 @@ mod atomic_file;
 pub mod batch;
 pub mod buckets;
 pub mod corpus;
+pub mod numbers;
 pub mod pairs;
 mod randomness;
 pub mod tokenise;
