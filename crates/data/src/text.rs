@@ -1,4 +1,3 @@
-//! Parallel text for translation, from sentences to batches of numbers, and the scores of translations.
 //!
 //! A corpus is built in ([`numbers`]) or read from files ([`parallel`]). Its sentences are split into
 //! words ([`tokenise`]), numbered by a [`vocabulary`], and put into batches of like length
@@ -10,6 +9,7 @@ pub mod buckets;
 pub mod corpus;
 pub mod numbers;
 pub mod pairs;
+pub mod parallel;
 mod randomness;
 pub mod tokenise;
 pub mod vocabulary;
