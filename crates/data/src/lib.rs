@@ -1,5 +1,5 @@
-//! Data sets for Windlass models: images in memory, the MNIST reader and downloader, and a built-in
-//! generator of handwritten-looking digits.
+//! Data sets for Windlass models: images in memory, the MNIST reader and downloader, a built-in
+//! generator of handwritten-looking digits, and parallel text for translation.
 //!
 //! This crate knows files and one download protocol. It must not know Burn, tokio, the cluster or
 //! any model: what it hands out are plain vectors and slices.
@@ -9,5 +9,6 @@ pub mod download;
 pub mod idx;
 pub mod images;
 pub mod mnist;
+pub mod text;
 
 pub use images::{ImageSet, Images};

@@ -1,9 +1,12 @@
 //! What the idx reader accepts, and what it says about everything else.
 
+#[path = "support/files.rs"]
+mod files;
 #[path = "support/idx_file.rs"]
 mod idx_file;
 
-use idx_file::{gzip, idx_bytes, put};
+use files::{gzip, put};
+use idx_file::idx_bytes;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use windlass_data::idx::{self, Array, IdxError};

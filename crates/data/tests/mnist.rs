@@ -1,11 +1,14 @@
 //! Loading a directory of four idx files, as it should be and as it should not.
 
+#[path = "support/files.rs"]
+mod files;
 #[path = "support/idx_file.rs"]
 mod idx_file;
 
 use std::path::Path;
 
-use idx_file::{gzip, idx_bytes, put};
+use files::{gzip, put};
+use idx_file::idx_bytes;
 use tempfile::TempDir;
 use windlass_data::mnist::{self, LoadError};
 

@@ -1,0 +1,204 @@
+//! The built-in corpus: numbers in words, and sums and lists of them, English to French.
+//!
+//! It lets translation train without a download, and shows whether a model has learnt: French has
+//! its own order and exceptions (`quatre-vingt-dix-sept`, `vingt et un`, `deux cents` but
+//! `deux cent mille`), and a held-out number is right or wrong. Plain numbers have up to 19 words,
+//! so the longest bucket is filled by `A plus B equals C`, `A minus B equals C` and
+//! `A and then B and then C`.
+//!
+//! A corpus follows from its seed alone. It must not read files, the clock or other randomness.
+
+mod phrase;
+mod words;
+
+use std::collections::HashSet;
+
+use sha2::{Digest, Sha256};
+
+use self::phrase::Phrase;
+pub use self::words::{english, french};
+use super::buckets::{BUCKETS, first_fit, first_fit_to_translate};
+use super::corpus::TextPair;
+use super::randomness::Randomness;
+
+/// The largest number in the corpus.
+pub const LARGEST: u64 = 999_999_999_999;
+
+/// Of every twenty pairs, how many are drawn for each bucket: three in five sources have up to nine
+/// words, and no bucket is without its share.
+const SHARES: [u64; BUCKETS.len()] = [5, 7, 5, 3];
+
+/// How often another pair is drawn in place of one that is there already. Short sentences do run
+/// out: then one comes again.
+const TRIES: usize = 64;
+
+/// How many pairs each part of a corpus has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Pairs to train on.
+    pub train: usize,
+    /// Pairs to watch the training with.
+    pub dev: usize,
+    /// Pairs to score with at the end.
+    pub test: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { train: 50_000, dev: 1_000, test: 1_000 }
+    }
+}
+
+/// The three parts of a corpus.
+///
+/// A sentence belongs to one part for good, whatever the seed: no source that is held out is ever
+/// trained on. The numbers below a hundred are always trained on, because they are the words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// To train on.
+    Train,
+    /// To watch the training with.
+    Dev,
+    /// To score with at the end.
+    Test,
+}
+
+impl Part {
+    /// The part a sentence belongs to: of sixteen sentences one is for dev and one for test.
+    pub fn of(source: &str) -> Self {
+        if !source.contains(' ') {
+            return Self::Train;
+        }
+        match Sha256::digest(source)[0] % 16 {
+            0 => Self::Dev,
+            1 => Self::Test,
+            _ => Self::Train,
+        }
+    }
+}
+
+/// A whole corpus as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumberText {
+    /// Pairs to train on.
+    pub train: Vec<TextPair>,
+    /// Pairs to watch the training with.
+    pub dev: Vec<TextPair>,
+    /// Pairs to score with at the end.
+    pub test: Vec<TextPair>,
+}
+
+/// The corpus of a seed, drawn on the current rayon pool.
+pub fn corpus(seed: u64, sizes: Sizes) -> NumberText {
+    let (train, (dev, test)) = rayon::join(
+        || pairs(seed, Part::Train, sizes.train),
+        || (pairs(seed, Part::Dev, sizes.dev), pairs(seed, Part::Test, sizes.test)),
+    );
+    NumberText { train, dev, test }
+}
+
+/// The first `count` pairs of one part. They differ from each other as long as there are enough.
+pub fn pairs(seed: u64, part: Part, count: usize) -> Vec<TextPair> {
+    let mut randomness = Randomness::of([seed, part as u64]);
+    let mut seen = HashSet::with_capacity(count);
+    let mut pairs = Vec::with_capacity(count);
+    while pairs.len() < count {
+        let bucket = bucket(&mut randomness);
+        let mut pair = pair(&mut randomness, part, bucket);
+        for _ in 1..TRIES {
+            if !seen.contains(&pair.from) {
+                break;
+            }
+            pair = self::pair(&mut randomness, part, bucket);
+        }
+        seen.insert(pair.from.clone());
+        pairs.push(pair);
+    }
+    pairs
+}
+
+/// Which bucket the next pair is for.
+fn bucket(randomness: &mut Randomness) -> usize {
+    let ticket = randomness.below(SHARES.iter().sum());
+    (0..SHARES.len()).position(|bucket| ticket < SHARES[..=bucket].iter().sum()).expect("a ticket is below the sum")
+}
+
+/// A pair of that part for that bucket.
+fn pair(randomness: &mut Randomness, part: Part, bucket: usize) -> TextPair {
+    loop {
+        let phrase = Phrase::draw(randomness);
+        // Most phrases are of another length: find out before they are written.
+        let from_words = phrase.english_count();
+        if first_fit_to_translate(&BUCKETS, from_words) != Some(bucket) {
+            continue;
+        }
+        let (from, to) = (phrase.english(), phrase.french());
+        let to_words = to.split(' ').count();
+        if Part::of(&from) == part && first_fit(&BUCKETS, from_words, to_words) == Some(bucket) {
+            return TextPair { from, to };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tokenise::tokenise;
+    use super::*;
+
+    fn bucket_counts(pairs: &[TextPair]) -> [usize; BUCKETS.len()] {
+        let mut counts = [0; BUCKETS.len()];
+        for pair in pairs {
+            let bucket = first_fit(&BUCKETS, tokenise(&pair.from).count(), tokenise(&pair.to).count());
+            counts[bucket.expect("every pair fits a bucket")] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn a_seed_has_one_corpus_and_a_longer_one_begins_with_it() {
+        let first = pairs(7, Part::Train, 300);
+        assert_eq!(pairs(7, Part::Train, 600)[..300], first);
+        assert_ne!(pairs(8, Part::Train, 300), first);
+    }
+
+    #[test]
+    fn no_source_is_in_two_parts_whatever_the_seeds() {
+        let train = pairs(1, Part::Train, 5_000);
+        let held_out = [pairs(2, Part::Dev, 1_000), pairs(3, Part::Test, 1_000)];
+        let sources: [HashSet<&str>; 3] =
+            [&train, &held_out[0], &held_out[1]].map(|pairs| pairs.iter().map(|pair| &*pair.from).collect());
+        assert!(sources[0].is_disjoint(&sources[1]));
+        assert!(sources[0].is_disjoint(&sources[2]));
+        assert!(sources[1].is_disjoint(&sources[2]));
+        assert_eq!(sources.map(|sources| sources.len()), [5_000, 1_000, 1_000], "no pair comes twice");
+    }
+
+    #[test]
+    fn every_bucket_has_its_share_of_every_part() {
+        for part in [Part::Train, Part::Dev, Part::Test] {
+            let counts = bucket_counts(&pairs(1, part, 4_000));
+            for (count, share) in counts.into_iter().zip(SHARES) {
+                let expected = 4_000 * share as usize / 20;
+                assert!(count.abs_diff(expected) < 150, "{part:?}: {counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_sources_fill_the_last_bucket() {
+        let pairs = pairs(1, Part::Train, 4_000);
+        let longest = pairs.iter().map(|pair| tokenise(&pair.from).count()).max();
+        assert!(longest >= Some(36), "{longest:?}");
+    }
+
+    #[test]
+    fn every_word_of_held_out_pairs_is_trained_on() {
+        let words = |pairs: &[TextPair]| -> HashSet<String> {
+            let sentences = pairs.iter().flat_map(|pair| [&pair.from, &pair.to]);
+            sentences.flat_map(|sentence| tokenise(sentence)).map(String::from).collect()
+        };
+        let train = words(&pairs(1, Part::Train, 5_000));
+        let held_out = words(&[pairs(1, Part::Dev, 1_000), pairs(1, Part::Test, 1_000)].concat());
+        assert_eq!(held_out.difference(&train).collect::<Vec<_>>(), Vec::<&String>::new());
+    }
+}

@@ -1,0 +1,140 @@
+//! Parallel text from files: two files whose lines translate each other, to train on, and two to watch.
+//!
+//! What has been read is kept as numbers in a cache directory, in a file whose name follows from the
+//! content of the sources, the sizes of the vocabularies and the version of the tokeniser: another
+//! content is another file, and old ones may be deleted at any time. It must not print anything, or
+//! fail because of the cache: one that is damaged is built again, and one that cannot be written is
+//! done without.
+
+mod cache;
+mod failure;
+mod source;
+
+use std::path::{Path, PathBuf};
+
+pub use self::cache::Damage;
+use self::cache::Key;
+pub use self::failure::{Event, ParallelError};
+use self::source::{ContentHash, SourceLines};
+use super::corpus::{Corpus, TalliedSentences, VocabularySizes};
+use super::pairs::{Pairs, Sentences};
+use super::vocabulary::{RESERVED, Vocabulary};
+
+/// Two files whose lines translate each other. Each may be plain or compressed with gzip.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePair {
+    /// The sentences to translate.
+    pub from: PathBuf,
+    /// Their translations.
+    pub to: PathBuf,
+}
+
+/// The files of a corpus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// What to train on.
+    pub train: FilePair,
+    /// What to watch the training with, if anything.
+    pub dev: Option<FilePair>,
+}
+
+/// Reads a corpus, from the cache in directory `cache` if it is there, and reports to `report` what
+/// becomes of the cache.
+///
+/// Any number of processes may do so at once. Work is done on the current rayon pool.
+///
+/// # Errors
+/// If a file is missing, unsound or without words, or two that should translate each other have not
+/// as many lines.
+pub fn load(
+    files: &Files,
+    sizes: VocabularySizes,
+    cache: Option<&Path>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<Corpus, ParallelError> {
+    let smallest = sizes.from.min(sizes.to);
+    if smallest <= RESERVED.len() {
+        return Err(ParallelError::VocabularyTooSmall { size: smallest });
+    }
+    let Some(directory) = cache else {
+        return Ok(build(files, sizes)?.0);
+    };
+    let key = Key::new(&hashes(files)?, sizes);
+    let path = key.path_in(directory);
+    match cache::read(&path, &key) {
+        Ok(Some(corpus)) => {
+            report(Event::CacheRead { path: &path });
+            return Ok(corpus);
+        }
+        Ok(None) => {}
+        Err(damage) => report(Event::CacheDamaged { path: &path, damage: &damage }),
+    }
+    // The sources may have changed since they were hashed: the name is that of what was built.
+    let (corpus, hashes) = build(files, sizes)?;
+    let key = Key::new(&hashes, sizes);
+    let path = key.path_in(directory);
+    match cache::write(&path, &key, &corpus) {
+        Ok(()) => report(Event::CacheWritten { path: &path }),
+        Err(error) => report(Event::CacheNotWritten { path: &path, error: &error }),
+    }
+    Ok(corpus)
+}
+
+/// The hashes of all sources, in order.
+fn hashes(files: &Files) -> Result<Vec<ContentHash>, ParallelError> {
+    let pairs = [Some(&files.train), files.dev.as_ref()].into_iter().flatten();
+    pairs.flat_map(|pair| [&pair.from, &pair.to]).map(|path| source::hash(path)).collect()
+}
+
+/// Reads the sources, and returns the hashes of what was read.
+fn build(files: &Files, sizes: VocabularySizes) -> Result<(Corpus, Vec<ContentHash>), ParallelError> {
+    let (from, to) = rayon::join(|| tally(&files.train.from), || tally(&files.train.to));
+    let ((from, from_hash), (to, to_hash)) = (from?, to?);
+    check_counts(&files.train, from.len(), to.len())?;
+    let ((from, train_from), (to, train_to)) =
+        rayon::join(|| from.into_numbered(sizes.from), || to.into_numbered(sizes.to));
+    let mut hashes = vec![from_hash, to_hash];
+    let mut dev = Pairs::default();
+    if let Some(files) = &files.dev {
+        let (dev_from, dev_to) = rayon::join(|| encode(&files.from, &from), || encode(&files.to, &to));
+        let ((dev_from, from_hash), (dev_to, to_hash)) = (dev_from?, dev_to?);
+        check_counts(files, dev_from.len(), dev_to.len())?;
+        dev = Pairs::new(dev_from, dev_to);
+        hashes.extend([from_hash, to_hash]);
+    }
+    Ok((Corpus { from, to, train: Pairs::new(train_from, train_to), dev }, hashes))
+}
+
+/// Reads one side of the training text.
+fn tally(path: &Path) -> Result<(TalliedSentences, ContentHash), ParallelError> {
+    let mut lines = SourceLines::open(path)?;
+    let mut sentences = TalliedSentences::default();
+    while let Some(line) = lines.next()? {
+        sentences.push(line);
+    }
+    if sentences.is_blank() {
+        return Err(ParallelError::Blank { path: path.to_path_buf(), lines: sentences.len() });
+    }
+    Ok((sentences, lines.into_hash()))
+}
+
+/// Reads one side of a text by a vocabulary that is there already.
+fn encode(path: &Path, vocabulary: &Vocabulary) -> Result<(Sentences, ContentHash), ParallelError> {
+    let mut lines = SourceLines::open(path)?;
+    let mut sentences = Sentences::default();
+    while let Some(line) = lines.next()? {
+        sentences.push(vocabulary.encode(line));
+    }
+    if sentences.words().is_empty() {
+        return Err(ParallelError::Blank { path: path.to_path_buf(), lines: sentences.len() });
+    }
+    Ok((sentences, lines.into_hash()))
+}
+
+fn check_counts(files: &FilePair, from_lines: usize, to_lines: usize) -> Result<(), ParallelError> {
+    if from_lines == to_lines {
+        return Ok(());
+    }
+    let FilePair { from, to } = files.clone();
+    Err(ParallelError::CountsDiffer { from, from_lines, to, to_lines })
+}

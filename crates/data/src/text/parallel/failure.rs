@@ -1,0 +1,136 @@
+//! What can go wrong with parallel text, and what is told about the cache.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::cache::Damage;
+use super::source::LONGEST_LINE;
+
+/// Why parallel text could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ParallelError {
+    /// There is no such file.
+    #[error("there is no file {}", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be opened or read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file looks like gzip but does not decompress.
+    #[error("the gzip data in {} is damaged after line {lines}: {source}\nhint: make or download the file again", path.display())]
+    Gzip {
+        /// The file.
+        path: PathBuf,
+        /// The whole lines before the damage.
+        lines: usize,
+        /// What the decompressor said.
+        source: io::Error,
+    },
+    /// A line is not UTF-8.
+    #[error("{} line {line}, byte {byte} is not UTF-8\nhint: convert it: iconv -f latin1 -t utf-8", path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// The first wrong byte of the line, counted from 1.
+        byte: usize,
+    },
+    /// A line is too long to be a sentence.
+    #[error("{} line {line} has more than {LONGEST_LINE} bytes, expected one sentence a line", path.display())]
+    LineTooLong {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// There are no words in the file.
+    #[error("{} has no words in its {lines} lines, expected one sentence a line", path.display())]
+    Blank {
+        /// The file.
+        path: PathBuf,
+        /// How many lines there are.
+        lines: usize,
+    },
+    /// The files cannot be translations of each other.
+    #[error("{} has {from_lines} lines but {} has {to_lines}, expected as many\nhint: line N of one must be the translation of line N of the other", from.display(), to.display())]
+    CountsDiffer {
+        /// The file of sentences to translate.
+        from: PathBuf,
+        /// Its lines.
+        from_lines: usize,
+        /// The file of translations.
+        to: PathBuf,
+        /// Its lines.
+        to_lines: usize,
+    },
+    /// A vocabulary would have no words.
+    #[error("a vocabulary of {size} has no room for words, expected at least 5: the first 4 are reserved")]
+    VocabularyTooSmall {
+        /// The size that was asked for.
+        size: usize,
+    },
+}
+
+/// What became of the cache; none of it keeps a corpus from being read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The corpus came from the cache.
+    CacheRead {
+        /// The file.
+        path: &'a Path,
+    },
+    /// The corpus was built and is in the cache now.
+    CacheWritten {
+        /// The file.
+        path: &'a Path,
+    },
+    /// The cache is not what was once written: the corpus is built again.
+    CacheDamaged {
+        /// The file.
+        path: &'a Path,
+        /// What is wrong with it.
+        damage: &'a Damage,
+    },
+    /// The corpus was built but is not in the cache.
+    CacheNotWritten {
+        /// The file.
+        path: &'a Path,
+        /// What the system said.
+        error: &'a io::Error,
+    },
+}
+
+impl Event<'_> {
+    /// Whether somebody should look into it.
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Self::CacheDamaged { .. } | Self::CacheNotWritten { .. })
+    }
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CacheRead { path } => write!(formatter, "read the text from the cache {}", path.display()),
+            Self::CacheWritten { path } => write!(formatter, "cached the text in {}", path.display()),
+            Self::CacheDamaged { path, damage } => {
+                write!(formatter, "the cache {} is built again: {damage}", path.display())
+            }
+            Self::CacheNotWritten { path, error } => {
+                write!(formatter, "cannot write the cache {}: {error}", path.display())
+            }
+        }
+    }
+}
