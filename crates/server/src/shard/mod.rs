@@ -94,21 +94,27 @@ impl ParameterShard {
         lock(&self.gate).statistics()
     }
 
+    /// Sets the values piece by piece, each only if training has not begun: what is left of a request that was held
+    /// up on its way may come after another has been answered and the first push applied.
     fn initialise(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        let refused = lock(&self.gate).refuses_first_values(request);
-        if let Some(kind) = refused {
-            self.discard(request, peer)?;
-            return self.refuse(kind, "training has begun", peer);
-        }
+        let refused = || lock(&self.gate).refuses_first_values(request);
         for block in &self.blocks {
             let len = lock(block).values.len();
             let values = peer.receive(len)?;
-            lock(block).values.copy_from_slice(values);
+            let mut block = lock(block);
+            if refused().is_none() {
+                block.values.copy_from_slice(values);
+            }
         }
         for _ in 0..request.rows {
             let push = self.receive_rows(peer)?;
-            let rows = &self.rows[push.table];
-            lock(&rows.table).write(&push.rows, &push.gradients).map_err(bad_rows)?;
+            let mut table = lock(&self.rows[push.table].table);
+            if refused().is_none() {
+                table.write(&push.rows, &push.gradients).map_err(bad_rows)?;
+            }
+        }
+        if let Some(kind) = refused() {
+            return self.refuse(kind, "training has begun", peer);
         }
         let answer = Answer { dense: 0, rows: 0, ..self.answer(AnswerKind::Values, 0) };
         peer.answer(&answer, "")?;

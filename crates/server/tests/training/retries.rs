@@ -4,7 +4,7 @@
 use windlass_core::consistency::Mode;
 use windlass_core::parameter::ParameterId;
 use windlass_wire::client::{Push, RowGradient, RowRequest};
-use windlass_wire::frame::AnswerKind;
+use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{SYNC, by_rows, constant, dense, run};
@@ -107,5 +107,27 @@ fn a_push_that_arrives_on_two_connections_at_once_counts_once() {
         let pulled = worker.pull();
         assert_eq!(pulled.step, 1);
         assert!(pulled.dense == constant(&run, -1.0), "{mode:?}");
+    }
+}
+
+#[test]
+fn first_values_that_are_held_up_until_training_has_begun_change_nothing() {
+    for mode in [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }] {
+        let run = run(mode, vec![dense("w", &[200_000])]);
+        let cluster = Cluster::start(1, 1, run.clone());
+        let mut worker = cluster.worker(0);
+        worker.start_training();
+        let (shard, header) = (cluster.shard(0), push_header(&worker, 1, 200_000));
+        let first_values = Request { kind: RequestKind::Initialise, sequence: 0, ..header };
+        // Of a first attempt that broke off, all but the header comes after the first push.
+        let mut push = Scripted::new(|_| ());
+        let mut late = Scripted::new(|block| {
+            if block == 0 {
+                shard.serve(&header, &mut push).unwrap();
+            }
+        });
+        shard.serve(&first_values, &mut late).unwrap();
+        assert_eq!(late.answers, [(AnswerKind::Refused, "training has begun".to_owned())]);
+        assert!(worker.pull().dense == constant(&run, -1.0), "{mode:?}");
     }
 }
