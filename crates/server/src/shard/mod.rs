@@ -153,9 +153,11 @@ impl ParameterShard {
 
     /// Applies a push piece by piece: its blocks, then its row sections. A piece is claimed and applied under one
     /// lock, so that of two connections that bring the same push either finds it done or does it. Without a bound
-    /// on staleness each block's new values leave while the next is on its way.
+    /// on staleness each block's new values leave while the next is on its way, unless rows follow: an answer must
+    /// not be whole before the push is.
     fn apply_as_it_arrives(&self, request: &Request, update: &Update, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        let at_once = self.run.mode == windlass_core::consistency::Mode::Async && request.wanted == 0;
+        let only_blocks = request.rows == 0 && request.wanted == 0;
+        let at_once = self.run.mode == windlass_core::consistency::Mode::Async && only_blocks;
         if at_once {
             peer.answer(&self.answer(AnswerKind::Values, 0), "")?;
         }
@@ -185,7 +187,8 @@ impl ParameterShard {
         let wanted = self.receive_all_wanted(request, peer)?;
         lock(&self.gate).applied(request, pieces);
         self.changed.notify_all();
-        if at_once { Ok(()) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
+        // A server without blocks has not sent anything yet.
+        if at_once { Ok(peer.flush()?) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
     }
 
     /// Keeps a gradient for the open round, and applies the round if this completes it.

@@ -131,3 +131,16 @@ fn first_values_that_are_held_up_until_training_has_begun_change_nothing() {
         assert!(worker.pull().dense == constant(&run, -1.0), "{mode:?}");
     }
 }
+
+#[test]
+fn a_push_whose_rows_are_lost_on_their_way_is_not_answered() {
+    for mode in [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }] {
+        let cluster = Cluster::start(1, 1, run(mode, vec![dense("w", &[10]), by_rows("rows", &[4, 2])]));
+        let mut worker = cluster.worker(0);
+        worker.start_training();
+        let header = Request { rows: 1, ..push_header(&worker, 1, 10) };
+        let mut cut_short = Scripted::new(|_| ());
+        cluster.shard(0).serve(&header, &mut cut_short).unwrap_err();
+        assert_eq!(cut_short.answers, [], "{mode:?}");
+    }
+}
