@@ -1,5 +1,5 @@
 //! Exactly once, whatever breaks: connections are cut after a random number of bytes in either direction, and the
-//! final values are those of every push counted once. `WINDLASS_SEEDS` asks for more seeds than the usual few.
+//! final values are those of every push counted once.
 
 use windlass_core::consistency::Mode;
 use windlass_core::parameter::ParameterId;
@@ -7,7 +7,7 @@ use windlass_wire::client::{Push, RowGradient, RowRequest};
 use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
 use crate::cluster::{Cluster, Options, Via};
-use crate::numbers::{SYNC, by_rows, constant, dense, run};
+use crate::numbers::{SYNC, by_rows, constant, dense, run, seeds};
 use crate::proxy::Cut;
 use crate::streams::{Scripted, push_header};
 
@@ -38,12 +38,6 @@ fn assert_every_push_counts_once(mode: Mode, servers: u32, options: Options) {
     let all = [trained.last.dense, trained.last.rows].concat().concat();
     let wrong: Vec<_> = all.iter().enumerate().filter(|(_, value)| **value != -(updates as f32)).take(3).collect();
     assert!(wrong.is_empty(), "{updates} updates, but {wrong:?}");
-}
-
-/// A few seeds, or those that were asked for; each is printed before it is used.
-fn seeds(few: u64) -> impl Iterator<Item = u64> {
-    let seeds = std::env::var("WINDLASS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(few);
-    (0..seeds).inspect(|seed| println!("seed {seed}"))
 }
 
 fn cut_streams(seed: u64) -> Options {
