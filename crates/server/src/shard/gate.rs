@@ -63,6 +63,8 @@ pub(super) enum Arrival {
 
 pub(super) struct Gate {
     closed: bool,
+    /// True once a push has been let in.
+    begun: bool,
     consistency: Consistency,
     ledger: Ledger,
     learning_rate: LearningRate,
@@ -74,6 +76,7 @@ impl Gate {
     pub(super) fn new(run: &RunSpec, workers: &[WorkerId]) -> Self {
         Self {
             closed: false,
+            begun: false,
             consistency: Consistency::new(run.mode, workers, run.steps),
             ledger: Ledger::default(),
             learning_rate: LearningRate::initial(run.learning_rate),
@@ -182,6 +185,7 @@ impl Gate {
             Entry::New => Fate::Pending,
             Entry::Again(fate) => fate,
         };
+        self.begun = true;
         self.learning_rate.adopt(request.learning_rate);
         match fate {
             Fate::Taken { .. } if self.consistency.has_rounds() => return Verdict::Skip(AnswerKind::Values),
@@ -212,7 +216,7 @@ impl Gate {
         if self.ledger.is_fenced(request.worker, request.incarnation) {
             Some(AnswerKind::Fenced)
         } else {
-            (self.consistency.version() > 0).then_some(AnswerKind::Refused)
+            self.begun.then_some(AnswerKind::Refused)
         }
     }
 

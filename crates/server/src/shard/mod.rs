@@ -137,21 +137,27 @@ impl ParameterShard {
         lock(&self.gate).statistics()
     }
 
+    /// Sets the values piece by piece, each only if training has not begun: what is left of a request that was held
+    /// up on its way may come after another has been answered and the first push applied.
     fn initialise(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        let refused = lock(&self.gate).refuses_first_values(request);
-        if let Some(kind) = refused {
-            self.discard(request, peer)?;
-            return self.refuse(kind, "training has begun", peer);
-        }
+        let refused = || lock(&self.gate).refuses_first_values(request);
         for block in &self.blocks {
             let len = lock(block).get().values.len();
             let values = peer.receive(len)?;
-            lock(block).get_mut().values.copy_from_slice(values);
+            let mut block = lock(block);
+            if refused().is_none() {
+                block.get_mut().values.copy_from_slice(values);
+            }
         }
         for _ in 0..request.rows {
             let push = self.receive_rows(peer)?;
-            let rows = &self.rows[push.table];
-            lock(&rows.table).get_mut().write(&push.rows, &push.gradients).map_err(bad_rows)?;
+            let mut table = lock(&self.rows[push.table].table);
+            if refused().is_none() {
+                table.get_mut().write(&push.rows, &push.gradients).map_err(bad_rows)?;
+            }
+        }
+        if let Some(kind) = refused() {
+            return self.refuse(kind, "training has begun", peer);
         }
         let answer = Answer { dense: 0, rows: 0, ..self.answer(AnswerKind::Values, 0) };
         peer.answer(&answer, "")?;
@@ -195,9 +201,11 @@ impl ParameterShard {
 
     /// Applies a push piece by piece: its blocks, then its row sections. A piece is claimed and applied under one
     /// lock, so that of two connections that bring the same push either finds it done or does it. Without a bound
-    /// on staleness each block's new values leave while the next is on its way.
+    /// on staleness each block's new values leave while the next is on its way, unless rows follow: an answer must
+    /// not be whole before the push is.
     fn apply_as_it_arrives(&self, request: &Request, update: &Update, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        let at_once = self.run.mode == windlass_core::consistency::Mode::Async && request.wanted == 0;
+        let only_blocks = request.rows == 0 && request.wanted == 0;
+        let at_once = self.run.mode == windlass_core::consistency::Mode::Async && only_blocks;
         if at_once {
             peer.answer(&self.answer(AnswerKind::Values, 0), "")?;
         }
@@ -227,7 +235,8 @@ impl ParameterShard {
         let wanted = self.receive_all_wanted(request, peer)?;
         lock(&self.gate).applied(request, pieces);
         self.changed.notify_all();
-        if at_once { Ok(()) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
+        // A server without blocks has not sent anything yet.
+        if at_once { Ok(peer.flush()?) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
     }
 
     fn apply(&self, block: &mut Kept<Block>, age: Age, update: &Update, gradient: &[f32]) {

@@ -18,6 +18,7 @@ use windlass_wire::control::{AllFinished, Over};
 use windlass_wire::link::Shard;
 use windlass_wire::session::Coordinator;
 
+use crate::network::Link;
 use crate::proxy::{Cut, Proxy};
 use crate::worker::{Ended, Worker};
 
@@ -51,6 +52,8 @@ pub struct Options {
     pub last_rows: Vec<RowRequest>,
     /// If set, tensor streams over TCP go through proxies that cut them like this.
     pub cut_streams: Option<Cut>,
+    /// If set, tensor streams over TCP meet the faults of this seed.
+    pub faults: Option<u64>,
     /// If set, sessions go through a proxy that cuts them like this.
     pub cut_sessions: Option<Cut>,
 }
@@ -65,6 +68,7 @@ impl Default for Options {
             first_rows: Vec::new(),
             last_rows: Vec::new(),
             cut_streams: None,
+            faults: None,
             cut_sessions: None,
         }
     }
@@ -94,6 +98,8 @@ pub struct Site {
     coordinator: OnceLock<Coordinator>,
     /// One a server, if streams go through proxies.
     pub streams: Vec<Proxy>,
+    /// One a server, if streams meet faults.
+    pub links: Vec<Link>,
     /// If sessions go through a proxy.
     sessions: Option<Proxy>,
 }
@@ -116,10 +122,14 @@ impl Cluster {
         let listeners: Vec<TcpListener> = (0..servers).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
         let streams = options.cut_streams.map(|cut| addresses.iter().map(|a| Proxy::start(a, cut)).collect());
+        let link = |(server, address): (usize, &String)| {
+            options.faults.map(|seed| Link::start(seed, server, address, &run.parameters))
+        };
         let site = Site {
             workers,
-            run,
             streams: streams.unwrap_or_default(),
+            links: addresses.iter().enumerate().filter_map(link).collect(),
+            run,
             sessions: options.cut_sessions.map(|cut| Proxy::start(&addresses[0], cut)),
             options,
             shards: addresses.iter().map(|_| OnceLock::new()).collect(),
@@ -181,6 +191,11 @@ impl Cluster {
     /// A server's shard, for a test that plays its peer.
     pub fn shard(&self, server: usize) -> Arc<dyn Shard> {
         self.site.shard(server)
+    }
+
+    /// What the workers know, which outlasts the servers.
+    pub fn site(&self) -> Arc<Site> {
+        self.site.clone()
     }
 
     /// A worker's process that has said hello and been let in.

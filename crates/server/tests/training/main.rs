@@ -1,6 +1,10 @@
 //! Training on real servers in one process, with synthetic gradients in place of a model.
 
+mod attempt;
 mod cluster;
+mod faults;
+mod marks;
+mod network;
 mod numbers;
 mod proxy;
 mod streams;
@@ -10,6 +14,7 @@ mod intruders;
 mod large;
 mod lifecycle;
 mod limits;
+mod once;
 mod retries;
 mod rounds;
 mod rows;

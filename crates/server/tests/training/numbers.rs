@@ -1,5 +1,7 @@
 //! Runs and gradients to test with, and the straight loop that the servers must agree with.
 
+use std::ops::Range;
+
 use windlass_core::block::Block;
 use windlass_core::consistency::Mode;
 use windlass_core::optimizer::{Optimizer, Update};
@@ -19,6 +21,11 @@ impl Random {
         Self(seed)
     }
 
+    /// Random numbers that depend on all of these.
+    pub fn of(keys: &[u64]) -> Self {
+        keys.iter().fold(Self(0), |mut random, key| Self(random.next() ^ key))
+    }
+
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -35,6 +42,17 @@ impl Random {
     pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
+}
+
+/// The seeds of a random test, each printed before it is used: a few; as many as `WINDLASS_SEEDS` asks for; or the
+/// one that `WINDLASS_SEED` names.
+pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number of a seed or seeds"));
+    let seeds: Range<u64> = match number("WINDLASS_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("WINDLASS_SEEDS").unwrap_or(few),
+    };
+    seeds.inspect(|seed| println!("seed {seed}"))
 }
 
 /// A dense parameter.

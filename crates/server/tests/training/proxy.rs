@@ -18,15 +18,50 @@ pub enum Cut {
     Randomly { seed: u64, bytes: u64, connections: u64 },
 }
 
+/// A port that takes connections until it is dropped.
+pub struct Door {
+    address: String,
+    closed: Arc<AtomicBool>,
+}
+
+impl Door {
+    /// Opens a port, and lets `enter` have every connection.
+    pub fn open(mut enter: impl FnMut(TcpStream) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let closed = Arc::new(AtomicBool::new(false));
+        let is_closed = closed.clone();
+        std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                if is_closed.load(Ordering::Relaxed) {
+                    return;
+                }
+                enter(client);
+            }
+        });
+        Self { address, closed }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(&self.address);
+    }
+}
+
 /// A proxy to one address. It ends when it is dropped.
 pub struct Proxy {
-    address: String,
+    door: Door,
     state: Arc<State>,
 }
 
 #[derive(Default)]
 struct State {
-    ended: AtomicBool,
     live: Mutex<Vec<TcpStream>>,
     held: Mutex<bool>,
     released: Condvar,
@@ -36,16 +71,16 @@ struct State {
 
 impl Proxy {
     pub fn start(to: &str, cut: Cut) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
         let state = Arc::new(State::default());
         let (to, shared) = (to.to_owned(), state.clone());
-        std::thread::spawn(move || accept(&listener, &to, cut, &shared));
-        Self { address, state }
+        let mut connections = 0..;
+        let enter =
+            move |client| connections.next().into_iter().for_each(|n| connect(&client, &to, budgets(cut, n), &shared));
+        Self { door: Door::open(enter), state }
     }
 
     pub fn address(&self) -> &str {
-        &self.address
+        self.door.address()
     }
 
     /// Cuts every connection.
@@ -79,26 +114,18 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.state.ended.store(true, Ordering::Relaxed);
         self.release();
         self.cut();
-        let _ = TcpStream::connect(&self.address);
     }
 }
 
-fn accept(listener: &TcpListener, to: &str, cut: Cut, state: &Arc<State>) {
-    for connection in 0.. {
-        let Ok((client, _)) = listener.accept() else { return };
-        if state.ended.load(Ordering::Relaxed) {
-            return;
-        }
-        let Ok(server) = TcpStream::connect(to) else { continue };
-        state.live.lock().unwrap().extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
-        let (up, down) = budgets(cut, connection);
-        for (from, to, budget, answers) in [(&client, &server, up, false), (&server, &client, down, true)] {
-            let (from, to, state) = (from.try_clone().unwrap(), to.try_clone().unwrap(), state.clone());
-            std::thread::spawn(move || forward(from, to, budget, &state, answers));
-        }
+/// Forwards what comes and goes on a connection, each way for as many bytes as it has.
+fn connect(client: &TcpStream, to: &str, (up, down): (u64, u64), state: &Arc<State>) {
+    let Ok(server) = TcpStream::connect(to) else { return };
+    state.live.lock().unwrap().extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
+    for (from, to, budget, answers) in [(client, &server, up, false), (&server, client, down, true)] {
+        let (from, to, state) = (from.try_clone().unwrap(), to.try_clone().unwrap(), state.clone());
+        std::thread::spawn(move || forward(from, to, budget, &state, answers));
     }
 }
 

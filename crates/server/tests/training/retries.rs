@@ -1,13 +1,13 @@
 //! Exactly once, whatever breaks: connections are cut after a random number of bytes in either direction, and the
-//! final values are those of every push counted once. `WINDLASS_SEEDS` asks for more seeds than the usual few.
+//! final values are those of every push counted once.
 
 use windlass_core::consistency::Mode;
 use windlass_core::parameter::ParameterId;
 use windlass_wire::client::{Push, RowGradient, RowRequest};
-use windlass_wire::frame::AnswerKind;
+use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
 use crate::cluster::{Cluster, Options, Via};
-use crate::numbers::{SYNC, by_rows, constant, dense, run};
+use crate::numbers::{SYNC, by_rows, constant, dense, run, seeds};
 use crate::proxy::Cut;
 use crate::streams::{Scripted, push_header};
 
@@ -38,12 +38,6 @@ fn assert_every_push_counts_once(mode: Mode, servers: u32, options: Options) {
     let all = [trained.last.dense, trained.last.rows].concat().concat();
     let wrong: Vec<_> = all.iter().enumerate().filter(|(_, value)| **value != -(updates as f32)).take(3).collect();
     assert!(wrong.is_empty(), "{updates} updates, but {wrong:?}");
-}
-
-/// A few seeds, or those that were asked for; each is printed before it is used.
-fn seeds(few: u64) -> impl Iterator<Item = u64> {
-    let seeds = std::env::var("WINDLASS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(few);
-    (0..seeds).inspect(|seed| println!("seed {seed}"))
 }
 
 fn cut_streams(seed: u64) -> Options {
@@ -107,5 +101,40 @@ fn a_push_that_arrives_on_two_connections_at_once_counts_once() {
         let pulled = worker.pull();
         assert_eq!(pulled.step, 1);
         assert!(pulled.dense == constant(&run, -1.0), "{mode:?}");
+    }
+}
+
+#[test]
+fn first_values_that_are_held_up_until_training_has_begun_change_nothing() {
+    for mode in [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }] {
+        let run = run(mode, vec![dense("w", &[200_000])]);
+        let cluster = Cluster::start(1, 1, run.clone());
+        let mut worker = cluster.worker(0);
+        worker.start_training();
+        let (shard, header) = (cluster.shard(0), push_header(&worker, 1, 200_000));
+        let first_values = Request { kind: RequestKind::Initialise, sequence: 0, ..header };
+        // Of a first attempt that broke off, all but the header comes after the first push.
+        let mut push = Scripted::new(|_| ());
+        let mut late = Scripted::new(|block| {
+            if block == 0 {
+                shard.serve(&header, &mut push).unwrap();
+            }
+        });
+        shard.serve(&first_values, &mut late).unwrap();
+        assert_eq!(late.answers, [(AnswerKind::Refused, "training has begun".to_owned())]);
+        assert!(worker.pull().dense == constant(&run, -1.0), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_push_whose_rows_are_lost_on_their_way_is_not_answered() {
+    for mode in [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }] {
+        let cluster = Cluster::start(1, 1, run(mode, vec![dense("w", &[10]), by_rows("rows", &[4, 2])]));
+        let mut worker = cluster.worker(0);
+        worker.start_training();
+        let header = Request { rows: 1, ..push_header(&worker, 1, 10) };
+        let mut cut_short = Scripted::new(|_| ());
+        cluster.shard(0).serve(&header, &mut cut_short).unwrap_err();
+        assert_eq!(cut_short.answers, [], "{mode:?}");
     }
 }

@@ -9,7 +9,7 @@ use windlass_core::run::RunSpec;
 use windlass_wire::client::Push;
 
 use crate::cluster::{Cluster, LIMIT, Options, Via};
-use crate::numbers::{SYNC, assert_close, assert_same_bits, gradient, run, several_blocks, straight_loop};
+use crate::numbers::{SYNC, assert_close, assert_same_bits, gradient, one_vector, run, several_blocks, straight_loop};
 
 const STEPS: u64 = 3;
 
@@ -61,6 +61,16 @@ fn synchronous_rounds_of_four_workers_equal_a_straight_loop_over_their_mean() {
 #[test]
 fn one_asynchronous_worker_equals_a_straight_loop() {
     Optimizer::all().into_iter().for_each(|optimizer| assert_equals_straight_loop(Mode::Async, 1, optimizer));
+}
+
+#[test]
+fn a_server_that_holds_nothing_answers_too() {
+    // One vector is on the second of three servers; the first counts the steps nevertheless.
+    for mode in [Mode::Async, SYNC, Mode::Ssp { staleness: 1 }] {
+        let run = RunSpec { learning_rate: 0.1, ..run(mode, one_vector()) };
+        let expected = straight_loop(&run, &gradient(&run, 0, 0), STEPS, 1);
+        assert_close(&train(3, 1, &run, Via::Tcp), &expected, mode.name());
+    }
 }
 
 #[test]

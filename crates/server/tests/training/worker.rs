@@ -125,7 +125,8 @@ impl Worker {
             Via::Unix => Route::Remote(endpoint.clone()),
             Via::Tcp | Via::Colocated => {
                 let cut = site.streams.get(index).map(|proxy| proxy.address().to_owned());
-                let address = self.detours.get(index).cloned().or(cut).unwrap_or(endpoint.address.clone());
+                let bad = site.links.get(index).map(|link| link.address().to_owned());
+                let address = self.detours.get(index).cloned().or(cut).or(bad).unwrap_or(endpoint.address.clone());
                 Route::Remote(Endpoint { address, local_name: String::new() })
             }
         };
@@ -174,6 +175,11 @@ impl Worker {
         self.steps += 1;
         self.client().push(push)?;
         self.client().wait()
+    }
+
+    /// Waits until the servers have dealt with all that is late of this worker.
+    pub fn settle(&self) {
+        self.site.links.iter().for_each(|link| link.settle(self.id));
     }
 
     /// Says that this worker has done its share.
