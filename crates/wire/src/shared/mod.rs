@@ -19,9 +19,9 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use region::{RING_BYTES, Region, Way};
 use ring::{Consumer, Producer};
 
-/// How long an end looks again and again before it sleeps: about what a sleep and a wake-up cost. It yields its core
+/// How long an end looks again and again before it sleeps: a few times what a sleep and a wake-up cost. It yields its core
 /// at every look, so on a busy machine somebody else has it.
-const LOOK_FOR: Duration = Duration::from_micros(60);
+const LOOK_FOR: Duration = Duration::from_micros(200);
 /// Bytes are shown to the other end in portions of this, so that it begins while the rest is copied.
 const PORTION_BYTES: usize = 64 << 10;
 
