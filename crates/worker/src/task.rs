@@ -235,7 +235,7 @@ impl<M: Model> Worker<M> {
             match done {
                 // The session joins again by itself; the coordinator then says what to do.
                 Err(TrainError::Client(ClientError::Fenced(_))) => {
-                    info!("coming in again, as the coordinator wants it")
+                    info!("was declared dead, or the run goes back to a checkpoint: coming in again")
                 }
                 Err(TrainError::Client(ClientError::Gone(server))) => info!("{server} lets go of its parameters"),
                 other => other?,

@@ -207,8 +207,9 @@ impl Launcher {
         let others_train = self.children.iter().any(|child| child.task.job == Job::Worker && child.is_running());
         match ended {
             Ended::Exited(0) => false,
-            // Training goes on without a worker that was killed, as it would on many machines.
-            Ended::Killed(signal) if task.job == Job::Worker && others_train && self.failure.is_none() => {
+            // Training goes on without a worker that was killed, as it would on many machines; but not without the
+            // parameters that it may have held.
+            Ended::Killed(signal) if task.job == Job::Worker && others_train && self.goes_on_without_workers() => {
                 warn!("{task} was killed by signal {signal}; the others go on");
                 false
             }
@@ -219,6 +220,10 @@ impl Launcher {
                 true
             }
         }
+    }
+
+    fn goes_on_without_workers(&self) -> bool {
+        self.failure.is_none() && self.children.iter().any(|child| child.task.job == Job::Ps)
     }
 
     /// Starts a task again that came to harm, if that is wanted. One that ended for a reason of the run's would only

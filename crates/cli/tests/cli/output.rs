@@ -49,7 +49,7 @@ fn a_launched_run_tells_of_every_worker() {
     assert_looks_like(&told, || {
         assert_snapshot!(lines.join("\n"), @"
     linear on 1 ps and 2 workers, logs in run
-    worker 0 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by unix, chief
+    worker 0 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory, chief
     worker 0 epoch 1 ended: mean cost [N] w [N], b [N], mean squared error [N] [N] s
     worker 0 finished: 101 steps of its own, global step 101, [N] s
 
@@ -67,7 +67,7 @@ fn a_launched_run_tells_of_every_worker() {
     1 101 50% [N] [N] [N]
     wrote run/summary.json
     logs and summary.json are in run
-    worker 1 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by unix
+    worker 1 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory
     worker 1 epoch 1 ended: mean cost [N] [N] s
     worker 1 finished: 101 steps of its own, global step 101, [N] s
     ")

@@ -15,11 +15,13 @@ fn without_a_command_there_is_help() {
     Usage: windlass <COMMAND>
 
     Commands:
-      train   Train a model in this process, or as one task of a cluster
-      launch  Start a whole cluster on this machine and train on it
-      bench   Measure how fast this machine trains in each layout
-      data    Get data sets
-      help    Print this message or the help of the given subcommand(s)
+      train       Train a model in this process, or as one task of a cluster
+      launch      Start a whole cluster on this machine and train on it
+      eval        Score a checkpoint
+      checkpoint  Look after the checkpoints of a run
+      bench       Measure how fast this machine trains in each layout
+      data        Get data sets
+      help        Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help     Print help
