@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,9 +31,7 @@ impl Launched {
 
     /// Every process that the launcher has started and that lives.
     pub fn tasks(&self) -> Vec<Task> {
-        let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let tasks = all.filter_map(|pid| Task::find(Pid::from_raw(pid)?));
-        tasks.filter(|task| task.parent == self.0.pid().as_raw_nonzero().get()).collect()
+        Task::all().filter(|task| task.parent == self.0.pid().as_raw_nonzero().get()).collect()
     }
 
     /// Waits until a task has written this to its log.
@@ -74,6 +72,21 @@ pub struct Task {
 }
 
 impl Task {
+    /// Every process of this machine.
+    fn all() -> impl Iterator<Item = Self> {
+        let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        all.filter_map(|pid| Self::find(Pid::from_raw(pid)?))
+    }
+
+    /// Every process that works in this directory.
+    pub fn all_in(directory: &Path) -> Vec<Self> {
+        let directory = directory.canonicalize().unwrap();
+        let works_there = |task: &Self| {
+            fs::read_link(format!("/proc/{}/cwd", task.pid.as_raw_nonzero())).is_ok_and(|place| place == directory)
+        };
+        Self::all().filter(works_there).collect()
+    }
+
     /// None if it is gone, or only its parent has not noticed yet.
     fn find(pid: Pid) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;

@@ -1,5 +1,6 @@
 //! The real binary, as its users meet it: what it says, what it leaves behind, and how it ends.
 
+mod checkpoints;
 mod cluster;
 mod data;
 mod digits;
@@ -9,5 +10,7 @@ mod oracle;
 mod output;
 mod process;
 mod processes;
+mod recovery;
+mod resuming;
 mod tasks;
 mod usage;

@@ -33,20 +33,26 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
+
 /// `windlass` with these words as its arguments.
 pub fn windlass(words: &str) -> Invocation {
-    Invocation::new(Path::new(env!("CARGO_BIN_EXE_windlass")), words)
+    Invocation::new(Path::new(PROGRAM), words)
 }
 
 /// A command that has not been started. Nothing of the environment of the tests reaches it.
 pub struct Invocation {
     command: Command,
-    directory: TempDir,
+    directory: Rc<TempDir>,
 }
 
 impl Invocation {
+    /// In a directory of its own.
     pub fn new(program: &Path, words: &str) -> Self {
-        let directory = TempDir::new().unwrap();
+        Self::within(Rc::new(TempDir::new().unwrap()), program, words)
+    }
+
+    fn within(directory: Rc<TempDir>, program: &Path, words: &str) -> Self {
         let mut command = Command::new(program);
         command.args(words.split_whitespace()).current_dir(directory.path());
         for variable in ["TF_CONFIG", "RUST_LOG", "COLUMNS", "LINES", "HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
@@ -84,7 +90,7 @@ impl Invocation {
         let mut child = self.command.spawn().unwrap();
         let stdout = child.stdout.take().map_or_else(|| Lines::new(std::io::empty()), Lines::new);
         let stderr = Lines::new(child.stderr.take().unwrap());
-        Process { child, stdout, stderr, directory: Rc::new(self.directory) }
+        Process { child, stdout, stderr, directory: self.directory }
     }
 
     /// Runs it to its end.
@@ -109,6 +115,11 @@ impl Process {
     /// The directory in which it runs.
     pub fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Another `windlass` in that directory.
+    pub fn windlass(&self, words: &str) -> Invocation {
+        Invocation::within(self.directory.clone(), Path::new(PROGRAM), words)
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -140,9 +151,15 @@ impl Process {
     }
 
     /// Kills it.
-    pub fn kill(mut self) {
+    pub fn kill(self) {
+        self.killed();
+    }
+
+    /// How it looks after it was killed.
+    pub fn killed(mut self) -> Told {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        let status = self.child.wait().unwrap();
+        Told { status, stdout: self.stdout.text(), stderr: self.stderr.text(), directory: self.directory.clone() }
     }
 
     fn so_far(&self) -> String {
@@ -174,6 +191,11 @@ impl Told {
     /// The directory in which it ran.
     pub fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Another `windlass` in that directory.
+    pub fn windlass(&self, words: &str) -> Invocation {
+        Invocation::within(self.directory.clone(), Path::new(PROGRAM), words)
     }
 
     /// The same with a name in the place of what differs from run to run, for snapshots.

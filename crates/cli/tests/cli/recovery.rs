@@ -1,0 +1,187 @@
+//! Tasks that are killed in the middle of a run with checkpoints and started again: by `launch`, or by nobody.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::cluster::{Hosts, Launched, Task, summary};
+use crate::digits::DigitFiles;
+use crate::process::{Told, eventually, windlass};
+
+/// Steps of a run here, and between two of its checkpoints.
+const STEPS: u64 = 4000;
+const INTERVAL: u64 = 1000;
+
+/// Flags of every run here: a network that is small, but large enough for two servers.
+const NETWORK: &str = "mnist --hidden 8 --batch-size 20 --evaluate end --log-every 10";
+
+fn digits() -> DigitFiles {
+    DigitFiles::new(400, 100)
+}
+
+/// A run on two servers and two workers that are started again.
+struct Recovering {
+    cluster: Launched,
+    _files: DigitFiles,
+}
+
+impl Recovering {
+    fn start(flags: &str) -> Self {
+        let files = digits();
+        let words = format!(
+            "launch {NETWORK} --ps 2 --workers 2 --restart 9 --steps {STEPS} --checkpoint-secs 0 \
+             --checkpoint-steps {INTERVAL} --format json --run-dir run {flags} --data-dir"
+        );
+        Self { cluster: Launched::by(windlass(&words).with(files.path())), _files: files }
+    }
+
+    /// Returns when there is a checkpoint, and later updates that would be lost with a server. The next is far away.
+    fn start_beyond_a_checkpoint(flags: &str) -> (Self, u64) {
+        let run = Self::start(flags);
+        let log = run.cluster.log("ps-0");
+        let saved = eventually("a checkpoint", || saved(&fs::read_to_string(&log).unwrap_or_default()));
+        run.cluster.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(saved));
+        (run, saved)
+    }
+
+    fn kill(&self, tasks: &[(&str, u32)]) {
+        // All are found before the first is killed.
+        let tasks: Vec<Task> = tasks.iter().map(|(job, index)| self.cluster.task(job, *index)).collect();
+        tasks.iter().for_each(|task| task.signal(Signal::KILL));
+    }
+
+    /// To its end, which must be as if nothing had happened: every step, a whole last checkpoint, no process left.
+    fn ends_well(self) -> Told {
+        let told = self.cluster.wait().succeeded();
+        assert_eq!(summary(&told)["global_step"], STEPS);
+        let verified = told.windlass("checkpoint verify run/checkpoints").run().succeeded();
+        assert!(verified.stdout.starts_with(&format!("{STEPS:012}-")), "{verified}");
+        assert_eq!(Task::all_in(told.directory()), []);
+        told
+    }
+}
+
+/// The step of the first checkpoint that the log of ps 0 tells of.
+fn saved(log: &str) -> Option<u64> {
+    log.split_once("checkpoint of step ")?.1.split_once(" is in ")?.0.parse().ok()
+}
+
+/// How many updates were lost in going back to this step, by the log of ps 0.
+fn lost(told: &Told, step: u64) -> u64 {
+    let log = fs::read_to_string(told.directory().join("run/ps-0.log")).unwrap();
+    let back = format!("going back to the checkpoint of step {step} in ");
+    let line = log.lines().find(|line| line.contains(&back)).unwrap_or_else(|| panic!("no {back:?} in\n{log}"));
+    let count = line.strip_suffix(" updates are lost").and_then(|line| line.rsplit_once(": ")?.1.parse().ok());
+    count.unwrap_or_else(|| panic!("{line:?} does not say how many"))
+}
+
+/// Asserts that the run went back to this step once.
+fn went_back(told: &Told, step: u64) {
+    let lost = lost(told, step);
+    assert!((1..=STEPS - step).contains(&lost), "{lost} updates were lost after step {step}");
+    assert_eq!(summary(told)["resumed_at"], step);
+}
+
+fn says_started_again(told: &Told, task: &str) {
+    let says = format!("{task} was killed by signal 9; started it again");
+    assert!(told.stderr.contains(&says), "no {says:?} in {}", told.stderr);
+}
+
+#[test]
+fn a_killed_worker_goes_on_in_its_data_where_it_was() {
+    let run = Recovering::start("");
+    run.cluster.event("step", 0);
+    let before = run.cluster.event("step", 1)["local_step"].as_u64();
+    run.kill(&[("worker", 1)]);
+    run.cluster.event("started", 1);
+    let after = run.cluster.event("step", 1)["local_step"].as_u64();
+    assert!(after > before, "{after:?} steps of its own, after {before:?}");
+    let told = run.ends_well();
+    says_started_again(&told, "worker 1");
+    let summary = summary(&told);
+    assert_eq!(summary["resumed_at"], 0, "nothing is lost with a worker");
+    assert_eq!(summary["per_worker"][1]["left"], Value::Null, "it was there at the end");
+    let steps = |worker: usize| summary["per_worker"][worker]["steps"].as_u64().unwrap();
+    assert_eq!(steps(0) + steps(1), STEPS, "every update is some worker's step: {summary:#}");
+}
+
+#[test]
+fn a_killed_chief_comes_back_as_a_worker() {
+    let run = Recovering::start("");
+    run.cluster.event("step", 0);
+    run.cluster.event("step", 1);
+    run.kill(&[("worker", 0)]);
+    run.cluster.event("started", 0);
+    let told = run.ends_well();
+    says_started_again(&told, "worker 0");
+    assert_eq!(summary(&told)["per_worker"][0]["left"], Value::Null, "it was there at the end");
+}
+
+#[test]
+fn when_a_ps_is_killed_all_go_back_to_the_checkpoint() {
+    let (run, step) = Recovering::start_beyond_a_checkpoint("");
+    run.kill(&[("ps", 1)]);
+    let told = run.ends_well();
+    says_started_again(&told, "ps 1");
+    went_back(&told, step);
+}
+
+#[test]
+fn when_the_coordinator_is_killed_all_go_back_to_the_checkpoint() {
+    let (run, step) = Recovering::start_beyond_a_checkpoint("");
+    run.kill(&[("ps", 0)]);
+    let told = run.ends_well();
+    says_started_again(&told, "ps 0");
+    went_back(&told, step);
+}
+
+#[test]
+fn when_all_tasks_are_killed_at_once_all_go_on_from_the_checkpoint() {
+    let (run, step) = Recovering::start_beyond_a_checkpoint("");
+    run.kill(&[("worker", 0), ("ps", 1), ("worker", 1), ("ps", 0)]);
+    let told = run.ends_well();
+    ["ps 0", "ps 1", "worker 0", "worker 1"].iter().for_each(|task| says_started_again(&told, task));
+    assert_eq!(summary(&told)["resumed_at"], step);
+}
+
+#[test]
+fn a_ps_killed_before_the_first_checkpoint_costs_all_updates() {
+    let run = Recovering::start("");
+    run.cluster.event("step", 0);
+    run.kill(&[("ps", 1)]);
+    run.cluster.logged("ps-0", "there is no checkpoint yet: all ");
+    let told = run.ends_well();
+    assert_eq!(summary(&told)["resumed_at"], 0);
+}
+
+#[test]
+fn a_colocated_run_goes_back_to_the_checkpoint_when_a_worker_is_killed() {
+    let files = digits();
+    let words = format!(
+        "launch {NETWORK} --colocate --workers 2 --restart 1 --steps {STEPS} --checkpoint-secs 0 \
+         --checkpoint-steps {INTERVAL} --format json --run-dir run --data-dir"
+    );
+    let run = Recovering { cluster: Launched::by(windlass(&words).with(files.path())), _files: files };
+    run.cluster.logged("worker-0", "checkpoint of step ");
+    run.kill(&[("worker", 1)]);
+    says_started_again(&run.ends_well(), "worker 1");
+}
+
+#[test]
+fn without_anyone_to_start_it_again_a_lost_ps_is_waited_for_by_name() {
+    let (hosts, files) = (Hosts::new(2, 1), digits());
+    let words = format!("{NETWORK} --steps 1000000 --run-dir run --format json --peer-timeout 3");
+    let start = |job, index| hosts.task(job, index, &words).with("--data-dir").with(files.path()).start();
+    let [first, lost, worker] = [start("ps", 0), start("ps", 1), start("worker", 0)];
+    worker.event(|event| event["event"] == "step");
+    lost.kill();
+    worker.log("waiting for ps 1");
+    first.log("waiting for ps 1");
+    for task in [first, worker] {
+        let told = task.wait();
+        assert_eq!(told.exit_code(), Some(5), "{told}");
+        let named = |line: &str| line.contains("gave up") && line.contains("ps 1 ");
+        assert!(told.stderr.lines().any(named), "{told}");
+    }
+}

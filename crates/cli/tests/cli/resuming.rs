@@ -1,0 +1,118 @@
+//! Runs that are interrupted and taken up again: by the same cluster, by another, and with the same result.
+
+use std::fs;
+use std::sync::LazyLock;
+
+use rustix::process::Signal;
+
+use crate::checkpoints::values;
+use crate::cluster::{Launched, summary};
+use crate::digits::DigitFiles;
+use crate::process::{Invocation, Told, windlass};
+
+const STEPS: u64 = 1200;
+
+/// The same for all runs here, so that they can be compared.
+static FILES: LazyLock<DigitFiles> = LazyLock::new(|| DigitFiles::new(400, 100));
+
+/// Flags of every run here. In sync mode, two gradients have the same sum in any order.
+const FLAGS: &str = "mnist --mode sync --hidden 8 --batch-size 20 --threads 1 --evaluate end --log-every 10 \
+                     --checkpoint-secs 0 --checkpoint-steps 200 --format json --run-dir run";
+
+/// What a run comes to that nothing happens to.
+static UNDISTURBED: LazyLock<Vec<u8>> = LazyLock::new(|| values(&on(windlass, "launch", "--ps 2").run().succeeded()));
+
+/// A run to the last step, by this command and with these flags besides.
+fn on(windlass: impl FnOnce(&str) -> Invocation, command: &str, flags: &str) -> Invocation {
+    windlass(&format!("{command} {FLAGS} --steps {STEPS} {flags} --data-dir")).with(FILES.path())
+}
+
+/// A run on two servers and two workers that was told to stop on its way.
+fn stopped() -> Told {
+    let run = Launched::by(on(windlass, "launch", "--ps 2"));
+    run.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(STEPS / 10));
+    run.0.signal(Signal::TERM);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
+    told
+}
+
+/// Asserts that a run went on where another was stopped, and to its end.
+fn went_on(resumed: Told) -> Told {
+    let resumed = resumed.succeeded();
+    let summary = summary(&resumed);
+    assert_eq!(summary["global_step"], STEPS);
+    let from = summary["resumed_at"].as_u64().unwrap();
+    assert!((STEPS / 10..STEPS).contains(&from), "it went on from {from}");
+    resumed
+}
+
+#[test]
+fn a_sync_run_whose_every_process_is_killed_and_resumed_ends_with_the_same_bits() {
+    let run = Launched::by(on(windlass, "launch", "--ps 2"));
+    run.logged("ps-0", "checkpoint of step ");
+    let killed = run.0.killed();
+    let resumed = went_on(on(|words| killed.windlass(words), "launch", "--ps 2").run());
+    assert!(values(&resumed) == *UNDISTURBED, "the values differ");
+}
+
+#[test]
+fn a_sync_run_that_loses_a_ps_ends_with_the_same_bits() {
+    let run = Launched::by(on(windlass, "launch", "--ps 2 --restart 1"));
+    run.logged("ps-0", "checkpoint of step ");
+    run.task("ps", 1).signal(Signal::KILL);
+    assert!(values(&went_on(run.wait())) == *UNDISTURBED, "the values differ");
+}
+
+#[test]
+fn a_sync_run_that_loses_the_coordinator_ends_with_the_same_bits() {
+    let run = Launched::by(on(windlass, "launch", "--ps 2 --restart 1"));
+    run.logged("ps-0", "checkpoint of step ");
+    run.task("ps", 0).signal(Signal::KILL);
+    assert!(values(&went_on(run.wait())) == *UNDISTURBED, "the values differ");
+}
+
+#[test]
+fn another_number_of_ps_takes_a_run_up() {
+    let stopped = stopped();
+    let resumed = went_on(on(|words| stopped.windlass(words), "launch", "--ps 3").run());
+    assert_eq!(summary(&resumed)["ps"], 3);
+}
+
+#[test]
+fn another_number_of_workers_takes_a_run_up() {
+    let stopped = stopped();
+    let resumed = went_on(on(|words| stopped.windlass(words), "launch", "--ps 2 --workers 3").run());
+    assert_eq!(summary(&resumed)["workers"], 3);
+}
+
+#[test]
+fn one_process_takes_a_run_up() {
+    let stopped = stopped();
+    let resumed = went_on(on(|words| stopped.windlass(words), "train", "").run());
+    assert_eq!(summary(&resumed)["ps"], 0);
+}
+
+#[test]
+fn a_cluster_takes_up_what_one_process_began() {
+    let run = on(windlass, "train", "").start();
+    run.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(STEPS / 10));
+    run.signal(Signal::TERM);
+    let stopped = run.wait();
+    assert_eq!(stopped.exit_code(), Some(143), "{stopped}");
+    went_on(on(|words| stopped.windlass(words), "launch", "--ps 2").run());
+}
+
+#[test]
+fn an_evaluator_scores_checkpoints_beside_a_run_and_ends_with_it() {
+    let run = Launched::by(on(windlass, "launch", "--ps 2"));
+    let evaluator = on(|words| run.0.windlass(words), "train", "--job_name evaluator").start();
+    evaluator.log("evaluator: scoring the checkpoints in");
+    let trained = run.wait().succeeded();
+    let scored = evaluator.wait().succeeded();
+    let accuracy = summary(&trained)["metrics"]["accuracy"].as_f64().unwrap();
+    let last = format!("evaluator  step {STEPS}: accuracy {:.2}%", accuracy * 100.0);
+    assert!(scored.stdout.contains(&last), "no {last:?} in {scored}");
+    let curves = fs::read_dir(trained.directory().join("run/tensorboard/evaluator")).unwrap().count();
+    assert!(curves > 0, "it writes curves of its own");
+}
