@@ -18,6 +18,9 @@ use crate::ledger::Incarnation;
 /// How long servers may hold back updates for a cut. An update is never held longer, come what may.
 pub const HOLD: Duration = Duration::from_millis(40);
 
+/// How long after one that could not be taken the next is tried.
+const RETRY: Duration = Duration::from_secs(5);
+
 /// When checkpoints are taken, and how many are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
@@ -91,6 +94,8 @@ pub struct Cycle<P> {
     stage: Stage<P>,
     /// When, and at which step, the last was begun.
     last: (Duration, u64),
+    /// True if that one could not be taken.
+    missed: bool,
 }
 
 #[derive(Debug)]
@@ -104,7 +109,7 @@ enum Stage<P> {
 impl<P: Clone> Cycle<P> {
     /// No checkpoint is under way. The first is due an interval after `now`.
     pub fn new(policy: Policy, servers: usize, now: Duration, step: u64) -> Self {
-        Self { policy, servers, number: 0, rounds: false, stage: Stage::Idle, last: (now, step) }
+        Self { policy, servers, number: 0, rounds: false, stage: Stage::Idle, last: (now, step), missed: false }
     }
 
     /// Says whether updates are rounds, in which all servers go on together, or single pushes.
@@ -127,7 +132,8 @@ impl<P: Clone> Cycle<P> {
         let (then, at) = self.last;
         let by_time = self.policy.every.is_some_and(|every| now.saturating_sub(then) >= every);
         let by_steps = self.policy.every_steps.is_some_and(|every| step.saturating_sub(at) >= every);
-        self.is_idle() && step > at && (by_time || by_steps)
+        let again = self.missed && now.saturating_sub(then) >= RETRY;
+        self.is_idle() && (again || step > at && (by_time || by_steps))
     }
 
     /// Begins one, unless one is under way.
@@ -136,7 +142,7 @@ impl<P: Clone> Cycle<P> {
             return None;
         }
         self.number += 1;
-        self.last = (now, step);
+        (self.last, self.missed) = ((now, step), false);
         self.stage = Stage::Marking { since: now, marks: BTreeMap::new() };
         Some(Next::Mark)
     }
@@ -181,7 +187,7 @@ impl<P: Clone> Cycle<P> {
         if number != self.number || matches!(self.stage, Stage::Idle | Stage::Publishing) {
             return None;
         }
-        self.stage = Stage::Idle;
+        (self.stage, self.missed) = (Stage::Idle, true);
         Some(Next::Abandon(reason))
     }
 
@@ -280,14 +286,17 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_abandons_it_and_the_next_is_tried_an_interval_later() {
+    fn a_failure_abandons_it_and_the_next_is_tried_soon() {
         let mut cycle = cycle(1);
         cycle.begin(seconds(60), 5);
         cycle.marked(1, ServerId(0), mark(5, &[]));
         let abandoned = cycle.failed(1, "the disk is full".into());
         assert_eq!(abandoned, Some(Next::Abandon("the disk is full".into())));
         assert_eq!(cycle.failed(1, "again".into()), None);
-        assert!(!cycle.is_due(seconds(61), 6) && cycle.is_due(seconds(120), 6));
+        assert!(!cycle.is_due(seconds(61), 6) && cycle.is_due(seconds(60) + RETRY, 6));
+        cycle.begin(seconds(60) + RETRY, 6);
+        cycle.reset();
+        assert!(!cycle.is_due(seconds(119), 7), "once that has been begun, the interval counts again");
     }
 
     #[test]

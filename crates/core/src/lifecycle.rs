@@ -96,6 +96,10 @@ pub enum JoinError {
     Over(Outcome),
 }
 
+/// How long the others wait for a worker that was told to stop before they train without it. When all are told to stop
+/// one after another, this leaves no update that only some of them had a part in.
+const FAREWELL: Duration = Duration::from_millis(300);
+
 /// What a run needs to know of its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LifecycleConfig {
@@ -123,6 +127,8 @@ pub struct Lifecycle {
     ready: BTreeSet<TaskId>,
     chief: WorkerId,
     left: BTreeMap<WorkerId, String>,
+    /// Workers that were told to stop, and since when; the others still train with them.
+    leaving: BTreeMap<WorkerId, Duration>,
     /// Since when tasks have been gathering, or the parameters have had no worker.
     since: Duration,
     /// True if the run had begun before this gathering, so that workers may be missing for good.
@@ -142,6 +148,7 @@ impl Lifecycle {
             ready: BTreeSet::new(),
             chief: WorkerId(0),
             left: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             since: Duration::ZERO,
             again: false,
         }
@@ -207,6 +214,7 @@ impl Lifecycle {
         let mut effects = Vec::new();
         if task.job == Job::Worker {
             self.left.remove(&WorkerId(task.index));
+            self.leaving.remove(&WorkerId(task.index));
             effects.push(Effect::Joined(WorkerId(task.index), incarnation));
             if self.phase != Phase::Gathering && !self.membership.is_present(TaskId::from(self.chief)) {
                 self.chief = WorkerId(task.index);
@@ -253,6 +261,7 @@ impl Lifecycle {
         }
         (self.phase, self.since, self.again) = (Phase::Gathering, now, true);
         self.left.clear();
+        self.leaving.clear();
         for worker in self.workers() {
             self.membership.dismiss(worker.into());
         }
@@ -298,35 +307,42 @@ impl Lifecycle {
             return Vec::new();
         }
         let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
+        let mut effects = self.part_with_leavers(Duration::MAX);
         self.left.insert(worker, String::new());
-        let mut effects = vec![Effect::Left(worker, incarnation, String::new())];
+        effects.push(Effect::Left(worker, incarnation, String::new()));
         effects.extend(self.finish_if_nobody_trains());
         effects
     }
 
-    /// A task ended by itself. The chief's goodbye after training ends the run; a worker's before that is a leave.
-    pub fn goodbye(&mut self, task: TaskId, incarnation: Incarnation) -> Vec<Effect> {
+    /// The chief has scored the network and summed the run up, and nothing is left to do.
+    pub fn concluded(&mut self, worker: WorkerId) -> Vec<Effect> {
+        let last = self.phase == Phase::Finishing && worker == self.chief;
+        if last { self.end(Outcome::done()) } else { Vec::new() }
+    }
+
+    /// A task leaves because it was told to stop. The others go on without a worker, but not without a server.
+    pub fn goodbye(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> Vec<Effect> {
         if !self.membership.finished(task, incarnation) {
             return Vec::new();
         }
-        match (&self.phase, task.job) {
-            (Phase::Finishing, Job::Worker) if task == TaskId::from(self.chief) => self.end(Outcome::done()),
-            (_, Job::Worker) => {
-                let worker = WorkerId(task.index);
-                let mut effects = self.worker_left(worker, "it was told to stop".to_owned());
-                if self.present_workers().is_empty() {
-                    let reason = format!("{task} was told to stop");
-                    effects.extend(self.end(Outcome { exit_code: exit_code::TERMINATED, reason }));
-                } else {
-                    effects.extend(self.go_on_without(worker));
-                }
-                effects
-            }
-            (_, Job::Ps) => {
-                let reason = format!("{task} was told to stop");
-                self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
-            }
+        if task.job == Job::Worker && !self.present_workers().is_empty() {
+            self.leaving.insert(WorkerId(task.index), now);
+            return Vec::new();
         }
+        let reason = format!("{task} was told to stop");
+        self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
+    }
+
+    /// The others train without those who were told to stop a while ago.
+    fn part_with_leavers(&mut self, now: Duration) -> Vec<Effect> {
+        let parted = |_: &WorkerId, since: &mut Duration| now.saturating_sub(*since) >= FAREWELL;
+        let parted: Vec<WorkerId> = self.leaving.extract_if(.., parted).map(|(worker, _)| worker).collect();
+        let mut effects = Vec::new();
+        for worker in parted {
+            effects.extend(self.worker_left(worker, "it was told to stop".to_owned()));
+            effects.extend(self.go_on_without(worker));
+        }
+        effects
     }
 
     /// A task failed in a way that ends the run.
@@ -347,7 +363,7 @@ impl Lifecycle {
 
     /// Lets time pass: declares the silent dead, and gives up on those who do not come.
     pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
-        let mut effects = Vec::new();
+        let mut effects = self.part_with_leavers(now);
         for (task, reason) in self.membership.expire(now) {
             effects.extend(match task.job {
                 Job::Ps if self.phase == Phase::Gathering => Vec::new(),
@@ -501,7 +517,7 @@ mod tests {
     fn goodbye(run: &mut Lifecycle, worker: u32) -> Vec<Effect> {
         let task = TaskId::worker(worker);
         let incarnation = run.membership.incarnation(task).unwrap();
-        run.goodbye(task, incarnation)
+        run.goodbye(task, incarnation, seconds(0))
     }
 
     /// A run of two workers in training, and the workers' incarnations.
@@ -546,16 +562,41 @@ mod tests {
         let (mut run, _) = training();
         assert_eq!(run.worker_finished(WorkerId(0)).len(), 1);
         assert!(run.worker_finished(WorkerId(1)).contains(&Effect::AllFinished));
-        assert_eq!(goodbye(&mut run, 1), Vec::new());
-        assert_eq!(goodbye(&mut run, 0), vec![Effect::Over(Outcome::done())]);
+        assert_eq!(run.concluded(WorkerId(1)), [], "it is not the chief");
+        assert_eq!(run.concluded(WorkerId(0)), [Effect::Over(Outcome::done())]);
+    }
+
+    #[test]
+    fn a_run_that_still_trains_is_not_concluded() {
+        let (mut run, _) = training();
+        assert_eq!(run.concluded(WorkerId(0)), []);
+        assert_eq!(run.phase(), &Phase::Training);
     }
 
     #[test]
     fn a_worker_that_is_told_to_stop_leaves_the_others_training() {
         let (mut run, [_, second]) = training();
-        let effects = goodbye(&mut run, 1);
-        assert_eq!(effects, vec![Effect::Left(WorkerId(1), second, "it was told to stop".into())]);
+        assert_eq!(goodbye(&mut run, 1), []);
+        assert_eq!(run.tick(FAREWELL - Duration::from_millis(1)), [], "it might be the first of all");
+        assert_eq!(run.tick(FAREWELL), [Effect::Left(WorkerId(1), second, "it was told to stop".into())]);
         assert_eq!(run.phase(), &Phase::Training);
+    }
+
+    #[test]
+    fn when_all_are_told_to_stop_nobody_trains_without_the_first() {
+        let (mut run, _) = training_with_checkpoints();
+        assert_eq!(goodbye(&mut run, 1), []);
+        assert_eq!(run.goodbye(PS, Incarnation(1), FAREWELL / 2), [Effect::Save]);
+        assert_eq!(run.tick(FAREWELL), []);
+    }
+
+    #[test]
+    fn one_that_was_told_to_stop_is_reported_before_the_end() {
+        let (mut run, [_, second]) = training();
+        goodbye(&mut run, 1);
+        let effects = run.worker_finished(WorkerId(0));
+        assert_eq!(effects[0], Effect::Left(WorkerId(1), second, "it was told to stop".into()));
+        assert_eq!(effects.last(), Some(&Effect::AllFinished));
     }
 
     #[test]
@@ -590,7 +631,7 @@ mod tests {
         run.tick(seconds(3));
         assert_eq!(run.chief(), WorkerId(1));
         run.worker_finished(WorkerId(1));
-        assert_eq!(goodbye(&mut run, 1), vec![Effect::Over(Outcome::done())]);
+        assert_eq!(run.concluded(WorkerId(1)), [Effect::Over(Outcome::done())]);
     }
 
     #[test]
@@ -759,7 +800,7 @@ mod tests {
         let (mut run, _) = training_with_checkpoints();
         run.worker_finished(WorkerId(0));
         run.worker_finished(WorkerId(1));
-        assert_eq!(goodbye(&mut run, 0), [Effect::Save]);
+        assert_eq!(run.concluded(WorkerId(0)), [Effect::Save]);
         assert_eq!(run.saved(), [Effect::Over(Outcome::done())]);
         assert_eq!(run.saved(), []);
     }
@@ -769,7 +810,7 @@ mod tests {
         let (mut run, _) = training_with_checkpoints();
         run.worker_finished(WorkerId(0));
         run.worker_finished(WorkerId(1));
-        goodbye(&mut run, 0);
+        run.concluded(WorkerId(0));
         run.saved();
         run.disconnected(PS, Incarnation(1), seconds(1));
         assert_eq!(run.tick(seconds(3)), []);

@@ -180,7 +180,7 @@ impl Server {
             coordinator_message::Kind::Waiting(waiting) => info!("waiting for {}", waiting.tasks.join(", ")),
             coordinator_message::Kind::Prepare(prepare) => {
                 let reply = match self.prepare(&prepare).await {
-                    Ok(restored) => task_message::Kind::ServerReady(ServerReady { restored }),
+                    Ok(restored) => task_message::Kind::ServerReady(ServerReady { number: prepare.number, restored }),
                     Err(error) => {
                         let exit_code = u32::from(error.exit_code());
                         task_message::Kind::Failed(Failure { exit_code, reason: error.to_string() })

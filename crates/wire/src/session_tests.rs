@@ -65,7 +65,7 @@ fn start() -> from_coordinator::Kind {
 }
 
 fn initialised() -> task_message::Kind {
-    task_message::Kind::Initialised(Initialised {})
+    task_message::Kind::Initialised(Initialised::default())
 }
 
 #[tokio::test]

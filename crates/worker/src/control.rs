@@ -19,7 +19,10 @@ use crate::task::WorkerConfig;
 /// Between two looks, while there is nothing to do, at whether the process has been told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What the coordinator tells a worker that its thread has to act on.
+/// What the coordinator tells a worker that its thread has to act on, and as which incarnation.
+pub(crate) type Instruction = (Incarnation, Told);
+
+/// What there is to do.
 pub(crate) enum Told {
     Initialise(Vec<Endpoint>),
     Start(Begin),
@@ -60,7 +63,7 @@ impl Control {
         spec: &RunSpec,
         batches: u64,
         progress: &Progress,
-    ) -> (Self, mpsc::Receiver<Told>) {
+    ) -> (Self, mpsc::Receiver<Instruction>) {
         let hello = Hello {
             protocol: PROTOCOL,
             job: Job::Worker.to_string(),
@@ -78,11 +81,15 @@ impl Control {
         (Self { sender, shared, stop: config.stop.clone(), listener: runtime.spawn(listening) }, messages)
     }
 
-    /// What the worker has to do next; `None` once the session is over.
-    pub(crate) fn next(&self, messages: &mpsc::Receiver<Told>) -> Result<Option<Told>, ClientError> {
+    /// What the worker has to do next; `None` once the session is over. What it was told as an earlier incarnation
+    /// is not to be done any more.
+    pub(crate) fn next(&self, instructions: &mpsc::Receiver<Instruction>) -> Result<Option<Instruction>, ClientError> {
         loop {
-            match messages.recv_timeout(LOOK_EVERY) {
-                Ok(told) => return Ok(Some(told)),
+            match instructions.recv_timeout(LOOK_EVERY) {
+                Ok((incarnation, told)) if incarnation == self.incarnation() || matches!(told, Told::Over) => {
+                    return Ok(Some((incarnation, told)));
+                }
+                Ok(_) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(mpsc::RecvTimeoutError::Timeout) if self.stop.is_set() => return Err(ClientError::Interrupted),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -95,7 +102,7 @@ impl Control {
         self.sender.send_blocking(message);
     }
 
-    pub(crate) fn incarnation(&self) -> Incarnation {
+    fn incarnation(&self) -> Incarnation {
         Incarnation(*lock(&self.shared.incarnation))
     }
 
@@ -112,26 +119,16 @@ impl Control {
     }
 
     /// Gives the coordinator a moment to end the run, as it should after a failure.
-    pub(crate) fn wait_until_over(&self, messages: &mpsc::Receiver<Told>) {
-        self.wait_for_over(messages, Duration::from_secs(2));
-    }
-
-    /// How the run ended, after the chief's goodbye. A last checkpoint may have to be written first.
-    pub(crate) fn wait_for_outcome(&self, messages: &mpsc::Receiver<Told>) -> Outcome {
-        self.wait_for_over(messages, Duration::from_secs(90));
-        self.outcome().unwrap_or_else(Outcome::done)
-    }
-
-    fn wait_for_over(&self, messages: &mpsc::Receiver<Told>, longest: Duration) {
-        let deadline = Instant::now() + longest;
-        while let Ok(told) = messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    pub(crate) fn wait_until_over(&self, instructions: &mpsc::Receiver<Instruction>) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while let Ok((_, told)) = instructions.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             if matches!(told, Told::Over) {
                 return;
             }
         }
     }
 
-    /// Says goodbye, if that has not been said, and waits for a moment until it has been heard.
+    /// Says goodbye, unless the run is over, and waits for a moment until it has been heard.
     pub(crate) fn close(self, runtime: &tokio::runtime::Handle) {
         let was_let_in = *lock(&self.shared.incarnation) > 0;
         drop(self.sender);
@@ -146,7 +143,7 @@ async fn listen(
     mut session: Receiver,
     id: WorkerId,
     shared: Arc<Shared>,
-    told: mpsc::Sender<Told>,
+    told: mpsc::Sender<Instruction>,
     stop: Arc<Interrupt>,
 ) {
     while let Some(message) = session.receive().await {
@@ -191,7 +188,7 @@ async fn listen(
             }
             _ => continue,
         };
-        if told.send(tell).is_err() {
+        if told.send((Incarnation(*lock(&shared.incarnation)), tell)).is_err() {
             return;
         }
     }

@@ -16,12 +16,12 @@ use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientConfig, ClientError, Interrupt, ParameterClient, Route};
-use windlass_wire::control::{AllFinished, Endpoint, Failure, Goodbye, Initialised, WorkerReport, task_message};
+use windlass_wire::control::{AllFinished, Concluded, Endpoint, Failure, Initialised, WorkerReport, task_message};
 use windlass_wire::link::Shard;
 use windlass_wire::session::{Coordinator, Progress};
 
 use crate::board::BoardConfig;
-use crate::control::{Begin, Control, Told};
+use crate::control::{Begin, Control, Instruction, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
 use crate::order::{Order, OrderConfig, OrderError};
@@ -191,15 +191,15 @@ impl<M: Model> Worker<M> {
     }
 
     fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
-        let (control, messages) =
+        let (control, instructions) =
             Control::open(runtime, &self.config, &self.spec, self.training.order().batches() as u64, &self.progress);
-        let ended = self.take_part(&control, &messages, watch).unwrap_or_else(|error| {
+        let ended = self.take_part(&control, &instructions, watch).unwrap_or_else(|error| {
             // If the run has ended for a reason, that reason is the better one.
             let (exit_code, reason) = describe(&error, self.config.id);
             if exit_code != exit_code::TERMINATED {
                 let failure = Failure { exit_code: u32::from(exit_code), reason: error.to_string() };
                 control.send(task_message::Kind::Failed(failure));
-                control.wait_until_over(&messages);
+                control.wait_until_over(&instructions);
             }
             let outcome = control.outcome().unwrap_or(Outcome { exit_code, reason });
             Ended { outcome, summary: None }
@@ -211,23 +211,21 @@ impl<M: Model> Worker<M> {
     fn take_part(
         &mut self,
         control: &Control,
-        messages: &mpsc::Receiver<Told>,
+        instructions: &mpsc::Receiver<Instruction>,
         watch: &mut Watcher,
     ) -> Result<Ended, TrainError> {
         let mut client = None;
-        while let Some(told) = control.next(messages)? {
+        let mut summary = None;
+        while let Some((incarnation, told)) = control.next(instructions)? {
             let done = match told {
-                Told::Initialise(servers) => self.initialise(control, servers, &mut client),
-                Told::Start(begin) => self.train(control, begin, &mut client, watch),
+                Told::Initialise(servers) => self.initialise(control, incarnation, servers, &mut client),
+                Told::Start(begin) => self.train(control, incarnation, begin, &mut client, watch),
                 Told::AllFinished(finished) if finished.chief == self.config.id.0 => {
-                    match self.summarise(control, &mut client, &finished) {
-                        Ok(summary) => {
-                            control.send(task_message::Kind::Goodbye(Goodbye {}));
-                            let outcome = control.wait_for_outcome(messages);
-                            return Ok(Ended { outcome, summary: Some(summary) });
-                        }
-                        Err(error) => Err(error),
-                    }
+                    let summed_up = self.summarise(incarnation, control.servers(), &mut client, &finished);
+                    summed_up.map(|summed_up| {
+                        summary = Some(summed_up);
+                        control.send(task_message::Kind::Concluded(Concluded { incarnation: incarnation.0 }));
+                    })
                 }
                 Told::AllFinished(_) => Ok(()),
                 Told::Over => break,
@@ -242,30 +240,30 @@ impl<M: Model> Worker<M> {
             }
         }
         let lost = || Outcome { exit_code: exit_code::PEERS, reason: "lost the session with ps 0".to_owned() };
-        Ok(Ended { outcome: control.outcome().unwrap_or_else(lost), summary: None })
+        Ok(Ended { outcome: control.outcome().unwrap_or_else(lost), summary })
     }
 
     /// The chief brings the first values.
     fn initialise(
         &mut self,
         control: &Control,
+        incarnation: Incarnation,
         servers: Vec<Endpoint>,
         client: &mut Connected,
     ) -> Result<(), TrainError> {
         let values = self.training.replica().values();
-        self.connected(control, servers, client)?.initialise(values, Vec::new())?;
-        control.send(task_message::Kind::Initialised(Initialised {}));
+        self.connected(incarnation, servers, client)?.initialise(values, Vec::new())?;
+        control.send(task_message::Kind::Initialised(Initialised { incarnation: incarnation.0 }));
         Ok(())
     }
 
-    /// The hold on the parameters that this process has under its present incarnation.
+    /// The hold on the parameters that this process has as this incarnation.
     fn connected<'a>(
         &self,
-        control: &Control,
+        incarnation: Incarnation,
         servers: Vec<Endpoint>,
         client: &'a mut Connected,
     ) -> Result<&'a mut ParameterClient, ClientError> {
-        let incarnation = control.incarnation();
         if client.as_ref().is_none_or(|(connected_as, _)| *connected_as != incarnation) {
             *client = Some((incarnation, self.connect(incarnation, servers)?));
         }
@@ -293,11 +291,12 @@ impl<M: Model> Worker<M> {
     fn train(
         &mut self,
         control: &Control,
+        incarnation: Incarnation,
         begin: Begin,
         client: &mut Connected,
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
-        let client = self.connected(control, begin.servers, client)?;
+        let client = self.connected(incarnation, begin.servers, client)?;
         self.training.go_to(begin.batches);
         watch(&Event::Started(Started {
             worker: self.config.id.0,
@@ -320,14 +319,15 @@ impl<M: Model> Worker<M> {
             global_step: tally.global_step,
             seconds: began.elapsed().as_secs_f64(),
         }));
-        control.send(task_message::Kind::Finished(self.report()));
+        control.send(task_message::Kind::Finished(self.report(incarnation)));
         Ok(())
     }
 
-    fn report(&self) -> WorkerReport {
+    fn report(&self, incarnation: Incarnation) -> WorkerReport {
         let tally = &self.training.tally;
         let mean_ms = |total: Duration| total.as_secs_f64() * 1e3 / tally.own_steps.max(1) as f64;
         WorkerReport {
+            incarnation: incarnation.0,
             worker: self.config.id.0,
             steps: tally.steps,
             samples: tally.own_steps * self.run.batch_size as u64,
@@ -343,11 +343,12 @@ impl<M: Model> Worker<M> {
     /// The chief's last duty: the final values are scored.
     fn summarise(
         &mut self,
-        control: &Control,
+        incarnation: Incarnation,
+        servers: Vec<Endpoint>,
         client: &mut Connected,
         finished: &AllFinished,
     ) -> Result<Summary, TrainError> {
-        let values = self.connected(control, control.servers(), client)?.pull(Vec::new())?.dense;
+        let values = self.connected(incarnation, servers, client)?.pull(Vec::new())?.dense;
         let training = &mut self.training;
         let metrics = self.pool.install(|| training.score(finished.global_step, &values));
         let facts = Facts {

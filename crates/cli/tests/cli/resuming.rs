@@ -65,10 +65,26 @@ fn a_sync_run_that_loses_a_ps_ends_with_the_same_bits() {
 }
 
 #[test]
+fn a_sync_run_that_loses_the_coordinator_ends_with_the_same_bits() {
+    let run = Launched::by(on(windlass, "launch", "--ps 2 --restart 1"));
+    run.logged("ps-0", "checkpoint of step ");
+    run.task("ps", 0).signal(Signal::KILL);
+    assert!(values(&went_on(run.wait())) == *UNDISTURBED, "the values differ");
+}
+
+#[test]
+fn a_sync_run_told_to_stop_and_resumed_ends_with_the_same_bits() {
+    let stopped = stopped();
+    let resumed = went_on(on(|words| stopped.windlass(words), "launch", "--ps 2").run());
+    assert!(values(&resumed) == *UNDISTURBED, "the values differ");
+}
+
+#[test]
 fn another_number_of_ps_takes_a_run_up() {
     let stopped = stopped();
     let resumed = went_on(on(|words| stopped.windlass(words), "launch", "--ps 3").run());
     assert_eq!(summary(&resumed)["ps"], 3);
+    assert!(values(&resumed) == *UNDISTURBED, "the values differ");
 }
 
 #[test]

@@ -40,6 +40,8 @@ const TICK: Duration = Duration::from_millis(100);
 const SPEAK_EVERY: Duration = Duration::from_secs(3);
 /// How long the last checkpoint may take before the run ends without it.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often it is tried.
+const SAVE_ATTEMPTS: u32 = 3;
 /// Things done beside the coordinator that it has not heard of yet.
 const DONE: usize = 16;
 
@@ -68,8 +70,10 @@ struct Coordinator {
     seen_step: u64,
     /// While the checkpoint to go back to is looked up: whether the servers wait for it.
     looking: Option<bool>,
-    /// When the last checkpoint was begun.
-    saving: Option<Duration>,
+    /// How often the servers were told to prepare.
+    prepared: u64,
+    /// Since when the run waits for its last checkpoint, and how often that was begun.
+    saving: Option<(Duration, u32)>,
     endpoints: BTreeMap<u32, Endpoint>,
     reports: BTreeMap<WorkerId, WorkerReport>,
     progress: BTreeMap<WorkerId, Heartbeat>,
@@ -134,6 +138,7 @@ impl Coordinator {
             positions: Positions::default(),
             seen_step: 0,
             looking: None,
+            prepared: 0,
             saving: None,
             endpoints: BTreeMap::new(),
             reports: BTreeMap::new(),
@@ -261,7 +266,9 @@ impl Coordinator {
                 }
                 return;
             }
-            task_message::Kind::ServerReady(ready) => self.lifecycle.server_ready(task, ready.restored),
+            task_message::Kind::ServerReady(ready) if ready.number == self.prepared => {
+                self.lifecycle.server_ready(task, ready.restored)
+            }
             task_message::Kind::Marked(marked) => {
                 let mark = serde_json::from_str(&marked.mark);
                 self.checkpoint(|checkpoints| {
@@ -281,11 +288,16 @@ impl Coordinator {
                 self.checkpoint(|checkpoints| checkpoints.cycle().failed(failed.number, reason));
                 return;
             }
-            task_message::Kind::Initialised(_) => self.lifecycle.initialised(),
-            task_message::Kind::Finished(report) => {
+            task_message::Kind::Initialised(initialised) if initialised.incarnation == incarnation.0 => {
+                self.lifecycle.initialised()
+            }
+            task_message::Kind::Finished(report) if report.incarnation == incarnation.0 => {
                 info!("{task} finished after {} steps", report.steps);
                 self.reports.insert(worker, report);
                 self.lifecycle.worker_finished(worker)
+            }
+            task_message::Kind::Concluded(concluded) if concluded.incarnation == incarnation.0 => {
+                self.lifecycle.concluded(worker)
             }
             task_message::Kind::Failed(failure) => {
                 let reason = format!("{task}: {}", failure.reason);
@@ -294,14 +306,19 @@ impl Coordinator {
                 self.lifecycle.failed(Outcome { exit_code, reason })
             }
             task_message::Kind::Goodbye(_) => {
-                let effects = self.lifecycle.goodbye(task, incarnation);
+                let effects = self.lifecycle.goodbye(task, incarnation, self.now());
                 // At the end it stays, to hear how the run ended.
                 if !matches!(self.lifecycle.phase(), Phase::Saving(_) | Phase::Over(_)) {
                     self.members.remove(task);
                 }
                 effects
             }
-            task_message::Kind::Hello(_) => return,
+            // Answers to what was said before the run went back to a checkpoint.
+            task_message::Kind::ServerReady(_)
+            | task_message::Kind::Initialised(_)
+            | task_message::Kind::Finished(_)
+            | task_message::Kind::Concluded(_)
+            | task_message::Kind::Hello(_) => return,
         };
         self.carry_out(effects);
     }
@@ -314,12 +331,15 @@ impl Coordinator {
         let step = self.step();
         match self.lifecycle.phase() {
             Phase::Training => self.checkpoint(|checkpoints| checkpoints.tick(now, step)),
-            Phase::Saving(_) if self.saving.is_some_and(|began| now.saturating_sub(began) > SAVE_TIMEOUT) => {
+            Phase::Saving(_) if self.saving.is_some_and(|(began, _)| now.saturating_sub(began) > SAVE_TIMEOUT) => {
                 warn!("the last checkpoint takes too long; ending without it");
                 let effects = self.lifecycle.saved();
                 self.carry_out(effects);
             }
-            Phase::Saving(_) => self.checkpoint(|checkpoints| checkpoints.cycle().tick(now)),
+            Phase::Saving(_) => {
+                self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
+                self.save();
+            }
             Phase::Gathering if self.spoken.elapsed() >= SPEAK_EVERY => {
                 self.spoken = Instant::now();
                 self.members.mention(&Kind::Waiting(self.waiting()));
@@ -356,7 +376,6 @@ impl Coordinator {
             Next::Abandon(reason) => {
                 warn!("no checkpoint: {reason}; training goes on, and the last good one stays");
                 self.members.tell(is_server, &Kind::Abandon(Abandon { number }));
-                self.save_again(false);
             }
         }
     }
@@ -367,7 +386,9 @@ impl Coordinator {
                 if let Some(checkpoints) = &mut self.checkpoints {
                     checkpoints.published(&published);
                 }
-                self.save_again(published.is_ok());
+                if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
+                    self.save();
+                }
             }
             Done::Found(Ok(found)) => {
                 if let Some(checkpoints) = &mut self.checkpoints {
@@ -384,32 +405,21 @@ impl Coordinator {
         }
     }
 
-    /// Writes the last checkpoint.
+    /// Writes the last checkpoint, after one that is under way; if it is written or cannot be, the run is over.
     fn save(&mut self) {
-        self.saving = Some(self.now());
-        let (now, step) = (self.now(), self.step());
+        let (now, step, ends_well) = (self.now(), self.step(), ends_well(self.lifecycle.phase()));
+        let (began, attempts) = self.saving.unwrap_or((now, 0));
+        self.saving = Some((began, attempts));
         match &mut self.checkpoints {
             Some(checkpoints) if checkpoints.is_busy() => {}
-            Some(checkpoints) if !checkpoints.is_saved(step, ends_well(self.lifecycle.phase())) => {
+            Some(checkpoints) if attempts < SAVE_ATTEMPTS && !checkpoints.is_saved(step, ends_well) => {
+                self.saving = Some((began, attempts + 1));
                 self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
             }
             _ => {
                 let effects = self.lifecycle.saved();
                 self.carry_out(effects);
             }
-        }
-    }
-
-    /// While the run waits for its last checkpoint: one has ended. If it was an earlier one, the last is begun now.
-    fn save_again(&mut self, published: bool) {
-        if !matches!(self.lifecycle.phase(), Phase::Saving(_)) {
-            return;
-        }
-        if published {
-            self.save();
-        } else {
-            let effects = self.lifecycle.saved();
-            self.carry_out(effects);
         }
     }
 
@@ -467,7 +477,9 @@ impl Coordinator {
             let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
             Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0 })
         });
+        self.prepared += 1;
         let mut prepare = Prepare {
+            number: self.prepared,
             run: text.clone(),
             servers: self.config.servers,
             workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),

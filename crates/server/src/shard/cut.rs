@@ -61,8 +61,10 @@ pub enum CutError {
 }
 
 impl ParameterShard {
-    /// Holds back what is new, and says where this shard stands.
+    /// Holds back what is new, and says where this shard stands: not between two rounds, so one that is being applied
+    /// comes to its end first.
     pub fn mark(&self) -> Mark {
+        let _round = lock(&self.round);
         lock(&self.gate).hold(Instant::now())
     }
 
@@ -114,3 +116,7 @@ impl ParameterShard {
         gate
     }
 }
+
+#[cfg(test)]
+#[path = "cut_tests.rs"]
+mod tests;

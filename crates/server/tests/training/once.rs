@@ -4,6 +4,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_core::consistency::Mode;
 use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
@@ -11,7 +12,7 @@ use windlass_core::run::RunSpec;
 use crate::cluster::{Cluster, LIMIT, Options, Site};
 use crate::faults::{Fault, Tally};
 use crate::marks::Scenario;
-use crate::numbers::{SYNC, seeds};
+use crate::numbers::{SYNC, constant, dense, run, seeds};
 
 /// Gradients that make a round, of three workers.
 const TWO_OF_THREE: Mode = Mode::Sync { replicas_to_aggregate: Some(2) };
@@ -80,6 +81,26 @@ fn the_steps_of_a_run_are_counted_exactly() {
         Scenario { run, ..scenario }
     };
     count_all(40, |seed| count(limited(seed)), |tally| tally.dropped > 0);
+}
+
+/// Shared memory loses nothing between two living processes, so it is counted by itself, and with more pushes.
+#[test]
+fn through_shared_memory_every_push_counts_once() {
+    const PUSHES: u64 = 150;
+    const WORKERS: u32 = 3;
+    for (mode, updates) in [(Mode::Async, 3 * PUSHES), (Mode::Ssp { staleness: 2 }, 3 * PUSHES), (SYNC, PUSHES)] {
+        for servers in [1, 3] {
+            let run = run(mode, vec![dense("a", &[3 * BLOCK_ELEMENTS + 17]), dense("b", &[5])]);
+            let (one, cluster) = (constant(&run, -1.0), Cluster::start(servers, WORKERS, run.clone()));
+            let trained = cluster.train(move |worker| {
+                while worker.steps() < PUSHES {
+                    worker.push(one.clone());
+                }
+            });
+            let expected = constant(&run, updates as f32);
+            assert!(trained.last.dense == expected, "{mode:?} on {servers} ps");
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientConfig, ClientError, Interrupt, ParameterClient, Pulled, Push, Route};
 use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{AllFinished, Endpoint, Goodbye, Hello, Initialised, Over, WorkerReport, task_message};
+use windlass_wire::control::{AllFinished, Concluded, Endpoint, Hello, Initialised, Over, WorkerReport, task_message};
 use windlass_wire::session::{Coordinator, Progress, Session};
 
 use crate::cluster::{LIMIT, Site, Via, new_runtime};
@@ -98,7 +98,7 @@ impl Worker {
             match self.receive() {
                 Kind::Initialise(initialise) => {
                     self.initialise(&initialise.servers);
-                    self.send(task_message::Kind::Initialised(Initialised {}));
+                    self.send(task_message::Kind::Initialised(Initialised { incarnation: self.incarnation.0 }));
                 }
                 Kind::Start(start) => {
                     assert_eq!(start.workers, self.site.workers);
@@ -184,11 +184,12 @@ impl Worker {
 
     /// Says that this worker has done its share.
     pub fn say_finished(&self) {
-        let report = WorkerReport { worker: self.id.0, steps: self.steps, ..WorkerReport::default() };
+        let incarnation = self.incarnation.0;
+        let report = WorkerReport { incarnation, worker: self.id.0, steps: self.steps, ..WorkerReport::default() };
         self.send(task_message::Kind::Finished(report));
     }
 
-    /// Stays to the end: finished, all finished, the chief's last look at the values and goodbye, over.
+    /// Stays to the end: finished, all finished, the chief's last look at the values, over.
     pub fn finish<T>(mut self, result: T) -> Ended<T> {
         self.say_finished();
         let (mut all_finished, mut last) = (None, None);
@@ -198,7 +199,7 @@ impl Worker {
                     if finished.chief == self.id.0 {
                         let wanted = self.site.options.last_rows.clone();
                         last = Some(self.client().pull(wanted).unwrap());
-                        self.send(task_message::Kind::Goodbye(Goodbye {}));
+                        self.send(task_message::Kind::Concluded(Concluded { incarnation: self.incarnation.0 }));
                     }
                     all_finished = Some(finished);
                 }
