@@ -222,8 +222,10 @@ impl<M: Model> Worker<M> {
                 Told::AllFinished(finished) if finished.chief == self.config.id.0 => {
                     match self.summarise(control, &mut client, &finished) {
                         Ok(summary) => {
+                            let concluded = self.conclude(watch);
                             control.send(task_message::Kind::Goodbye(Goodbye {}));
                             let outcome = control.wait_for_outcome(messages);
+                            let outcome = if outcome == Outcome::done() { concluded } else { outcome };
                             return Ok(Ended { outcome, summary: Some(summary) });
                         }
                         Err(error) => Err(error),
@@ -362,6 +364,19 @@ impl<M: Model> Worker<M> {
             metrics,
         };
         Ok(Summary::new(facts, finished))
+    }
+
+    /// What the model does with the final values. If that fails, the run has succeeded all the same: the summary is
+    /// told, the other tasks end well, and only the chief says what is missing.
+    fn conclude(&mut self, watch: &mut Watcher) -> Outcome {
+        let replica = self.training.replica();
+        match self.pool.install(|| replica.conclude()) {
+            Ok(written) => {
+                written.into_iter().for_each(|path| watch(&Event::Wrote { path }));
+                Outcome::done()
+            }
+            Err(error) => Outcome { exit_code: exit_code::INTERNAL, reason: format!("{error:#}") },
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::SIDE;
 use super::canvas::{Canvas, Dot, Finish};
-use super::randomness::Randomness;
+use crate::randomness::Randomness;
 use super::templates::{CLASSES, MOST_POINTS, Point, Stroke, Template};
 
 /// Longest straight piece drawn at once; the boxes around longer ones are mostly empty.
