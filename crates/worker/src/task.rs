@@ -370,7 +370,7 @@ impl<M: Model> Worker<M> {
     /// told, the other tasks end well, and only the chief says what is missing.
     fn conclude(&mut self, watch: &mut Watcher) -> Outcome {
         let replica = self.training.replica();
-        match self.pool.install(|| replica.conclude()) {
+        match self.pool.install(move || replica.conclude()) {
             Ok(written) => {
                 written.into_iter().for_each(|path| watch(&Event::Wrote { path }));
                 Outcome::done()
