@@ -102,6 +102,19 @@ fn a_transformer_draws_where_it_looks_and_what_it_sees_also_from_a_cluster() {
 }
 
 #[test]
+fn eval_draws_the_picture_of_a_checkpoint_as_the_run_itself_did() {
+    let files = DigitFiles::new(1200, 200);
+    let flags = "--filters 4 --hidden 64 --images 1000";
+    let words = format!("train stn {flags} --batch-size 50 --steps 20 --run-dir run --samples run.png --data-dir");
+    let first = windlass(&words).with(files.path()).run().succeeded();
+    let eval = format!("eval stn {flags} --checkpoint run/checkpoints --samples eval.png --data-dir");
+    let told = first.windlass(&eval).with(files.path()).run().succeeded();
+    assert_eq!(told.stdout.lines().last(), Some("wrote eval.png"), "{told}");
+    let pixels = |name: &str| Image::read(&first.directory().join(name)).pixels;
+    assert!(pixels("eval.png") == pixels("run.png"));
+}
+
+#[test]
 fn a_picture_that_can_no_longer_be_written_is_said_and_the_summary_is_there_all_the_same() {
     let files = DigitFiles::new(1200, 200);
     let words =
