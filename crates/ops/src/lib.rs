@@ -5,8 +5,17 @@
 
 mod activation;
 mod backward;
+mod convolution;
 mod exponential;
+mod floats;
 mod loss;
+mod matrix;
+mod sampler;
+mod softplus;
+
+pub use convolution::{ConvolutionOps, convolution_relu};
+pub use sampler::{SamplerOps, affine_sample};
+pub use softplus::{SoftplusOps, softplus};
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};

@@ -42,6 +42,12 @@ pub trait Model: Sized + Send + 'static {
 
     /// Scores the network, after each epoch and at the end. Here it records no gradients.
     fn evaluate(&self, network: &Self::Network, device: &Device) -> Metrics;
+
+    /// What is left to do with the trained network, such as drawing a picture. Called once, by the chief, with the
+    /// final values; it records no gradients. Returns the files that were written, for the user to be told of.
+    fn conclude(&self, _network: &Self::Network, _device: &Device) -> anyhow::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
+    }
 }
 
 /// How a model is trained unless flags say otherwise.

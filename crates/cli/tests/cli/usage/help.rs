@@ -40,8 +40,10 @@ fn the_models_are_listed_by_what_they_do() {
     Usage: windlass train <MODEL>
 
     Models:
-      linear  fit a line to 101 noisy points of y = 2x + 10
-      mnist   read handwritten digits with a network of 784-100-10
+      linear       fit a line to 101 noisy points of y = 2x + 10
+      mnist        read handwritten digits with a network of 784-100-10
+      autoencoder  draw handwritten digits again through a layer of 200 units
+      stn          read digits lost in clutter with a spatial transformer and convolutions
 
     Options:
       -h, --help  Print help
