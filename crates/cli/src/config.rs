@@ -114,8 +114,18 @@ fn absolute(location: &str) -> Result<String, Failure> {
     Ok(path.display().to_string())
 }
 
-/// The task that flags, cluster file and TF_CONFIG name; `None` for a run in one process.
-pub(crate) fn resolve_task(args: &ClusterArgs) -> Result<Option<ResolvedTask>, Failure> {
+/// What this process is to do, by flags, cluster file and TF_CONFIG.
+pub(crate) enum Role {
+    /// Train by itself.
+    Alone,
+    /// Play a task of a cluster.
+    Task(ResolvedTask),
+    /// Score the checkpoints of others.
+    Evaluator,
+}
+
+/// Finds out what this process is to do.
+pub(crate) fn resolve_role(args: &ClusterArgs) -> Result<Role, Failure> {
     let cluster_file = match &args.cluster {
         None => None,
         Some(path) => {
@@ -133,7 +143,11 @@ pub(crate) fn resolve_task(args: &ClusterArgs) -> Result<Option<ResolvedTask>, F
         cluster_file,
         tf_config: std::env::var("TF_CONFIG").ok(),
     };
-    resolve(&input).map_err(|error| Failure::usage(&error).with_hint(error.hint()))
+    if input.is_evaluator() {
+        return Ok(Role::Evaluator);
+    }
+    let resolved = resolve(&input).map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
+    Ok(resolved.map_or(Role::Alone, Role::Task))
 }
 
 /// Makes the run directory, before there is anything to write to it.

@@ -16,15 +16,16 @@ use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
 use crate::args::TrainArgs;
-use crate::config::{TaskConfig, make_run_dir, resolve_task};
+use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
 use crate::{eval, launch, logging, output};
 
 pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Failure> {
-    if args.cluster.job_name.as_deref() == Some("evaluator") {
-        return eval::follow::<M>(flags, args);
-    }
-    let resolved = resolve_task(&args.cluster)?;
+    let resolved = match resolve_role(&args.cluster)? {
+        Role::Evaluator => return eval::follow::<M>(flags, args),
+        Role::Task(resolved) => Some(resolved),
+        Role::Alone => None,
+    };
     if args.cluster.print_cluster {
         match &resolved {
             Some(resolved) => resolved.print_lines().iter().for_each(|line| output::print_line(line)),

@@ -61,6 +61,14 @@ fn tf_config_with_a_chief_makes_it_worker_0() {
 }
 
 #[test]
+fn tf_config_may_make_this_process_an_evaluator() {
+    let tf_config = r#"{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "evaluator", "index": 0}}"#;
+    let told = windlass("train linear").env("TF_CONFIG", tf_config).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.contains("an evaluator needs to know where the checkpoints are"), "{told}");
+}
+
+#[test]
 fn tasks_of_a_cluster_file_train_together() {
     let hosts = Hosts::new(1, 1);
     let file = format!("[cluster]\nps = [\"{}\"]\nworker = [\"{}\"]\n", hosts.ps[0], hosts.workers[0]);

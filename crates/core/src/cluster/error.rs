@@ -158,7 +158,7 @@ pub enum ClusterError {
         job: String,
     },
     /// `TF_CONFIG` says this is the evaluator.
-    #[error("task type evaluator is not supported yet, expected ps, worker, chief or master")]
+    #[error("an evaluator has no place among the tasks that train, expected ps, worker, chief or master")]
     Evaluator,
 }
 
@@ -225,7 +225,7 @@ impl ClusterError {
                 "name the chief in the cluster; Kubeflow does not when enableDynamicWorker is on: use Worker \
                  replicas only, worker 0 is the chief"
             }
-            ClusterError::Evaluator => "leave the evaluator out of the job for now",
+            ClusterError::Evaluator => "it needs no cluster: leave out --job_name, --ps_hosts and --worker_hosts",
         };
         Some(hint.to_owned())
     }

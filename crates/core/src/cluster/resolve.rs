@@ -26,6 +26,17 @@ pub struct ClusterInput {
     pub tf_config: Option<String>,
 }
 
+impl ClusterInput {
+    /// True if this process is to score what others train: by flag, or by `TF_CONFIG` if no flag names a task.
+    pub fn is_evaluator(&self) -> bool {
+        match (&self.job_name, &self.tf_config) {
+            (Some(job), _) => job == "evaluator",
+            (None, Some(text)) => tf_config::names_evaluator(text),
+            (None, None) => false,
+        }
+    }
+}
+
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {

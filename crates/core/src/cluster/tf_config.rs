@@ -25,6 +25,9 @@ use serde_json::Value;
 use super::spec::{ClusterDraft, JobAddresses, parse_entries};
 use super::{Address, ClusterError, Job, NamedTask, Statement};
 
+/// The task type, and the job, of one that takes no part in training.
+const EVALUATOR: &str = "evaluator";
+
 /// What the variable's text says. Empty text, or none of the keys, says nothing.
 pub(super) fn parse(text: &str) -> Result<Statement, ClusterError> {
     if text.trim().is_empty() {
@@ -41,6 +44,12 @@ pub(super) fn parse(text: &str) -> Result<Statement, ClusterError> {
         task: task.as_ref().map(|task| task.translate(jobs.as_ref())).transpose()?,
         cluster: jobs.map(|jobs| jobs.draft(task.as_ref())).transpose()?,
     })
+}
+
+/// True if the variable says that this task is the evaluator.
+pub(super) fn names_evaluator(text: &str) -> bool {
+    let document: Option<Document> = serde_json::from_str(text).ok();
+    document.and_then(|document| document.task?.r#type).as_deref() == Some(EVALUATOR)
 }
 
 #[derive(Deserialize)]
@@ -100,7 +109,7 @@ impl Task {
                 }
                 (Job::Worker, (self.index == 0).then_some(0))
             }
-            "evaluator" => return Err(ClusterError::Evaluator),
+            EVALUATOR => return Err(ClusterError::Evaluator),
             other => (other.parse()?, Some(self.index)),
         };
         match index {
@@ -133,7 +142,7 @@ impl Jobs {
                     chiefs.extend(hosts.parse(&format!("cluster.{job}"))?.known.into_values());
                 }
                 // It takes no part in training, so the others need not know it.
-                "evaluator" => {}
+                EVALUATOR => {}
                 _ => return Err(ClusterError::UnknownJob { job }),
             }
         }

@@ -82,9 +82,13 @@ fn an_evaluator_in_the_cluster_is_left_out() {
 }
 
 #[test]
-fn an_evaluator_task_is_not_supported_yet() {
+fn an_evaluator_is_told_from_the_tasks_that_train() {
     let text = WITH_CHIEF.replace(r#""type": "worker""#, r#""type": "evaluator""#);
-    assert_eq!(refusal(&text), "task type evaluator is not supported yet, expected ps, worker, chief or master");
+    assert!(names_evaluator(&text) && !names_evaluator(WITH_CHIEF) && !names_evaluator("{"));
+    assert_eq!(
+        refusal(&text),
+        "an evaluator has no place among the tasks that train, expected ps, worker, chief or master"
+    );
 }
 
 #[test]

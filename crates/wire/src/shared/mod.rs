@@ -4,6 +4,7 @@
 //! are ([`SharedStream::receive`]) and a writer put them there before it sends them ([`SharedStream::stage`]). The
 //! socket carries nothing but bells for an end that sleeps, and tells each end when the other is gone.
 
+mod look;
 mod region;
 mod ring;
 
@@ -11,7 +12,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -19,9 +19,6 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use region::{RING_BYTES, Region, Way};
 use ring::{Consumer, Producer};
 
-/// How long an end looks again and again before it sleeps: a few times what a sleep and a wake-up cost. It yields its core
-/// at every look, so on a busy machine somebody else has it.
-const LOOK_FOR: Duration = Duration::from_micros(200);
 /// Bytes are shown to the other end in portions of this, so that it begins while the rest is copied.
 const PORTION_BYTES: usize = 64 << 10;
 
@@ -159,27 +156,21 @@ impl SharedStream {
     }
 
     fn await_bytes(&mut self, len: usize) -> io::Result<()> {
-        let looked = Instant::now();
-        loop {
-            if self.back.available()? >= len {
-                return Ok(());
-            }
-            if looked.elapsed() < LOOK_FOR {
-                std::thread::yield_now();
-            } else if self.back.sleeps_for(len)? {
-                self.sleep(len)?;
-            }
+        if look::look(|| Ok(self.back.available()? >= len))? {
+            return Ok(());
         }
+        while self.back.sleeps_for(len)? {
+            self.sleep(len)?;
+        }
+        Ok(())
     }
 
     fn await_space(&mut self) -> io::Result<()> {
-        let looked = Instant::now();
-        while self.out.space()? == 0 {
-            if looked.elapsed() < LOOK_FOR {
-                std::thread::yield_now();
-            } else if self.out.sleeps_for_space(PORTION_BYTES)? {
-                self.sleep(0)?;
-            }
+        if look::look(|| Ok(self.out.space()? > 0))? {
+            return Ok(());
+        }
+        while self.out.sleeps_for_space(PORTION_BYTES)? {
+            self.sleep(0)?;
         }
         Ok(())
     }
@@ -222,14 +213,8 @@ impl AsFd for SharedStream {
 
 /// Looks at streams for a while, before their owner sleeps. True if one of them gets on.
 pub(crate) fn look(streams: &[(&SharedStream, bool)]) -> bool {
-    let looked = Instant::now();
-    while looked.elapsed() < LOOK_FOR {
-        if streams.iter().any(|(stream, writing)| stream.is_ready(*writing)) {
-            return true;
-        }
-        std::thread::yield_now();
-    }
-    false
+    let is_ready = || Ok(streams.iter().any(|(stream, writing)| stream.is_ready(*writing)));
+    matches!(look::look(is_ready), Ok(true))
 }
 
 #[cfg(test)]
