@@ -12,5 +12,6 @@ mod process;
 mod processes;
 mod recovery;
 mod resuming;
+mod rows;
 mod tasks;
 mod usage;
