@@ -2,7 +2,9 @@
 
 pub mod linear;
 pub mod mnist;
+pub mod seq2seq;
 mod truncated_normal;
 
 pub use linear::Linear;
 pub use mnist::Mnist;
+pub use seq2seq::Seq2Seq;

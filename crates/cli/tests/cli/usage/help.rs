@@ -18,6 +18,7 @@ fn without_a_command_there_is_help() {
       train       Train a model in this process, or as one task of a cluster
       launch      Start a whole cluster on this machine and train on it
       eval        Score a checkpoint
+      decode      Translate sentences from standard input with a network that seq2seq has trained
       checkpoint  Look after the checkpoints of a run
       bench       Measure how fast this machine trains in each layout
       data        Get data sets
@@ -40,8 +41,9 @@ fn the_models_are_listed_by_what_they_do() {
     Usage: windlass train <MODEL>
 
     Models:
-      linear  fit a line to 101 noisy points of y = 2x + 10
-      mnist   read handwritten digits with a network of 784-100-10
+      linear   fit a line to 101 noisy points of y = 2x + 10
+      mnist    read handwritten digits with a network of 784-100-10
+      seq2seq  translate, with an encoder and a decoder that attends to it
 
     Options:
       -h, --help  Print help
