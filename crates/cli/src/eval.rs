@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointId, Manifest, Store};
 use windlass_core::lifecycle::exit_code;
 use windlass_tensorboard::RunBoard;
+use windlass_worker::event::Event;
 use windlass_worker::model::{Metrics, Model, Setup};
 use windlass_worker::replica::Replica;
 use windlass_worker::task;
@@ -53,6 +54,9 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &EvalArgs) -> Result<(), Fai
             output::print_line(&line.to_string());
         }
     }
+    let mut watch = output::watcher(args.format);
+    let written = evaluator.0.conclude().map_err(|error| Failure::internal(format!("{error:#}")))?;
+    written.into_iter().for_each(|path| watch(&Event::Wrote { path }));
     Ok(())
 }
 

@@ -20,7 +20,7 @@ impl Failure {
 
     /// Something went wrong that is not the user's doing.
     pub(crate) fn internal(message: impl fmt::Display) -> Self {
-        Self { exit_code: 1, message: message.to_string(), hint: None }
+        Self { exit_code: exit_code::INTERNAL, message: message.to_string(), hint: None }
     }
 
     pub(crate) fn with_hint(self, hint: impl Into<Option<String>>) -> Self {

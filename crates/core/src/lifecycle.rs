@@ -28,6 +28,8 @@ impl Outcome {
 
 /// Exit codes of a task that did not end well, as users see them.
 pub mod exit_code {
+    /// Something failed that is not the user's doing.
+    pub const INTERNAL: u8 = 1;
     /// Bad usage or configuration.
     pub const USAGE: u8 = 2;
     /// The loss is no longer a number.

@@ -7,14 +7,13 @@
 
 mod canvas;
 mod hand;
-mod randomness;
 mod templates;
 
 use rayon::prelude::*;
 
 use self::canvas::Canvas;
-use self::randomness::Randomness;
 use crate::images::{ImageSet, Images};
+use crate::randomness::{Randomness, Split};
 
 /// Height and width of a digit in pixels, as in MNIST.
 pub const SIDE: usize = 28;
@@ -23,14 +22,6 @@ const IMAGE_SIZE: usize = SIDE * SIDE;
 
 /// Enough images a piece of work to make its hand-over cheap, few enough to keep all threads busy.
 const IMAGES_PER_CHUNK: usize = 256;
-
-/// Which of the three independent streams of samples to draw from.
-#[derive(Clone, Copy)]
-enum Split {
-    Train,
-    Validation,
-    Test,
-}
 
 /// How many images each part of a data set has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

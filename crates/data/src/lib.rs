@@ -1,14 +1,16 @@
-//! Data sets for Windlass models: images in memory, the MNIST reader and downloader, a built-in
-//! generator of handwritten-looking digits, and parallel text for translation.
+//! Data sets for Windlass models: images in memory, the MNIST reader and downloader, a built-in generator of
+//! handwritten-looking digits, which may be lost in clutter, and parallel text for translation.
 //!
 //! This crate knows files and one download protocol. It must not know Burn, tokio, the cluster or
 //! any model: what it hands out are plain vectors and slices.
 
+pub mod cluttered;
 pub mod digits;
 pub mod download;
 pub mod idx;
 pub mod images;
 pub mod mnist;
+mod randomness;
 pub mod text;
 
 pub use images::{ImageSet, Images};

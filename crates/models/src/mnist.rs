@@ -1,16 +1,15 @@
 //! `mnist`: a network of 784-100-10 that reads handwritten digits, in the two variants that people ran.
 
-use anyhow::Context;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use tracing::info;
 use windlass_core::optimizer::{Adam, Optimizer};
-use windlass_data::{ImageSet, Images, digits, mnist};
+use windlass_data::{ImageSet, Images, mnist};
 use windlass_ops::{cross_entropy, sigmoid};
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
 
+use crate::digits;
 use crate::truncated_normal::truncated_normal;
 
 const PIXELS: usize = mnist::SIDE * mnist::SIDE;
@@ -81,18 +80,7 @@ impl Model for Mnist {
 
     fn load(flags: &MnistFlags, setup: &Setup) -> anyhow::Result<Self> {
         anyhow::ensure!(!flags.hidden.contains(&0), "--hidden has a layer of 0 units");
-        let images = match &setup.data_dir {
-            Some(directory) => {
-                // The text of its error has that of the cause in it.
-                let images = mnist::load(directory).map_err(anyhow::Error::msg).context("read the images")?;
-                info!("{} training images from {}", images.train().len(), directory.display());
-                images
-            }
-            None => {
-                info!("no --data-dir: training on built-in digits, drawn from seed {}", setup.seed);
-                digits::set(setup.seed, digits::Sizes::default())
-            }
-        };
+        let images = digits::load(setup)?;
         Ok(Self { flags: flags.clone(), images })
     }
 

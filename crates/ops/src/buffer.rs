@@ -1,7 +1,28 @@
-//! Burn's CPU tensors as slices of floats, and back.
+//! Burn's CPU tensors as slices of floats, and back, without a copy where they are that already.
 
 use burn::backend::flex::FlexTensor;
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
+
+/// A tensor of any type as f32 values, one after the other.
+pub(crate) struct Floats(FlexTensor);
+
+impl Floats {
+    pub(crate) fn new(tensor: FlexTensor) -> Self {
+        Self(match tensor.dtype() {
+            DType::F32 => tensor.to_contiguous(),
+            _ => FlexTensor::from_data(tensor.into_data().convert::<f32>()),
+        })
+    }
+
+    pub(crate) fn values(&self) -> &[f32] {
+        floats(&self.0)
+    }
+
+    /// The shape of a tensor that is known to have so many dimensions.
+    pub(crate) fn shape<const D: usize>(&self) -> [usize; D] {
+        dimensions(&self.0)
+    }
+}
 
 /// The same values in one piece, in row-major order.
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {

@@ -9,6 +9,7 @@ mod attention;
 mod backend;
 mod buffer;
 mod composed;
+mod convolution;
 mod elementary;
 mod loss;
 mod matrix;
@@ -16,6 +17,7 @@ mod record;
 mod recurrent;
 mod sampled;
 mod sampled_loss;
+mod sampler;
 #[cfg(test)]
 mod tests;
 mod vector;
@@ -24,7 +26,9 @@ use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{DType, Int, Tensor};
 
 use backend::FusedOps;
+pub use convolution::{ConvolutionOps, convolution_relu};
 pub use sampled::{Candidates, LogUniformSampler, SampledSoftmax};
+pub use sampler::{SamplerOps, affine_sample};
 
 /// 1 / (1 + e^-x), element by element.
 pub fn sigmoid<const D: usize>(input: Tensor<D>) -> Tensor<D> {

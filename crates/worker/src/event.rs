@@ -24,7 +24,7 @@ pub enum Event {
     Finished(Finished),
     /// The run is over; told by the chief.
     Summary(Box<Summary>),
-    /// The summary has been written to a file.
+    /// The summary, or something that the model made of the trained network, has been written to a file.
     Wrote {
         /// Where.
         path: PathBuf,

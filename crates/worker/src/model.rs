@@ -45,6 +45,12 @@ pub trait Model: Sized + Send + 'static {
     /// Scores the network, after each epoch and at the end. Here it records no gradients.
     fn evaluate(&self, network: &Self::Network, device: &Device) -> Metrics;
 
+    /// What is left to do with the trained network, such as drawing a picture. Called once, by the chief, with the
+    /// final values; it records no gradients. Returns the files that were written, for the user to be told of.
+    fn conclude(&self, _network: &Self::Network, _device: &Device) -> anyhow::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
+    }
+
     /// Files that it takes beside the values to use the trained network, such as vocabularies: name and content.
     /// Worker 0 keeps them in the run directory.
     fn files(&self) -> Vec<(&'static str, String)> {

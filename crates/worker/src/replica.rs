@@ -1,6 +1,7 @@
 //! The adapter between Burn and the parameters as the servers know them: one buffer of floats a parameter, in
 //! the order of the module's paths. Values go in and gradients come out without being copied.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -147,6 +148,11 @@ impl<M: Model> Replica<M> {
     /// Scores the network.
     pub fn evaluate(&self) -> Metrics {
         self.model.evaluate(&self.network().valid(), &self.device.clone().inner())
+    }
+
+    /// Lets the model do what it does with a trained network, and returns the files that it wrote.
+    pub fn conclude(&self) -> anyhow::Result<Vec<PathBuf>> {
+        self.model.conclude(&self.network().valid(), &self.device.clone().inner())
     }
 
     fn network(&self) -> &M::Network {

@@ -216,7 +216,7 @@ impl<M: Model> Worker<M> {
         watch: &mut Watcher,
     ) -> Result<Ended, TrainError> {
         let mut client = None;
-        let mut summary = None;
+        let (mut summary, mut concluded) = (None, Outcome::done());
         while let Some((incarnation, told)) = control.next(instructions)? {
             let done = match told {
                 Told::Initialise(servers) => self.initialise(control, incarnation, servers, &mut client),
@@ -225,6 +225,7 @@ impl<M: Model> Worker<M> {
                     let summed_up = self.summarise(incarnation, control.servers(), &mut client, &finished);
                     summed_up.map(|summed_up| {
                         summary = Some(summed_up);
+                        concluded = self.conclude(watch);
                         control.send(task_message::Kind::Concluded(Concluded { incarnation: incarnation.0 }));
                     })
                 }
@@ -241,7 +242,8 @@ impl<M: Model> Worker<M> {
             }
         }
         let lost = || Outcome { exit_code: exit_code::PEERS, reason: "lost the session with ps 0".to_owned() };
-        Ok(Ended { outcome: control.outcome().unwrap_or_else(lost), summary })
+        let outcome = control.outcome().unwrap_or_else(lost);
+        Ok(Ended { outcome: if outcome == Outcome::done() { concluded } else { outcome }, summary })
     }
 
     /// The chief brings the first values.
@@ -368,6 +370,19 @@ impl<M: Model> Worker<M> {
             metrics,
         };
         Ok(Summary::new(facts, finished))
+    }
+
+    /// What the model does with the final values. If that fails, the run has succeeded all the same: the summary is
+    /// told, the other tasks end well, and only the chief says what is missing.
+    fn conclude(&mut self, watch: &mut Watcher) -> Outcome {
+        let replica = self.training.replica();
+        match self.pool.install(move || replica.conclude()) {
+            Ok(written) => {
+                written.into_iter().for_each(|path| watch(&Event::Wrote { path }));
+                Outcome::done()
+            }
+            Err(error) => Outcome { exit_code: exit_code::INTERNAL, reason: format!("{error:#}") },
+        }
     }
 }
 

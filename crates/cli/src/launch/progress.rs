@@ -99,7 +99,11 @@ fn show_bar(all: &MultiProgress, workers: &mut BTreeMap<u32, ProgressBar>, event
             }
         }
         Event::Summary(_) => print_line(&output::human(event)),
-        Event::Wrote { .. } => {}
+        // The launcher's last line says where the summary is.
+        Event::Wrote { path } if path.ends_with("summary.json") => {}
+        Event::Wrote { .. } => {
+            let _ = all.println(output::human(event));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod in_process;
 mod modes;
 mod oracle;
 mod output;
+mod pictures;
 mod process;
 mod processes;
 mod recovery;

@@ -75,7 +75,9 @@ impl Invocation {
 
     /// Puts a file into the directory in which the command will run.
     pub fn with_file(self, name: &str, content: &str) -> Self {
-        std::fs::write(self.directory.path().join(name), content).unwrap();
+        let path = self.directory.path().join(name);
+        path.parent().map(std::fs::create_dir_all).transpose().unwrap();
+        std::fs::write(path, content).unwrap();
         self
     }
 

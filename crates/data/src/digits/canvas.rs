@@ -3,8 +3,8 @@
 //! Only pixels near a segment are touched, eight at a time. It must not know what is drawn, nor
 //! draw random numbers other than those of the paper's grain.
 
-use super::randomness::Randomness;
 use super::{IMAGE_SIZE, SIDE};
+use crate::randomness::Randomness;
 
 /// Pixels worked on at once: a whole number of vector registers on every machine.
 const LANES: usize = 8;

@@ -5,8 +5,8 @@
 
 use super::SIDE;
 use super::canvas::{Canvas, Dot, Finish};
-use super::randomness::Randomness;
 use super::templates::{CLASSES, MOST_POINTS, Point, Stroke, Template};
+use crate::randomness::Randomness;
 
 /// Longest straight piece drawn at once; the boxes around longer ones are mostly empty.
 const LONGEST_PIECE: f32 = 5.0;

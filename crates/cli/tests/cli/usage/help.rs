@@ -41,9 +41,11 @@ fn the_models_are_listed_by_what_they_do() {
     Usage: windlass train <MODEL>
 
     Models:
-      linear   fit a line to 101 noisy points of y = 2x + 10
-      mnist    read handwritten digits with a network of 784-100-10
-      seq2seq  translate, with an encoder and a decoder that attends to it
+      linear       fit a line to 101 noisy points of y = 2x + 10
+      mnist        read handwritten digits with a network of 784-100-10
+      autoencoder  draw handwritten digits again through a layer of 200 units
+      stn          read digits lost in clutter with a spatial transformer and convolutions
+      seq2seq      translate, with an encoder and a decoder that attends to it
 
     Options:
       -h, --help  Print help

@@ -1,4 +1,4 @@
-//! The random numbers behind one drawn digit.
+//! The random numbers behind one made-up sample.
 //!
 //! Cheap to seed and to draw from, and the same on every machine: integer steps, then products and
 //! sums. It must not use functions whose last bit differs between platforms, such as `sin` or `ln`.
@@ -6,14 +6,20 @@
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 
-use super::Split;
+/// Which of the three independent streams of samples to draw from.
+#[derive(Clone, Copy)]
+pub(crate) enum Split {
+    Train,
+    Validation,
+    Test,
+}
 
 /// A stream of random numbers of its own for every sample.
-pub(super) struct Randomness(Xoshiro256PlusPlus);
+pub(crate) struct Randomness(Xoshiro256PlusPlus);
 
 impl Randomness {
     /// The stream of sample `index` of `split` under `seed`.
-    pub(super) fn of_sample(seed: u64, split: Split, index: usize) -> Self {
+    pub(crate) fn of_sample(seed: u64, split: Split, index: usize) -> Self {
         let split = match split {
             Split::Train => 1,
             Split::Validation => 2,
@@ -25,29 +31,29 @@ impl Randomness {
     }
 
     /// 64 random bits.
-    pub(super) fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// A whole number below `limit`, all as likely (up to one part in 2³²/`limit`).
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (((self.bits() >> 32) * limit as u64) >> 32) as usize
     }
 
     /// A number between `low` and `high`, all as likely.
-    pub(super) fn between(&mut self, low: f32, high: f32) -> f32 {
+    pub(crate) fn between(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.bits() >> 40) as f32 / (1u64 << 24) as f32;
         low + unit * (high - low)
     }
 
     /// Whether something that happens with this probability happens.
-    pub(super) fn chance(&mut self, probability: f32) -> bool {
+    pub(crate) fn chance(&mut self, probability: f32) -> bool {
         self.between(0.0, 1.0) < probability
     }
 
     /// A number of mean 0 and the given deviation that is close to normally distributed and never
     /// further out than 3.5 deviations: the sum of four uniform ones.
-    pub(super) fn normal(&mut self, deviation: f32) -> f32 {
+    pub(crate) fn normal(&mut self, deviation: f32) -> f32 {
         const MEAN: f32 = 2.0 * 65_535.0;
         /// √(4 · 65536² / 12)
         const DEVIATION: f32 = 37_837.2;

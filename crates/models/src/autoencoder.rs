@@ -1,0 +1,272 @@
+//! `autoencoder`: squeezes handwritten digits through a narrow layer and draws them again, in four variants.
+
+mod drawing;
+mod standard;
+
+use std::path::PathBuf;
+
+use anyhow::ensure;
+use burn::module::{Module, Param};
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::tensor::{Device, Tensor, TensorData};
+use windlass_core::optimizer::{Adam, Optimizer};
+use windlass_data::{ImageSet, Images};
+use windlass_ops::softplus;
+use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+
+use self::standard::Standard;
+use crate::digits;
+use crate::picture;
+use crate::randomness::{Purpose, Randomness};
+
+const PIXELS: usize = windlass_data::mnist::SIDE * windlass_data::mnist::SIDE;
+/// Images scored at a time.
+const EVALUATION_BATCH: usize = 1000;
+
+const NOISE_SCALE: f32 = 0.5;
+const KEEP: f32 = 0.75;
+const LATENT: usize = 20;
+
+/// Draws handwritten digits again.
+pub struct Autoencoder {
+    flags: AutoencoderFlags,
+    seed: u64,
+    images: ImageSet,
+    standard: Standard,
+}
+
+/// The flags of `autoencoder`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AutoencoderFlags {
+    /// plain; noise and masking: inputs are corrupted and drawn again without; variational: through a random code
+    #[arg(long, value_enum, default_value_t = Variant::Plain)]
+    pub variant: Variant,
+    /// Units of the hidden layer
+    #[arg(long, value_name = "UNITS", default_value_t = 200)]
+    pub hidden: usize,
+    /// With --variant noise: the deviation of the noise, where inputs have 1 [default: 0.5]
+    #[arg(long, value_name = "SCALE")]
+    pub noise_scale: Option<f32>,
+    /// With --variant masking: the probability that a pixel is kept [default: 0.75]
+    #[arg(long, value_name = "PROBABILITY")]
+    pub keep_probability: Option<f32>,
+    /// With --variant variational: numbers of the code, between two hidden layers [default: 20]
+    #[arg(long, value_name = "NUMBERS")]
+    pub latent: Option<usize>,
+    /// Draw test images and what becomes of them to this PNG file, at the end
+    #[arg(long, value_name = "FILE")]
+    pub samples: Option<PathBuf>,
+}
+
+/// What happens to an image on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Variant {
+    /// Nothing else.
+    Plain,
+    /// Gaussian noise is added to the input.
+    Noise,
+    /// Pixels of the input are dropped.
+    Masking,
+    /// The code is drawn from a distribution that is kept close to N(0, 1).
+    Variational,
+}
+
+/// A hidden layer with softplus, and a linear output.
+#[derive(Module, Debug)]
+pub struct Coder {
+    encoder: Linear,
+    code: Option<Code>,
+    output: Linear,
+}
+
+/// The middle of a variational autoencoder: a normal distribution for every image, and a way back to units.
+#[derive(Module, Debug)]
+pub struct Code {
+    mean: Linear,
+    log_variance: Linear,
+    decoder: Linear,
+}
+
+/// What one step computes on, all standardised.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// What is to be drawn.
+    target: Tensor<2>,
+    /// What is seen, if it is something else.
+    corrupted: Option<Tensor<2>>,
+    /// Where in its distribution each code is drawn.
+    draw: Option<Tensor<2>>,
+}
+
+impl Coder {
+    /// What is drawn of the inputs, and how far the codes' distributions are from N(0, 1), summed.
+    fn forward(&self, input: Tensor<2>, draw: Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<1>>) {
+        let hidden = softplus(self.encoder.forward(input));
+        match &self.code {
+            None => (self.output.forward(hidden), None),
+            Some(code) => {
+                let (mean, log_variance) = (code.mean.forward(hidden.clone()), code.log_variance.forward(hidden));
+                let variance = log_variance.clone().exp();
+                let divergence = (mean.clone() * mean.clone() + variance.clone() - log_variance - 1.0).sum() * 0.5;
+                let drawn = match draw {
+                    Some(draw) => mean + variance.sqrt() * draw,
+                    None => mean,
+                };
+                (self.decode(code, drawn), Some(divergence))
+            }
+        }
+    }
+
+    fn decode(&self, code: &Code, drawn: Tensor<2>) -> Tensor<2> {
+        self.output.forward(softplus(code.decoder.forward(drawn)))
+    }
+}
+
+impl Model for Autoencoder {
+    const NAME: &'static str = "autoencoder";
+    const ABOUT: &'static str = "draw handwritten digits again through a layer of 200 units";
+    type Flags = AutoencoderFlags;
+    type Network = Coder;
+    type Batch = Batch;
+
+    fn defaults(_flags: &AutoencoderFlags) -> Defaults {
+        Defaults {
+            optimizer: Optimizer::Adam(Adam::default()),
+            learning_rate: 0.001,
+            batch_size: 128,
+            steps: None,
+            epochs: Some(20),
+            shuffle: true,
+        }
+    }
+
+    fn load(flags: &AutoencoderFlags, setup: &Setup) -> anyhow::Result<Self> {
+        flags.check()?;
+        let images = digits::load(setup)?;
+        let standard = Standard::of(images.train());
+        Ok(Self { flags: flags.clone(), seed: setup.seed, images, standard })
+    }
+
+    fn network(&self, device: &Device) -> Coder {
+        let layer = |from, to, weights: Initializer| {
+            let mut layer = LinearConfig::new(from, to).with_initializer(weights).init(device);
+            layer.bias = Some(Param::from_tensor(Tensor::zeros([to], device)));
+            layer
+        };
+        let xavier = || Initializer::XavierUniform { gain: 1.0 };
+        let hidden = self.flags.hidden;
+        let code = self.flags.latent().map(|latent| Code {
+            mean: layer(hidden, latent, xavier()),
+            log_variance: layer(hidden, latent, Initializer::Zeros),
+            decoder: layer(latent, hidden, xavier()),
+        });
+        let encoder = layer(PIXELS, hidden, xavier());
+        Coder { encoder, code, output: layer(hidden, PIXELS, Initializer::Zeros) }
+    }
+
+    fn samples(&self) -> usize {
+        self.images.train().len()
+    }
+
+    fn batch(&self, samples: &[usize], device: &Device) -> Batch {
+        self.make_batch(self.images.train(), samples, device)
+    }
+
+    /// Half the squared error, summed over pixels and images; of a variational one also the divergence of its codes.
+    fn loss(&self, network: &Coder, batch: Batch) -> Tensor<1> {
+        let input = batch.corrupted.unwrap_or_else(|| batch.target.clone());
+        let (drawn, divergence) = network.forward(input, batch.draw);
+        let error = drawn - batch.target;
+        let cost = (error.clone() * error).sum() * 0.5;
+        match divergence {
+            Some(divergence) => cost + divergence,
+            None => cost,
+        }
+    }
+
+    /// The cost over the test images: as in training, and for a corrupting variant also of drawing clean images.
+    fn evaluate(&self, network: &Coder, device: &Device) -> Metrics {
+        let test = self.images.test();
+        let all: Vec<usize> = (0..test.len()).collect();
+        let cost = |prepare: &dyn Fn(Batch) -> Batch| {
+            let batches = all.chunks(EVALUATION_BATCH).map(|samples| self.make_batch(test, samples, device));
+            batches.map(|batch| scalar(self.loss(network, prepare(batch)))).sum::<f64>()
+        };
+        let test_cost = cost(&|batch| batch);
+        let metrics = Metrics::default()
+            .with("test_cost", test_cost)
+            .with("test_cost_per_image", test_cost / test.len().max(1) as f64);
+        match self.flags.variant {
+            Variant::Plain | Variant::Variational => metrics,
+            Variant::Noise | Variant::Masking => {
+                let clean = cost(&|batch| Batch { corrupted: None, ..batch });
+                metrics.with("test_cost_of_clean_images", clean)
+            }
+        }
+    }
+
+    fn conclude(&self, network: &Coder, device: &Device) -> anyhow::Result<Vec<PathBuf>> {
+        let Some(path) = &self.flags.samples else { return Ok(Vec::new()) };
+        self.draw(network, device).write(path)?;
+        Ok(vec![path.clone()])
+    }
+}
+
+impl Autoencoder {
+    fn make_batch(&self, images: &Images, samples: &[usize], device: &Device) -> Batch {
+        let randomness = Randomness::of_batch(self.seed, samples);
+        let rows = samples.len();
+        let tensor = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [rows, PIXELS]), device);
+        let mut target = Vec::new();
+        self.standard.gather(images, samples, &mut target);
+        let corrupted = match self.flags.variant {
+            Variant::Plain | Variant::Variational => None,
+            Variant::Noise => {
+                let scale = self.flags.noise_scale.unwrap_or(NOISE_SCALE);
+                let mut noise = randomness.normal(Purpose::Corruption, rows, PIXELS);
+                noise.iter_mut().zip(&target).for_each(|(noise, value)| *noise = value + scale * *noise);
+                Some(tensor(noise))
+            }
+            Variant::Masking => {
+                let keep = self.flags.keep_probability.unwrap_or(KEEP);
+                let mut mask = randomness.keep(Purpose::Corruption, rows, PIXELS, keep);
+                mask.iter_mut().zip(&target).for_each(|(factor, value)| *factor *= value);
+                Some(tensor(mask))
+            }
+        };
+        let draw = self.flags.latent().map(|latent| {
+            let draw = randomness.normal(Purpose::Latent, rows, latent);
+            Tensor::from_data(TensorData::new(draw, [rows, latent]), device)
+        });
+        Batch { target: tensor(target), corrupted, draw }
+    }
+}
+
+impl AutoencoderFlags {
+    /// Numbers of the code, if there is one.
+    fn latent(&self) -> Option<usize> {
+        (self.variant == Variant::Variational).then(|| self.latent.unwrap_or(LATENT))
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let needs = [
+            ("--noise-scale", self.noise_scale.is_some(), Variant::Noise, "noise"),
+            ("--keep-probability", self.keep_probability.is_some(), Variant::Masking, "masking"),
+            ("--latent", self.latent.is_some(), Variant::Variational, "variational"),
+        ];
+        for (flag, given, variant, name) in needs {
+            ensure!(!given || self.variant == variant, "{flag} needs --variant {name}");
+        }
+        ensure!(self.hidden > 0, "--hidden is 0 units, and a layer has at least one");
+        ensure!(self.latent != Some(0), "--latent is 0 numbers, and a code has at least one");
+        let scale = self.noise_scale.unwrap_or(NOISE_SCALE);
+        ensure!(scale.is_finite() && scale >= 0.0, "--noise-scale is {scale}, and a deviation is zero or more");
+        let keep = self.keep_probability.unwrap_or(KEEP);
+        ensure!(keep > 0.0 && keep <= 1.0, "--keep-probability is {keep}, expected a probability above 0 and up to 1");
+        Ok(self.samples.as_deref().map_or(Ok(()), picture::check)?)
+    }
+}
+
+fn scalar(tensor: Tensor<1>) -> f64 {
+    tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN)
+}

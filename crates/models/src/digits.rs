@@ -1,0 +1,52 @@
+//! Handwritten digits for every model that reads or draws them: built in, or the user's own.
+
+use anyhow::Context;
+use tracing::info;
+use windlass_data::digits::{self, Sizes};
+use windlass_data::{ImageSet, mnist};
+use windlass_worker::model::Setup;
+
+/// The digits of the run, as many as people trained on.
+pub(crate) fn load(setup: &Setup) -> anyhow::Result<ImageSet> {
+    load_or_draw(setup, Sizes::default())
+}
+
+/// All digits of `--data-dir`, or so many built-in ones.
+pub(crate) fn load_or_draw(setup: &Setup, sizes: Sizes) -> anyhow::Result<ImageSet> {
+    match &setup.data_dir {
+        Some(directory) => {
+            // The text of its error has that of the cause in it.
+            let images = mnist::load(directory).map_err(anyhow::Error::msg).context("read the images")?;
+            info!("{} training images from {}", images.train().len(), directory.display());
+            Ok(images)
+        }
+        None => {
+            info!("no --data-dir: training on built-in digits, drawn from seed {}", setup.seed);
+            Ok(digits::set(setup.seed, sizes))
+        }
+    }
+}
+
+/// At most so many images to show: the first of each class in the order of classes, then the second of each, …
+pub(crate) fn one_of_each(labels: &[u8], count: usize) -> Vec<usize> {
+    let mut seen = [0usize; mnist::CLASSES as usize];
+    let mut ranked: Vec<(usize, u8, usize)> = Vec::with_capacity(labels.len());
+    for (index, label) in labels.iter().enumerate() {
+        let rank = &mut seen[usize::from(*label)];
+        ranked.push((*rank, *label, index));
+        *rank += 1;
+    }
+    ranked.sort_unstable();
+    ranked.into_iter().take(count).map(|(_, _, index)| index).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_to_show_go_through_the_classes_in_order() {
+        assert_eq!(one_of_each(&[3, 1, 1, 0, 3, 2], 5), [3, 1, 5, 0, 2]);
+        assert_eq!(one_of_each(&[3, 1], 5), [1, 0]);
+    }
+}

@@ -1,0 +1,135 @@
+//! The random numbers that a step needs: noise on inputs, units to drop, draws of a latent code.
+//!
+//! They follow from the run's seed and the batch's samples alone. A global generator would give other numbers after
+//! a restart, or when a trial step or another worker in the process draws from it too. Each epoch and each worker
+//! has an order of its own, so the list of a batch's samples hardly ever comes twice, and with it come fresh
+//! numbers; a run that is repeated or resumed meets the same lists and so the same numbers, bit for bit. (Only a
+//! batch of one sample comes again every epoch, with the same numbers.) Every row has its own stream, so that any
+//! number of threads draws the same.
+
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+
+/// What numbers are drawn for. Each purpose has streams of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Corrupting inputs.
+    Corruption,
+    /// Drawing a latent code.
+    Latent,
+    /// Dropping units of the localisation network.
+    LocalisationDropout,
+    /// Dropping units of the fully connected layer.
+    Dropout,
+}
+
+/// The random numbers of one batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Randomness(u64);
+
+impl Randomness {
+    /// Those of a batch of these samples, in this order.
+    pub(crate) fn of_batch(seed: u64, samples: &[usize]) -> Self {
+        Self(samples.iter().fold(mix(seed), |key, sample| mix(key ^ *sample as u64)))
+    }
+
+    /// Rows of numbers from N(0, 1).
+    pub(crate) fn normal(self, purpose: Purpose, rows: usize, width: usize) -> Vec<f32> {
+        self.rows(purpose, rows, width, |stream, row| {
+            row.iter_mut().for_each(|value| *value = StandardNormal.sample(stream));
+        })
+    }
+
+    /// Rows of factors that keep a unit with this probability or set it to zero. Those kept are scaled up by as much
+    /// as is dropped, so that sums stay what they are on average and nothing is to be done when nothing is dropped.
+    pub(crate) fn keep(self, purpose: Purpose, rows: usize, width: usize, probability: f32) -> Vec<f32> {
+        // Compared with 32 random bits; 2³² itself keeps all.
+        let limit = (f64::from(probability) * 4_294_967_296.0) as u64;
+        let factor = 1.0 / probability;
+        self.rows(purpose, rows, width, |stream, row| {
+            for pair in row.chunks_mut(2) {
+                let bits = stream.next_u64();
+                let halves = [bits >> 32, bits & 0xffff_ffff];
+                pair.iter_mut().zip(halves).for_each(|(value, half)| *value = if half < limit { factor } else { 0.0 });
+            }
+        })
+    }
+
+    fn rows(
+        self,
+        purpose: Purpose,
+        rows: usize,
+        width: usize,
+        fill: impl Fn(&mut Xoshiro256PlusPlus, &mut [f32]) + Sync,
+    ) -> Vec<f32> {
+        let key = mix(self.0 ^ purpose as u64);
+        let mut values = vec![0.0; rows * width];
+        values.par_chunks_mut(width.max(1)).enumerate().for_each(|(index, row)| {
+            fill(&mut Xoshiro256PlusPlus::seed_from_u64(mix(key ^ index as u64)), row);
+        });
+        values
+    }
+}
+
+/// The finaliser of SplitMix64: every bit of the result depends on every bit of the argument.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw(seed: u64, samples: &[usize]) -> Vec<f32> {
+        Randomness::of_batch(seed, samples).normal(Purpose::Corruption, 3, 5)
+    }
+
+    #[test]
+    fn seed_samples_and_their_order_each_make_other_numbers() {
+        let base = draw(1, &[3, 4, 5]);
+        assert_eq!(draw(1, &[3, 4, 5]), base);
+        assert_ne!(draw(2, &[3, 4, 5]), base);
+        assert_ne!(draw(1, &[3, 4, 6]), base);
+        assert_ne!(draw(1, &[4, 3, 5]), base);
+    }
+
+    #[test]
+    fn rows_and_purposes_have_numbers_of_their_own() {
+        let randomness = Randomness::of_batch(1, &[7]);
+        let numbers = randomness.normal(Purpose::Corruption, 2, 8);
+        assert_ne!(numbers[..8], numbers[8..]);
+        assert_ne!(randomness.normal(Purpose::Latent, 2, 8), numbers);
+    }
+
+    #[test]
+    fn any_number_of_threads_draws_the_same() {
+        let drawn = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| Randomness::of_batch(1, &[1, 2]).normal(Purpose::Latent, 64, 33))
+        };
+        assert_eq!(drawn(1), drawn(3));
+    }
+
+    #[test]
+    fn normal_numbers_have_mean_zero_and_deviation_one() {
+        let numbers = Randomness::of_batch(1, &[1]).normal(Purpose::Corruption, 100, 1000);
+        let mean = numbers.iter().sum::<f32>() / 1e5;
+        let variance = numbers.iter().map(|number| number * number).sum::<f32>() / 1e5;
+        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
+    }
+
+    #[test]
+    fn units_are_kept_as_often_as_asked_for_and_scaled_up() {
+        let randomness = Randomness::of_batch(1, &[1]);
+        let factors = randomness.keep(Purpose::Dropout, 100, 1000, 0.8);
+        assert!(factors.iter().all(|factor| [0.0, 1.25].contains(factor)));
+        let mean = factors.iter().sum::<f32>() / 1e5;
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        assert!(randomness.keep(Purpose::Dropout, 10, 7, 1.0).iter().all(|factor| *factor == 1.0));
+    }
+}

@@ -1,0 +1,220 @@
+//! `stn`: reads digits that are lost in clutter, by learning where to look: a spatial transformer before a small
+//! convolutional network.
+
+mod drawing;
+mod network;
+
+use std::path::PathBuf;
+
+use anyhow::ensure;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use windlass_core::optimizer::{Adam, Optimizer};
+use windlass_data::cluttered::{self, SIDE};
+use windlass_data::digits::Sizes;
+use windlass_data::{ImageSet, Images};
+use windlass_ops::cross_entropy;
+use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+
+pub use self::network::{Convolution, Dropout, Localiser, Reader};
+use crate::randomness::{Purpose, Randomness};
+use crate::{digits, picture};
+
+const PIXELS: usize = SIDE * SIDE;
+const CLASSES: usize = windlass_data::mnist::CLASSES as usize;
+/// Images scored at a time.
+const EVALUATION_BATCH: usize = 250;
+
+/// Reads digits in clutter.
+pub struct SpatialTransformer {
+    flags: StnFlags,
+    seed: u64,
+    images: ImageSet,
+}
+
+/// The flags of `stn`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StnFlags {
+    /// small: two convolutions with stride 2. large: three with max-pooling, local response normalisation, dropout
+    #[arg(long, value_enum, default_value_t = Variant::Small)]
+    pub variant: Variant,
+    /// Whether the network learns where to look, or reads the whole canvas
+    #[arg(long, value_enum, default_value_t = Transformer::On)]
+    pub transformer: Transformer,
+    /// Units of the localisation network
+    #[arg(long, value_name = "UNITS", default_value_t = 20)]
+    pub localisation: usize,
+    /// Filters of each convolution
+    #[arg(long, value_name = "FILTERS", default_value_t = 16)]
+    pub filters: usize,
+    /// Units of the fully connected layer
+    #[arg(long, value_name = "UNITS", default_value_t = 1024)]
+    pub hidden: usize,
+    /// The probability that a unit is kept where units are dropped
+    #[arg(long, value_name = "PROBABILITY", default_value_t = 0.8)]
+    pub keep_probability: f32,
+    /// Cluttered digits to train on; a tenth as many each to validate and to test on
+    #[arg(long, value_name = "N", default_value_t = cluttered::SIZES.train)]
+    pub images: usize,
+    /// Draw test images, where the network looks and what it sees to this PNG file, at the end
+    #[arg(long, value_name = "FILE")]
+    pub samples: Option<PathBuf>,
+}
+
+/// The two networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Variant {
+    /// Two convolutions with stride 2; the localisation network drops units.
+    Small,
+    /// Three convolutions with stride 1, max-pooling and local response normalisation between them; the fully
+    /// connected layer drops units too.
+    Large,
+}
+
+/// Whether there is a spatial transformer before the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transformer {
+    /// The network learns where to look.
+    On,
+    /// It reads the whole canvas: for comparison.
+    Off,
+}
+
+/// What one step computes on.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    images: Tensor<4>,
+    labels: Tensor<1, Int>,
+    dropout: Dropout,
+}
+
+impl Model for SpatialTransformer {
+    const NAME: &'static str = "stn";
+    const ABOUT: &'static str = "read digits lost in clutter with a spatial transformer and convolutions";
+    type Flags = StnFlags;
+    type Network = Reader;
+    type Batch = Batch;
+
+    /// 10,000 images in batches of 101 are the 99 steps an epoch that people ran.
+    fn defaults(flags: &StnFlags) -> Defaults {
+        let epochs = match flags.variant {
+            Variant::Small => 5,
+            Variant::Large => 500,
+        };
+        Defaults {
+            optimizer: Optimizer::Adam(Adam::default()),
+            learning_rate: 0.001,
+            batch_size: 101,
+            steps: None,
+            epochs: Some(epochs),
+            shuffle: true,
+        }
+    }
+
+    fn load(flags: &StnFlags, setup: &Setup) -> anyhow::Result<Self> {
+        flags.check()?;
+        let (train, few) = (flags.images, flags.images.div_ceil(10));
+        let sizes = Sizes { train, validation: few, test: few };
+        let images = cluttered::set(&digits::load_or_draw(setup, sizes)?, setup.seed, sizes);
+        Ok(Self { flags: flags.clone(), seed: setup.seed, images })
+    }
+
+    fn network(&self, device: &Device) -> Reader {
+        Reader::new(&self.flags, device)
+    }
+
+    fn samples(&self) -> usize {
+        self.images.train().len()
+    }
+
+    fn batch(&self, samples: &[usize], device: &Device) -> Batch {
+        let (images, labels) = gather(self.images.train(), samples, device);
+        Batch { images, labels, dropout: self.dropout(samples, device) }
+    }
+
+    fn loss(&self, network: &Reader, batch: Batch) -> Tensor<1> {
+        cross_entropy(network.forward(batch.images, &batch.dropout).scores, batch.labels).mean()
+    }
+
+    fn evaluate(&self, network: &Reader, device: &Device) -> Metrics {
+        let test = score(network, self.images.test(), device);
+        let validation = score(network, self.images.validation(), device);
+        Metrics::default()
+            .with("accuracy", test.accuracy)
+            .with("validation_accuracy", validation.accuracy)
+            .with("validation_cross_entropy", validation.cross_entropy)
+    }
+
+    fn conclude(&self, network: &Reader, device: &Device) -> anyhow::Result<Vec<PathBuf>> {
+        let Some(path) = &self.flags.samples else { return Ok(Vec::new()) };
+        self.draw(network, device).write(path)?;
+        Ok(vec![path.clone()])
+    }
+}
+
+impl SpatialTransformer {
+    /// Which units a step drops: drawn with the batch, so that a network and a batch always give the same loss.
+    fn dropout(&self, samples: &[usize], device: &Device) -> Dropout {
+        let StnFlags { keep_probability, localisation, hidden, .. } = self.flags;
+        if keep_probability == 1.0 {
+            return Dropout::default();
+        }
+        let randomness = Randomness::of_batch(self.seed, samples);
+        let factors = |purpose, units| {
+            let factors = randomness.keep(purpose, samples.len(), units, keep_probability);
+            Tensor::from_data(TensorData::new(factors, [samples.len(), units]), device)
+        };
+        let transformer = self.flags.transformer == Transformer::On;
+        let large = self.flags.variant == Variant::Large;
+        Dropout {
+            localisation: transformer.then(|| factors(Purpose::LocalisationDropout, localisation)),
+            hidden: large.then(|| factors(Purpose::Dropout, hidden)),
+        }
+    }
+}
+
+impl StnFlags {
+    fn check(&self) -> anyhow::Result<()> {
+        let counts = [
+            ("--localisation", self.localisation, "units"),
+            ("--filters", self.filters, "filters"),
+            ("--hidden", self.hidden, "units"),
+        ];
+        for (flag, count, what) in counts {
+            ensure!(count > 0, "{flag} is 0 {what}, and a layer has at least one");
+        }
+        ensure!(self.images > 0, "--images is 0, expected at least one to train on");
+        let keep = self.keep_probability;
+        ensure!(keep > 0.0 && keep <= 1.0, "--keep-probability is {keep}, expected a probability above 0 and up to 1");
+        Ok(self.samples.as_deref().map_or(Ok(()), picture::check)?)
+    }
+}
+
+fn gather(images: &Images, samples: &[usize], device: &Device) -> (Tensor<4>, Tensor<1, Int>) {
+    let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
+    images.gather(samples, &mut pixels);
+    let labels: Vec<i64> = samples.iter().map(|index| i64::from(images.labels[*index])).collect();
+    (
+        Tensor::from_data(TensorData::new(pixels, [samples.len(), 1, SIDE, SIDE]), device),
+        Tensor::from_data(TensorData::new(labels, [samples.len()]), device),
+    )
+}
+
+struct Score {
+    accuracy: f64,
+    /// The mean over the images.
+    cross_entropy: f64,
+}
+
+fn score(network: &Reader, images: &Images, device: &Device) -> Score {
+    let (mut right, mut summed) = (0.0, 0.0);
+    let all: Vec<usize> = (0..images.len()).collect();
+    for samples in all.chunks(EVALUATION_BATCH) {
+        let (pixels, labels) = gather(images, samples, device);
+        let scores = network.forward(pixels, &Dropout::default()).scores;
+        let hits = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(labels.clone()).int().sum();
+        right += hits.into_data().iter::<f64>().sum::<f64>();
+        summed += cross_entropy(scores, labels).into_data().iter::<f64>().sum::<f64>();
+    }
+    let count = images.len().max(1) as f64;
+    Score { accuracy: right / count, cross_entropy: summed / count }
+}

@@ -1,0 +1,306 @@
+//! The sampler of a spatial transformer: an affine transform of each image with bilinear interpolation, with a
+//! written backward pass.
+//!
+//! Burn's grid sampler goes through memory dozens of times to find its gradient; here a point's four neighbours are
+//! looked up once, and its place is computed instead of read.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+
+use crate::buffer::{Floats, tensor};
+
+/// Numbers of an affine transform, two rows of three.
+const TRANSFORM: usize = 6;
+
+/// The sampler as a backend implements it.
+#[backend_extension(Flex, Autodiff)]
+pub trait SamplerOps: Backend {
+    /// Every image as seen through its transform.
+    fn affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The gradient of the images, from that of what was seen.
+    fn affine_sample_image_backward(
+        images: FloatTensor<Self>,
+        transforms: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// The gradient of the transforms.
+    fn affine_sample_transform_backward(
+        images: FloatTensor<Self>,
+        transforms: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// Every image as seen through its transform, in the image's own size.
+///
+/// Images are images × channels × height × width. A transform is six numbers, two rows of three, that say where to
+/// look: the pixel at (x, y) shows what is at (a·x + b·y + c, d·x + e·y + f). Coordinates go from −1 in the middle of
+/// the first pixel to 1 in the middle of the last, so 1 0 0 0 1 0 changes nothing. Outside of an image all is zero.
+///
+/// # Panics
+/// If there are not six numbers for every image.
+pub fn affine_sample(images: Tensor<4>, transforms: Tensor<2>) -> Tensor<4> {
+    Tensor::from_dispatch(Dispatch::affine_sample(images.into_dispatch(), transforms.into_dispatch()))
+}
+
+impl SamplerOps for Flex {
+    fn affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (images, transforms) = (Floats::new(images), Floats::new(transforms));
+        let shape = Shape::new(&images, &transforms);
+        let mut seen = vec![0.0; images.values().len()];
+        let all = seen.par_chunks_mut(shape.image()).zip(images.values().par_chunks(shape.image()));
+        all.zip(transforms.values().par_chunks(TRANSFORM)).for_each(|((seen, image), transform)| {
+            let mut padded = vec![0.0; shape.padded()];
+            for (seen, plane) in seen.chunks_exact_mut(shape.plane()).zip(image.chunks_exact(shape.plane())) {
+                shape.pad(plane, &mut padded);
+                shape.look(transform, |at, point| {
+                    if let Some(point) = point {
+                        seen[at] = point.value(point.neighbours(&padded, shape.stride()));
+                    }
+                });
+            }
+        });
+        tensor(seen, images.shape::<4>())
+    }
+
+    fn affine_sample_image_backward(
+        images: FloatTensor<Self>,
+        transforms: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let (images, transforms, gradient) = (Floats::new(images), Floats::new(transforms), Floats::new(gradient));
+        let shape = Shape::new(&images, &transforms);
+        let mut result = vec![0.0; images.values().len()];
+        let all = result.par_chunks_mut(shape.image()).zip(gradient.values().par_chunks(shape.image()));
+        all.zip(transforms.values().par_chunks(TRANSFORM)).for_each(|((result, gradient), transform)| {
+            let mut padded = vec![0.0; shape.padded()];
+            let planes = result.chunks_exact_mut(shape.plane()).zip(gradient.chunks_exact(shape.plane()));
+            for (result, gradient) in planes {
+                padded.fill(0.0);
+                shape.look(transform, |at, point| {
+                    if let Some(point) = point {
+                        point.give_back(&mut padded, shape.stride(), gradient[at]);
+                    }
+                });
+                shape.unpad(&padded, result);
+            }
+        });
+        tensor(result, images.shape::<4>())
+    }
+
+    fn affine_sample_transform_backward(
+        images: FloatTensor<Self>,
+        transforms: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let (images, transforms, gradient) = (Floats::new(images), Floats::new(transforms), Floats::new(gradient));
+        let shape = Shape::new(&images, &transforms);
+        let mut result = vec![0.0; transforms.values().len()];
+        let all = result.par_chunks_mut(TRANSFORM).zip(transforms.values().par_chunks(TRANSFORM));
+        let pictures = images.values().par_chunks(shape.image()).zip(gradient.values().par_chunks(shape.image()));
+        all.zip(pictures).for_each(|((result, transform), (image, gradient))| {
+            let mut padded = vec![0.0; shape.padded()];
+            let planes = image.chunks_exact(shape.plane()).zip(gradient.chunks_exact(shape.plane()));
+            for (plane, gradient) in planes {
+                shape.pad(plane, &mut padded);
+                shape.look(transform, |at, point| {
+                    if let Some(point) = point {
+                        let (across, down) = point.slopes(point.neighbours(&padded, shape.stride()));
+                        let (x, y) = (point.x, point.y);
+                        let (across, down) = (gradient[at] * across, gradient[at] * down);
+                        let terms = [across * x, across * y, across, down * x, down * y, down];
+                        result.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+                    }
+                });
+            }
+            // From pixels to coordinates.
+            let (across, down) = shape.half_steps();
+            result[..3].iter_mut().for_each(|sum| *sum *= across);
+            result[3..].iter_mut().for_each(|sum| *sum *= down);
+        });
+        tensor(result, transforms.shape::<2>())
+    }
+}
+
+/// The sizes of the images.
+#[derive(Clone, Copy)]
+struct Shape {
+    channels: usize,
+    height: usize,
+    width: usize,
+}
+
+impl Shape {
+    fn new(images: &Floats, transforms: &Floats) -> Self {
+        let [count, channels, height, width] = images.shape();
+        assert_eq!(transforms.shape(), [count, TRANSFORM], "six numbers for each of {count} images");
+        Self { channels, height, width }
+    }
+
+    fn image(&self) -> usize {
+        self.channels * self.plane()
+    }
+
+    fn plane(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// A frame of zeros around a plane makes every neighbour of a point that is seen an element.
+    fn padded(&self) -> usize {
+        (self.height + 2) * self.stride()
+    }
+
+    fn stride(&self) -> usize {
+        self.width + 2
+    }
+
+    fn pad(&self, plane: &[f32], padded: &mut [f32]) {
+        let lines = padded.chunks_exact_mut(self.stride()).skip(1);
+        for (line, source) in lines.zip(plane.chunks_exact(self.width)) {
+            line[1..=self.width].copy_from_slice(source);
+        }
+    }
+
+    fn unpad(&self, padded: &[f32], plane: &mut [f32]) {
+        let lines = padded.chunks_exact(self.stride()).skip(1);
+        for (line, target) in lines.zip(plane.chunks_exact_mut(self.width)) {
+            target.copy_from_slice(&line[1..=self.width]);
+        }
+    }
+
+    /// Pixels in one unit of a coordinate.
+    fn half_steps(&self) -> (f32, f32) {
+        ((self.width - 1) as f32 / 2.0, (self.height - 1) as f32 / 2.0)
+    }
+
+    /// Tells where each pixel looks: `None` for those that see nothing of the image.
+    #[inline(always)]
+    fn look(&self, transform: &[f32], mut tell: impl FnMut(usize, Option<Point>)) {
+        let (across, down) = self.half_steps();
+        let coordinate = |index: usize, size: usize| {
+            if size > 1 { 2.0 * index as f32 / (size - 1) as f32 - 1.0 } else { 0.0 }
+        };
+        for row in 0..self.height {
+            let y = coordinate(row, self.height);
+            for column in 0..self.width {
+                let x = coordinate(column, self.width);
+                let left = (transform[0] * x + transform[1] * y + transform[2] + 1.0) * across;
+                let top = (transform[3] * x + transform[4] * y + transform[5] + 1.0) * down;
+                let is_seen = left > -1.0 && left < self.width as f32 && top > -1.0 && top < self.height as f32;
+                // Counted from the frame, so that both are above zero and cutting off rounds down.
+                let (left, top) = (left + 1.0, top + 1.0);
+                let point = is_seen.then(|| {
+                    let (column, row) = ((left as usize).min(self.width), (top as usize).min(self.height));
+                    let corner = row * self.stride() + column;
+                    Point { x, y, corner, right: left - column as f32, below: top - row as f32 }
+                });
+                tell(row * self.width + column, point);
+            }
+        }
+    }
+}
+
+/// Where a pixel looks.
+#[derive(Clone, Copy)]
+struct Point {
+    /// The coordinates of the pixel that looks.
+    x: f32,
+    y: f32,
+    /// The element above and left of what it looks at.
+    corner: usize,
+    /// How far right of and below that.
+    right: f32,
+    below: f32,
+}
+
+impl Point {
+    /// Top left, top right, bottom left, bottom right.
+    #[inline(always)]
+    fn neighbours(&self, padded: &[f32], stride: usize) -> [f32; 4] {
+        let (top, bottom) = (&padded[self.corner..self.corner + 2], &padded[self.corner + stride..][..2]);
+        [top[0], top[1], bottom[0], bottom[1]]
+    }
+
+    #[inline(always)]
+    fn value(&self, [top_left, top_right, bottom_left, bottom_right]: [f32; 4]) -> f32 {
+        let top = top_left + self.right * (top_right - top_left);
+        let bottom = bottom_left + self.right * (bottom_right - bottom_left);
+        top + self.below * (bottom - top)
+    }
+
+    /// How the value changes with a step of a pixel to the right and downwards.
+    #[inline(always)]
+    fn slopes(&self, [top_left, top_right, bottom_left, bottom_right]: [f32; 4]) -> (f32, f32) {
+        let (top, bottom) = (top_right - top_left, bottom_right - bottom_left);
+        let (left, right) = (bottom_left - top_left, bottom_right - top_right);
+        (top + self.below * (bottom - top), left + self.right * (right - left))
+    }
+
+    #[inline(always)]
+    fn give_back(&self, padded: &mut [f32], stride: usize, gradient: f32) {
+        let (top, bottom) = (gradient * (1.0 - self.below), gradient * self.below);
+        for (start, gradient) in [(self.corner, top), (self.corner + stride, bottom)] {
+            padded[start] += gradient * (1.0 - self.right);
+            padded[start + 1] += gradient * self.right;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct AffineSample;
+
+impl<B: SamplerOps> Backward<B, 2> for AffineSample {
+    /// Images and transforms.
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let (images, transforms) = ops.state;
+        binary::<B, _, _>(
+            ops.parents,
+            ops.node,
+            gradients,
+            |gradient| B::affine_sample_image_backward(images.clone(), transforms.clone(), gradient),
+            |gradient| B::affine_sample_transform_backward(images.clone(), transforms.clone(), gradient),
+        );
+    }
+}
+
+impl<B: SamplerOps, C: CheckpointStrategy> SamplerOps for Autodiff<B, C> {
+    fn affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (pixels, numbers) = (images.primitive().clone(), transforms.primitive().clone());
+        let seen = B::affine_sample(pixels.clone(), numbers.clone());
+        let nodes = [images.node(), transforms.node()];
+        match Backward::<B, 2>::prepare::<C>(AffineSample, nodes).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish((pixels, numbers), seen),
+            OpsKind::UnTracked(prepared) => prepared.finish(seen),
+        }
+    }
+
+    /// Second derivatives are not written: this is a constant to what is recorded.
+    fn affine_sample_image_backward(
+        images: FloatTensor<Self>,
+        transforms: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let [images, transforms, gradient] = [images, transforms, gradient].map(|tensor| tensor.primitive().clone());
+        FloatTensor::<Self>::new(B::affine_sample_image_backward(images, transforms, gradient))
+    }
+
+    /// Nor are they here.
+    fn affine_sample_transform_backward(
+        images: FloatTensor<Self>,
+        transforms: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let [images, transforms, gradient] = [images, transforms, gradient].map(|tensor| tensor.primitive().clone());
+        FloatTensor::<Self>::new(B::affine_sample_transform_backward(images, transforms, gradient))
+    }
+}
