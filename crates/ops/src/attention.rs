@@ -37,15 +37,25 @@ pub(crate) fn forward(inputs: [FlexTensor; 4]) -> (FlexTensor, Attention) {
             for (((weights, context), (keys, query)), values) in
                 rows.zip(sources).zip(values.chunks_exact(length * depth))
             {
-                attend(weights, context, keys, query, values, direction_values);
+                attend(weights, context, Row { keys, values, query, direction: direction_values });
             }
         });
     let weights = tensor(weights, [batch, length]);
     (tensor(context, [batch, depth]), Attention { keys, values, query, direction, weights })
 }
 
-/// One row of the batch.
-fn attend(weights: &mut [f32], context: &mut [f32], keys: &[f32], query: &[f32], values: &[f32], direction: &[f32]) {
+/// What one row of the batch looks at, and for what.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub(crate) keys: &'a [f32],
+    pub(crate) values: &'a [f32],
+    pub(crate) query: &'a [f32],
+    pub(crate) direction: &'a [f32],
+}
+
+/// One row of the batch; the context is added to.
+pub(crate) fn attend(weights: &mut [f32], context: &mut [f32], row: Row) {
+    let Row { keys, values, query, direction } = row;
     vectorised(
         #[inline(always)]
         || {
@@ -103,7 +113,10 @@ impl Saved<4> for Attention {
                     let values = &mut values[row * piece..(row + 1) * piece];
                     let keys = &mut keys[row * length * size..(row + 1) * length * size];
                     let query = &mut query[row * size..(row + 1) * size];
-                    self.row_back(part * share + row, floats(&output), [keys, values, query, &mut direction]);
+                    let row = part * share + row;
+                    let output = &floats(&output)[row * depth..][..depth];
+                    let weights = &floats(&self.weights)[row * length..][..length];
+                    attend_back(self.row(row), weights, output, [keys, values, query, &mut direction]);
                 }
                 direction
             })
@@ -125,38 +138,47 @@ impl Saved<4> for Attention {
 }
 
 impl Attention {
-    /// Gradients of one row of the batch; that of v is added up.
-    fn row_back(&self, row: usize, output: &[f32], [keys, values, query, direction]: [&mut [f32]; 4]) {
-        let [_, length, depth] = dimensions(&self.values);
-        let size = query.len();
-        let output = &output[row * depth..][..depth];
-        let weights = &floats(&self.weights)[row * length..][..length];
-        let old_values = &floats(&self.values)[row * length * depth..][..length * depth];
-        let old_keys = &floats(&self.keys)[row * length * size..][..length * size];
-        let old_query = &floats(&self.query)[row * size..][..size];
-        let old_direction = floats(&self.direction);
-        vectorised(
-            #[inline(always)]
-            || {
-                let mut scores: Vec<f32> = old_values
-                    .chunks_exact(depth)
-                    .map(
-                        #[inline(always)]
-                        |value| sum(depth, |index| value[index] * output[index]),
-                    )
-                    .collect();
-                let mean: f32 = scores.iter().zip(weights).map(|(score, weight)| score * weight).sum();
-                scores.iter_mut().zip(weights).for_each(|(score, weight)| *score = (*score - mean) * weight);
-                for (value, weight) in values.chunks_exact_mut(depth).zip(weights) {
-                    value.iter_mut().zip(output).for_each(|(value, output)| *value = weight * output);
-                }
-                for ((key, old_key), score) in keys.chunks_exact_mut(size).zip(old_keys.chunks_exact(size)).zip(&scores)
-                {
-                    position_back(key, query, direction, [old_key, old_query, old_direction], *score);
-                }
-            },
-        );
+    fn row(&self, row: usize) -> Row<'_> {
+        let ([_, length, size], [_, _, depth]) = (dimensions(&self.keys), dimensions(&self.values));
+        Row {
+            keys: &floats(&self.keys)[row * length * size..][..length * size],
+            values: &floats(&self.values)[row * length * depth..][..length * depth],
+            query: &floats(&self.query)[row * size..][..size],
+            direction: floats(&self.direction),
+        }
     }
+}
+
+/// Adds the gradients of one row of the batch to those that are there. Those of the values may be left out.
+pub(crate) fn attend_back(
+    row: Row,
+    weights: &[f32],
+    output: &[f32],
+    [keys, values, query, direction]: [&mut [f32]; 4],
+) {
+    let (size, depth) = (query.len(), output.len());
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut scores: Vec<f32> = row
+                .values
+                .chunks_exact(depth)
+                .map(
+                    #[inline(always)]
+                    |value| sum(depth, |index| value[index] * output[index]),
+                )
+                .collect();
+            let mean: f32 = scores.iter().zip(weights).map(|(score, weight)| score * weight).sum();
+            scores.iter_mut().zip(weights).for_each(|(score, weight)| *score = (*score - mean) * weight);
+            for (value, weight) in values.chunks_exact_mut(depth).zip(weights) {
+                value.iter_mut().zip(output).for_each(|(value, output)| *value += weight * output);
+            }
+            let old = [row.query, row.direction];
+            for ((key, old_key), score) in keys.chunks_exact_mut(size).zip(row.keys.chunks_exact(size)).zip(&scores) {
+                position_back(key, query, direction, [old_key, old[0], old[1]], *score);
+            }
+        },
+    );
 }
 
 /// One position. Arguments of a function are known not to overlap, which the vectoriser needs.
@@ -174,7 +196,7 @@ fn position_back(
     for index in 0..size {
         let squashed = tanh(old_key[index] + old_query[index]);
         let inner = score * old_direction[index] * (1.0 - squashed * squashed);
-        key[index] = inner;
+        key[index] += inner;
         query[index] += inner;
         direction[index] += score * squashed;
     }

@@ -5,7 +5,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, Flex, backend_extension};
 
 use crate::record::{parts, record};
-use crate::recurrent::{gru, lstm};
+use crate::recurrent::{decoder, gru, lstm};
 use crate::{activation, attention, loss, sampled_loss};
 
 /// The fused operations. Shapes and meanings are those of the functions of this crate.
@@ -62,6 +62,22 @@ pub(crate) trait FusedOps: Backend {
         query: FloatTensor<Self>,
         direction: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// What layers have alike is stacked.
+    #[allow(clippy::too_many_arguments)]
+    fn fused_gru_decoder(
+        words: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        states: FloatTensor<Self>,
+        attended: FloatTensor<Self>,
+        input_weights: FloatTensor<Self>,
+        recurrent_weights: FloatTensor<Self>,
+        biases: FloatTensor<Self>,
+        query_weight: FloatTensor<Self>,
+        query_bias: FloatTensor<Self>,
+        direction: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
 }
 
 impl FusedOps for Flex {
@@ -131,6 +147,35 @@ impl FusedOps for Flex {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let (context, saved) = attention::forward([keys, values, query, direction]);
         (context, saved.weights)
+    }
+
+    fn fused_gru_decoder(
+        words: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        states: FloatTensor<Self>,
+        attended: FloatTensor<Self>,
+        input_weights: FloatTensor<Self>,
+        recurrent_weights: FloatTensor<Self>,
+        biases: FloatTensor<Self>,
+        query_weight: FloatTensor<Self>,
+        query_bias: FloatTensor<Self>,
+        direction: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        decoder::forward([
+            words,
+            keys,
+            values,
+            states,
+            attended,
+            input_weights,
+            recurrent_weights,
+            biases,
+            query_weight,
+            query_bias,
+            direction,
+        ])
+        .0
     }
 }
 
@@ -212,5 +257,34 @@ impl<C: CheckpointStrategy> FusedOps for Autodiff<Flex, C> {
         let (context, saved) = attention::forward(inputs);
         let weights = FloatTensor::<Self>::new(saved.weights.clone());
         (record::<C, _, _>(nodes, (context, saved)), weights)
+    }
+
+    fn fused_gru_decoder(
+        words: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        states: FloatTensor<Self>,
+        attended: FloatTensor<Self>,
+        input_weights: FloatTensor<Self>,
+        recurrent_weights: FloatTensor<Self>,
+        biases: FloatTensor<Self>,
+        query_weight: FloatTensor<Self>,
+        query_bias: FloatTensor<Self>,
+        direction: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let (inputs, nodes) = parts::<C, _>([
+            words,
+            keys,
+            values,
+            states,
+            attended,
+            input_weights,
+            recurrent_weights,
+            biases,
+            query_weight,
+            query_bias,
+            direction,
+        ]);
+        record::<C, _, _>(nodes, decoder::forward(inputs))
     }
 }

@@ -4,7 +4,7 @@
 use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::{Int, Tensor, activation};
 
-use crate::{GruParameters, LstmParameters, LstmState, SampledSoftmax};
+use crate::{Attended, GruDecoderParameters, GruParameters, LstmParameters, LstmState, SampledSoftmax};
 
 pub(crate) fn cross_entropy(scores: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
     log_softmax(scores, 1).gather(1, classes.unsqueeze_dim(1)).neg().squeeze_dim(1)
@@ -81,4 +81,29 @@ pub(crate) fn attention(
     let weights = softmax(scores, 1);
     let context = weights.clone().unsqueeze_dim::<3>(1).matmul(values).squeeze_dim(1);
     (context, weights)
+}
+
+pub(crate) fn gru_decoder(
+    input: Tensor<3>,
+    attended: Attended,
+    mut states: Vec<Tensor<2>>,
+    parameters: GruDecoderParameters,
+) -> Tensor<3> {
+    let [time, batch, _] = input.dims();
+    let [_, _, depth] = attended.values.dims();
+    let mut found = Tensor::zeros([batch, depth], &input.device());
+    let mut said = Vec::with_capacity(time);
+    for step in 0..time {
+        let word = input.clone().narrow(0, step, 1).squeeze_dim::<2>(0);
+        let mut fed = word + found.matmul(parameters.attended.clone());
+        for (layer, state) in parameters.layers.iter().zip(&mut states) {
+            fed = gru(fed.unsqueeze(), state.clone(), layer.clone()).squeeze_dim(0);
+            *state = fed.clone();
+        }
+        let query = Tensor::cat(states.clone(), 1).matmul(parameters.query_weight.clone());
+        let query = query + parameters.query_bias.clone().unsqueeze();
+        found = attention(attended.keys.clone(), attended.values.clone(), query, parameters.direction.clone()).0;
+        said.push(Tensor::cat(vec![fed, found.clone()], 1));
+    }
+    Tensor::stack(said, 0)
 }

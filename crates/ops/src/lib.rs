@@ -184,6 +184,61 @@ pub fn attention(keys: Tensor<3>, values: Tensor<3>, query: Tensor<2>, direction
     (Tensor::from_dispatch(context), Tensor::from_dispatch(weights))
 }
 
+/// What a decoder attends to.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// [batch, length, size]: what the attention looks for.
+    pub keys: Tensor<3>,
+    /// [batch, length, depth]: what it finds.
+    pub values: Tensor<3>,
+}
+
+/// The parameters of a decoder of gated recurrent units that attends.
+#[derive(Clone, Debug)]
+pub struct GruDecoderParameters {
+    /// The layers, of as many inputs as units.
+    pub layers: Vec<GruParameters>,
+    /// [depth, hidden]: by this, what the attention found in the step before is added to the input of a step.
+    pub attended: Tensor<2>,
+    /// [layers * hidden, size]: the query, of the states of all layers.
+    pub query_weight: Tensor<2>,
+    /// [size]
+    pub query_bias: Tensor<1>,
+    /// [size]: v of the attention.
+    pub direction: Tensor<1>,
+}
+
+/// What a decoder says to inputs [time, batch, hidden], from a state [batch, hidden] of each layer: for every step the
+/// top state and what the attention found, [time, batch, hidden + depth].
+pub fn gru_decoder(
+    input: Tensor<3>,
+    attended: Attended,
+    states: Vec<Tensor<2>>,
+    parameters: GruDecoderParameters,
+) -> Tensor<3> {
+    if !is_fused(&input) {
+        return composed::gru_decoder(input, attended, states, parameters);
+    }
+    let layers = parameters.layers;
+    let matrices = |pick: fn(&GruParameters) -> Tensor<2>| Tensor::stack::<3>(layers.iter().map(pick).collect(), 0);
+    let input_weights = matrices(|layer| layer.input_weight.clone());
+    let recurrent_weights = matrices(|layer| layer.recurrent_weight.clone());
+    let biases = Tensor::stack::<2>(layers.iter().map(|layer| layer.bias.clone()).collect(), 0);
+    Tensor::from_dispatch(Dispatch::fused_gru_decoder(
+        input.into_dispatch(),
+        attended.keys.into_dispatch(),
+        attended.values.into_dispatch(),
+        Tensor::stack::<3>(states, 0).into_dispatch(),
+        parameters.attended.into_dispatch(),
+        input_weights.into_dispatch(),
+        recurrent_weights.into_dispatch(),
+        biases.into_dispatch(),
+        parameters.query_weight.into_dispatch(),
+        parameters.query_bias.into_dispatch(),
+        parameters.direction.into_dispatch(),
+    ))
+}
+
 /// Whether a tensor is where the fused operations work.
 fn is_fused<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.dtype() == DType::F32 && matches!(tensor.device().inner().as_dispatch(), DispatchDevice::Flex(_))

@@ -321,6 +321,63 @@ fn attention_equals_the_composed_form() {
 }
 
 #[test]
+fn a_decoder_over_a_sequence_equals_the_composed_form() {
+    type Function = fn(Tensor<3>, Attended, Vec<Tensor<2>>, GruDecoderParameters) -> Tensor<3>;
+    for (time, batch, length, hidden, size, depth) in [(3, 2, 3, 4, 5, 2), (1, 2, 1, 3, 3, 3), (6, 37, 7, 64, 40, 50)] {
+        let run = |inputs: &[Tensor<1>], function: Function| {
+            let matrix = |at: usize, rows: usize| {
+                let width = inputs[at].dims()[0] / rows;
+                inputs[at].clone().reshape([rows, width]) * scale(hidden)
+            };
+            let layer = |at: usize| GruParameters {
+                input_weight: matrix(at, hidden),
+                recurrent_weight: matrix(at + 1, hidden),
+                bias: inputs[at + 2].clone(),
+            };
+            let parameters = GruDecoderParameters {
+                layers: vec![layer(5), layer(8)],
+                attended: matrix(11, depth),
+                query_weight: matrix(12, 2 * hidden),
+                query_bias: inputs[13].clone(),
+                direction: inputs[14].clone(),
+            };
+            let attended = Attended {
+                keys: inputs[1].clone().reshape([batch, length, size]),
+                values: inputs[2].clone().reshape([batch, length, depth]),
+            };
+            let states = [3, 4].map(|at| inputs[at].clone().reshape([batch, hidden])).to_vec();
+            scalar(function(inputs[0].clone().reshape([time, batch, hidden]), attended, states, parameters))
+        };
+        let (weight, bias) = (&[hidden, 3 * hidden][..], &[3 * hidden][..]);
+        let check = Check {
+            shapes: &[
+                &[time, batch, hidden],
+                &[batch, length, size],
+                &[batch, length, depth],
+                &[batch, hidden],
+                &[batch, hidden],
+                weight,
+                weight,
+                bias,
+                weight,
+                weight,
+                bias,
+                &[depth, hidden],
+                &[2 * hidden, size],
+                &[size],
+                &[size],
+            ],
+            fused: &|inputs| run(inputs, gru_decoder),
+            composed: &|inputs| run(inputs, composed::gru_decoder),
+        };
+        check.equals_the_composed_form();
+        if batch < 10 {
+            check.agrees_with_finite_differences();
+        }
+    }
+}
+
+#[test]
 fn inputs_that_are_views_give_the_same_as_copies() {
     let device = Device::flex();
     let wide: Tensor<3> = values(1, [5, 3, 8], &device);

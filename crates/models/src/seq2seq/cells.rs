@@ -75,13 +75,13 @@ impl Layer {
     pub fn over(&self, input: Tensor<3>) -> (Tensor<3>, LayerState) {
         let [time, batch, _] = input.dims();
         let zeros = Tensor::zeros([batch, self.recurrent_weight.dims()[0]], &input.device());
-        match self.cell {
-            Cell::Gru => {
-                let states = gru(input, zeros, self.gru());
+        match self.gru() {
+            Some(parameters) => {
+                let states = gru(input, zeros, parameters);
                 let hidden = states.clone().narrow(0, time - 1, 1).squeeze_dim(0);
                 (states, LayerState { hidden, memory: None })
             }
-            Cell::Lstm => {
+            None => {
                 let (states, last) = lstm(input, LstmState { hidden: zeros.clone(), cell: zeros }, self.lstm());
                 (states, LayerState { hidden: last.hidden, memory: Some(last.cell) })
             }
@@ -90,21 +90,23 @@ impl Layer {
 
     /// The state after one more input [batch, input].
     pub fn step(&self, input: Tensor<2>, state: LayerState) -> LayerState {
-        match state.memory {
-            None => LayerState { hidden: gru_cell(input, state.hidden, self.gru()), memory: None },
-            Some(cell) => {
+        match (self.gru(), state.memory) {
+            (Some(parameters), _) => LayerState { hidden: gru_cell(input, state.hidden, parameters), memory: None },
+            (None, memory) => {
+                let cell = memory.expect("long short-term memory remembers");
                 let next = lstm_cell(input, LstmState { hidden: state.hidden, cell }, self.lstm());
                 LayerState { hidden: next.hidden, memory: Some(next.cell) }
             }
         }
     }
 
-    fn gru(&self) -> GruParameters {
-        GruParameters {
+    /// Its parameters, if its units are gated recurrent ones.
+    pub(super) fn gru(&self) -> Option<GruParameters> {
+        (self.cell == Cell::Gru).then(|| GruParameters {
             input_weight: self.input_weight.val(),
             recurrent_weight: self.recurrent_weight.val(),
             bias: self.bias.val(),
-        }
+        })
     }
 
     fn lstm(&self) -> LstmParameters {

@@ -7,7 +7,7 @@
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use windlass_ops::attention;
+use windlass_ops::{Attended, GruDecoderParameters, GruParameters, attention, gru_decoder};
 
 use super::cells::{Layer, LayerState};
 use super::network::Shape;
@@ -88,6 +88,33 @@ impl Decoder {
         let query = self.query.forward(Tensor::cat(states, 1));
         let (found, weights) = attention(encoded.keys.clone(), encoded.values.clone(), query, self.direction.val());
         (DecoderState { layers, found }, weights)
+    }
+
+    /// What was [`said`](DecoderState::said) after each of the words of [`Decoder::take_in`], time by time.
+    pub fn over(&self, words: Tensor<2>, encoded: &Encoded) -> Tensor<2> {
+        let [batch, _, size] = encoded.values.dims();
+        let time = words.dims()[0] / batch;
+        let layers: Option<Vec<GruParameters>> = self.layers.iter().map(Layer::gru).collect();
+        let Some(layers) = layers else {
+            let mut state = encoded.start();
+            let step = |step: usize| {
+                let word = words.clone().narrow(0, step * batch, batch);
+                state = self.step(word, encoded, state.clone()).0;
+                state.said()
+            };
+            return Tensor::cat((0..time).map(step).collect(), 0);
+        };
+        let parameters = GruDecoderParameters {
+            layers,
+            attended: self.attended.weight.val(),
+            query_weight: self.query.weight.val(),
+            query_bias: self.query.bias.as_ref().expect("the query has a bias").val(),
+            direction: self.direction.val(),
+        };
+        let attended = Attended { keys: encoded.keys.clone(), values: encoded.values.clone() };
+        let states = encoded.states.iter().map(|state| state.hidden.clone()).collect();
+        let said = gru_decoder(words.reshape([time, batch, size]), attended, states, parameters);
+        said.reshape([time * batch, 2 * size])
     }
 
     /// What the output layer is given [any, size] for what [`DecoderState::said`] was [any, 2 · size].

@@ -81,16 +81,10 @@ impl Translator {
     pub fn loss(&self, batch: &StepBatch) -> Tensor<1> {
         let device = self.to_embedding.device();
         let encoded = self.encode(&batch.encoder_inputs, batch.sentences);
-        // All words are taken in at once; a step then only picks its own.
+        // A word that comes up often is taken in once.
         let words = self.decoder.take_in(self.to_embedding.val());
-        let mut state = encoded.start();
-        let mut said = Vec::with_capacity(batch.decoder_inputs.len() / batch.sentences);
-        for inputs in batch.decoder_inputs.chunks(batch.sentences) {
-            let word = words.clone().select(0, places(inputs, &device));
-            state = self.decoder.step(word, &encoded, state).0;
-            said.push(state.said());
-        }
-        let said = Tensor::cat(said, 0).select(0, places(&batch.counted, &device));
+        let words = words.select(0, places(&batch.decoder_inputs, &device));
+        let said = self.decoder.over(words, &encoded).select(0, places(&batch.counted, &device));
         let losses = self.losses(self.decoder.output(said), &batch.choice);
         let weights = Tensor::<1>::from_data(TensorData::new(batch.weights.clone(), [batch.weights.len()]), &device);
         (losses * weights).sum()

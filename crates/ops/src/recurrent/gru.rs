@@ -53,16 +53,16 @@ pub(crate) fn forward(inputs: [FlexTensor; 5]) -> (FlexTensor, Gru) {
 }
 
 /// One step of some rows of the batch.
-struct Step<'a, 'b> {
-    hidden: usize,
-    gates: &'a mut [f32],
+pub(super) struct Step<'a, 'b> {
+    pub(super) hidden: usize,
+    pub(super) gates: &'a mut [f32],
     /// The state after the reset gate.
-    resets: &'a mut [f32],
-    next: &'b mut [f32],
-    previous: &'b [f32],
+    pub(super) resets: &'a mut [f32],
+    pub(super) next: &'b mut [f32],
+    pub(super) previous: &'b [f32],
 }
 
-fn step(step: Step, recurrent: Matrix, bias: &[f32]) {
+pub(super) fn step(step: Step, recurrent: Matrix, bias: &[f32]) {
     let Step { hidden, gates, resets, next, previous } = step;
     let (both, candidate) = (0..2 * hidden, 2 * hidden..3 * hidden);
     let target = MatrixMut::new(gates, 3 * hidden).columns(both.clone());
@@ -162,18 +162,18 @@ impl Saved<5> for Gru {
 }
 
 /// The same rows of a step on the way back.
-struct StepBack<'a> {
-    hidden: usize,
+pub(super) struct StepBack<'a> {
+    pub(super) hidden: usize,
     /// The gates; replaced by their gradients before activation.
-    gates: &'a mut [f32],
+    pub(super) gates: &'a mut [f32],
     /// The gradient of the state after the step, from later steps; replaced by that of the state before.
-    carried: &'a mut [f32],
-    scratch: &'a mut [f32],
-    previous: &'a [f32],
-    gradient: &'a [f32],
+    pub(super) carried: &'a mut [f32],
+    pub(super) scratch: &'a mut [f32],
+    pub(super) previous: &'a [f32],
+    pub(super) gradient: &'a [f32],
 }
 
-fn step_back(step: StepBack, turned: Matrix) {
+pub(super) fn step_back(step: StepBack, turned: Matrix) {
     let StepBack { hidden, gates, carried, scratch, previous, gradient } = step;
     vectorised(
         #[inline(always)]

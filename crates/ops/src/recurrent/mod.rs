@@ -4,6 +4,7 @@
 //! backward pass every weight's gradient. The recurrence itself runs on each thread for its own rows of the batch,
 //! from the first step to the last, without waiting for the other threads.
 
+pub(crate) mod decoder;
 pub(crate) mod gru;
 pub(crate) mod lstm;
 
@@ -109,17 +110,21 @@ impl Remaining<'_> {
 
     fn bias(&self) -> FlexTensor {
         let width = self.sizes.width();
-        let mut bias = vec![0.0; width];
-        vectorised(
-            #[inline(always)]
-            || {
-                for row in self.gates.chunks_exact(width) {
-                    bias.iter_mut().zip(row).for_each(|(bias, gate)| *bias += gate);
-                }
-            },
-        );
-        tensor(bias, [width])
+        tensor(column_sums(self.gates, width), [width])
     }
+}
+
+fn column_sums(values: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; width];
+    vectorised(
+        #[inline(always)]
+        || {
+            for row in values.chunks_exact(width) {
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+            }
+        },
+    );
+    sums
 }
 
 /// The recurrent weights as the way back multiplies by them at every step.
