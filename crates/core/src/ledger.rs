@@ -65,6 +65,8 @@ struct Account {
     pieces: usize,
     /// Every piece has been applied.
     whole: bool,
+    /// The process before this incarnation has left, and none has come in its place.
+    vacant: bool,
 }
 
 /// The last push of every worker.
@@ -77,16 +79,21 @@ impl Ledger {
     /// Refuses a worker's processes before this one from now on.
     pub fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
         let account = self.accounts.entry(worker).or_default();
-        if incarnation > account.incarnation {
+        let fills = account.vacant && incarnation == account.incarnation;
+        if fills || incarnation > account.incarnation {
             *account = Account { incarnation, ..Account::default() };
         }
     }
 
-    /// Refuses a process that has left, and those before it. False if its successor is already here.
+    /// Refuses a process that has left, and those before it, said once or more often. False if its successor is
+    /// already here.
     pub fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> bool {
-        let current = self.accounts.get(&worker).map_or(Incarnation::default(), |account| account.incarnation);
-        self.fence(worker, Incarnation(incarnation.0 + 1));
-        current <= incarnation
+        let account = self.accounts.entry(worker).or_default();
+        let next = Incarnation(incarnation.0 + 1);
+        if account.incarnation < next {
+            *account = Account { incarnation: next, vacant: true, ..Account::default() };
+        }
+        account.incarnation == next && account.vacant
     }
 
     /// True if a process was declared dead, or replaced.
@@ -250,6 +257,16 @@ mod tests {
         ledger.enter(push(FIRST, 1));
         ledger.settle(push(FIRST, 1), Fate::Dropped);
         assert!(ledger.outstanding(&ledger.decided()).is_empty());
+    }
+
+    #[test]
+    fn who_has_left_may_be_said_to_have_left_again_until_another_is_there() {
+        let mut ledger = Ledger::default();
+        ledger.enter(push(FIRST, 1));
+        assert!(ledger.retire(WORKER, FIRST));
+        assert!(ledger.retire(WORKER, FIRST));
+        ledger.enter(push(SECOND, 1));
+        assert!(!ledger.retire(WORKER, FIRST));
     }
 
     #[test]

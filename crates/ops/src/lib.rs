@@ -64,7 +64,7 @@ pub fn cross_entropy(scores: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
 
 /// The softmax cross-entropy of hidden × weight + bias, for wide outputs: the scores are passed over once.
 ///
-/// `hidden` is [rows, size], `weight` [size, classes], `bias` [classes].
+/// `hidden` is [rows, size], `weight` [size, classes], `bias` `[classes]`.
 pub fn linear_cross_entropy(
     hidden: Tensor<2>,
     weight: Tensor<2>,
@@ -202,9 +202,9 @@ pub struct GruDecoderParameters {
     pub attended: Tensor<2>,
     /// [layers * hidden, size]: the query, of the states of all layers.
     pub query_weight: Tensor<2>,
-    /// [size]
+    /// `[size]`
     pub query_bias: Tensor<1>,
-    /// [size]: v of the attention.
+    /// `[size]`: v of the attention.
     pub direction: Tensor<1>,
 }
 

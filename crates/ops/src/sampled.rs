@@ -79,11 +79,11 @@ impl Candidates {
 pub struct SampledSoftmax {
     /// [rows, size]: the row of the right class of each row.
     pub right_weights: Tensor<2>,
-    /// [rows]
+    /// `[rows]`
     pub right_bias: Tensor<1>,
     /// [candidates, size]
     pub candidate_weights: Tensor<2>,
-    /// [candidates]
+    /// `[candidates]`
     pub candidate_bias: Tensor<1>,
 }
 

@@ -525,7 +525,9 @@ impl Coordinator {
     }
 
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
-        self.positions.replace(worker, Incarnation::default(), &self.pushes());
+        // At once on this server, so that no push of that process comes after it has been counted.
+        let pushes = self.shard.get().map(|shard| shard.retire(worker, incarnation)).unwrap_or_default();
+        self.positions.replace(worker, Incarnation::default(), &pushes);
         if !reason.is_empty() {
             warn!("{worker} is gone: {reason}; training goes on without it");
             self.members.remove(worker.into());

@@ -260,6 +260,13 @@ impl Gate {
         self.consistency.skip_to(request.worker, request.base)
     }
 
+    /// Refuses a process that has left from now on, and says which pushes are in the parameters.
+    pub(super) fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> Pushes {
+        let pushes = self.pushes();
+        self.ledger.retire(worker, incarnation);
+        pushes
+    }
+
     /// Notes that a process of a worker has left. True if that completes a round.
     pub(super) fn leave(&mut self, worker: WorkerId, incarnation: Incarnation) -> bool {
         self.ledger.retire(worker, incarnation) && self.consistency.leave(worker)

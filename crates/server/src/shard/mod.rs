@@ -121,6 +121,12 @@ impl ParameterShard {
         lock(&self.gate).fence(worker, incarnation);
     }
 
+    /// Refuses pushes of a worker's process that has left, and says which are in the parameters. Others may still wait
+    /// for that worker until [`ParameterShard::leave`].
+    pub fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Pushes {
+        lock(&self.gate).retire(worker, incarnation)
+    }
+
     /// Stops waiting for a worker whose process has finished or died, unless another has taken its place.
     pub fn leave(&self, worker: WorkerId, incarnation: Incarnation) {
         self.change_round(|gate| gate.leave(worker, incarnation));
