@@ -1,6 +1,6 @@
 //! Turns flags into a validated run: whatever cannot be is refused here, before anything is started.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +30,7 @@ pub(crate) struct TaskConfig {
     pub(crate) stop: Arc<Interrupt>,
     pub(crate) checkpoints: Option<CheckpointConfig>,
     pub(crate) board: BoardConfig,
+    pub(crate) run_dir: Option<PathBuf>,
 }
 
 impl TaskConfig {
@@ -53,6 +54,7 @@ impl TaskConfig {
                 config: command_line(),
                 histograms: output.histograms,
             },
+            run_dir: output.run_dir.clone(),
         })
     }
 }

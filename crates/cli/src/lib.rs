@@ -13,6 +13,7 @@ mod bench;
 mod checkpoint;
 mod config;
 mod data;
+mod decode;
 mod eval;
 mod failure;
 mod launch;

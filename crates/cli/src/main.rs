@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use windlass::models::{Autoencoder, Linear, Mnist, SpatialTransformer};
+use windlass::models::{Autoencoder, Linear, Mnist, Seq2Seq, SpatialTransformer};
 
 /// Training allocates and frees large buffers every step; the system's allocator gives them back to the kernel
 /// each time, which doubles the time of a small network's step.
@@ -10,5 +10,11 @@ use windlass::models::{Autoencoder, Linear, Mnist, SpatialTransformer};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    windlass::Program::new().with::<Linear>().with::<Mnist>().with::<Autoencoder>().with::<SpatialTransformer>().run()
+    windlass::Program::new()
+        .with::<Linear>()
+        .with::<Mnist>()
+        .with::<Autoencoder>()
+        .with::<SpatialTransformer>()
+        .with::<Seq2Seq>()
+        .run()
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use windlass_worker::event::{Event, Watcher};
+use windlass_worker::event::{Event, Report, Watcher};
 use windlass_worker::model::Metrics;
 use windlass_worker::summary::Summary;
 
@@ -62,6 +62,7 @@ pub(crate) fn human(event: &Event) -> String {
             step.loss.unwrap_or(f32::NAN),
             step.step_ms,
         ),
+        Event::Report(report) => self::report(report),
         Event::Epoch(epoch) => {
             let scores = epoch.metrics.as_ref().map(|metrics| format!("  {}", scores(metrics))).unwrap_or_default();
             format!(
@@ -76,6 +77,30 @@ pub(crate) fn human(event: &Event) -> String {
         Event::Summary(summary) => table(summary),
         Event::Wrote { path } => format!("wrote {}", path.display()),
     }
+}
+
+/// A report, in the words of TensorFlow's translation tutorial.
+fn report(report: &Report) -> String {
+    let mut text = format!(
+        "worker {}  current step {} (global {})  learning rate {:.4}  step-time {:.3} s  {:.0} samples/s  perplexity {:.2}",
+        report.worker,
+        report.local_step,
+        report.global_step,
+        report.learning_rate,
+        report.step_ms / 1e3,
+        report.samples_per_second,
+        report.loss.exp(),
+    );
+    for part in &report.held_out {
+        text += &match part.loss {
+            Some(loss) => format!("\n  eval: {} perplexity {:.2}", part.name, loss.exp()),
+            None => format!("\n  eval: {} is empty", part.name),
+        };
+    }
+    if let Some(warning) = &report.warning {
+        text += &format!("\nwarning: {warning}");
+    }
+    text
 }
 
 /// The end of a run.
@@ -94,6 +119,8 @@ pub(crate) fn table(summary: &Summary) -> String {
     row("first step", format!("after {:.2} s", summary.first_step_seconds));
     row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
     row("a step", format!("{:.2} ms (p50), {:.2} ms (p95)", summary.step_ms.p50, summary.step_ms.p95));
+    let bytes = &summary.bytes_per_step;
+    row("it moves", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
     row("loss", format!("{:.6}", summary.loss));
     row("scores", scores(&summary.metrics));
     if summary.workers > 1 {
@@ -131,9 +158,19 @@ pub(crate) fn plain_table() -> Table {
 pub(crate) fn scores(metrics: &Metrics) -> String {
     let score = |(name, value): (&str, f64)| {
         let name = name.replace('_', " ");
-        if name.ends_with("accuracy") { format!("{name} {:.2}%", value * 100.0) } else { format!("{name} {value:.4}") }
+        let is_share = name.ends_with("accuracy") || name.ends_with("exact match");
+        if is_share { format!("{name} {:.2}%", value * 100.0) } else { format!("{name} {value:.4}") }
     };
     metrics.iter().map(score).collect::<Vec<_>>().join(", ")
+}
+
+/// Bytes in a unit that people read easily.
+fn size(bytes: f64) -> String {
+    match bytes {
+        0.0..1e3 => format!("{bytes:.0} B"),
+        1e3..1e6 => format!("{:.1} kB", bytes / 1e3),
+        _ => format!("{:.1} MB", bytes / 1e6),
+    }
 }
 
 pub(crate) fn count(number: usize, what: &str) -> String {

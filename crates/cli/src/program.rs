@@ -9,7 +9,7 @@ use windlass_worker::model::{Defaults, Model};
 use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::{bench, checkpoint, data, eval, launch, logging, train};
+use crate::{bench, checkpoint, data, decode, eval, launch, logging, train};
 
 /// The program, with the models that it knows.
 pub struct Program {
@@ -80,6 +80,7 @@ impl Program {
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
             .subcommand(subcommands("Score a checkpoint", "eval", EvalArgs::augment_args))
+            .subcommand(decode::command())
             .subcommand(checkpoint::command())
             .subcommand(bench::command())
             .subcommand(data::command())
@@ -99,6 +100,7 @@ impl Program {
                 let (model, matches) = self.model(matches);
                 model.eval(matches)
             }
+            Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),

@@ -171,6 +171,11 @@ impl Process {
     fn load<M: Model>(&self, flags: &M::Flags, id: WorkerId, workers: u32) -> Result<M, Failure> {
         let model: M = task::load(flags, &self.config.setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
         self.config.run.order(model.samples(), id, workers).map_err(Failure::usage)?;
+        if let (WorkerId(0), Some(directory)) = (id, &self.config.run_dir) {
+            for (name, content) in model.files() {
+                write(&directory.join(name), &content)?;
+            }
+        }
         Ok(model)
     }
 
@@ -202,9 +207,16 @@ impl Process {
 fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
     let path = directory.join("summary.json");
     let text = serde_json::to_string_pretty(summary).map_err(Failure::internal)?;
-    std::fs::write(&path, text + "\n")
-        .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
+    write(&path, &(text + "\n"))?;
     Ok(path)
+}
+
+/// Whoever reads the file sees all of it or the one before.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, text)
+        .and_then(|()| std::fs::rename(&partial, path))
+        .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.

@@ -13,6 +13,7 @@ pub mod membership;
 pub mod optimizer;
 pub mod parameter;
 pub mod plan;
+pub mod plateau;
 pub mod rows;
 pub mod run;
 pub mod schedule;

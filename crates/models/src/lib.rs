@@ -6,10 +6,12 @@ pub mod linear;
 pub mod mnist;
 pub mod picture;
 mod randomness;
+pub mod seq2seq;
 pub mod stn;
 mod truncated_normal;
 
 pub use autoencoder::Autoencoder;
 pub use linear::Linear;
 pub use mnist::Mnist;
+pub use seq2seq::Seq2Seq;
 pub use stn::SpatialTransformer;

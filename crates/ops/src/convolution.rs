@@ -16,8 +16,8 @@ use burn::tensor::Tensor;
 use rayon::prelude::*;
 
 use self::shape::{IMAGES_PER_PIECE, Shape};
-use crate::floats::{Floats, tensor};
-use crate::matrix::{Matrix, Old, multiply};
+use crate::buffer::{Floats, tensor};
+use crate::matrix::{Matrix, MatrixMut, Old, multiply};
 
 /// Convolution as a backend implements it.
 #[backend_extension(Flex, Autodiff)]
@@ -86,8 +86,9 @@ impl ConvolutionOps for Flex {
             let mut columns = vec![0.0; shape.columns()];
             for (output, input) in outputs.chunks_exact_mut(shape.output()).zip(inputs.chunks_exact(shape.input())) {
                 shape.unroll(input, &mut columns);
-                let weight = Matrix::new(weight.values(), shape.filters, shape.depth());
-                multiply(output, Old::Forget, weight, Matrix::new(&columns, shape.depth(), shape.places()));
+                let (weight, columns) =
+                    (Matrix::new(weight.values(), shape.depth()), Matrix::new(&columns, shape.places()));
+                multiply(MatrixMut::new(output, shape.places()), weight, columns, Old::Replace);
                 for (plane, bias) in output.chunks_exact_mut(shape.places()).zip(bias.values()) {
                     plane.iter_mut().for_each(|value| *value = relu(*value + bias));
                 }
@@ -113,8 +114,9 @@ impl ConvolutionOps for Flex {
             let (mut passed, mut columns) = (vec![0.0; shape.output()], vec![0.0; shape.columns()]);
             for (result, (output, gradient)) in results.chunks_exact_mut(shape.input()).zip(shape.images(piece)) {
                 pass(output, gradient, &mut passed);
-                let weight = Matrix::new(weight.values(), shape.filters, shape.depth()).transposed();
-                multiply(&mut columns, Old::Forget, weight, Matrix::new(&passed, shape.filters, shape.places()));
+                let weight = Matrix::new(weight.values(), shape.depth()).transposed();
+                let target = MatrixMut::new(&mut columns, shape.places());
+                multiply(target, weight, Matrix::new(&passed, shape.places()), Old::Replace);
                 shape.roll(&columns, result);
             }
         });
@@ -139,8 +141,9 @@ impl ConvolutionOps for Flex {
             for (input, (output, gradient)) in inputs.chunks_exact(shape.input()).zip(shape.images(piece)) {
                 pass(output, gradient, &mut passed);
                 shape.unroll(input, &mut columns);
-                let columns = Matrix::new(&columns, shape.depth(), shape.places()).transposed();
-                multiply(&mut weights, Old::Add, Matrix::new(&passed, shape.filters, shape.places()), columns);
+                let columns = Matrix::new(&columns, shape.places()).transposed();
+                let target = MatrixMut::new(&mut weights, shape.depth());
+                multiply(target, Matrix::new(&passed, shape.places()), columns, Old::Add);
                 for (bias, plane) in biases.iter_mut().zip(passed.chunks_exact(shape.places())) {
                     *bias += plane.iter().sum::<f32>();
                 }

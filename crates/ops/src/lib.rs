@@ -1,143 +1,245 @@
 //! Operations fused for the CPU, with written backward passes.
 //!
-//! Burn composes these from several passes over memory, with scalar exponentials; here each is one pass that the
-//! compiler turns into vector instructions. They are extensions of Burn's `Flex` backend and of its autodiff.
+//! Burn composes these from many passes over memory, with scalar exponentials; here each is one pass of vector
+//! instructions on all threads of the caller's rayon pool. They extend Burn's `Flex` backend and its autodiff; on every
+//! other backend, and for other types than `f32`, the same functions compose Burn's operations.
 
 mod activation;
-mod backward;
+mod attention;
+mod backend;
+mod buffer;
+mod composed;
 mod convolution;
-mod exponential;
-mod floats;
+mod elementary;
 mod loss;
 mod matrix;
+mod record;
+mod recurrent;
+mod sampled;
+mod sampled_loss;
 mod sampler;
-mod softplus;
+#[cfg(test)]
+mod tests;
+mod vector;
 
+use burn::backend::{Dispatch, DispatchDevice};
+use burn::tensor::{DType, Int, Tensor};
+
+use backend::FusedOps;
 pub use convolution::{ConvolutionOps, convolution_relu};
+pub use sampled::{Candidates, LogUniformSampler, SampledSoftmax};
 pub use sampler::{SamplerOps, affine_sample};
-pub use softplus::{SoftplusOps, softplus};
-
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{Int, Tensor};
-
-/// The fused operations, as a backend implements them.
-#[backend_extension(Flex, Autodiff)]
-pub trait FusedOps: Backend {
-    /// 1 / (1 + e^-x), element by element.
-    fn fused_sigmoid(input: FloatTensor<Self>) -> FloatTensor<Self>;
-
-    /// For rows of scores and the right class of each row: the cross-entropy of the row's softmax, and that softmax.
-    fn fused_cross_entropy(
-        scores: FloatTensor<Self>,
-        classes: IntTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-
-    /// The gradient of the scores, from the softmax, the classes, and the gradient of each row's cross-entropy.
-    fn fused_cross_entropy_backward(
-        softmax: FloatTensor<Self>,
-        classes: IntTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
-}
 
 /// 1 / (1 + e^-x), element by element.
 pub fn sigmoid<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    if !is_fused(&input) {
+        return burn::tensor::activation::sigmoid(input);
+    }
     Tensor::from_dispatch(Dispatch::fused_sigmoid(input.into_dispatch()))
+}
+
+/// The hyperbolic tangent, element by element.
+pub fn tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    if !is_fused(&input) {
+        return burn::tensor::activation::tanh(input);
+    }
+    Tensor::from_dispatch(Dispatch::fused_tanh(input.into_dispatch()))
+}
+
+/// ln(1 + e^x), element by element.
+pub fn softplus<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    if !is_fused(&input) {
+        return burn::tensor::activation::softplus(input, 1.0);
+    }
+    Tensor::from_dispatch(Dispatch::fused_softplus(input.into_dispatch()))
 }
 
 /// The softmax cross-entropy of every row of scores with the right class of that row.
 pub fn cross_entropy(scores: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
-    let (loss, _softmax) = Dispatch::fused_cross_entropy(scores.into_dispatch(), classes.into_dispatch());
-    Tensor::from_dispatch(loss)
+    if !is_fused(&scores) {
+        return composed::cross_entropy(scores, classes);
+    }
+    Tensor::from_dispatch(Dispatch::fused_cross_entropy(scores.into_dispatch(), classes.into_dispatch()))
 }
 
-#[cfg(test)]
-mod tests {
-    use burn::tensor::activation::log_softmax;
-    use burn::tensor::{Device, TensorData, Tolerance};
-
-    use super::*;
-
-    fn device() -> Device {
-        Device::flex().autodiff()
+/// The softmax cross-entropy of hidden × weight + bias, for wide outputs: the scores are passed over once.
+///
+/// `hidden` is [rows, size], `weight` [size, classes], `bias` `[classes]`.
+pub fn linear_cross_entropy(
+    hidden: Tensor<2>,
+    weight: Tensor<2>,
+    bias: Tensor<1>,
+    classes: Tensor<1, Int>,
+) -> Tensor<1> {
+    if !is_fused(&hidden) {
+        return composed::linear_cross_entropy(hidden, weight, bias, classes);
     }
+    Tensor::from_dispatch(Dispatch::fused_linear_cross_entropy(
+        hidden.into_dispatch(),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        classes.into_dispatch(),
+    ))
+}
 
-    fn scores(device: &Device) -> Tensor<2> {
-        let values: Vec<f32> = (0..40).map(|index| ((index * 37) % 23) as f32 / 3.0 - 4.0).collect();
-        Tensor::from_data(TensorData::new(values, [8, 5]), device).require_grad()
-    }
+/// The parameters of a layer of gated recurrent units, its gates in the order reset, update, candidate.
+#[derive(Clone, Debug)]
+pub struct GruParameters {
+    /// [input, 3 * hidden]
+    pub input_weight: Tensor<2>,
+    /// [hidden, 3 * hidden]
+    pub recurrent_weight: Tensor<2>,
+    /// [3 * hidden]; the first two thirds usually start at 1.
+    pub bias: Tensor<1>,
+}
 
-    fn classes(device: &Device) -> Tensor<1, Int> {
-        Tensor::from_data(TensorData::new(vec![0i64, 4, 2, 1, 3, 3, 0, 4], [8]), device)
+/// The states [time, batch, hidden] after every step of inputs [time, batch, input], from a first state
+/// [batch, hidden]. The last of them is the last state.
+///
+/// The reset gate is applied before the recurrent product, as in TensorFlow's `GRUCell`:
+/// c = tanh(x·W + (r∘h)·U + b), h' = u∘h + (1 − u)∘c.
+pub fn gru(input: Tensor<3>, state: Tensor<2>, parameters: GruParameters) -> Tensor<3> {
+    if !is_fused(&input) {
+        return composed::gru(input, state, parameters);
     }
+    Tensor::from_dispatch(Dispatch::fused_gru(
+        input.into_dispatch(),
+        state.into_dispatch(),
+        parameters.input_weight.into_dispatch(),
+        parameters.recurrent_weight.into_dispatch(),
+        parameters.bias.into_dispatch(),
+    ))
+}
 
-    fn weights(device: &Device) -> Tensor<1> {
-        Tensor::from_data(TensorData::from([1.0f32, -2.0, 0.5, 3.0, 1.5, 0.25, -1.0, 2.0]), device)
-    }
+/// The state [batch, hidden] after one step with input [batch, input].
+pub fn gru_cell(input: Tensor<2>, state: Tensor<2>, parameters: GruParameters) -> Tensor<2> {
+    gru(input.unsqueeze(), state, parameters).squeeze_dim(0)
+}
 
-    #[test]
-    fn sigmoid_and_its_gradient_equal_the_composed_form() {
-        let device = device();
-        let (ours, theirs) = (scores(&device), scores(&device));
-        let fused = sigmoid(ours.clone());
-        let composed = burn::tensor::activation::sigmoid(theirs.clone());
-        let tolerance = Tolerance::<f32>::rel_abs(1e-5, 1e-6);
-        fused.clone().inner().into_data().assert_approx_eq(&composed.clone().inner().into_data(), tolerance);
-        let square = |output: Tensor<2>| (output.clone() * output).sum();
-        let gradients = square(fused).backward();
-        let expected = square(composed).backward();
-        let (gradient, expected) = (ours.grad(&gradients).unwrap(), theirs.grad(&expected).unwrap());
-        gradient.into_data().assert_approx_eq(&expected.into_data(), tolerance);
-    }
+/// The parameters of a layer of long short-term memory, its gates in the order input, new, forget, output.
+#[derive(Clone, Debug)]
+pub struct LstmParameters {
+    /// [input, 4 * hidden]
+    pub input_weight: Tensor<2>,
+    /// [hidden, 4 * hidden]
+    pub recurrent_weight: Tensor<2>,
+    /// [4 * hidden]
+    pub bias: Tensor<1>,
+    /// Added to the forget gate before activation; usually 1.
+    pub forget_bias: f32,
+}
 
-    #[test]
-    fn cross_entropy_and_its_gradient_equal_the_composed_form() {
-        let device = device();
-        let (ours, theirs) = (scores(&device), scores(&device));
-        let fused = cross_entropy(ours.clone(), classes(&device));
-        let chosen = log_softmax(theirs.clone(), 1).gather(1, classes(&device).unsqueeze_dim(1));
-        let composed = chosen.neg().squeeze_dim::<1>(1);
-        let tolerance = Tolerance::<f32>::rel_abs(1e-5, 1e-6);
-        fused.clone().inner().into_data().assert_approx_eq(&composed.clone().inner().into_data(), tolerance);
-        let gradients = (fused * weights(&device)).sum().backward();
-        let expected = (composed * weights(&device)).sum().backward();
-        let (gradient, expected) = (ours.grad(&gradients).unwrap(), theirs.grad(&expected).unwrap());
-        gradient.into_data().assert_approx_eq(&expected.into_data(), tolerance);
-    }
+/// The two states of a layer of long short-term memory, [batch, hidden] each.
+#[derive(Clone, Debug)]
+pub struct LstmState {
+    /// What the layer puts out.
+    pub hidden: Tensor<2>,
+    /// What it remembers.
+    pub cell: Tensor<2>,
+}
 
-    /// Central differences in single precision are good to about three digits.
-    #[test]
-    fn gradients_agree_with_finite_differences() {
-        let device = device();
-        let loss = |scores: Tensor<2>| cross_entropy(sigmoid(scores) * 3.0, classes(&device)).mean();
-        let input = scores(&device);
-        let gradients = loss(input.clone()).backward();
-        let gradient: Vec<f32> = input.grad(&gradients).unwrap().into_data().iter::<f32>().collect();
-        let values: Vec<f32> = input.inner().into_data().iter::<f32>().collect();
-        let step = 1e-2;
-        for index in 0..values.len() {
-            let at = |offset: f32| {
-                let mut moved = values.clone();
-                moved[index] += offset;
-                let moved = Tensor::from_data(TensorData::new(moved, [8, 5]), &device);
-                loss(moved).into_data().iter::<f32>().next().unwrap()
-            };
-            let difference = (at(step) - at(-step)) / (2.0 * step);
-            assert!((difference - gradient[index]).abs() < 2e-4, "{index}: {difference} {}", gradient[index]);
-        }
-    }
+/// The hidden states [time, batch, hidden] after every step of inputs [time, batch, input], and the last state.
+///
+/// As TensorFlow's `BasicLSTMCell`: c' = c∘sigmoid(f + forget bias) + sigmoid(i)∘tanh(j), h' = tanh(c')∘sigmoid(o).
+pub fn lstm(input: Tensor<3>, state: LstmState, parameters: LstmParameters) -> (Tensor<3>, LstmState) {
+    let time = input.dims()[0];
+    let (states, cell) = if is_fused(&input) {
+        let states = Tensor::<3>::from_dispatch(Dispatch::fused_lstm(
+            input.into_dispatch(),
+            state.hidden.into_dispatch(),
+            state.cell.into_dispatch(),
+            parameters.input_weight.into_dispatch(),
+            parameters.recurrent_weight.into_dispatch(),
+            parameters.bias.into_dispatch(),
+            parameters.forget_bias,
+        ));
+        (states.clone().narrow(0, 0, time), states.narrow(0, time, 1).squeeze_dim(0))
+    } else {
+        composed::lstm(input, state, parameters)
+    };
+    let hidden = states.clone().narrow(0, time - 1, 1).squeeze_dim(0);
+    (states, LstmState { hidden, cell })
+}
 
-    #[test]
-    fn what_is_not_a_number_stays_so() {
-        let device = Device::flex();
-        let input = Tensor::<1>::from_data(TensorData::from([f32::NAN, 1e30, -1e30, 0.0]), &device);
-        let output: Vec<f32> = sigmoid(input).into_data().iter::<f32>().collect();
-        assert!(output[0].is_nan());
-        assert_eq!(output[1..], [1.0, output[2], 0.5]);
-        assert!(output[2] < 1e-37);
-        let scores = Tensor::<2>::from_data(TensorData::from([[f32::NAN, 1.0]]), &device);
-        let class = Tensor::<1, Int>::from_data(TensorData::from([1i64]), &device);
-        assert!(cross_entropy(scores, class).into_data().iter::<f32>().all(f32::is_nan));
+/// The state after one step with input [batch, input].
+pub fn lstm_cell(input: Tensor<2>, state: LstmState, parameters: LstmParameters) -> LstmState {
+    lstm(input.unsqueeze(), state, parameters).1
+}
+
+/// Additive attention of queries [batch, size] over keys [batch, length, size] and values [batch, length, depth]:
+/// weights = softmax over the length of v·tanh(key + query), context = the values so weighted.
+///
+/// Returns the context [batch, depth], and the weights [batch, length], through which no gradient goes.
+pub fn attention(keys: Tensor<3>, values: Tensor<3>, query: Tensor<2>, direction: Tensor<1>) -> (Tensor<2>, Tensor<2>) {
+    if !is_fused(&keys) {
+        let (context, weights) = composed::attention(keys, values, query, direction);
+        return (context, weights.detach());
     }
+    let (context, weights) = Dispatch::fused_attention(
+        keys.into_dispatch(),
+        values.into_dispatch(),
+        query.into_dispatch(),
+        direction.into_dispatch(),
+    );
+    (Tensor::from_dispatch(context), Tensor::from_dispatch(weights))
+}
+
+/// What a decoder attends to.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// [batch, length, size]: what the attention looks for.
+    pub keys: Tensor<3>,
+    /// [batch, length, depth]: what it finds.
+    pub values: Tensor<3>,
+}
+
+/// The parameters of a decoder of gated recurrent units that attends.
+#[derive(Clone, Debug)]
+pub struct GruDecoderParameters {
+    /// The layers, of as many inputs as units.
+    pub layers: Vec<GruParameters>,
+    /// [depth, hidden]: by this, what the attention found in the step before is added to the input of a step.
+    pub attended: Tensor<2>,
+    /// [layers * hidden, size]: the query, of the states of all layers.
+    pub query_weight: Tensor<2>,
+    /// `[size]`
+    pub query_bias: Tensor<1>,
+    /// `[size]`: v of the attention.
+    pub direction: Tensor<1>,
+}
+
+/// What a decoder says to inputs [time, batch, hidden], from a state [batch, hidden] of each layer: for every step the
+/// top state and what the attention found, [time, batch, hidden + depth].
+pub fn gru_decoder(
+    input: Tensor<3>,
+    attended: Attended,
+    states: Vec<Tensor<2>>,
+    parameters: GruDecoderParameters,
+) -> Tensor<3> {
+    if !is_fused(&input) {
+        return composed::gru_decoder(input, attended, states, parameters);
+    }
+    let layers = parameters.layers;
+    let matrices = |pick: fn(&GruParameters) -> Tensor<2>| Tensor::stack::<3>(layers.iter().map(pick).collect(), 0);
+    let input_weights = matrices(|layer| layer.input_weight.clone());
+    let recurrent_weights = matrices(|layer| layer.recurrent_weight.clone());
+    let biases = Tensor::stack::<2>(layers.iter().map(|layer| layer.bias.clone()).collect(), 0);
+    Tensor::from_dispatch(Dispatch::fused_gru_decoder(
+        input.into_dispatch(),
+        attended.keys.into_dispatch(),
+        attended.values.into_dispatch(),
+        Tensor::stack::<3>(states, 0).into_dispatch(),
+        parameters.attended.into_dispatch(),
+        input_weights.into_dispatch(),
+        recurrent_weights.into_dispatch(),
+        biases.into_dispatch(),
+        parameters.query_weight.into_dispatch(),
+        parameters.query_bias.into_dispatch(),
+        parameters.direction.into_dispatch(),
+    ))
+}
+
+/// Whether a tensor is where the fused operations work.
+fn is_fused<const D: usize>(tensor: &Tensor<D>) -> bool {
+    tensor.dtype() == DType::F32 && matches!(tensor.device().inner().as_dispatch(), DispatchDevice::Flex(_))
 }

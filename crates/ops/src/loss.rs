@@ -1,48 +1,144 @@
-//! Softmax cross-entropy on the CPU.
+//! Softmax cross-entropy on the CPU: of scores, and of a linear layer's scores.
+//!
+//! A row is read once. What is kept is not the softmax but e^(score − largest), with the row's sum taken off at the
+//! right class: the gradient of the scores is that times one factor a row. So neither the division by the sum nor the
+//! incoming gradient costs a pass over the scores, and behind a linear layer the factor goes to the narrow side.
 
 use burn::backend::flex::FlexTensor;
-use burn::tensor::TensorData;
+use rayon::prelude::*;
 
-use crate::exponential::exp;
+use crate::buffer::{contiguous, dimensions, floats, into_floats, tensor};
+use crate::elementary::exp;
+use crate::matrix::{Matrix, product};
+use crate::record::Saved;
+use crate::vector::{largest, replace_and_sum, share, vectorised};
 
-/// The cross-entropy of every row, and the softmax.
-pub(crate) fn forward(scores: FlexTensor, classes: FlexTensor) -> (FlexTensor, FlexTensor) {
-    let mut softmax = scores.into_data().convert::<f32>();
-    let classes = into_indices(classes);
-    let shape = softmax.shape().clone();
-    let width = shape[1];
-    let rows = softmax.as_mut_slice::<f32>().expect("converted to f32");
-    let mut losses = Vec::with_capacity(classes.len());
-    for (row, class) in rows.chunks_exact_mut(width).zip(&classes) {
-        let largest =
-            row.iter().fold(f32::NEG_INFINITY, |largest, score| if *score > largest { *score } else { largest });
-        let chosen = row[*class] - largest;
-        let mut sum = 0.0;
-        for score in row.iter_mut() {
-            *score = exp(*score - largest);
-            sum += *score;
-        }
-        let scale = 1.0 / sum;
-        row.iter_mut().for_each(|share| *share *= scale);
-        losses.push(sum.ln() - chosen);
-    }
-    let losses = TensorData::new(losses, [shape[0]]);
-    (FlexTensor::from_data(losses), FlexTensor::from_data(softmax))
+/// The cross-entropy of every row of scores.
+pub(crate) fn forward([scores]: [FlexTensor; 1], classes: FlexTensor) -> (FlexTensor, CrossEntropy) {
+    let [rows, width] = dimensions(&scores);
+    let mut scores = into_floats(scores);
+    let values = scores.as_mut_slice::<f32>().expect("converted to f32");
+    let (losses, scales) = exponentials(values, width, None, &into_indices(classes));
+    let saved = CrossEntropy { exponentials: FlexTensor::from_data(scores), scales: tensor(scales, [rows]) };
+    (tensor(losses, [rows]), saved)
 }
 
-/// (softmax − one-hot) × the gradient of the row.
-pub(crate) fn backward(softmax: FlexTensor, classes: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-    let mut scores = softmax.into_data().convert::<f32>();
-    let classes = into_indices(classes);
-    let gradient = gradient.into_data().convert::<f32>();
-    let gradient = gradient.as_slice::<f32>().expect("converted to f32");
-    let width = scores.shape()[1];
-    let rows = scores.as_mut_slice::<f32>().expect("converted to f32");
-    for ((row, class), gradient) in rows.chunks_exact_mut(width).zip(&classes).zip(gradient) {
-        row[*class] -= 1.0;
-        row.iter_mut().for_each(|score| *score *= gradient);
+/// The cross-entropy of every row of hidden × weight + bias.
+pub(crate) fn linear_forward(
+    [hidden, weight, bias]: [FlexTensor; 3],
+    classes: FlexTensor,
+) -> (FlexTensor, LinearCrossEntropy) {
+    let [rows, size] = dimensions(&hidden);
+    let [_, width] = dimensions(&weight);
+    let [hidden, weight, bias] = [hidden, weight, bias].map(contiguous);
+    let mut scores = product(Matrix::new(floats(&hidden), size), Matrix::new(floats(&weight), width));
+    let (losses, scales) = exponentials(&mut scores, width, Some(floats(&bias)), &into_indices(classes));
+    let saved = LinearCrossEntropy {
+        hidden,
+        weight,
+        exponentials: tensor(scores, [rows, width]),
+        scales: tensor(scales, [rows]),
+    };
+    (tensor(losses, [rows]), saved)
+}
+
+/// What is left of the scores, and the factor of each row.
+#[derive(Clone, Debug)]
+pub(crate) struct CrossEntropy {
+    exponentials: FlexTensor,
+    scales: FlexTensor,
+}
+
+impl Saved<1> for CrossEntropy {
+    fn gradients(self, gradient: FlexTensor, _wanted: [bool; 1]) -> [Option<FlexTensor>; 1] {
+        let [_, width] = dimensions(&self.exponentials);
+        let factors = factors(gradient, &self.scales);
+        let mut scores = into_floats(self.exponentials);
+        scale_rows(scores.as_mut_slice::<f32>().expect("converted to f32"), width, &factors);
+        [Some(FlexTensor::from_data(scores))]
     }
-    FlexTensor::from_data(scores)
+}
+
+/// The same, with the linear layer that made the scores.
+#[derive(Clone, Debug)]
+pub(crate) struct LinearCrossEntropy {
+    hidden: FlexTensor,
+    weight: FlexTensor,
+    exponentials: FlexTensor,
+    scales: FlexTensor,
+}
+
+impl Saved<3> for LinearCrossEntropy {
+    fn gradients(self, gradient: FlexTensor, wanted: [bool; 3]) -> [Option<FlexTensor>; 3] {
+        let [rows, size] = dimensions(&self.hidden);
+        let [_, width] = dimensions(&self.weight);
+        let factors = factors(gradient, &self.scales);
+        let exponentials = Matrix::new(floats(&self.exponentials), width);
+        let hidden = wanted[0].then(|| {
+            let mut hidden = product(exponentials, Matrix::new(floats(&self.weight), width).transposed());
+            scale_rows(&mut hidden, size, &factors);
+            tensor(hidden, [rows, size])
+        });
+        let weight = wanted[1].then(|| {
+            let mut scaled = floats(&self.hidden).to_vec();
+            scale_rows(&mut scaled, size, &factors);
+            tensor(product(Matrix::new(&scaled, size).transposed(), exponentials), [size, width])
+        });
+        let bias = wanted[2].then(|| tensor(product(Matrix::new(&factors, rows), exponentials), [width]));
+        [hidden, weight, bias]
+    }
+}
+
+/// Turns scores into exponentials as described above; returns the losses and the factors of the rows.
+fn exponentials(scores: &mut [f32], width: usize, bias: Option<&[f32]>, classes: &[usize]) -> (Vec<f32>, Vec<f32>) {
+    assert_eq!(scores.len(), width * classes.len(), "one class a row of scores");
+    let share = share(classes.len(), width);
+    let mut losses = vec![0.0; classes.len()];
+    let mut scales = vec![0.0; classes.len()];
+    let parts = scores.par_chunks_mut(share * width).zip(classes.par_chunks(share));
+    let results = losses.par_chunks_mut(share).zip(scales.par_chunks_mut(share));
+    parts.zip(results).for_each(|((scores, classes), (losses, scales))| {
+        let rows = scores.chunks_exact_mut(width).zip(classes);
+        for ((row, class), (loss, scale)) in rows.zip(losses.iter_mut().zip(scales)) {
+            (*loss, *scale) = exponential_row(row, bias, *class);
+        }
+    });
+    (losses, scales)
+}
+
+fn exponential_row(row: &mut [f32], bias: Option<&[f32]>, class: usize) -> (f32, f32) {
+    vectorised(
+        #[inline(always)]
+        || {
+            if let Some(bias) = bias {
+                row.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
+            }
+            let largest = largest(row);
+            let chosen = row[class] - largest;
+            let sum = replace_and_sum(
+                row,
+                #[inline(always)]
+                |score| exp(score - largest),
+            );
+            row[class] -= sum;
+            (sum.ln() - chosen, 1.0 / sum)
+        },
+    )
+}
+
+/// The gradient of each row's loss times what the row lacks.
+pub(crate) fn factors(gradient: FlexTensor, scales: &FlexTensor) -> Vec<f32> {
+    let gradient = contiguous(gradient);
+    floats(&gradient).iter().zip(floats(scales)).map(|(gradient, scale)| gradient * scale).collect()
+}
+
+pub(crate) fn scale_rows(values: &mut [f32], width: usize, factors: &[f32]) {
+    let share = share(factors.len(), width);
+    values.par_chunks_mut(share * width).zip(factors.par_chunks(share)).for_each(|(values, factors)| {
+        for (row, factor) in values.chunks_exact_mut(width).zip(factors) {
+            row.iter_mut().for_each(|value| *value *= factor);
+        }
+    });
 }
 
 fn into_indices(classes: FlexTensor) -> Vec<usize> {

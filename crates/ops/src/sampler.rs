@@ -13,7 +13,7 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 
-use crate::floats::{Floats, tensor};
+use crate::buffer::{Floats, tensor};
 
 /// Numbers of an affine transform, two rows of three.
 const TRANSFORM: usize = 6;

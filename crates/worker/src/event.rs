@@ -16,6 +16,8 @@ pub enum Event {
     Started(Started),
     /// A worker has done a step. Not every step is told; see `--log-every`.
     Step(Step),
+    /// A worker reports on its last steps and on held-out data, for models that ask for it.
+    Report(Report),
     /// A worker has been through the data once; the chief has scored the network.
     Epoch(Epoch),
     /// A worker has done its share.
@@ -74,6 +76,48 @@ pub struct Step {
     pub loss: Option<f32>,
     /// The mean time of a step since the last of these, in milliseconds.
     pub step_ms: f64,
+}
+
+/// See [`Event::Report`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The worker.
+    pub worker: u32,
+    /// This worker's steps so far.
+    pub local_step: u64,
+    /// All workers' updates so far.
+    pub global_step: u64,
+    /// The learning rate that all workers share.
+    pub learning_rate: f32,
+    /// The mean time of a step since the last report, in milliseconds.
+    pub step_ms: f64,
+    /// Samples a second of this worker in that time.
+    pub samples_per_second: f64,
+    /// The mean loss in that time.
+    pub loss: f64,
+    /// The scores of the held-out data.
+    pub held_out: Vec<HeldOut>,
+    /// What the numbers say is going wrong, and what can be done.
+    pub warning: Option<String>,
+}
+
+impl Report {
+    /// The perplexities of the held-out data, by part.
+    pub fn perplexities(&self) -> Metrics {
+        let known = self.held_out.iter().filter_map(|part| Some((&part.name, part.loss?)));
+        known.fold(Metrics::default(), |metrics, (name, loss)| {
+            metrics.with(&format!("held_out_{}_perplexity", name.replace(' ', "_")), loss.exp())
+        })
+    }
+}
+
+/// A part of the held-out data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeldOut {
+    /// Its name.
+    pub name: String,
+    /// The loss of a batch of it; nothing if it is empty.
+    pub loss: Option<f64>,
 }
 
 /// See [`Event::Epoch`].

@@ -3,12 +3,16 @@
 //! Start reading at [`train`], the loop; [`task`] is the life around it, [`model`] what a user implements.
 
 pub mod board;
+mod clip;
 mod control;
 pub mod event;
 pub mod model;
 pub mod order;
 pub mod replica;
+pub mod report;
+pub mod rows;
 pub mod summary;
+pub mod tally;
 pub mod task;
 pub mod threads;
 pub mod train;

@@ -9,6 +9,8 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use windlass_core::optimizer::Optimizer;
 
+pub use crate::report::Reports;
+
 /// A model that can be trained on one process or many.
 pub trait Model: Sized + Send + 'static {
     /// The word after `windlass train`.
@@ -47,6 +49,41 @@ pub trait Model: Sized + Send + 'static {
     /// final values; it records no gradients. Returns the files that were written, for the user to be told of.
     fn conclude(&self, _network: &Self::Network, _device: &Device) -> anyhow::Result<Vec<PathBuf>> {
         Ok(Vec::new())
+    }
+
+    /// Files that it takes beside the values to use the trained network, such as vocabularies: name and content.
+    /// Worker 0 keeps them in the run directory.
+    fn files(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// The paths of parameters that are reached by rows, like the embedding of a large vocabulary: in a step a worker
+    /// holds and pushes only the rows that its batch touches. They have two dimensions or more.
+    fn row_parameters(&self) -> &[&str] {
+        &[]
+    }
+
+    /// For each of those parameters the rows that a batch touches: at least one, each once, in rising order. To
+    /// [`Model::loss`] they are rows 0, 1, 2… of the parameter; [`Model::evaluate`] has all rows.
+    fn rows(&self, _batch: &Self::Batch) -> Vec<Vec<u32>> {
+        Vec::new()
+    }
+
+    /// The most that a worker's whole gradient may measure, as the root of the sum of its squares; a longer one is
+    /// scaled down to it.
+    fn clip_norm(&self) -> Option<f32> {
+        None
+    }
+
+    /// How training is reported on and its learning rate lowered, beside the log of steps.
+    fn reports(&self) -> Option<Reports> {
+        None
+    }
+
+    /// What a report scores: a batch for each named part of the held-out data, or `None` for a part that is empty.
+    /// Which samples it has follows from `draw` alone.
+    fn held_out(&self, _draw: u64, _device: &Device) -> Vec<(String, Option<Self::Batch>)> {
+        Vec::new()
     }
 }
 

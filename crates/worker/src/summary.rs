@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use windlass_core::timing::Durations;
-use windlass_wire::control::AllFinished;
+use windlass_wire::control::{AllFinished, WorkerReport};
 
 use crate::model::Metrics;
 
@@ -40,6 +40,8 @@ pub struct Summary {
     pub samples_per_second: f64,
     /// The time of a step, over all workers.
     pub step_ms: Percentiles,
+    /// What a step of a worker moves, on average.
+    pub bytes_per_step: Bytes,
     /// The loss of the workers' last batches, on average.
     pub loss: f64,
     /// The final scores.
@@ -59,6 +61,15 @@ pub struct Percentiles {
     pub p50: f64,
     /// All but a twentieth are below.
     pub p95: f64,
+}
+
+/// Bytes of gradients and values, whether they go by a socket or stay within the process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Bytes {
+    /// To the servers.
+    pub sent: f64,
+    /// From the servers.
+    pub received: f64,
 }
 
 /// One worker's share of a run.
@@ -123,6 +134,10 @@ impl Summary {
         }
         let samples: u64 = finished.reports.iter().map(|report| report.samples).sum();
         let steps: u64 = finished.reports.iter().map(|report| report.steps).sum();
+        // Like samples, bytes are of the present processes alone; steps are not.
+        let own_steps = samples as f64 / facts.batch_size as f64;
+        let bytes =
+            |pick: fn(&WorkerReport) -> u64| finished.reports.iter().map(pick).sum::<u64>() as f64 / own_steps.max(1.0);
         let losses: Vec<f64> =
             finished.reports.iter().filter(|report| report.left.is_empty()).map(|report| report.loss).collect();
         let rate = |count: f64| if finished.training_seconds > 0.0 { count / finished.training_seconds } else { 0.0 };
@@ -146,6 +161,10 @@ impl Summary {
             steps_per_second: rate(counted),
             samples_per_second: if steps == 0 { 0.0 } else { rate(counted * samples_a_step) },
             step_ms: Percentiles { p50: times.percentile_ms(50.0), p95: times.percentile_ms(95.0) },
+            bytes_per_step: Bytes {
+                sent: bytes(|report| report.bytes_sent),
+                received: bytes(|report| report.bytes_received),
+            },
             loss: losses.iter().sum::<f64>() / losses.len().max(1) as f64,
             metrics: facts.metrics,
             dropped_gradients: finished.dropped_gradients,

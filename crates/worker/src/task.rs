@@ -26,6 +26,7 @@ use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
 use crate::order::{Order, OrderConfig, OrderError};
 use crate::replica::Replica;
+use crate::rows;
 use crate::summary::{Facts, Summary};
 use crate::threads;
 use crate::train::{TrainConfig, TrainError, Training};
@@ -253,8 +254,9 @@ impl<M: Model> Worker<M> {
         servers: Vec<Endpoint>,
         client: &mut Connected,
     ) -> Result<(), TrainError> {
-        let values = self.training.replica().values();
-        self.connected(incarnation, servers, client)?.initialise(values, Vec::new())?;
+        let mut values = self.training.replica().first_values();
+        let rows = rows::split(&mut values, rows::all(&self.spec.parameters));
+        self.connected(incarnation, servers, client)?.initialise(values, rows)?;
         control.send(task_message::Kind::Initialised(Initialised { incarnation: incarnation.0 }));
         Ok(())
     }
@@ -339,6 +341,8 @@ impl<M: Model> Worker<M> {
             wait_ms_p50: tally.wait_times.percentile_ms(50.0),
             step_times: serde_json::to_string(&tally.step_times).unwrap_or_default(),
             left: String::new(),
+            bytes_sent: tally.traffic.sent,
+            bytes_received: tally.traffic.received,
         }
     }
 
@@ -350,7 +354,8 @@ impl<M: Model> Worker<M> {
         client: &mut Connected,
         finished: &AllFinished,
     ) -> Result<Summary, TrainError> {
-        let values = self.connected(incarnation, servers, client)?.pull(Vec::new())?.dense;
+        let client = self.connected(incarnation, servers, client)?;
+        let values = rows::pull_whole(client, &self.spec.parameters)?;
         let training = &mut self.training;
         let metrics = self.pool.install(|| training.score(finished.global_step, &values));
         let facts = Facts {

@@ -1,18 +1,21 @@
 //! The training loop.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
-use windlass_core::timing::Durations;
-use windlass_wire::client::{ClientError, ParameterClient, Push};
+use windlass_wire::client::{ClientError, ParameterClient, Pulled, Push, RowRequest};
 use windlass_wire::session::Progress;
 
 use crate::board::{Board, BoardConfig, Point, norm};
+use crate::clip::clip;
 use crate::event::{Epoch, Event, Step, Watcher};
 use crate::model::{Metrics, Model};
 use crate::order::{Order, Place};
 use crate::replica::Replica;
+use crate::report::{Moment, Reporter};
+use crate::rows;
+use crate::tally::{EpochTally, Interval, Tally};
 
 /// When and how a worker's training ends, and what it tells meanwhile.
 #[derive(Debug, Clone)]
@@ -62,36 +65,17 @@ pub struct Training<M: Model> {
     order: Order,
     progress: Progress,
     board: Board,
+    reporter: Option<Reporter>,
     /// Read by whoever evaluates or reports after training.
     pub tally: Tally,
-}
-
-/// What a worker has done so far.
-#[derive(Debug, Default)]
-pub struct Tally {
-    /// Its steps, those of earlier processes of this worker included.
-    pub steps: u64,
-    /// Its steps in this process since training last began.
-    pub own_steps: u64,
-    /// The last global step it saw.
-    pub global_step: u64,
-    /// The loss of its last batch.
-    pub loss: f32,
-    /// How long steps took.
-    pub step_times: Durations,
-    /// Time spent computing.
-    pub compute: Duration,
-    /// Time spent waiting for servers.
-    pub wait: Duration,
-    /// How long each of those waits took.
-    pub wait_times: Durations,
 }
 
 impl<M: Model> Training<M> {
     /// Nothing has been done yet.
     pub fn new(config: TrainConfig, replica: Replica<M>, order: Order, progress: Progress) -> Self {
         let board = Board::new(config.board.clone());
-        Self { config, replica, order, progress, board, tally: Tally::default() }
+        let reporter = replica.model().reports().map(Reporter::new);
+        Self { config, replica, order, progress, board, reporter, tally: Tally::default() }
     }
 
     /// The worker's copy of the model.
@@ -125,30 +109,39 @@ impl<M: Model> Training<M> {
         if self.has_had_enough() {
             return Ok(());
         }
-        let mut pulled = client.pull(Vec::new())?;
+        let (mut batch, mut place) = self.next_batch();
+        let mut rows = self.replica.rows(&batch);
+        let mut pulled = client.pull(rows.clone())?;
         self.board.begin_after(pulled.step);
+        self.reporter.iter_mut().for_each(Reporter::begin);
         let mut interval = Interval::new_at(self.tally.steps, pulled.step);
         let mut epoch = EpochTally::new();
-        let (mut batch, mut place) = self.next_batch();
         while !pulled.over {
             let began = Instant::now();
-            self.replica.load(pulled.dense);
-            let (loss, gradients) = self.replica.step(batch);
-            self.check(loss, pulled.step)?;
-            let shown = (self.tally.steps + 1).is_multiple_of(self.config.log_every);
-            let gradient_norm = (shown && self.board.is_wanted()).then(|| norm(&gradients));
-            let (computed, base) = (Instant::now(), pulled.step);
-            client.push(Push { dense: gradients, ..Push::default() })?;
-            let (next_batch, next_place) = self.next_batch(); // while the servers work
+            let (base, traffic) = (pulled.step, client.traffic());
+            self.replica.load(rows::join(pulled, &rows));
+            let (loss, mut gradients) = self.replica.step(batch);
+            self.check(loss, base)?;
+            let gradient_norm = self.measure(&gradients);
+            if let Some(longest) = self.replica.model().clip_norm() {
+                clip(&mut gradients, longest);
+            }
+            let row_gradients = rows::split(&mut gradients, rows);
+            // If it has rows, the next batch is put together before they are asked for, along with the push.
+            let early = self.replica.has_rows().then(|| self.next_batch());
+            rows = early.as_ref().map(|(batch, _)| self.replica.rows(batch)).unwrap_or_default();
+            let computed = Instant::now();
+            client.push(Push { dense: gradients, rows: row_gradients, wanted: rows.clone() })?;
+            let (next_batch, next_place) = early.unwrap_or_else(|| self.next_batch()); // while the servers work
             pulled = client.wait()?;
             self.follow_schedule(client, pulled.step);
             if pulled.applied || !self.is_last(pulled.step) {
                 self.count(loss, pulled.step, began, computed);
+                self.tally.traffic += client.traffic() - traffic;
             }
             epoch.count(loss);
             if self.tally.steps.is_multiple_of(self.config.log_every) {
-                let samples_per_second =
-                    interval.updates_per_second(pulled.step) * self.config.samples_an_update as f64;
+                let updates_per_second = interval.updates_per_second(pulled.step);
                 let step = self.step_event(place, &mut interval);
                 if is_chief() {
                     self.board.train(Point {
@@ -156,16 +149,21 @@ impl<M: Model> Training<M> {
                         loss,
                         learning_rate: client.learning_rate().rate,
                         step_ms: step.step_ms,
-                        samples_per_second,
-                        gradient_norm: gradient_norm.unwrap_or_default(),
+                        samples_per_second: updates_per_second * self.config.samples_an_update as f64,
+                        gradient_norm,
                         staleness: pulled.step.saturating_sub(base + 1),
                     });
                 }
                 watch(&Event::Step(step));
             }
+            let local_step = self.tally.steps;
+            if self.reporter.as_mut().is_some_and(|reporter| reporter.count(local_step, loss)) {
+                pulled = self.report(client, &rows, is_chief(), watch)?;
+            }
             if place.batch == self.order.batches() {
-                let score = self.config.evaluate_epochs && is_chief();
-                pulled.dense = self.end_epoch(place, &epoch, pulled.dense, score, watch);
+                let scored = self.config.evaluate_epochs && is_chief();
+                let metrics = scored.then(|| self.score_now(client, &mut pulled, &rows)).transpose()?;
+                self.end_epoch(place, &epoch, metrics, watch);
                 epoch = EpochTally::new();
                 if self.config.epochs.is_some_and(|epochs| place.epoch >= epochs) {
                     break;
@@ -179,7 +177,7 @@ impl<M: Model> Training<M> {
 
     /// Computes one step and throws it away, to learn how long it takes.
     pub(crate) fn rehearse(&mut self) {
-        self.replica.step(self.replica.batch(self.order.peek()));
+        self.replica.rehearse(self.replica.batch(self.order.peek()));
     }
 
     /// Puts the next batch together.
@@ -240,29 +238,12 @@ impl<M: Model> Training<M> {
         }
     }
 
-    /// Tells of the end of an epoch, perhaps scoring the network with these values, which are given back.
-    fn end_epoch(
-        &mut self,
-        place: Place,
-        epoch: &EpochTally,
-        values: Vec<Vec<f32>>,
-        score: bool,
-        watch: &mut Watcher,
-    ) -> Vec<Vec<f32>> {
-        let metrics = score.then(|| self.score(self.tally.global_step, &values));
-        watch(&Event::Epoch(Epoch {
-            worker: self.config.worker,
-            epoch: place.epoch,
-            global_step: self.tally.global_step,
-            loss: epoch.mean_loss(),
-            metrics,
-            seconds: epoch.began.elapsed().as_secs_f64(),
-        }));
-        values
+    /// The length of a gradient, if the next step is one whose curves are written.
+    fn measure(&self, gradients: &[Vec<f32>]) -> f64 {
+        let shown = (self.tally.steps + 1).is_multiple_of(self.config.log_every) && self.board.is_wanted();
+        if shown { norm(gradients) } else { 0.0 }
     }
-}
 
-impl<M: Model> Training<M> {
     /// Scores the network with these values, and writes the scores to the curves.
     pub fn score(&mut self, step: u64, values: &[Vec<f32>]) -> Metrics {
         self.replica.load(values.to_vec());
@@ -274,51 +255,62 @@ impl<M: Model> Training<M> {
         }
         metrics
     }
-}
 
-struct EpochTally {
-    began: Instant,
-    losses: f64,
-    /// Fewer than an epoch has, where training went on in the middle of one.
-    batches: u32,
-}
-
-impl EpochTally {
-    fn new() -> Self {
-        Self { began: Instant::now(), losses: 0.0, batches: 0 }
+    /// Scores the network with the values of now. `pulled` stays what the next step, with these rows, is computed on.
+    fn score_now(
+        &mut self,
+        client: &mut ParameterClient,
+        pulled: &mut Pulled,
+        rows: &[RowRequest],
+    ) -> Result<Metrics, ClientError> {
+        let step = self.tally.global_step;
+        if !self.replica.has_rows() {
+            return Ok(self.score(step, &pulled.dense));
+        }
+        let metrics = self.score(step, &rows::pull_whole(client, self.replica.table())?);
+        *pulled = client.pull(rows.to_vec())?;
+        Ok(metrics)
     }
 
-    fn count(&mut self, loss: f32) {
-        self.losses += f64::from(loss);
-        self.batches += 1;
+    /// Reports on the last steps, and lowers the learning rate if that is due. Gives the values for the next step.
+    fn report(
+        &mut self,
+        client: &mut ParameterClient,
+        rows: &[RowRequest],
+        is_chief: bool,
+        watch: &mut Watcher,
+    ) -> Result<Pulled, ClientError> {
+        let measured = Instant::now();
+        let moment = Moment {
+            worker: self.config.worker,
+            local_step: self.tally.steps,
+            global_step: self.tally.global_step,
+            batch_size: self.order.peek().len(),
+        };
+        let draw = u64::from(moment.worker) << 48 | moment.local_step;
+        let pull = |rows: Vec<RowRequest>| client.pull(rows.clone()).map(|pulled| rows::join(pulled, &rows));
+        let held_out = self.replica.score_held_out(draw, pull)?;
+        let pulled = client.pull(rows.to_vec())?;
+        let reporter = self.reporter.as_mut().expect("a report was due");
+        let (report, lowered) = reporter.close(moment, measured, held_out, client.learning_rate());
+        if let Some(lowered) = lowered.filter(|_| self.config.schedule == Schedule::Constant) {
+            client.set_learning_rate(lowered);
+        }
+        if is_chief {
+            self.board.eval(report.global_step, &report.perplexities());
+        }
+        watch(&Event::Report(report));
+        Ok(pulled)
     }
 
-    fn mean_loss(&self) -> f32 {
-        (self.losses / f64::from(self.batches.max(1))) as f32
-    }
-}
-
-/// The time between two lines of the log.
-struct Interval {
-    began: Instant,
-    steps: u64,
-    global_step: u64,
-}
-
-impl Interval {
-    fn new_at(steps: u64, global_step: u64) -> Self {
-        Self { began: Instant::now(), steps, global_step }
-    }
-
-    fn updates_per_second(&self, global_step: u64) -> f64 {
-        let seconds = self.began.elapsed().as_secs_f64();
-        if seconds > 0.0 { global_step.saturating_sub(self.global_step) as f64 / seconds } else { 0.0 }
-    }
-
-    /// The mean time of a step; the next interval begins.
-    fn mean_ms(&mut self, steps: u64, global_step: u64) -> f64 {
-        let mean = self.began.elapsed().as_secs_f64() * 1e3 / (steps - self.steps).max(1) as f64;
-        *self = Self::new_at(steps, global_step);
-        mean
+    fn end_epoch(&self, place: Place, epoch: &EpochTally, metrics: Option<Metrics>, watch: &mut Watcher) {
+        watch(&Event::Epoch(Epoch {
+            worker: self.config.worker,
+            epoch: place.epoch,
+            global_step: self.tally.global_step,
+            loss: epoch.mean_loss(),
+            metrics,
+            seconds: epoch.began.elapsed().as_secs_f64(),
+        }));
     }
 }

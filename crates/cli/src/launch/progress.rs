@@ -84,6 +84,9 @@ fn show_bar(all: &MultiProgress, workers: &mut BTreeMap<u32, ProgressBar>, event
                 bar.set_message(format!("step {} cost {loss:.4} {:.2} ms", step.local_step, step.step_ms));
             }
         }
+        Event::Report(_) => {
+            let _ = all.println(output::human(event));
+        }
         Event::Epoch(epoch) => {
             if epoch.metrics.is_some() {
                 let _ = all.println(output::human(event));

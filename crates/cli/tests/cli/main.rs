@@ -13,5 +13,8 @@ mod process;
 mod processes;
 mod recovery;
 mod resuming;
+mod rows;
+mod seq2seq;
 mod tasks;
+mod translating;
 mod usage;

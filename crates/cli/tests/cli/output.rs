@@ -30,6 +30,7 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
     first step after [N] s
     speed [N] steps/s, [N] samples/s
     a step [N] ms (p50), [N] ms (p95)
+    it moves 8 B sent, 8 B received
     loss [N]
     scores w [N], b [N], mean squared error [N]
 
@@ -58,6 +59,7 @@ fn a_launched_run_tells_of_every_worker() {
     first step after [N] s
     speed [N] steps/s, [N] samples/s
     a step [N] ms (p50), [N] ms (p95)
+    it moves 8 B sent, 8 B received
     loss [N]
     scores w [N], b [N], mean squared error [N]
     gradients 0 dropped as stale, on average [N] updates old

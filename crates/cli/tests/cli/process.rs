@@ -81,6 +81,14 @@ impl Invocation {
         self
     }
 
+    /// What it reads from standard input.
+    pub fn with_input(mut self, text: impl AsRef<[u8]>) -> Self {
+        let path = self.directory.path().join("input");
+        std::fs::write(&path, text).unwrap();
+        self.command.stdin(std::fs::File::open(path).unwrap());
+        self
+    }
+
     /// As in a pipe to a program that has already ended.
     pub fn without_reader(mut self) -> Self {
         let (_, writer) = std::io::pipe().unwrap();

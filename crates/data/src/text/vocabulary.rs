@@ -206,14 +206,17 @@ impl Vocabulary {
     }
 
     /// One token a line.
-    pub(super) fn to_text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(self.words.iter().map(|word| word.len() + 1).sum());
         self.words.iter().for_each(|word| text.extend([word, "\n"]));
         text
     }
 
     /// Reads one token a line.
-    pub(super) fn from_text(bytes: &[u8]) -> Result<Self, Malformed> {
+    ///
+    /// # Errors
+    /// If that is not what the bytes are.
+    pub fn from_text(bytes: &[u8]) -> Result<Self, Malformed> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
             Malformed::NotUtf8 { line }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::floats::Floats;
+use crate::buffer::Floats;
 
 /// Images that one piece of work takes. Gradients of weights are summed within a piece, then over the pieces in
 /// their order: the sum is the same for any number of threads.

@@ -10,6 +10,7 @@ mod pump;
 mod rows;
 
 use std::io;
+use std::ops::{AddAssign, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -204,10 +205,18 @@ pub struct Traffic {
     pub received: u64,
 }
 
-impl Traffic {
-    fn add(&mut self, other: Traffic) {
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
         self.sent += other.sent;
         self.received += other.received;
+    }
+}
+
+impl Sub for Traffic {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self { sent: self.sent - earlier.sent, received: self.received - earlier.received }
     }
 }
 
@@ -300,7 +309,7 @@ impl ParameterClient {
             let Some(answer) = lane.answer() else { continue };
             self.servers[index].base = answer.version;
             self.learning_rate.adopt(answer.learning_rate);
-            self.traffic.add(lane.traffic());
+            self.traffic += lane.traffic();
             pulled.step = answer.version;
             pulled.over &= answer.over;
             pulled.applied = !lane.is_dropped();
@@ -334,7 +343,7 @@ impl ParameterClient {
             let Some(mut pending) = self.pending.take() else { return Ok(()) };
             let behind = |lane: &Lane| lane.answer().is_some_and(|answer| answer.version < newest);
             for (lane, index) in pending.lanes.iter_mut().zip(&active).filter(|(lane, _)| behind(lane)) {
-                self.traffic.add(lane.traffic());
+                self.traffic += lane.traffic();
                 *lane = lane.again(self, *index, newest, &pending.push);
             }
             self.pending = Some(pending);

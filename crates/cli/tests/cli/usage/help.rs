@@ -18,6 +18,7 @@ fn without_a_command_there_is_help() {
       train       Train a model in this process, or as one task of a cluster
       launch      Start a whole cluster on this machine and train on it
       eval        Score a checkpoint
+      decode      Translate sentences from standard input with a network that seq2seq has trained
       checkpoint  Look after the checkpoints of a run
       bench       Measure how fast this machine trains in each layout
       data        Get data sets
@@ -44,6 +45,7 @@ fn the_models_are_listed_by_what_they_do() {
       mnist        read handwritten digits with a network of 784-100-10
       autoencoder  draw handwritten digits again through a layer of 200 units
       stn          read digits lost in clutter with a spatial transformer and convolutions
+      seq2seq      translate, with an encoder and a decoder that attends to it
 
     Options:
       -h, --help  Print help

@@ -1,0 +1,136 @@
+//! `windlass decode`: translates sentences, one a line, with a network that `seq2seq` has trained.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use clap::{ArgMatches, Command, FromArgMatches, Parser};
+use comfy_table::CellAlignment;
+use windlass_core::lifecycle::exit_code;
+use windlass_models::Seq2Seq;
+use windlass_models::seq2seq::TRANSLATOR_FILE;
+use windlass_models::seq2seq::decode::Beam;
+use windlass_models::seq2seq::interpreter::{InterpretError, Interpreted, Interpreter};
+use windlass_worker::model::Model;
+
+use crate::checkpoint::{find, unusable};
+use crate::failure::Failure;
+use crate::logging;
+use crate::output::plain_table;
+
+/// Translate sentences from standard input with a network that seq2seq has trained
+#[derive(Debug, Parser)]
+struct DecodeCommand {
+    /// Where the checkpoints are (the newest is taken), or one of the manifests (the .json files)
+    #[arg(long, value_name = "WHERE")]
+    checkpoint: String,
+    /// The vocabularies; by default translator.json beside the directory of checkpoints
+    #[arg(long, value_name = "FILE")]
+    translator: Option<PathBuf>,
+    /// Follow the N likeliest translations at a time; 1 takes the likeliest word after each
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    beam: usize,
+    /// How much a beam helps long translations; with 0 the likeliest wins
+    #[arg(long, value_name = "POWER", default_value_t = 0.6, allow_negative_numbers = true)]
+    length_penalty: f64,
+    /// Show how much each word of a translation looked at each word of its sentence
+    #[arg(long)]
+    attention: bool,
+}
+
+pub(crate) fn command() -> Command {
+    <DecodeCommand as clap::CommandFactory>::command().name("decode")
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let command = DecodeCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    if command.beam == 0 {
+        return Err(Failure::usage("--beam is at least 1"));
+    }
+    if !(command.length_penalty >= 0.0 && command.length_penalty.is_finite()) {
+        let penalty = command.length_penalty;
+        return Err(Failure::usage(format!("--length-penalty is {penalty}, and must be a number of zero or more")));
+    }
+    logging::start();
+    let search = (command.beam > 1).then_some(Beam { width: command.beam, length_penalty: command.length_penalty });
+    let interpreter = load(&command)?;
+    converse(io::stdin().lock(), io::stdin().is_terminal(), |sentence| {
+        let translated = interpreter.translate(sentence, search)?;
+        if !command.attention {
+            return Ok(translated.text);
+        }
+        Ok(format!("{}\n{}", translated.text, attention(&translated)))
+    })
+}
+
+/// Answers every line with a line, so that those of two files stay side by side. At a terminal it asks for more.
+fn converse(
+    mut input: impl BufRead,
+    asks: bool,
+    translate: impl Fn(&str) -> Result<String, InterpretError>,
+) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    for number in 1.. {
+        if asks {
+            let _ = write!(output, "> ").and_then(|()| output.flush());
+        }
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line).map_err(Failure::internal)? == 0 {
+            break;
+        }
+        let line = std::str::from_utf8(&line).map_err(|_| Failure::usage(format!("line {number} is not UTF-8")))?;
+        let said = match translate(line) {
+            Ok(said) => said,
+            Err(InterpretError::Blank) => String::new(),
+            Err(error) => {
+                eprintln!("line {number}: {error}");
+                String::new()
+            }
+        };
+        // Whoever reads the translations has had enough of them.
+        if writeln!(output, "{said}").and_then(|()| output.flush()).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn load(command: &DecodeCommand) -> Result<Interpreter, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+    let (store, manifest) = runtime.block_on(find(&command.checkpoint))?;
+    let misfit = |message| Failure { exit_code: exit_code::CHECKPOINT, message, hint: None };
+    if manifest.run.model != Seq2Seq::NAME {
+        return Err(misfit(format!(
+            "checkpoint {} is of {}, which does not translate",
+            manifest.id, manifest.run.model
+        )));
+    }
+    let path = match &command.translator {
+        Some(path) => path.clone(),
+        None => Path::new(store.location()).with_file_name(TRANSLATOR_FILE),
+    };
+    let description = std::fs::read_to_string(&path).map_err(|error| {
+        Failure::usage(format!("cannot read the vocabularies in {}: {error}", path.display())).with_hint(format!(
+            "a run keeps them in RUN_DIR/{TRANSLATOR_FILE}, on the machine of worker 0; name it with --translator"
+        ))
+    })?;
+    let named = runtime.block_on(store.load_values(&manifest)).map_err(unusable)?;
+    let values: HashMap<String, Vec<f32>> = named.into_iter().map(|named| (named.name, named.values)).collect();
+    Interpreter::new(&description, |name| values.get(name).cloned(), &Device::flex())
+        .map_err(|error| misfit(format!("{} cannot be used: {error}", path.display())))
+}
+
+/// A row for each word of the translation, a column for each word of the sentence.
+fn attention(translated: &Interpreted) -> String {
+    let mut table = plain_table();
+    table.set_header(std::iter::once("").chain(translated.source.iter().map(String::as_str)));
+    for (word, weights) in translated.words.iter().zip(&translated.translation.attention) {
+        let cells = weights.iter().map(|weight| format!("{weight:.2}"));
+        table.add_row(std::iter::once(word.clone()).chain(cells));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}

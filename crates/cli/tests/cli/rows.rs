@@ -1,0 +1,170 @@
+//! Parameters reached by rows: a model that holds only the rows of its batch learns what it would learn from the whole
+//! table, in every layout, and moves fewer bytes.
+
+use windlass::burn::module::{Module, Param};
+use windlass::burn::nn::{Linear, LinearConfig};
+use windlass::burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use windlass::optimizer::Optimizer;
+use windlass::{Defaults, Metrics, Model, Setup, Summary};
+use windlass_core::consistency::Mode;
+use windlass_core::plan::Sharding;
+use windlass_core::schedule::Schedule;
+use windlass_worker::task::RunConfig;
+
+use crate::in_process::{Layout, train};
+
+const WORDS: usize = 200;
+const SIZE: usize = 3;
+/// Words a sample has.
+const LENGTH: usize = 4;
+const SAMPLES: usize = 96;
+
+/// Learns a number for each word from the sums of a few.
+struct Lookup {
+    by_rows: bool,
+}
+
+#[derive(Clone, windlass::clap::Args)]
+struct NoFlags {}
+
+#[derive(Module, Debug)]
+struct Network {
+    table: Param<Tensor<2>>,
+    output: Linear,
+}
+
+/// The words of every sample, by their place among `rows`, and what their sum should be.
+struct Batch {
+    rows: Vec<u32>,
+    words: Vec<usize>,
+    sums: Vec<f32>,
+}
+
+/// Word `place` of a sample. Low words come up more often.
+fn word(sample: usize, place: usize) -> usize {
+    let draw = (sample * 7919 + place * 104_729 + 13) % (WORDS * WORDS);
+    WORDS - 1 - (draw as f64).sqrt() as usize
+}
+
+impl Model for Lookup {
+    const NAME: &'static str = "lookup";
+    const ABOUT: &'static str = "learn a number for each word";
+    type Flags = NoFlags;
+    type Network = Network;
+    type Batch = Batch;
+
+    fn defaults(_flags: &NoFlags) -> Defaults {
+        unreachable!("the test says how to train")
+    }
+
+    fn load(_flags: &NoFlags, _setup: &Setup) -> anyhow::Result<Self> {
+        unreachable!("the test makes the model")
+    }
+
+    fn network(&self, device: &Device) -> Network {
+        let table = Tensor::random([WORDS, SIZE], Distribution::Uniform(-0.5, 0.5), device);
+        Network { table: Param::from_tensor(table), output: LinearConfig::new(SIZE, 1).init(device) }
+    }
+
+    fn samples(&self) -> usize {
+        SAMPLES
+    }
+
+    fn batch(&self, samples: &[usize], _device: &Device) -> Batch {
+        let words: Vec<usize> =
+            samples.iter().flat_map(|sample| (0..LENGTH).map(|place| word(*sample, place))).collect();
+        let sums = words.chunks(LENGTH).map(|words| words.iter().map(|word| *word as f32 / WORDS as f32).sum());
+        let sums = sums.collect();
+        let mut rows: Vec<u32> = words.iter().map(|word| *word as u32).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        let place = |word: &usize| rows.binary_search(&(*word as u32)).unwrap();
+        let words = if self.by_rows { words.iter().map(place).collect() } else { words };
+        Batch { rows, words, sums }
+    }
+
+    fn loss(&self, network: &Network, batch: Batch) -> Tensor<1> {
+        let table = network.table.val();
+        let (device, samples) = (table.device(), batch.sums.len());
+        assert_eq!(table.dims()[0], if self.by_rows { batch.rows.len() } else { WORDS });
+        let words = batch.words.iter().map(|word| *word as i64).collect::<Vec<_>>();
+        let words = Tensor::<1, Int>::from_data(TensorData::new(words, [samples * LENGTH]), &device);
+        let sums = Tensor::<2>::from_data(TensorData::new(batch.sums, [samples, 1]), &device);
+        let looked_up = table.select(0, words).reshape([samples, LENGTH, SIZE]).sum_dim(1).squeeze_dim::<2>(1);
+        let error = network.output.forward(looked_up) - sums;
+        (error.clone() * error).mean()
+    }
+
+    /// Its scores are its parameters.
+    fn evaluate(&self, network: &Network, _device: &Device) -> Metrics {
+        let table = network.table.val();
+        assert_eq!(table.dims(), [WORDS, SIZE]);
+        let (table, weights) = (table.into_data(), network.output.weight.val().into_data());
+        let values = table.iter::<f64>().chain(weights.iter::<f64>());
+        values.enumerate().fold(Metrics::default(), |metrics, (index, value)| metrics.with(&index.to_string(), value))
+    }
+
+    fn row_parameters(&self) -> &[&str] {
+        if self.by_rows { &["table"] } else { &[] }
+    }
+
+    fn rows(&self, batch: &Batch) -> Vec<Vec<u32>> {
+        if self.by_rows { vec![batch.rows.clone()] } else { Vec::new() }
+    }
+
+    /// Short enough to be reached: whether clipped by rows or not, the gradient is as long.
+    fn clip_norm(&self) -> Option<f32> {
+        Some(0.5)
+    }
+}
+
+fn learn(by_rows: bool, mode: Mode, optimizer: &str, layout: Layout) -> Summary {
+    let run = RunConfig {
+        mode,
+        optimizer: Optimizer::named(optimizer).unwrap(),
+        learning_rate: 0.1,
+        schedule: Schedule::Constant,
+        sharding: Sharding::Balanced,
+        batch_size: 8,
+        steps: Some(30),
+        epochs: None,
+        seed: 3,
+        shuffle: true,
+        shard_data: true,
+        deterministic: false,
+        evaluate_epochs: true,
+        log_every: 10,
+    };
+    train(layout, &run, || Lookup { by_rows }).summary
+}
+
+/// Adagrad and SGD leave alone what has no gradient, as a table reached by rows does.
+fn assert_rows_equal_dense(mode: Mode, optimizer: &str, layout: Layout) {
+    let (rows, dense) = (learn(true, mode, optimizer, layout), learn(false, mode, optimizer, layout));
+    for ((name, by_rows), (_, dense)) in rows.metrics.iter().zip(dense.metrics.iter()) {
+        assert!((by_rows - dense).abs() < 1e-5, "parameter {name}: {by_rows} by rows, {dense} dense");
+    }
+    assert!((rows.loss - dense.loss).abs() < 1e-5, "{} {}", rows.loss, dense.loss);
+    let bytes = |summary: &Summary| summary.bytes_per_step.sent + summary.bytes_per_step.received;
+    assert!(bytes(&rows) < bytes(&dense) / 2.0, "{} {}", bytes(&rows), bytes(&dense));
+}
+
+const SYNC: Mode = Mode::Sync { replicas_to_aggregate: None };
+
+#[test]
+fn a_single_process_learns_the_same_by_rows() {
+    for optimizer in ["sgd", "adagrad"] {
+        assert_rows_equal_dense(Mode::Async, optimizer, Layout { servers: 0, workers: 1 });
+    }
+}
+
+#[test]
+fn one_worker_on_two_servers_learns_the_same_by_rows() {
+    assert_rows_equal_dense(Mode::Async, "adagrad", Layout { servers: 2, workers: 1 });
+    assert_rows_equal_dense(Mode::Ssp { staleness: 1 }, "sgd", Layout { servers: 2, workers: 1 });
+}
+
+#[test]
+fn workers_in_step_learn_the_same_by_rows() {
+    assert_rows_equal_dense(SYNC, "sgd", Layout { servers: 2, workers: 2 });
+}

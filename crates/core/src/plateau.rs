@@ -1,0 +1,95 @@
+//! A learning rate that falls when the loss stops falling.
+//!
+//! Every worker watches its own losses, and the rate is shared: it is for the workers together to lower it once, and
+//! not once each. A worker lowers only a rate that has stood since its last report. If another has lowered it
+//! meanwhile, that was for the same plateau; if another lowers it at the same moment, both announce the same rate
+//! under the same version, which counts once.
+
+use std::collections::VecDeque;
+
+use crate::run::LearningRate;
+
+/// A loss is compared with this many before it.
+const REMEMBERED: usize = 3;
+
+/// What one worker remembers of its losses.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plateau {
+    decay: f32,
+    losses: VecDeque<f64>,
+    version: u64,
+}
+
+impl Plateau {
+    /// Multiplies the rate by `decay` at every plateau.
+    pub fn new(decay: f32) -> Self {
+        Self { decay, losses: VecDeque::with_capacity(REMEMBERED), version: 0 }
+    }
+
+    /// The rate to announce to all after a report of this mean loss, if `current` is to fall: when the loss is above
+    /// the largest of the three before it.
+    pub fn observe(&mut self, loss: f64, current: LearningRate) -> Option<LearningRate> {
+        let stood = current.version == self.version;
+        let is_plateau = self.losses.len() == REMEMBERED && self.losses.iter().all(|earlier| loss > *earlier);
+        if self.losses.len() == REMEMBERED {
+            self.losses.pop_front();
+        }
+        self.losses.push_back(loss);
+        let lowered = LearningRate { version: current.version + 1, rate: current.rate * self.decay };
+        let announced = (is_plateau && stood).then_some(lowered);
+        self.version = announced.unwrap_or(current).version;
+        announced
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers that share a rate, and report in turn.
+    fn rates(workers: usize, reports: &[(usize, f64)]) -> Vec<f32> {
+        let mut plateaus = vec![Plateau::new(0.5); workers];
+        let mut rate = LearningRate::initial(1.0);
+        let report = |(worker, loss): &(usize, f64)| {
+            if let Some(lowered) = plateaus[*worker].observe(*loss, rate) {
+                rate.adopt(lowered);
+            }
+            rate.rate
+        };
+        reports.iter().map(report).collect()
+    }
+
+    #[test]
+    fn the_rate_falls_when_the_loss_is_above_the_last_three() {
+        let losses = [5.0, 4.0, 3.0, 4.5, 5.5, 5.5, 5.6].map(|loss| (0, loss));
+        assert_eq!(rates(1, &losses), [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn two_reports_are_not_enough_to_know_a_plateau() {
+        assert_eq!(rates(1, &[(0, 1.0), (0, 2.0), (0, 3.0)]), [1.0; 3]);
+    }
+
+    #[test]
+    fn workers_that_meet_the_same_plateau_lower_the_rate_once() {
+        let falling = [(0, 3.0), (1, 3.0), (0, 2.0), (1, 2.0), (0, 1.0), (1, 1.0)];
+        let plateau = [(0, 4.0), (1, 4.0)];
+        assert_eq!(rates(2, &[&falling[..], &plateau].concat())[6..], [0.5, 0.5]);
+        // Still worse a report later: that is another.
+        let again = [(0, 5.0), (1, 5.0)];
+        assert_eq!(rates(2, &[&falling[..], &plateau, &again].concat())[8..], [0.25, 0.25]);
+    }
+
+    #[test]
+    fn two_that_decide_before_they_hear_of_each_other_count_once() {
+        let mut workers = vec![Plateau::new(0.5); 2];
+        let mut rate = LearningRate::initial(1.0);
+        let mut announced = Vec::new();
+        for loss in [3.0, 2.0, 1.0, 4.0] {
+            announced = workers.iter_mut().filter_map(|worker| worker.observe(loss, rate)).collect();
+        }
+        assert_eq!(announced.len(), 2);
+        announced.into_iter().for_each(|lowered| rate.adopt(lowered));
+        assert_eq!(rate, LearningRate { version: 1, rate: 0.5 });
+    }
+}

@@ -1,0 +1,193 @@
+//! The flags of `seq2seq`, and what they mean once they are checked.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{bail, ensure};
+use windlass_data::text::parallel::{FilePair, Files};
+use windlass_data::text::{Bucket, VocabularySizes};
+use windlass_worker::model::Setup;
+
+use super::cells::Cell;
+
+/// The flags of `seq2seq`. Those of TensorFlow's translation tutorial are understood too.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Seq2SeqFlags {
+    /// Layers of the encoder, and of the decoder
+    #[arg(long, alias = "num-layers", value_name = "N", default_value_t = 2)]
+    pub layers: usize,
+    /// Units of a layer, of an embedding and of the attention
+    #[arg(long, value_name = "UNITS", default_value_t = 200)]
+    pub size: usize,
+    /// The units: gated recurrent, or long short-term memory
+    #[arg(long, value_enum, default_value_t = Cell::Gru)]
+    pub cell: Cell,
+    /// Words known of the language that is translated; 4 are reserved
+    #[arg(long, alias = "from-vocab-size", value_name = "WORDS", default_value_t = 40_000)]
+    pub from_vocabulary: usize,
+    /// Words known of the language that it is translated to; 4 are reserved
+    #[arg(long, alias = "to-vocab-size", value_name = "WORDS", default_value_t = 40_000)]
+    pub to_vocabulary: usize,
+    /// Words that the right one is told apart from in a step, if the vocabulary has more
+    #[arg(long, alias = "num-samples", value_name = "WORDS", default_value_t = 512)]
+    pub samples: usize,
+    /// The longest a worker's gradient may be, over all parameters
+    #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH", default_value_t = 5.0)]
+    pub clip_norm: f32,
+    /// The factor of the learning rate when the loss is above that of the last three reports
+    #[arg(long, alias = "learning-rate-decay-factor", value_name = "FACTOR", default_value_t = 0.99)]
+    pub learning_rate_decay: f32,
+    /// A worker's steps from report to report
+    #[arg(long, alias = "steps-per-checkpoint", value_name = "STEPS", default_value_t = 200)]
+    pub report_every: u64,
+    /// The most words of a pair's two sides, from short to long, as in 5,10 10,15
+    #[arg(long, value_name = "FROM,TO", num_args = 1.., value_parser = bucket, default_values = ["5,10", "10,15", "20,25", "40,50"])]
+    pub buckets: Vec<Bucket>,
+    /// Move all of the embeddings and the output layer in every step, and not only the rows that a batch needs
+    #[arg(long)]
+    pub dense_tables: bool,
+    /// The most held-out pairs that are translated to score the network
+    #[arg(long, value_name = "PAIRS", default_value_t = 1000)]
+    pub score_pairs: usize,
+    /// Train a tiny network on made-up sentences, to see that all works
+    #[arg(long, conflicts_with_all = ["train_from", "train_to", "dev_from", "dev_to"])]
+    pub self_test: bool,
+    /// A text to train on, one sentence a line, plain or gzip; without it, numbers in words are built in
+    #[arg(long, alias = "from-train-data", value_name = "FILE", requires = "train_to")]
+    pub train_from: Option<PathBuf>,
+    /// Its translation, line by line
+    #[arg(long, alias = "to-train-data", value_name = "FILE", requires = "train_from")]
+    pub train_to: Option<PathBuf>,
+    /// A text to watch the training with
+    #[arg(long, alias = "from-dev-data", value_name = "FILE", requires = "dev_to", requires = "train_from")]
+    pub dev_from: Option<PathBuf>,
+    /// Its translation, line by line
+    #[arg(long, alias = "to-dev-data", value_name = "FILE", requires = "dev_from")]
+    pub dev_to: Option<PathBuf>,
+    /// Where texts that have been read are kept as numbers
+    #[arg(long, value_name = "DIR", default_value = "runs/text-cache")]
+    pub text_cache: PathBuf,
+}
+
+/// Where the sentences come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Numbers in words.
+    BuiltIn,
+    /// A few sentences of no meaning.
+    MadeUp,
+    /// Parallel text.
+    Files(Files),
+}
+
+/// The flags, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settings {
+    pub(super) layers: usize,
+    pub(super) size: usize,
+    pub(super) cell: Cell,
+    pub(super) vocabularies: VocabularySizes,
+    pub(super) samples: usize,
+    pub(super) clip_norm: f32,
+    pub(super) decay: f32,
+    pub(super) report_every: u64,
+    pub(super) buckets: Vec<Bucket>,
+    pub(super) dense_tables: bool,
+    pub(super) score_pairs: usize,
+    pub(super) source: Source,
+    pub(super) text_cache: PathBuf,
+    pub(super) seed: u64,
+}
+
+impl Settings {
+    pub(super) fn new(flags: &Seq2SeqFlags, setup: &Setup) -> anyhow::Result<Self> {
+        if let Some(directory) = &setup.data_dir {
+            bail!(
+                "--data-dir {} says nothing to seq2seq\nhint: name the files, with --train-from and --train-to",
+                directory.display()
+            );
+        }
+        for (flag, value) in [("--layers", flags.layers), ("--size", flags.size), ("--samples", flags.samples)] {
+            ensure!(value > 0, "{flag} is at least 1");
+        }
+        for (flag, words) in [("--from-vocabulary", flags.from_vocabulary), ("--to-vocabulary", flags.to_vocabulary)] {
+            ensure!(words > 4, "{flag} is {words}, and at least 5: the first 4 are reserved");
+        }
+        ensure!(flags.clip_norm > 0.0, "--clip-norm is {}, and must be a number above zero", flags.clip_norm);
+        let decay = flags.learning_rate_decay;
+        ensure!(decay > 0.0 && decay <= 1.0, "--learning-rate-decay is {decay}, and must be above 0 and at most 1");
+        ensure!(flags.report_every > 0, "--report-every is at least 1");
+        for pair in flags.buckets.windows(2) {
+            let (short, long) = (pair[0], pair[1]);
+            ensure!(
+                short.from <= long.from && short.to <= long.to && short != long,
+                "--buckets go from short to long, but {long} comes after {short}"
+            );
+        }
+        let settings = Self {
+            layers: flags.layers,
+            size: flags.size,
+            cell: flags.cell,
+            vocabularies: VocabularySizes { from: flags.from_vocabulary, to: flags.to_vocabulary },
+            samples: flags.samples,
+            clip_norm: flags.clip_norm,
+            decay,
+            report_every: flags.report_every,
+            buckets: flags.buckets.clone(),
+            dense_tables: flags.dense_tables,
+            score_pairs: flags.score_pairs,
+            source: source(flags),
+            text_cache: flags.text_cache.clone(),
+            seed: setup.seed,
+        };
+        Ok(if flags.self_test { settings.tiny() } else { settings })
+    }
+
+    /// What the self-test trains: small enough for a second, and with every part in use.
+    fn tiny(self) -> Self {
+        let buckets = vec![Bucket::new(4, 6), Bucket::new(7, 9)];
+        Self { layers: 2, size: 32, samples: 8, report_every: 50, buckets, ..self }
+    }
+}
+
+fn source(flags: &Seq2SeqFlags) -> Source {
+    let pair = |from: &Option<PathBuf>, to: &Option<PathBuf>| {
+        from.clone().zip(to.clone()).map(|(from, to)| FilePair { from, to })
+    };
+    match pair(&flags.train_from, &flags.train_to) {
+        Some(train) => Source::Files(Files { train, dev: pair(&flags.dev_from, &flags.dev_to) }),
+        None if flags.self_test => Source::MadeUp,
+        None => Source::BuiltIn,
+    }
+}
+
+fn bucket(text: &str) -> Result<Bucket, String> {
+    let side = |text: &str| usize::from_str(text.trim()).ok().filter(|words| *words > 1);
+    let sides = text.split_once(',').and_then(|(from, to)| Some((side(from)?, side(to)?)));
+    // The end of a sentence is a word of its translation too.
+    let sides = sides.filter(|(_, to)| *to > 2);
+    sides
+        .map(|(from, to)| Bucket::new(from, to))
+        .ok_or_else(|| "a bucket is FROM,TO, such as 5,10, with FROM at least 2 and TO at least 3".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_data::text::buckets::BUCKETS;
+
+    use super::*;
+
+    #[test]
+    fn buckets_are_read_as_they_are_written() {
+        assert_eq!(bucket("5,10"), Ok(Bucket::new(5, 10)));
+        for text in ["5", "5;10", "1,10", "5,2", "5,-10", "5,10,15", ""] {
+            assert!(bucket(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_default_buckets_are_the_tutorials() {
+        let texts = ["5,10", "10,15", "20,25", "40,50"];
+        assert_eq!(texts.map(|text| bucket(text).unwrap()), BUCKETS);
+    }
+}

@@ -1,0 +1,150 @@
+//! `seq2seq`: translation by an encoder, and a decoder that attends to it, as in TensorFlow's translation tutorial.
+//!
+//! Sentences are padded to the length of their bucket. With a large vocabulary the right word is told apart from a
+//! sample of the others, and of the embeddings and the output layer a step moves only the rows that its batch needs.
+//! What is drawn in a step follows from the seed and the samples of its batch, never from a generator that others use.
+
+mod batch;
+mod cells;
+pub mod decode;
+mod decoder;
+mod flags;
+pub mod interpreter;
+mod load;
+mod network;
+mod saved;
+mod score;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use burn::tensor::{Device, Tensor};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use windlass_core::optimizer::{Adam, Optimizer};
+use windlass_worker::model::{Defaults, Metrics, Model, Reports, Setup};
+
+use batch::{Batching, StepBatch};
+pub use cells::Cell;
+pub use flags::Seq2SeqFlags;
+use flags::Settings;
+pub use load::MissingValues;
+use network::TABLES;
+pub use network::{Shape, Translator};
+use saved::Saved;
+pub use saved::{SavedError, TRANSLATOR_FILE};
+use text::Text;
+
+/// Pairs of a bucket that a report scores.
+const HELD_OUT_PAIRS: usize = 64;
+
+/// Translates.
+pub struct Seq2Seq {
+    settings: Settings,
+    text: Text,
+    batching: Batching,
+}
+
+impl Seq2Seq {
+    fn shape(&self) -> Shape {
+        let Settings { layers, size, cell, .. } = self.settings;
+        Shape { layers, size, cell, from_words: self.text.from.size(), to_words: self.text.to.size() }
+    }
+}
+
+impl Model for Seq2Seq {
+    const NAME: &'static str = "seq2seq";
+    const ABOUT: &'static str = "translate, with an encoder and a decoder that attends to it";
+    type Flags = Seq2SeqFlags;
+    type Network = Translator;
+    type Batch = StepBatch;
+
+    fn defaults(flags: &Seq2SeqFlags) -> Defaults {
+        let adam = Optimizer::Adam(Adam::default());
+        let (optimizer, learning_rate, batch_size, steps) = match &flags.train_from {
+            _ if flags.self_test => (adam, 0.01, 16, Some(300)),
+            // Numbers are learnt in a few minutes.
+            None => (adam, 0.002, 64, Some(2000)),
+            // As in the tutorial.
+            Some(_) => (Optimizer::Sgd, 0.5, 64, None),
+        };
+        Defaults { optimizer, learning_rate, batch_size, steps, epochs: None, shuffle: true }
+    }
+
+    fn load(flags: &Seq2SeqFlags, setup: &Setup) -> anyhow::Result<Self> {
+        let settings = Settings::new(flags, setup)?;
+        let text = Text::load(&settings)?;
+        let to_words = text.to.size();
+        let batching = Batching {
+            to_words,
+            samples: (to_words > settings.samples).then_some(settings.samples),
+            by_rows: !settings.dense_tables,
+        };
+        Ok(Self { settings, text, batching })
+    }
+
+    fn network(&self, device: &Device) -> Translator {
+        Translator::new(&self.shape(), device)
+    }
+
+    fn samples(&self) -> usize {
+        self.text.train.len()
+    }
+
+    fn batch(&self, samples: &[usize], _device: &Device) -> StepBatch {
+        let draw = mixed(self.settings.seed, samples.iter().map(|sample| *sample as u64));
+        self.batching.batch(&self.text.train.batch(samples), draw)
+    }
+
+    fn loss(&self, network: &Translator, batch: StepBatch) -> Tensor<1> {
+        network.loss(&batch)
+    }
+
+    fn evaluate(&self, network: &Translator, _device: &Device) -> Metrics {
+        let metrics = score::perplexities(network, &self.text, self.settings.score_pairs);
+        score::translations(network, &self.text, metrics)
+    }
+
+    fn row_parameters(&self) -> &[&str] {
+        if self.batching.by_rows { &TABLES } else { &[] }
+    }
+
+    fn rows(&self, batch: &StepBatch) -> Vec<Vec<u32>> {
+        match &batch.rows {
+            Some([from, to, output]) => vec![from.clone(), to.clone(), output.clone(), output.clone()],
+            None => Vec::new(),
+        }
+    }
+
+    fn files(&self) -> Vec<(&'static str, String)> {
+        let saved = Saved::new(self.shape(), &self.settings.buckets, &self.text.from, &self.text.to);
+        vec![(TRANSLATOR_FILE, serde_json::to_string(&saved).unwrap_or_default())]
+    }
+
+    fn clip_norm(&self) -> Option<f32> {
+        Some(self.settings.clip_norm)
+    }
+
+    fn reports(&self) -> Option<Reports> {
+        Some(Reports { every: self.settings.report_every, decay: self.settings.decay })
+    }
+
+    /// A batch a bucket, with the loss that is trained on: sampled if that is.
+    fn held_out(&self, draw: u64, _device: &Device) -> Vec<(String, Option<StepBatch>)> {
+        let dev = &self.text.dev;
+        let part = |bucket: usize| {
+            let members = dev.samples_of(bucket);
+            let draw = mixed(self.settings.seed, [draw, bucket as u64].into_iter());
+            let mut random = StdRng::seed_from_u64(draw);
+            let samples = (0..HELD_OUT_PAIRS).map(|_| random.random_range(members.clone()));
+            let batch = (!members.is_empty()).then(|| dev.batch(&samples.collect::<Vec<_>>()));
+            (format!("bucket {bucket}"), batch.map(|batch| self.batching.batch(&batch, draw)))
+        };
+        (0..dev.buckets().len()).map(part).collect()
+    }
+}
+
+/// One number from many, for a generator of one's own (FNV-1a, word by word).
+fn mixed(seed: u64, parts: impl Iterator<Item = u64>) -> u64 {
+    parts.fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3))
+}

@@ -1,0 +1,135 @@
+//! The whole network: embeddings, encoder, attention decoder and output layer, and the loss of a batch.
+
+use burn::module::{Module, Param};
+use burn::nn::Initializer;
+use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+use windlass_ops::{SampledSoftmax, linear_cross_entropy};
+
+use super::batch::{Choice, StepBatch};
+use super::cells::{Cell, Layer};
+use super::decoder::{Decoder, Encoded};
+
+/// The parameters that are reached by rows: one row a word.
+pub(super) const TABLES: [&str; 4] = ["from_embedding", "to_embedding", "output_weight", "output_bias"];
+
+/// What decides the shapes of all parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Layers of the encoder, and of the decoder.
+    pub layers: usize,
+    /// Units of a layer, of an embedding and of the attention.
+    pub size: usize,
+    /// What they are.
+    pub cell: Cell,
+    /// Words of the language that is translated.
+    pub from_words: usize,
+    /// Words of the language that it is translated to.
+    pub to_words: usize,
+}
+
+/// The network.
+#[derive(Module, Debug)]
+pub struct Translator {
+    from_embedding: Param<Tensor<2>>,
+    encoder: Vec<Layer>,
+    to_embedding: Param<Tensor<2>>,
+    decoder: Decoder,
+    output_weight: Param<Tensor<2>>,
+    output_bias: Param<Tensor<2>>,
+}
+
+impl Translator {
+    /// A network before training.
+    pub fn new(shape: &Shape, device: &Device) -> Self {
+        let Shape { layers, size, cell, from_words, to_words } = *shape;
+        // Of variance 1, as the inputs of a network should be.
+        let spread = f64::sqrt(3.0);
+        let embedding = |words: usize| {
+            Param::from_tensor(Tensor::random([words, size], Distribution::Uniform(-spread, spread), device))
+        };
+        Self {
+            from_embedding: embedding(from_words),
+            encoder: (0..layers).map(|_| Layer::new(cell, size, size, device)).collect(),
+            to_embedding: embedding(to_words),
+            decoder: Decoder::new(shape, device),
+            output_weight: Initializer::XavierUniform { gain: 1.0 }.init_with(
+                [to_words, size],
+                Some(size),
+                Some(to_words),
+                device,
+            ),
+            output_bias: Param::from_tensor(Tensor::zeros([to_words, 1], device)),
+        }
+    }
+
+    /// Reads sentences: `words` are places in the embedding, time by time, of so many sentences.
+    pub fn encode(&self, words: &[u32], sentences: usize) -> Encoded {
+        let table = self.from_embedding.val();
+        let (device, size) = (table.device(), table.dims()[1]);
+        let mut outputs = table.select(0, places(words, &device)).reshape([words.len() / sentences, sentences, size]);
+        let mut states = Vec::with_capacity(self.encoder.len());
+        for layer in &self.encoder {
+            let (next, state) = layer.over(outputs);
+            outputs = next;
+            states.push(state);
+        }
+        self.decoder.attend_to(outputs, states)
+    }
+
+    /// The loss of a batch: the mean over the words of each sentence, and over the sentences.
+    pub fn loss(&self, batch: &StepBatch) -> Tensor<1> {
+        let device = self.to_embedding.device();
+        let encoded = self.encode(&batch.encoder_inputs, batch.sentences);
+        // A word that comes up often is taken in once.
+        let words = self.decoder.take_in(self.to_embedding.val());
+        let words = words.select(0, places(&batch.decoder_inputs, &device));
+        let said = self.decoder.over(words, &encoded).select(0, places(&batch.counted, &device));
+        let losses = self.losses(self.decoder.output(said), &batch.choice);
+        let weights = Tensor::<1>::from_data(TensorData::new(batch.weights.clone(), [batch.weights.len()]), &device);
+        (losses * weights).sum()
+    }
+
+    fn losses(&self, hidden: Tensor<2>, choice: &Choice) -> Tensor<1> {
+        let device = hidden.device();
+        let (weight, bias) = (self.output_weight.val(), self.output_bias.val().squeeze_dim::<1>(1));
+        match choice {
+            Choice::Full { right } => linear_cross_entropy(hidden, weight.transpose(), bias, places(right, &device)),
+            Choice::Sampled { right, right_places, candidates, candidate_places } => {
+                let pick = |rows: &[u32]| {
+                    let rows = places(rows, &device);
+                    (weight.clone().select(0, rows.clone()), bias.clone().select(0, rows))
+                };
+                let (right_weights, right_bias) = pick(right_places);
+                let (candidate_weights, candidate_bias) = pick(candidate_places);
+                SampledSoftmax { right_weights, right_bias, candidate_weights, candidate_bias }
+                    .loss(hidden, candidates, right)
+            }
+        }
+    }
+
+    /// The decoder.
+    pub(super) fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// Words [any, size] as the decoder's cells take them in.
+    pub(super) fn take_in(&self, words: &[u32]) -> Tensor<2> {
+        let table = self.to_embedding.val();
+        let device = table.device();
+        self.decoder.take_in(table.select(0, places(words, &device)))
+    }
+
+    /// The scores [any, words] of all words for what the decoder [`said`](super::decoder::DecoderState::said).
+    pub(super) fn scores(&self, said: Tensor<2>) -> Tensor<2> {
+        let bias: Tensor<2> = self.output_bias.val().transpose();
+        self.decoder.output(said).matmul(self.output_weight.val().transpose()) + bias
+    }
+}
+
+/// Row numbers as a tensor.
+pub(super) fn places(rows: &[u32], device: &Device) -> Tensor<1, Int> {
+    let rows: Vec<i64> = rows.iter().map(|row| i64::from(*row)).collect();
+    let count = rows.len();
+    Tensor::from_data(TensorData::new(rows, [count]), device)
+}

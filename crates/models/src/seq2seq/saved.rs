@@ -1,0 +1,83 @@
+//! What a translator is beside its values: shapes, buckets and vocabularies, as a file that stays with the run.
+
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use windlass_data::text::vocabulary::Malformed;
+use windlass_data::text::{Bucket, Vocabulary};
+
+use super::interpreter::Interpreter;
+use super::load::MissingValues;
+use super::network::{Shape, Translator};
+
+/// The name of the file in the run directory.
+pub const TRANSLATOR_FILE: &str = "translator.json";
+
+/// The content of the file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Saved {
+    pub(super) shape: Shape,
+    buckets: Vec<(usize, usize)>,
+    from: Vec<String>,
+    to: Vec<String>,
+}
+
+/// Why a network cannot be made of a file and values.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// The file is not what was written.
+    #[error("it does not describe a translator: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// A list of words is not a vocabulary.
+    #[error("it has no vocabulary: {0}")]
+    Vocabulary(#[from] Malformed),
+    /// It contradicts itself.
+    #[error("its vocabularies have {from} and {to} words, and its network {} and {}", shape.from_words, shape.to_words)]
+    Words {
+        /// Words of the one vocabulary.
+        from: usize,
+        /// Words of the other.
+        to: usize,
+        /// What the network has.
+        shape: Shape,
+    },
+    /// There are no lengths to translate.
+    #[error("it has no buckets, or one without length")]
+    Buckets,
+    /// It is of another network than the values are.
+    #[error("it is of another network: {0}")]
+    Values(#[from] MissingValues),
+}
+
+impl Saved {
+    pub(super) fn new(shape: Shape, buckets: &[Bucket], from: &Vocabulary, to: &Vocabulary) -> Self {
+        let words = |vocabulary: &Vocabulary| vocabulary.to_text().lines().map(str::to_owned).collect();
+        let buckets = buckets.iter().map(|bucket| (bucket.from, bucket.to)).collect();
+        Self { shape, buckets, from: words(from), to: words(to) }
+    }
+}
+
+impl Interpreter {
+    /// A translator as a run has described it in [`TRANSLATOR_FILE`], with these values by name.
+    pub fn new(
+        description: &str,
+        values: impl Fn(&str) -> Option<Vec<f32>>,
+        device: &Device,
+    ) -> Result<Self, SavedError> {
+        let Saved { shape, buckets, from, to } = serde_json::from_str(description)?;
+        let vocabulary = |words: &[String]| Vocabulary::from_text(words.join("\n").as_bytes());
+        let (from, to) = (vocabulary(&from)?, vocabulary(&to)?);
+        if (shape.from_words, shape.to_words) != (from.size(), to.size()) {
+            return Err(SavedError::Words { from: from.size(), to: to.size(), shape });
+        }
+        if buckets.is_empty() || buckets.iter().any(|(from, to)| *from < 2 || *to < 2) {
+            return Err(SavedError::Buckets);
+        }
+        shape.check(&values)?;
+        Ok(Self {
+            network: Translator::with_values(&shape, values, device)?,
+            from,
+            to,
+            buckets: buckets.into_iter().map(|(from, to)| Bucket::new(from, to)).collect(),
+        })
+    }
+}

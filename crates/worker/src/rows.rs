@@ -1,0 +1,89 @@
+//! Parameters reached by rows: of these a worker holds in a step only the rows that its batch touches.
+//!
+//! To the network they are small tensors, and to the servers they are sections beside the dense buffers. Here one is
+//! turned into the other; which rows a batch touches is the model's to say.
+
+use windlass_core::parameter::{Access, ParameterId, ParameterSpec, ParameterTable};
+use windlass_wire::client::{ClientError, ParameterClient, Pulled, RowGradient, RowRequest};
+
+/// The most values of a whole table that are asked for at a time.
+const PIECE_VALUES: usize = 1 << 20;
+
+/// A model named a parameter that it does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the model has no parameter `{path}` to reach by rows; it has {}", known.join(", "))]
+pub struct UnknownRowParameter {
+    /// What it named.
+    pub path: String,
+    /// What it has.
+    pub known: Vec<String>,
+}
+
+/// The parameters that are reached by rows, in the order in which the model names them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RowParameters(Vec<ParameterId>);
+
+impl RowParameters {
+    /// Finds them by path, and marks them.
+    pub(crate) fn mark(specs: &mut [ParameterSpec], paths: &[&str]) -> Result<Self, UnknownRowParameter> {
+        let mut mark = |path: &&str| match specs.iter().position(|spec| spec.name == *path) {
+            Some(index) => {
+                specs[index].access = Access::Rows;
+                Ok(ParameterId(index as u32))
+            }
+            None => {
+                let known = specs.iter().map(|spec| spec.name.clone()).collect();
+                Err(UnknownRowParameter { path: (*path).to_owned(), known })
+            }
+        };
+        paths.iter().map(&mut mark).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Asks for one list of rows a parameter.
+    pub(crate) fn requests(&self, rows: Vec<Vec<u32>>) -> Vec<RowRequest> {
+        assert_eq!(rows.len(), self.0.len(), "one list of rows a parameter that is reached by rows");
+        self.0.iter().zip(rows).map(|(parameter, rows)| RowRequest { parameter: *parameter, rows }).collect()
+    }
+}
+
+/// One buffer a parameter; of those reached by rows it has the rows that were asked for.
+pub(crate) fn join(pulled: Pulled, wanted: &[RowRequest]) -> Vec<Vec<f32>> {
+    let mut values = pulled.dense;
+    for (request, rows) in wanted.iter().zip(pulled.rows) {
+        values[request.parameter.0 as usize] = rows;
+    }
+    values
+}
+
+/// The other way: takes the buffers of these rows out of one buffer a parameter.
+pub(crate) fn split(values: &mut [Vec<f32>], rows: Vec<RowRequest>) -> Vec<RowGradient> {
+    let take = |RowRequest { parameter, rows }| {
+        let values = std::mem::take(&mut values[parameter.0 as usize]);
+        RowGradient { parameter, rows, values }
+    };
+    rows.into_iter().map(take).collect()
+}
+
+/// All rows of all parameters reached by rows.
+pub(crate) fn all(table: &ParameterTable) -> Vec<RowRequest> {
+    let by_rows = table.iter().filter(|(_, spec)| spec.access == Access::Rows);
+    by_rows.map(|(parameter, spec)| RowRequest { parameter, rows: (0..spec.rows() as u32).collect() }).collect()
+}
+
+/// All values of all parameters. Tables come piece by piece, and so from several moments while others train.
+pub(crate) fn pull_whole(client: &mut ParameterClient, table: &ParameterTable) -> Result<Vec<Vec<f32>>, ClientError> {
+    let mut whole = client.pull(Vec::new())?.dense;
+    for RowRequest { parameter, rows } in all(table) {
+        let piece = (PIECE_VALUES / table[parameter].width()).max(1);
+        let values = &mut whole[parameter.0 as usize];
+        for rows in rows.chunks(piece) {
+            let pulled = client.pull(vec![RowRequest { parameter, rows: rows.to_vec() }])?;
+            pulled.rows.iter().for_each(|rows| values.extend_from_slice(rows));
+        }
+    }
+    Ok(whole)
+}

@@ -1,0 +1,77 @@
+//! What a worker counts and measures: its steps, the time between two lines of the log, an epoch's mean loss.
+
+use std::time::{Duration, Instant};
+
+use windlass_core::timing::Durations;
+use windlass_wire::client::Traffic;
+
+/// What a worker has done so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Its steps, those of earlier processes of this worker included.
+    pub steps: u64,
+    /// Its steps in this process since training last began.
+    pub own_steps: u64,
+    /// The last global step it saw.
+    pub global_step: u64,
+    /// The loss of its last batch.
+    pub loss: f32,
+    /// How long steps took.
+    pub step_times: Durations,
+    /// Time spent computing.
+    pub compute: Duration,
+    /// Time spent waiting for servers.
+    pub wait: Duration,
+    /// How long each of those waits took.
+    pub wait_times: Durations,
+    /// Bytes of gradients and values that its steps have moved.
+    pub traffic: Traffic,
+}
+
+/// The part of an epoch that has been trained on.
+pub(crate) struct EpochTally {
+    pub(crate) began: Instant,
+    losses: f64,
+    /// Fewer than an epoch has, where training went on in the middle of one.
+    batches: u32,
+}
+
+impl EpochTally {
+    pub(crate) fn new() -> Self {
+        Self { began: Instant::now(), losses: 0.0, batches: 0 }
+    }
+
+    pub(crate) fn count(&mut self, loss: f32) {
+        self.losses += f64::from(loss);
+        self.batches += 1;
+    }
+
+    pub(crate) fn mean_loss(&self) -> f32 {
+        (self.losses / f64::from(self.batches.max(1))) as f32
+    }
+}
+
+/// The time between two lines of the log.
+pub(crate) struct Interval {
+    began: Instant,
+    steps: u64,
+    global_step: u64,
+}
+
+impl Interval {
+    pub(crate) fn new_at(steps: u64, global_step: u64) -> Self {
+        Self { began: Instant::now(), steps, global_step }
+    }
+
+    pub(crate) fn updates_per_second(&self, global_step: u64) -> f64 {
+        let seconds = self.began.elapsed().as_secs_f64();
+        if seconds > 0.0 { global_step.saturating_sub(self.global_step) as f64 / seconds } else { 0.0 }
+    }
+
+    /// The mean time of a step; the next interval begins.
+    pub(crate) fn mean_ms(&mut self, steps: u64, global_step: u64) -> f64 {
+        let mean = self.began.elapsed().as_secs_f64() * 1e3 / (steps - self.steps).max(1) as f64;
+        *self = Self::new_at(steps, global_step);
+        mean
+    }
+}
