@@ -60,9 +60,11 @@ impl Recovering {
     fn kill(&self, tasks: &[(&str, u32)]) {
         self.freeze();
         // All are found before the first is killed.
-        let tasks: Vec<Task> = tasks.iter().map(|(job, index)| self.cluster.task(job, *index)).collect();
-        tasks.iter().for_each(|task| task.signal(Signal::KILL));
-        self.cluster.tasks().iter().for_each(|task| task.signal(Signal::CONT));
+        let killed: Vec<Task> = tasks.iter().map(|(job, index)| self.cluster.task(job, *index)).collect();
+        let (killed, others): (Vec<_>, Vec<_>) =
+            self.cluster.tasks().into_iter().partition(|task| killed.contains(task));
+        killed.iter().for_each(|task| task.signal(Signal::KILL));
+        others.iter().for_each(|task| task.signal(Signal::CONT));
     }
 
     /// To its end, which must be as if nothing had happened: every step, a whole last checkpoint, no process left.
