@@ -16,7 +16,7 @@ import torch, torch.nn as nn, torch.nn.functional as F
 torch.set_num_threads(int(THREADS))
 torch.manual_seed(1)
 SIZE, BATCH, FROM, TO, WORDS, SAMPLES, RATE, LONGEST = 200, 64, 10, 14, 40_000, 512, 0.5, 5.0
-STEPS = 150
+STEPS = 100
 
 
 class Network(nn.Module):
@@ -139,6 +139,7 @@ def main():
             summary = windlass(binary, directory, ["train", "seq2seq", "--threads", THREADS])
             ours.append(summary["step_ms"]["p50"])
             theirs.append(measure(step))
+            print(f"round: windlass {ours[-1]:.2f} ms, PyTorch {theirs[-1]:.2f} ms", file=sys.stderr, flush=True)
     ratio = statistics.median(b / a for a, b in zip(ours, theirs))
     print(f"{'case':20} {'windlass ms':>12} {'PyTorch ms':>12} {'ratio':>7}")
     print(f"{'seq2seq':20} {statistics.median(ours):12.2f} {statistics.median(theirs):12.2f} {ratio:7.2f}")
