@@ -1,7 +1,7 @@
 //! Weights drawn from a normal distribution cut off at two standard deviations.
 
 use burn::module::Param;
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
 
 /// Values further out than this many standard deviations are drawn anew.
 const CUT: f64 = 2.0;
@@ -12,15 +12,19 @@ pub(crate) fn truncated_normal<const D: usize>(
     standard_deviation: f64,
     device: &Device,
 ) -> Param<Tensor<D>> {
-    let draw = || Tensor::<D>::random(shape, Distribution::Normal(0.0, standard_deviation), device);
-    let limit = CUT * standard_deviation;
-    let mut weights = draw();
-    // One draw in twenty-two is outside; after this many rounds none is, even of billions.
-    for _ in 0..16 {
-        let outside = weights.clone().abs().greater_elem(limit);
-        weights = weights.mask_where(outside, draw());
+    let draw = |count: usize| {
+        let drawn = Tensor::<1>::random([count], Distribution::Normal(0.0, standard_deviation), device);
+        drawn.into_data().try_into_vec::<f32>().expect("weights are f32")
+    };
+    let limit = (CUT * standard_deviation) as f32;
+    let mut weights = draw(shape.iter().product());
+    let mut outside: Vec<usize> = (0..weights.len()).filter(|index| weights[*index].abs() > limit).collect();
+    while !outside.is_empty() {
+        let drawn = draw(outside.len());
+        outside.iter().zip(drawn).for_each(|(index, weight)| weights[*index] = weight);
+        outside.retain(|index| weights[*index].abs() > limit);
     }
-    Param::from_tensor(weights.clamp(-limit, limit))
+    Param::from_tensor(Tensor::from_data(TensorData::new(weights, shape), device))
 }
 
 #[cfg(test)]
