@@ -83,7 +83,7 @@ pub struct Coder {
 #[derive(Module, Debug)]
 pub struct Code {
     mean: Linear,
-    log_variance: Linear,
+    precision: Linear,
     decoder: Linear,
 }
 
@@ -105,9 +105,9 @@ impl Coder {
         match &self.code {
             None => (self.output.forward(hidden), None),
             Some(code) => {
-                let (mean, log_variance) = (code.mean.forward(hidden.clone()), code.log_variance.forward(hidden));
-                let variance = log_variance.clone().exp();
-                let divergence = (mean.clone() * mean.clone() + variance.clone() - log_variance - 1.0).sum() * 0.5;
+                let (mean, log_precision) = code.distribution(hidden);
+                let variance = log_precision.clone().neg().exp();
+                let divergence = (mean.clone() * mean.clone() + variance.clone() + log_precision - 1.0).sum() * 0.5;
                 let drawn = match draw {
                     Some(draw) => mean + variance.sqrt() * draw,
                     None => mean,
@@ -119,6 +119,15 @@ impl Coder {
 
     fn decode(&self, code: &Code, drawn: Tensor<2>) -> Tensor<2> {
         self.output.forward(softplus(code.decoder.forward(drawn)))
+    }
+}
+
+impl Code {
+    /// The means, and the logarithms of one over the variances. Those are never below zero: no image makes a code less
+    /// certain than N(0, 1). With a free logarithm one image unlike the others, whose rare pixels are hundreds of
+    /// deviations from their means, is enough for a variance beyond all bounds.
+    fn distribution(&self, hidden: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        (self.mean.forward(hidden.clone()), softplus(self.precision.forward(hidden)))
     }
 }
 
@@ -157,7 +166,7 @@ impl Model for Autoencoder {
         let hidden = self.flags.hidden;
         let code = self.flags.latent().map(|latent| Code {
             mean: layer(hidden, latent, xavier()),
-            log_variance: layer(hidden, latent, Initializer::Zeros),
+            precision: layer(hidden, latent, Initializer::Zeros),
             decoder: layer(latent, hidden, xavier()),
         });
         let encoder = layer(PIXELS, hidden, xavier());
@@ -269,4 +278,22 @@ impl AutoencoderFlags {
 
 fn scalar(tensor: Tensor<1>) -> f64 {
     tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_unlike_all_others_does_not_make_codes_less_certain_than_the_prior() {
+        let device = Device::flex();
+        let weights = || Initializer::Uniform { min: -1.0, max: 1.0 };
+        let layer = |from, to| LinearConfig::new(from, to).with_initializer(weights()).init(&device);
+        let code = Code { mean: layer(8, 4), precision: layer(8, 4), decoder: layer(4, 8) };
+        let coder = Coder { encoder: layer(6, 8), code: Some(code), output: layer(8, 6) };
+        let unlike = Tensor::<2>::full([3, 6], 1e4, &device);
+        let (drawn, divergence) = coder.forward(unlike, Some(Tensor::ones([3, 4], &device)));
+        assert!(drawn.into_data().iter::<f32>().all(f32::is_finite));
+        assert!(divergence.is_some_and(|divergence| scalar(divergence).is_finite()));
+    }
 }
