@@ -11,7 +11,7 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 use windlass_core::optimizer::{Adam, Optimizer};
 use windlass_data::{ImageSet, Images};
-use windlass_ops::softplus;
+use windlass_ops::{half_squared_error, softplus};
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
 
 use self::standard::Standard;
@@ -185,8 +185,7 @@ impl Model for Autoencoder {
     fn loss(&self, network: &Coder, batch: Batch) -> Tensor<1> {
         let input = batch.corrupted.unwrap_or_else(|| batch.target.clone());
         let (drawn, divergence) = network.forward(input, batch.draw);
-        let error = drawn - batch.target;
-        let cost = (error.clone() * error).sum() * 0.5;
+        let cost = half_squared_error(drawn, batch.target);
         match divergence {
             Some(divergence) => cost + divergence,
             None => cost,

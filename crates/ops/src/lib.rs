@@ -12,10 +12,12 @@ mod loss;
 mod matrix;
 mod sampler;
 mod softplus;
+mod squared_error;
 
 pub use convolution::{ConvolutionOps, convolution_relu};
 pub use sampler::{SamplerOps, affine_sample};
 pub use softplus::{SoftplusOps, softplus};
+pub use squared_error::{SquaredErrorOps, half_squared_error};
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
