@@ -24,7 +24,7 @@ class Autoencoder(nn.Module):
         self.variant = variant
         self.encoder, self.output = nn.Linear(784, 200), nn.Linear(200, 784)
         if variant == "variational":
-            self.mean, self.log_variance, self.decoder = nn.Linear(200, 20), nn.Linear(200, 20), nn.Linear(20, 200)
+            self.mean, self.precision, self.decoder = nn.Linear(200, 20), nn.Linear(200, 20), nn.Linear(20, 200)
 
     def forward(self, target):
         seen = target
@@ -34,9 +34,10 @@ class Autoencoder(nn.Module):
             seen = F.dropout(target, 0.25)
         hidden, divergence = F.softplus(self.encoder(seen)), 0.0
         if self.variant == "variational":
-            mean, log_variance = self.mean(hidden), self.log_variance(hidden)
-            divergence = 0.5 * (mean**2 + log_variance.exp() - log_variance - 1.0).sum()
-            hidden = F.softplus(self.decoder(mean + (0.5 * log_variance).exp() * torch.randn_like(mean)))
+            mean, log_precision = self.mean(hidden), F.softplus(self.precision(hidden))
+            variance = torch.exp(-log_precision)
+            divergence = 0.5 * (mean**2 + variance + log_precision - 1.0).sum()
+            hidden = F.softplus(self.decoder(mean + variance.sqrt() * torch.randn_like(mean)))
         return 0.5 * ((self.output(hidden) - target) ** 2).sum() + divergence
 
 

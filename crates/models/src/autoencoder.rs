@@ -11,7 +11,7 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 use windlass_core::optimizer::{Adam, Optimizer};
 use windlass_data::{ImageSet, Images};
-use windlass_ops::softplus;
+use windlass_ops::{half_squared_error, softplus};
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
 
 use self::standard::Standard;
@@ -83,7 +83,7 @@ pub struct Coder {
 #[derive(Module, Debug)]
 pub struct Code {
     mean: Linear,
-    log_variance: Linear,
+    precision: Linear,
     decoder: Linear,
 }
 
@@ -105,9 +105,9 @@ impl Coder {
         match &self.code {
             None => (self.output.forward(hidden), None),
             Some(code) => {
-                let (mean, log_variance) = (code.mean.forward(hidden.clone()), code.log_variance.forward(hidden));
-                let variance = log_variance.clone().exp();
-                let divergence = (mean.clone() * mean.clone() + variance.clone() - log_variance - 1.0).sum() * 0.5;
+                let (mean, log_precision) = code.distribution(hidden);
+                let variance = log_precision.clone().neg().exp();
+                let divergence = (mean.clone() * mean.clone() + variance.clone() + log_precision - 1.0).sum() * 0.5;
                 let drawn = match draw {
                     Some(draw) => mean + variance.sqrt() * draw,
                     None => mean,
@@ -119,6 +119,15 @@ impl Coder {
 
     fn decode(&self, code: &Code, drawn: Tensor<2>) -> Tensor<2> {
         self.output.forward(softplus(code.decoder.forward(drawn)))
+    }
+}
+
+impl Code {
+    /// The means, and the logarithms of one over the variances. Those are never below zero: no image makes a code less
+    /// certain than N(0, 1). With a free logarithm one image unlike the others, whose rare pixels are hundreds of
+    /// deviations from their means, is enough for a variance beyond all bounds.
+    fn distribution(&self, hidden: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        (self.mean.forward(hidden.clone()), softplus(self.precision.forward(hidden)))
     }
 }
 
@@ -157,7 +166,7 @@ impl Model for Autoencoder {
         let hidden = self.flags.hidden;
         let code = self.flags.latent().map(|latent| Code {
             mean: layer(hidden, latent, xavier()),
-            log_variance: layer(hidden, latent, Initializer::Zeros),
+            precision: layer(hidden, latent, Initializer::Zeros),
             decoder: layer(latent, hidden, xavier()),
         });
         let encoder = layer(PIXELS, hidden, xavier());
@@ -176,8 +185,7 @@ impl Model for Autoencoder {
     fn loss(&self, network: &Coder, batch: Batch) -> Tensor<1> {
         let input = batch.corrupted.unwrap_or_else(|| batch.target.clone());
         let (drawn, divergence) = network.forward(input, batch.draw);
-        let error = drawn - batch.target;
-        let cost = (error.clone() * error).sum() * 0.5;
+        let cost = half_squared_error(drawn, batch.target);
         match divergence {
             Some(divergence) => cost + divergence,
             None => cost,
@@ -269,4 +277,22 @@ impl AutoencoderFlags {
 
 fn scalar(tensor: Tensor<1>) -> f64 {
     tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_unlike_all_others_does_not_make_codes_less_certain_than_the_prior() {
+        let device = Device::flex();
+        let weights = || Initializer::Uniform { min: -1.0, max: 1.0 };
+        let layer = |from, to| LinearConfig::new(from, to).with_initializer(weights()).init(&device);
+        let code = Code { mean: layer(8, 4), precision: layer(8, 4), decoder: layer(4, 8) };
+        let coder = Coder { encoder: layer(6, 8), code: Some(code), output: layer(8, 6) };
+        let unlike = Tensor::<2>::full([3, 6], 1e4, &device);
+        let (drawn, divergence) = coder.forward(unlike, Some(Tensor::ones([3, 4], &device)));
+        assert!(drawn.into_data().iter::<f32>().all(f32::is_finite));
+        assert!(divergence.is_some_and(|divergence| scalar(divergence).is_finite()));
+    }
 }

@@ -6,7 +6,7 @@ use burn::backend::{Autodiff, Backend, Flex, backend_extension};
 
 use crate::record::{parts, record};
 use crate::recurrent::{decoder, gru, lstm};
-use crate::{activation, attention, loss, sampled_loss};
+use crate::{activation, attention, convolution, loss, sampled_loss, sampler, squared_error};
 
 /// The fused operations. Shapes and meanings are those of the functions of this crate.
 #[backend_extension(Flex, Autodiff)]
@@ -78,6 +78,18 @@ pub(crate) trait FusedOps: Backend {
         query_bias: FloatTensor<Self>,
         direction: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
+
+    fn fused_half_squared_error(output: FloatTensor<Self>, target: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    fn fused_convolution_relu(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        stride: usize,
+        padding: usize,
+    ) -> FloatTensor<Self>;
+
+    fn fused_affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
 impl FusedOps for Flex {
@@ -176,6 +188,24 @@ impl FusedOps for Flex {
             direction,
         ])
         .0
+    }
+
+    fn fused_half_squared_error(output: FloatTensor<Self>, target: FloatTensor<Self>) -> FloatTensor<Self> {
+        squared_error::forward([output], target).0
+    }
+
+    fn fused_convolution_relu(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        stride: usize,
+        padding: usize,
+    ) -> FloatTensor<Self> {
+        convolution::forward([input, weight, bias], stride, padding).0
+    }
+
+    fn fused_affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self> {
+        sampler::forward([images, transforms]).0
     }
 }
 
@@ -286,5 +316,26 @@ impl<C: CheckpointStrategy> FusedOps for Autodiff<Flex, C> {
             direction,
         ]);
         record::<C, _, _>(nodes, decoder::forward(inputs))
+    }
+
+    fn fused_half_squared_error(output: FloatTensor<Self>, target: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (inputs, nodes) = parts::<C, _>([output]);
+        record::<C, _, _>(nodes, squared_error::forward(inputs, target.into_primitive()))
+    }
+
+    fn fused_convolution_relu(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        stride: usize,
+        padding: usize,
+    ) -> FloatTensor<Self> {
+        let (inputs, nodes) = parts::<C, _>([input, weight, bias]);
+        record::<C, _, _>(nodes, convolution::forward(inputs, stride, padding))
+    }
+
+    fn fused_affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (inputs, nodes) = parts::<C, _>([images, transforms]);
+        record::<C, _, _>(nodes, sampler::forward(inputs))
     }
 }

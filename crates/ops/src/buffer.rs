@@ -4,6 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, TensorData};
 
 /// A tensor of any type as f32 values, one after the other.
+#[derive(Clone, Debug)]
 pub(crate) struct Floats(FlexTensor);
 
 impl Floats {

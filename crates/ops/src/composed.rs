@@ -2,6 +2,9 @@
 //! tested against.
 
 use burn::tensor::activation::{log_softmax, softmax};
+use burn::tensor::grid::affine_grid_2d;
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::{ConvOptions, GridSampleOptions, GridSamplePaddingMode, InterpolateMode};
 use burn::tensor::{Int, Tensor, activation};
 
 use crate::{Attended, GruDecoderParameters, GruParameters, LstmParameters, LstmState, SampledSoftmax};
@@ -106,4 +109,29 @@ pub(crate) fn gru_decoder(
         said.push(Tensor::cat(vec![fed, found.clone()], 1));
     }
     Tensor::stack(said, 0)
+}
+
+pub(crate) fn half_squared_error(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+    let difference = output - target;
+    (difference.clone() * difference).sum() * 0.5
+}
+
+pub(crate) fn convolution_relu(
+    input: Tensor<4>,
+    weight: Tensor<4>,
+    bias: Tensor<1>,
+    stride: usize,
+    padding: usize,
+) -> Tensor<4> {
+    let options = ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1);
+    activation::relu(conv2d(input, weight, Some(bias), options))
+}
+
+pub(crate) fn affine_sample(images: Tensor<4>, transforms: Tensor<2>) -> Tensor<4> {
+    let count = images.dims()[0];
+    let seen = affine_grid_2d(transforms.reshape([count, 2, 3]), images.dims());
+    let options = GridSampleOptions::new(InterpolateMode::Bilinear)
+        .with_padding_mode(GridSamplePaddingMode::Zeros)
+        .with_align_corners(true);
+    images.grid_sample_2d(seen, options)
 }

@@ -18,6 +18,7 @@ mod recurrent;
 mod sampled;
 mod sampled_loss;
 mod sampler;
+mod squared_error;
 #[cfg(test)]
 mod tests;
 mod vector;
@@ -26,9 +27,7 @@ use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{DType, Int, Tensor};
 
 use backend::FusedOps;
-pub use convolution::{ConvolutionOps, convolution_relu};
 pub use sampled::{Candidates, LogUniformSampler, SampledSoftmax};
-pub use sampler::{SamplerOps, affine_sample};
 
 /// 1 / (1 + e^-x), element by element.
 pub fn sigmoid<const D: usize>(input: Tensor<D>) -> Tensor<D> {
@@ -237,6 +236,51 @@ pub fn gru_decoder(
         parameters.query_bias.into_dispatch(),
         parameters.direction.into_dispatch(),
     ))
+}
+
+/// ½Σ(output − target)². The target is a constant: it gets no gradient.
+///
+/// # Panics
+/// If the shapes differ.
+pub fn half_squared_error(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+    if !is_fused(&output) {
+        return composed::half_squared_error(output, target);
+    }
+    Tensor::from_dispatch(Dispatch::fused_half_squared_error(output.into_dispatch(), target.into_dispatch()))
+}
+
+/// `relu(convolution(input, weight) + bias)`. The input is images × channels × height × width, the weight is output
+/// channels × input channels × height × width, as in Burn; stride and padding are the same in both directions.
+///
+/// # Panics
+/// If the shapes do not fit each other.
+pub fn convolution_relu(
+    input: Tensor<4>,
+    weight: Tensor<4>,
+    bias: Tensor<1>,
+    stride: usize,
+    padding: usize,
+) -> Tensor<4> {
+    if !is_fused(&input) {
+        return composed::convolution_relu(input, weight, bias, stride, padding);
+    }
+    let (input, weight, bias) = (input.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
+    Tensor::from_dispatch(Dispatch::fused_convolution_relu(input, weight, bias, stride, padding))
+}
+
+/// Every image as seen through its transform, in the image's own size.
+///
+/// Images are images × channels × height × width. A transform is six numbers, two rows of three, that say where to
+/// look: the pixel at (x, y) shows what is at (a·x + b·y + c, d·x + e·y + f). Coordinates go from −1 in the middle of
+/// the first pixel to 1 in the middle of the last, so 1 0 0 0 1 0 changes nothing. Outside of an image all is zero.
+///
+/// # Panics
+/// If there are not six numbers for every image.
+pub fn affine_sample(images: Tensor<4>, transforms: Tensor<2>) -> Tensor<4> {
+    if !is_fused(&images) {
+        return composed::affine_sample(images, transforms);
+    }
+    Tensor::from_dispatch(Dispatch::fused_affine_sample(images.into_dispatch(), transforms.into_dispatch()))
 }
 
 /// Whether a tensor is where the fused operations work.

@@ -4,83 +4,55 @@
 //! Burn's grid sampler goes through memory dozens of times to find its gradient; here a point's four neighbours are
 //! looked up once, and its place is computed instead of read.
 
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::Tensor;
+use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use crate::buffer::{Floats, tensor};
+use crate::record::Saved;
 
 /// Numbers of an affine transform, two rows of three.
 const TRANSFORM: usize = 6;
 
-/// The sampler as a backend implements it.
-#[backend_extension(Flex, Autodiff)]
-pub trait SamplerOps: Backend {
-    /// Every image as seen through its transform.
-    fn affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self>;
-
-    /// The gradient of the images, from that of what was seen.
-    fn affine_sample_image_backward(
-        images: FloatTensor<Self>,
-        transforms: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
-
-    /// The gradient of the transforms.
-    fn affine_sample_transform_backward(
-        images: FloatTensor<Self>,
-        transforms: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
+/// Every image as seen through its transform.
+pub(crate) fn forward([images, transforms]: [FlexTensor; 2]) -> (FlexTensor, AffineSample) {
+    let (images, transforms) = (Floats::new(images), Floats::new(transforms));
+    let shape = Shape::new(&images, &transforms);
+    let mut seen = vec![0.0; images.values().len()];
+    let all = seen.par_chunks_mut(shape.image()).zip(images.values().par_chunks(shape.image()));
+    all.zip(transforms.values().par_chunks(TRANSFORM)).for_each(|((seen, image), transform)| {
+        let mut padded = vec![0.0; shape.padded()];
+        for (seen, plane) in seen.chunks_exact_mut(shape.plane()).zip(image.chunks_exact(shape.plane())) {
+            shape.pad(plane, &mut padded);
+            shape.look(transform, |at, point| {
+                if let Some(point) = point {
+                    seen[at] = point.value(point.neighbours(&padded, shape.stride()));
+                }
+            });
+        }
+    });
+    (tensor(seen, images.shape::<4>()), AffineSample { shape, images, transforms })
 }
 
-/// Every image as seen through its transform, in the image's own size.
-///
-/// Images are images × channels × height × width. A transform is six numbers, two rows of three, that say where to
-/// look: the pixel at (x, y) shows what is at (a·x + b·y + c, d·x + e·y + f). Coordinates go from −1 in the middle of
-/// the first pixel to 1 in the middle of the last, so 1 0 0 0 1 0 changes nothing. Outside of an image all is zero.
-///
-/// # Panics
-/// If there are not six numbers for every image.
-pub fn affine_sample(images: Tensor<4>, transforms: Tensor<2>) -> Tensor<4> {
-    Tensor::from_dispatch(Dispatch::affine_sample(images.into_dispatch(), transforms.into_dispatch()))
+#[derive(Clone, Debug)]
+pub(crate) struct AffineSample {
+    shape: Shape,
+    images: Floats,
+    transforms: Floats,
 }
 
-impl SamplerOps for Flex {
-    fn affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self> {
-        let (images, transforms) = (Floats::new(images), Floats::new(transforms));
-        let shape = Shape::new(&images, &transforms);
-        let mut seen = vec![0.0; images.values().len()];
-        let all = seen.par_chunks_mut(shape.image()).zip(images.values().par_chunks(shape.image()));
-        all.zip(transforms.values().par_chunks(TRANSFORM)).for_each(|((seen, image), transform)| {
-            let mut padded = vec![0.0; shape.padded()];
-            for (seen, plane) in seen.chunks_exact_mut(shape.plane()).zip(image.chunks_exact(shape.plane())) {
-                shape.pad(plane, &mut padded);
-                shape.look(transform, |at, point| {
-                    if let Some(point) = point {
-                        seen[at] = point.value(point.neighbours(&padded, shape.stride()));
-                    }
-                });
-            }
-        });
-        tensor(seen, images.shape::<4>())
+impl Saved<2> for AffineSample {
+    fn gradients(self, gradient: FlexTensor, wanted: [bool; 2]) -> [Option<FlexTensor>; 2] {
+        let gradient = Floats::new(gradient);
+        [wanted[0].then(|| self.of_images(&gradient)), wanted[1].then(|| self.of_transforms(&gradient))]
     }
+}
 
-    fn affine_sample_image_backward(
-        images: FloatTensor<Self>,
-        transforms: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        let (images, transforms, gradient) = (Floats::new(images), Floats::new(transforms), Floats::new(gradient));
-        let shape = Shape::new(&images, &transforms);
-        let mut result = vec![0.0; images.values().len()];
+impl AffineSample {
+    fn of_images(&self, gradient: &Floats) -> FlexTensor {
+        let shape = &self.shape;
+        let mut result = vec![0.0; self.images.values().len()];
         let all = result.par_chunks_mut(shape.image()).zip(gradient.values().par_chunks(shape.image()));
-        all.zip(transforms.values().par_chunks(TRANSFORM)).for_each(|((result, gradient), transform)| {
+        all.zip(self.transforms.values().par_chunks(TRANSFORM)).for_each(|((result, gradient), transform)| {
             let mut padded = vec![0.0; shape.padded()];
             let planes = result.chunks_exact_mut(shape.plane()).zip(gradient.chunks_exact(shape.plane()));
             for (result, gradient) in planes {
@@ -93,19 +65,14 @@ impl SamplerOps for Flex {
                 shape.unpad(&padded, result);
             }
         });
-        tensor(result, images.shape::<4>())
+        tensor(result, self.images.shape::<4>())
     }
 
-    fn affine_sample_transform_backward(
-        images: FloatTensor<Self>,
-        transforms: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        let (images, transforms, gradient) = (Floats::new(images), Floats::new(transforms), Floats::new(gradient));
-        let shape = Shape::new(&images, &transforms);
-        let mut result = vec![0.0; transforms.values().len()];
-        let all = result.par_chunks_mut(TRANSFORM).zip(transforms.values().par_chunks(TRANSFORM));
-        let pictures = images.values().par_chunks(shape.image()).zip(gradient.values().par_chunks(shape.image()));
+    fn of_transforms(&self, gradient: &Floats) -> FlexTensor {
+        let shape = &self.shape;
+        let mut result = vec![0.0; self.transforms.values().len()];
+        let all = result.par_chunks_mut(TRANSFORM).zip(self.transforms.values().par_chunks(TRANSFORM));
+        let pictures = self.images.values().par_chunks(shape.image()).zip(gradient.values().par_chunks(shape.image()));
         all.zip(pictures).for_each(|((result, transform), (image, gradient))| {
             let mut padded = vec![0.0; shape.padded()];
             let planes = image.chunks_exact(shape.plane()).zip(gradient.chunks_exact(shape.plane()));
@@ -126,12 +93,12 @@ impl SamplerOps for Flex {
             result[..3].iter_mut().for_each(|sum| *sum *= across);
             result[3..].iter_mut().for_each(|sum| *sum *= down);
         });
-        tensor(result, transforms.shape::<2>())
+        tensor(result, self.transforms.shape::<2>())
     }
 }
 
 /// The sizes of the images.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Shape {
     channels: usize,
     height: usize,
@@ -251,56 +218,5 @@ impl Point {
             padded[start] += gradient * (1.0 - self.right);
             padded[start + 1] += gradient * self.right;
         }
-    }
-}
-
-#[derive(Debug)]
-struct AffineSample;
-
-impl<B: SamplerOps> Backward<B, 2> for AffineSample {
-    /// Images and transforms.
-    type State = (FloatTensor<B>, FloatTensor<B>);
-
-    fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let (images, transforms) = ops.state;
-        binary::<B, _, _>(
-            ops.parents,
-            ops.node,
-            gradients,
-            |gradient| B::affine_sample_image_backward(images.clone(), transforms.clone(), gradient),
-            |gradient| B::affine_sample_transform_backward(images.clone(), transforms.clone(), gradient),
-        );
-    }
-}
-
-impl<B: SamplerOps, C: CheckpointStrategy> SamplerOps for Autodiff<B, C> {
-    fn affine_sample(images: FloatTensor<Self>, transforms: FloatTensor<Self>) -> FloatTensor<Self> {
-        let (pixels, numbers) = (images.primitive().clone(), transforms.primitive().clone());
-        let seen = B::affine_sample(pixels.clone(), numbers.clone());
-        let nodes = [images.node(), transforms.node()];
-        match Backward::<B, 2>::prepare::<C>(AffineSample, nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish((pixels, numbers), seen),
-            OpsKind::UnTracked(prepared) => prepared.finish(seen),
-        }
-    }
-
-    /// Second derivatives are not written: this is a constant to what is recorded.
-    fn affine_sample_image_backward(
-        images: FloatTensor<Self>,
-        transforms: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        let [images, transforms, gradient] = [images, transforms, gradient].map(|tensor| tensor.primitive().clone());
-        FloatTensor::<Self>::new(B::affine_sample_image_backward(images, transforms, gradient))
-    }
-
-    /// Nor are they here.
-    fn affine_sample_transform_backward(
-        images: FloatTensor<Self>,
-        transforms: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        let [images, transforms, gradient] = [images, transforms, gradient].map(|tensor| tensor.primitive().clone());
-        FloatTensor::<Self>::new(B::affine_sample_transform_backward(images, transforms, gradient))
     }
 }

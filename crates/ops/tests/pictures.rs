@@ -4,7 +4,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::{ConvOptions, GridSampleOptions, GridSamplePaddingMode, InterpolateMode};
 use burn::tensor::{Device, Tensor, TensorData, Tolerance};
-use windlass_ops::{affine_sample, convolution_relu, softplus};
+use windlass_ops::{affine_sample, convolution_relu, half_squared_error, softplus};
 
 fn device() -> Device {
     Device::flex().autodiff()
@@ -244,4 +244,29 @@ fn softplus_and_its_gradient_equal_the_formula() {
         assert!((slopes[index] - slope).abs() <= 4e-7 * slope + 1e-30, "{x}: {} {slope}", slopes[index]);
     }
     assert!(softplus(tensor(vec![f32::NAN], [1])).into_data().iter::<f32>().all(f32::is_nan));
+}
+
+#[test]
+fn the_squared_error_and_its_gradient_equal_the_composed_form() {
+    for shape in [[1, 1], [3, 5], [7, 400]] {
+        let (output, output2) = (random(shape, 1), random(shape, 1));
+        let target = || random(shape, 2).inner();
+        let recorded = |target: Tensor<2>| Tensor::from_inner(target);
+        let ours = half_squared_error(output.clone(), recorded(target()));
+        let difference = output2.clone() - recorded(target());
+        let theirs = (difference.clone() * difference).sum() * 0.5;
+        assert_near(ours.clone().inner(), theirs.clone().inner());
+        let (ours, theirs) = ((ours * 3.0).backward(), (theirs * 3.0).backward());
+        assert_near(output.grad(&ours).unwrap(), output2.grad(&theirs).unwrap());
+    }
+}
+
+#[test]
+fn the_gradient_of_the_squared_error_agrees_with_finite_differences() {
+    let shape = [3, 5];
+    let output = random(shape, 1);
+    let gradients = half_squared_error(output.clone(), random(shape, 2)).backward();
+    assert_is_gradient(&numbers(15, 1), shape, &output.grad(&gradients).unwrap(), 0.1, |output| {
+        half_squared_error(output, random(shape, 2))
+    });
 }

@@ -9,7 +9,7 @@ use crate::buffer::Floats;
 pub(super) const IMAGES_PER_PIECE: usize = 4;
 
 /// The sizes of a convolution.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) images: usize,
     channels: usize,
