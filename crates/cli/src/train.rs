@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
-use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
+use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, WorkerId};
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_server::{Server, ServerConfig};
 use windlass_wire::session::Coordinator;
-use windlass_wire::{endpoint, port};
+use windlass_wire::{endpoint, port, roster};
 use windlass_worker::event::{Event, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
-use crate::args::TrainArgs;
+use crate::args::{TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
 use crate::{eval, launch, logging, output};
@@ -46,6 +47,7 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Fa
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {
+            check_dynamic(&resolved.cluster, &args.training)?;
             log_cluster(resolved);
             let listener = listen(&resolved.address, args.cluster.bind.as_deref())?;
             info!("{} listens on {}", resolved.task, local_address(&listener));
@@ -68,10 +70,10 @@ struct Process {
 impl Process {
     /// The whole run: a worker and a server without a port.
     fn single<M: Model>(&mut self, flags: &M::Flags) -> Result<Ended, Failure> {
-        let model = self.load::<M>(flags, WorkerId(0), 1)?;
-        let server = self.start_server(None, ServerId(0), 1, 1, "in-process".to_owned(), String::new())?;
+        let model = self.load::<M>(flags, WorkerId(0), Some(1))?;
+        let server = self.start_server(None, ServerId(0), 1, Some(1), "in-process".to_owned(), String::new())?;
         let own = Some((ServerId(0), server.shard()));
-        let worker = self.worker_config(WorkerId(0), 1, 0, server.coordinator(), own);
+        let worker = self.worker_config(WorkerId(0), Some(1), 0, server.coordinator(), own);
         let serving = self.runtime.spawn(server.run());
         let ended = self.train(model, worker);
         let _ = self.runtime.block_on(serving);
@@ -79,18 +81,51 @@ impl Process {
     }
 
     fn server(&mut self, resolved: &ResolvedTask, listener: TcpListener) -> Result<Ended, Failure> {
-        let (servers, workers) = counts(&resolved.cluster)?;
+        let workers = resolved.cluster.task_count(Job::Worker);
+        let ps = match ps_addresses(&resolved.cluster) {
+            Some(ps) => ps,
+            None => self.introduced(resolved, &listener)?,
+        };
         let server = self.start_server(
             Some(listener),
             ServerId(resolved.task.index),
-            servers,
+            ps.len() as u32,
             workers,
             resolved.address.to_string(),
-            coordinator_address(&resolved.cluster)?,
+            ps[0].clone(),
         )?;
         let stop = self.config.stop.clone();
         let outcome = self.runtime.block_on(server.run_until(stopped(stop)));
         Ok(Ended { outcome, summary: None })
+    }
+
+    /// Where all ps are, as a worker says that was told of them: this ps was told only of itself.
+    fn introduced(&self, resolved: &ResolvedTask, listener: &TcpListener) -> Result<Vec<String>, Failure> {
+        let (task, patience) = (resolved.task, self.config.peer_timeout);
+        let listener = listener.try_clone().map_err(Failure::internal)?;
+        let stop = self.config.stop.clone();
+        let told = self.runtime.block_on(async {
+            tokio::select! {
+                told = roster::await_introduction(listener, patience) => told.map_err(Failure::internal),
+                () = stopped(stop) => {
+                    let reason = "told to stop".to_owned();
+                    Err(Outcome { exit_code: exit_code::TERMINATED, reason }.into())
+                }
+            }
+        })?;
+        let Some(ps) = told else {
+            let reason = format!("gave up waiting for a worker after {} s", patience.as_secs());
+            return Err(Outcome { exit_code: exit_code::PEERS, reason }.into());
+        };
+        info!("{task} is told that the ps are {}", ps.join(", "));
+        match ps.get(task.index as usize) {
+            Some(own) if *own == resolved.address.to_string() => Ok(ps),
+            Some(own) => Err(Failure::usage(format!(
+                "{task} is at {} as it was told itself, and at {own} as the workers were told",
+                resolved.address
+            ))),
+            None => Err(Failure::usage(format!("the workers were told of {} ps, and this is {task}", ps.len()))),
+        }
     }
 
     fn worker<M: Model>(
@@ -100,16 +135,21 @@ impl Process {
         listener: TcpListener,
     ) -> Result<Ended, Failure> {
         let id = WorkerId(resolved.task.index);
-        let (servers, workers) = counts(&resolved.cluster)?;
-        let coordinator = Coordinator::Remote(coordinator_address(&resolved.cluster)?);
+        let workers = resolved.cluster.task_count(Job::Worker);
+        let ps = ps_addresses(&resolved.cluster)
+            .ok_or_else(|| Failure::usage("the cluster does not say where all ps are"))?;
+        let (servers, coordinator_at) = (ps.len() as u32, ps[0].clone());
         let model = self.load::<M>(flags, id, workers)?;
         if !resolved.cluster.is_colocated() {
             self.serve_health(listener)?;
+            if resolved.cluster.is_sparse() {
+                self.runtime.spawn(roster::introduce(ps));
+            }
+            let coordinator = Coordinator::Remote(coordinator_at);
             let worker = self.worker_config(id, workers, servers, coordinator, None);
             return Ok(self.train(model, worker));
         }
         let (own, address) = (ServerId(id.0), resolved.address.to_string());
-        let coordinator_at = coordinator_address(&resolved.cluster)?;
         let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
         let serving = self.runtime.spawn(server.run_until(stopped(self.config.stop.clone())));
@@ -126,7 +166,7 @@ impl Process {
         listener: Option<TcpListener>,
         id: ServerId,
         servers: u32,
-        workers: u32,
+        workers: Option<u32>,
         address: String,
         coordinator: String,
     ) -> Result<Server, Failure> {
@@ -148,7 +188,7 @@ impl Process {
     fn worker_config(
         &self,
         id: WorkerId,
-        workers: u32,
+        workers: Option<u32>,
         servers: u32,
         coordinator: Coordinator,
         own_server: Option<(ServerId, Arc<dyn windlass_wire::link::Shard>)>,
@@ -168,7 +208,7 @@ impl Process {
     }
 
     /// The data of a worker. Loaded before anything is started: what is wrong with it leaves nobody waiting.
-    fn load<M: Model>(&self, flags: &M::Flags, id: WorkerId, workers: u32) -> Result<M, Failure> {
+    fn load<M: Model>(&self, flags: &M::Flags, id: WorkerId, workers: Option<u32>) -> Result<M, Failure> {
         let model: M = task::load(flags, &self.config.setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
         self.config.run.order(model.samples(), id, workers).map_err(Failure::usage)?;
         if let (WorkerId(0), Some(directory)) = (id, &self.config.run_dir) {
@@ -276,18 +316,19 @@ fn local_address(listener: &TcpListener) -> String {
     listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
 }
 
-fn coordinator_address(cluster: &ClusterSpec) -> Result<String, Failure> {
-    let address = cluster.address(TaskId::ps(0));
-    address.map(ToString::to_string).ok_or_else(|| Failure::usage("the cluster does not say where ps 0 is"))
+/// Where all ps are, if this task was told; with co-located shards, where the workers are.
+fn ps_addresses(cluster: &ClusterSpec) -> Option<Vec<String>> {
+    Some(cluster.addresses(Job::Ps)?.into_iter().map(ToString::to_string).collect())
 }
 
-fn counts(cluster: &ClusterSpec) -> Result<(u32, u32), Failure> {
-    match (cluster.task_count(Job::Ps), cluster.task_count(Job::Worker)) {
-        (Some(servers), Some(workers)) => Ok((servers, workers)),
-        _ => Err(Failure::usage("this TF_CONFIG does not say how many ps and workers there are").with_hint(
-            "a sparse cluster (Kubeflow's dynamic workers) tells each task only of itself; give the whole cluster \
-             with --ps_hosts and --worker_hosts, or switch enableDynamicWorker off"
-                .to_owned(),
-        )),
-    }
+/// What needs to know how many workers there are does not go with workers that come as they like.
+fn check_dynamic(cluster: &ClusterSpec, training: &TrainingArgs) -> Result<(), Failure> {
+    let flag = match training {
+        _ if cluster.task_count(Job::Worker).is_some() => return Ok(()),
+        training if training.shard_data => "--shard-data",
+        training if training.deterministic => "--deterministic",
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(format!("{flag} needs to know how many workers there are, which this TF_CONFIG does not say"))
+        .with_hint("switch enableDynamicWorker off, or leave the flag away".to_owned()))
 }

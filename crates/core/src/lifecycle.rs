@@ -107,8 +107,8 @@ const FAREWELL: Duration = Duration::from_millis(300);
 pub struct LifecycleConfig {
     /// How many parameter servers there are.
     pub servers: u32,
-    /// How many workers there are.
-    pub workers: u32,
+    /// How many workers there are; `None` if nobody knows, and whoever comes is welcome.
+    pub workers: Option<u32>,
     /// When a silent task counts as dead.
     pub patience: Patience,
     /// How long tasks that are needed are waited for.
@@ -138,10 +138,11 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// A run whose tasks have not come yet.
+    /// A run whose tasks have not come yet. If it is not known how many workers there are, it begins with worker 0 and
+    /// those who have come before it.
     pub fn new(config: LifecycleConfig) -> Self {
-        let task = |job| move |index| TaskId { job, index };
-        let tasks = (0..config.servers).map(task(Job::Ps)).chain((0..config.workers).map(task(Job::Worker))).collect();
+        let workers = config.workers.unwrap_or(1);
+        let tasks = (0..config.servers).map(TaskId::ps).chain((0..workers).map(TaskId::worker)).collect();
         Self {
             config,
             tasks,
@@ -176,7 +177,7 @@ impl Lifecycle {
         self.tasks.iter().copied().filter(|task| !self.membership.is_present(*task)).collect()
     }
 
-    /// Every worker of the cluster.
+    /// Every worker of the cluster, as far as is known.
     pub fn workers(&self) -> Vec<WorkerId> {
         self.tasks.iter().filter(|task| task.job == Job::Worker).map(|task| WorkerId(task.index)).collect()
     }
@@ -198,7 +199,9 @@ impl Lifecycle {
         earlier: Option<Incarnation>,
         now: Duration,
     ) -> Result<(Incarnation, Vec<Effect>), JoinError> {
-        if !self.tasks.contains(&task) {
+        if self.config.workers.is_none() && task.job == Job::Worker {
+            self.tasks.insert(task);
+        } else if !self.tasks.contains(&task) {
             return Err(JoinError::Unknown(task, self.describe_cluster()));
         }
         if let Some(incarnation) = earlier
@@ -508,7 +511,7 @@ mod tests {
     fn config(workers: u32) -> LifecycleConfig {
         LifecycleConfig {
             servers: 1,
-            workers,
+            workers: Some(workers),
             patience: Patience::new(seconds(10)),
             peer_timeout: seconds(60),
             checkpoints: false,
@@ -549,6 +552,22 @@ mod tests {
             assert_eq!(run.server_ready(PS, false), vec![Effect::Initialise(WorkerId(0))]);
             assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
         }
+    }
+
+    #[test]
+    fn without_a_number_of_workers_the_run_begins_with_the_first_and_takes_whoever_comes() {
+        let mut run = Lifecycle::new(LifecycleConfig { workers: None, ..config(0) });
+        join(&mut run, PS, 0);
+        let (_, effects) = join(&mut run, TaskId::worker(7), 0);
+        assert!(!effects.contains(&Effect::Prepare), "worker 0 is the chief");
+        let (_, effects) = join(&mut run, TaskId::worker(0), 0);
+        assert!(effects.contains(&Effect::Prepare));
+        run.server_ready(PS, false);
+        assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(7))]);
+        let (_, effects) = join(&mut run, TaskId::worker(3), 1);
+        assert!(effects.contains(&Effect::Start(WorkerId(3))));
+        assert_eq!(run.workers(), [WorkerId(0), WorkerId(3), WorkerId(7)]);
+        assert!(matches!(run.join(TaskId::ps(1), None, seconds(1)), Err(JoinError::Unknown(..))));
     }
 
     #[test]

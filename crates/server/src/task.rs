@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tonic::service::Routes;
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, Store};
 use windlass_core::cluster::{Job, ServerId, WorkerId};
@@ -22,6 +23,7 @@ use windlass_wire::endpoint::listen_locally;
 use windlass_wire::frame::Request;
 use windlass_wire::link::{Peer, ServeError, Shard};
 use windlass_wire::port::StreamHandler;
+use windlass_wire::roster::{self, Introductions};
 use windlass_wire::session::{Coordinator, Progress, Session};
 use windlass_wire::{Socket, port};
 
@@ -44,8 +46,8 @@ pub struct ServerConfig {
     pub id: ServerId,
     /// How many there are.
     pub servers: u32,
-    /// How many workers there are.
-    pub workers: u32,
+    /// How many workers there are; `None` if that is not known, and whoever comes is welcome.
+    pub workers: Option<u32>,
     /// The address at which workers reach this server.
     pub address: String,
     /// The address of ps 0.
@@ -71,6 +73,8 @@ pub struct Server {
     connections: Connections,
     /// Connections are accepted until this is dropped.
     _accepting: watch::Sender<()>,
+    /// Workers of a sparse cluster know by this that the server is here.
+    _introductions: Option<Introductions>,
 }
 
 impl Server {
@@ -95,11 +99,12 @@ impl Server {
         };
         let mut endpoint = Endpoint { address: config.address.clone(), local_name: String::new() };
         let (accepting, stopped) = watch::channel(());
+        let mut introductions = None;
         if let Some(listener) = listener {
             let (connections, shard) = (connections.clone(), shard.clone());
             let streams: StreamHandler = Arc::new(move |socket| connections.serve(socket, shard.clone()));
             endpoint.local_name = accept_locally(&listener, streams.clone(), stopped.clone())?;
-            accept(listener, own_coordinator.as_ref(), streams, stopped)?;
+            introductions = Some(accept(listener, own_coordinator.as_ref(), streams, stopped)?);
         }
         let hello = Hello {
             protocol: PROTOCOL,
@@ -118,6 +123,7 @@ impl Server {
             session,
             connections,
             _accepting: accepting,
+            _introductions: introductions,
         })
     }
 
@@ -371,18 +377,19 @@ fn accept(
     coordinator: Option<&CoordinatorHandle>,
     streams: StreamHandler,
     mut stopped: watch::Receiver<()>,
-) -> std::io::Result<()> {
+) -> std::io::Result<Introductions> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let health = port::health();
-    let router = match coordinator {
-        Some(coordinator) => health.merge(coordinator.service()),
-        None => health,
-    };
+    let (introductions, roster) = roster::service();
+    let mut routes = Routes::new(roster);
+    if let Some(coordinator) = coordinator {
+        routes = routes.add_service(coordinator.service());
+    }
+    let router = port::health().merge(routes.into_axum_router());
     tokio::spawn(port::serve(listener, router, streams, async move {
         let _ = stopped.changed().await;
     }));
-    Ok(())
+    Ok(introductions)
 }
 
 /// Takes tensor streams from workers on this host, and returns the name under which they find it.

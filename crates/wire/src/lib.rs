@@ -12,6 +12,7 @@ pub mod handshake;
 pub mod link;
 pub mod outbox;
 pub mod port;
+pub mod roster;
 pub mod session;
 mod shared;
 mod socket;

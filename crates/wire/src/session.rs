@@ -22,9 +22,9 @@ use crate::outbox::{Heard, Outbox};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_MOST: Duration = Duration::from_millis(150);
-const REPORT_EVERY: Duration = Duration::from_secs(3);
+pub(crate) const RETRY_FIRST: Duration = Duration::from_millis(20);
+pub(crate) const RETRY_MOST: Duration = Duration::from_millis(150);
+pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(3);
 /// By these a host that has gone without a word is noticed.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -332,15 +332,20 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Opens a session over the network.
-async fn open(address: &str) -> Result<Channel, String> {
+/// Connects to a task's port.
+pub(crate) async fn dial(address: &str) -> Result<tonic::transport::Channel, String> {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| error.to_string())?
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .tcp_nodelay(true);
-    let channel = endpoint.connect().await.map_err(|error| error.to_string())?;
+    endpoint.connect().await.map_err(|error| error.to_string())
+}
+
+/// Opens a session over the network.
+async fn open(address: &str) -> Result<Channel, String> {
+    let channel = dial(address).await?;
     let (sender, to_send) = mpsc::channel(CHANNEL);
     let (arrived, receiver) = mpsc::channel(CHANNEL);
     let mut client = CoordinatorClient::new(channel).max_decoding_message_size(crate::MESSAGE_BYTES);

@@ -66,14 +66,14 @@ pub struct RunConfig {
 
 impl RunConfig {
     /// The order in which a worker goes through so many samples, if they are enough for it.
-    pub fn order(&self, samples: usize, worker: WorkerId, workers: u32) -> Result<Order, OrderError> {
+    pub fn order(&self, samples: usize, worker: WorkerId, workers: Option<u32>) -> Result<Order, OrderError> {
         Order::new(OrderConfig {
             samples,
             batch_size: self.batch_size,
             shuffle: self.shuffle,
             seed: self.seed,
             worker: worker.0,
-            shards: self.shard_data.then_some(workers),
+            shards: workers.filter(|_| self.shard_data),
         })
     }
 }
@@ -83,8 +83,8 @@ impl RunConfig {
 pub struct WorkerConfig {
     /// Which one this is.
     pub id: WorkerId,
-    /// How many there are, as far as this task knows.
-    pub workers: u32,
+    /// How many there are; `None` if that is not known, and whoever comes is welcome.
+    pub workers: Option<u32>,
     /// How many servers there are; zero for a run in one process.
     pub servers: u32,
     /// How the coordinator is reached.
@@ -174,7 +174,9 @@ impl<M: Model> Worker<M> {
             evaluate_epochs: run.evaluate_epochs,
             samples_an_update: run.batch_size
                 * match run.mode {
-                    Mode::Sync { replicas_to_aggregate } => replicas_to_aggregate.unwrap_or(config.workers) as usize,
+                    Mode::Sync { replicas_to_aggregate } => {
+                        replicas_to_aggregate.or(config.workers).unwrap_or(1) as usize
+                    }
                     _ => 1,
                 },
             board: config.board.clone(),
@@ -362,7 +364,7 @@ impl<M: Model> Worker<M> {
             model: self.spec.model.clone(),
             mode: self.spec.mode.name().to_owned(),
             ps: self.config.servers,
-            workers: self.config.workers,
+            workers: self.config.workers.unwrap_or(finished.reports.len() as u32),
             colocated: self.config.servers > 0 && self.config.own_server.is_some(),
             optimizer: self.spec.optimizer.name().to_owned(),
             batch_size: self.run.batch_size,

@@ -118,7 +118,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
     let runtime = runtime.map_err(Failure::internal)?;
     let config = WorkerConfig {
         id: WorkerId(0),
-        workers: 1,
+        workers: Some(1),
         servers: 1,
         coordinator: Coordinator::Remote(ps),
         own_server: None,

@@ -64,7 +64,7 @@ fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {
     let config = |index: u32, address: &str| ServerConfig {
         id: ServerId(index),
         servers: layout.servers.max(1),
-        workers: layout.workers,
+        workers: Some(layout.workers),
         address: address.to_owned(),
         coordinator: addresses.first().cloned().unwrap_or_default(),
         patience: Patience::new(LIMIT),
@@ -84,7 +84,7 @@ fn worker_config(id: WorkerId, layout: Layout, servers: &[Server]) -> WorkerConf
     let coordinator: Coordinator = servers[0].coordinator();
     WorkerConfig {
         id,
-        workers: layout.workers,
+        workers: Some(layout.workers),
         servers: layout.servers,
         coordinator,
         own_server: (layout.servers == 0).then(|| (ServerId(0), servers[0].shard())),

@@ -4,6 +4,7 @@ mod checkpoints;
 mod cluster;
 mod data;
 mod digits;
+mod dynamic;
 mod in_process;
 mod modes;
 mod oracle;

@@ -45,9 +45,8 @@ impl CoordinatorHandle {
     }
 
     /// The gRPC side, to be served on the task's port.
-    pub(crate) fn service(&self) -> axum::Router {
-        let server = CoordinatorServer::new(Service(self.clone())).max_decoding_message_size(MESSAGE_BYTES);
-        tonic::service::Routes::new(server).into_axum_router()
+    pub(crate) fn service(&self) -> CoordinatorServer<Service> {
+        CoordinatorServer::new(Service(self.clone())).max_decoding_message_size(MESSAGE_BYTES)
     }
 
     /// Waits until every task has heard the last word, but not longer than this.
@@ -75,7 +74,7 @@ impl Attach for CoordinatorHandle {
     }
 }
 
-struct Service(CoordinatorHandle);
+pub(crate) struct Service(CoordinatorHandle);
 
 #[tonic::async_trait]
 impl CoordinatorService for Service {

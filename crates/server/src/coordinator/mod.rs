@@ -49,7 +49,8 @@ const DONE: usize = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct CoordinatorConfig {
     pub(crate) servers: u32,
-    pub(crate) workers: u32,
+    /// `None` with dynamic workers.
+    pub(crate) workers: Option<u32>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
@@ -441,7 +442,7 @@ impl Coordinator {
                     let start = Start {
                         servers,
                         chief: worker == self.lifecycle.chief(),
-                        workers: self.config.workers,
+                        workers: self.lifecycle.workers().len() as u32,
                         batches: self.positions.began(worker),
                         global_step: self.step(),
                     };

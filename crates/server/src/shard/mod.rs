@@ -12,7 +12,7 @@ mod round;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use windlass_checkpoint::ShardImage;
@@ -42,7 +42,8 @@ const SECTION_TABLES: usize = 16;
 /// One server's share of the parameters.
 pub struct ParameterShard {
     run: RunSpec,
-    workers: BTreeSet<WorkerId>,
+    /// Who may ask; with dynamic workers more come later.
+    workers: RwLock<BTreeSet<WorkerId>>,
     elements: usize,
     blocks: Vec<Mutex<Kept<Block>>>,
     rows: Vec<Rows>,
@@ -100,7 +101,7 @@ impl ParameterShard {
             table: Mutex::new(Kept::new(table)),
         };
         Self {
-            workers: workers.iter().copied().collect(),
+            workers: RwLock::new(workers.iter().copied().collect()),
             elements: plan.dense_elements(),
             blocks: blocks.into_iter().map(|block| Mutex::new(Kept::new(block))).collect(),
             gate: Mutex::new(Gate::new(&run, workers)),
@@ -116,8 +117,9 @@ impl ParameterShard {
         lock(&self.gate).pushes()
     }
 
-    /// Refuses pushes of a worker's processes before this one.
+    /// Takes pushes of this process of a worker, and refuses those of the ones before it.
     pub fn fence(&self, worker: WorkerId, incarnation: Incarnation) {
+        self.workers.write().unwrap_or_else(PoisonError::into_inner).insert(worker);
         lock(&self.gate).fence(worker, incarnation);
     }
 
@@ -450,7 +452,7 @@ impl ParameterShard {
 
 impl Shard for ParameterShard {
     fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        if !self.workers.contains(&request.worker) {
+        if !self.workers.read().unwrap_or_else(PoisonError::into_inner).contains(&request.worker) {
             return Err(FrameError::Worker(request.worker).into());
         }
         let expected = if request.kind == RequestKind::Pull { 0 } else { self.elements as u64 };

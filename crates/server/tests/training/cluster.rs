@@ -173,7 +173,7 @@ impl Cluster {
         ServerConfig {
             id: ServerId(index),
             servers: site.addresses.len() as u32,
-            workers: site.workers,
+            workers: Some(site.workers),
             address: site.addresses[index as usize].clone(),
             coordinator: site.coordinator_address(),
             patience: site.options.patience,

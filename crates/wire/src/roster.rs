@@ -1,0 +1,113 @@
+//! How the ps tasks of a sparse cluster hear of each other: a worker, who was told of all of them, tells each.
+//!
+//! The worker's call lasts as long as the ps does. When it ends the worker calls again, since a ps that was started anew
+//! knows nothing.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::service::Routes;
+use tonic::{Response, Status};
+use tracing::{debug, info};
+
+use crate::control::roster_client::RosterClient;
+use crate::control::roster_server::{Roster, RosterServer};
+use crate::control::{Held, Introduction};
+use crate::port;
+use crate::session::{REPORT_EVERY, RETRY_FIRST, RETRY_MOST, dial};
+
+/// What workers say of the cluster. As long as this is kept, they know that the ps is here.
+pub type Introductions = mpsc::Receiver<Vec<String>>;
+
+/// The ps's side, to be served on its port.
+pub fn service() -> (Introductions, RosterServer<Service>) {
+    let (heard, introductions) = mpsc::channel(1);
+    (introductions, RosterServer::new(Service { heard }))
+}
+
+/// Hears introductions.
+#[derive(Debug)]
+pub struct Service {
+    heard: mpsc::Sender<Vec<String>>,
+}
+
+#[tonic::async_trait]
+impl Roster for Service {
+    type IntroduceStream = Pin<Box<dyn Stream<Item = Result<Held, Status>> + Send>>;
+
+    async fn introduce(&self, call: tonic::Request<Introduction>) -> Result<Response<Self::IntroduceStream>, Status> {
+        // One is enough: the others say the same.
+        let _ = self.heard.try_send(call.into_inner().ps);
+        let (held, answer) = mpsc::channel(1);
+        let heard = self.heard.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = heard.closed() => {}
+                () = held.closed() => {}
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(answer))))
+    }
+}
+
+/// Waits on a ps's port until a worker says where all ps are. `None` if none does for `patience`.
+pub async fn await_introduction(
+    listener: std::net::TcpListener,
+    patience: Duration,
+) -> std::io::Result<Option<Vec<String>>> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let (mut introductions, service) = service();
+    let router = port::health().merge(Routes::new(service).into_axum_router());
+    let serving = tokio::spawn(port::serve(listener, router, Arc::new(drop), std::future::pending()));
+    let began = Instant::now();
+    let heard = loop {
+        tokio::select! {
+            heard = introductions.recv() => break heard,
+            () = tokio::time::sleep(REPORT_EVERY) => {
+                let waited = began.elapsed();
+                if waited > patience {
+                    break None;
+                }
+                info!("waiting for a worker to say where the other ps are ({} s)", waited.as_secs());
+            }
+        }
+    };
+    serving.abort();
+    // The port is free for others once its listener is gone.
+    let _ = serving.await;
+    Ok(heard)
+}
+
+/// Tells every ps where all of them are, whenever it is there. Never ends.
+pub async fn introduce(ps: Vec<String>) {
+    let each = ps.iter().map(|address| introduce_to(address, &ps));
+    futures::future::join_all(each).await;
+}
+
+async fn introduce_to(address: &str, ps: &[String]) {
+    let mut pause = RETRY_FIRST;
+    loop {
+        match held_by(address, ps).await {
+            Ok(()) => pause = RETRY_FIRST,
+            Err(error) => {
+                debug!(%error, "cannot introduce the ps to {address}");
+                pause = (pause * 2).min(RETRY_MOST);
+            }
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Introduces the ps to one of them, and returns when that is gone.
+async fn held_by(address: &str, ps: &[String]) -> Result<(), String> {
+    let mut client = RosterClient::new(dial(address).await?);
+    let call = client.introduce(Introduction { ps: ps.to_vec() }).await;
+    let mut held = call.map_err(|status| status.message().to_owned())?.into_inner();
+    while let Some(Ok(Held {})) = held.next().await {}
+    Ok(())
+}
