@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let started = Instant::now();
         let id = CheckpointId::new(round as u64, 0);
         let mut part = store.begin_part(&id, &PartLayout::new(&run, plan, 0, 1)).await?;
-        part.write(&values).await?;
+        part.write(values.as_slice()).await?;
         let manifest = Manifest::new(id, run.clone(), vec![part.finish().await?]);
         store.publish(&manifest).await?;
         report("write, synced", started);

@@ -25,6 +25,39 @@ impl Checksum {
     }
 }
 
+/// The checksum of a chunk that comes in pieces.
+#[derive(Clone)]
+pub(crate) struct Summing {
+    hasher: XxHash3_128,
+    bytes: usize,
+}
+
+impl Summing {
+    pub(crate) fn new() -> Self {
+        Self { hasher: XxHash3_128::new(), bytes: 0 }
+    }
+
+    /// How many bytes the chunk has so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.hasher.write(bytes);
+        self.bytes += bytes.len();
+    }
+
+    pub(crate) fn finish(&self) -> Checksum {
+        Checksum(self.hasher.finish_128())
+    }
+}
+
+impl fmt::Debug for Summing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} of {} bytes", self.finish(), self.bytes)
+    }
+}
+
 impl fmt::Display for Checksum {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:032x}", self.0)
@@ -80,6 +113,16 @@ mod tests {
     fn a_checksum_is_xxh3_as_published() {
         // The reference implementation's value for no bytes and a seed of 0.
         assert_eq!(Checksum::of(b"").to_string(), "99aa06d3014798d86001c324468d497f");
+    }
+
+    #[test]
+    fn the_checksum_of_pieces_is_that_of_the_whole() {
+        let bytes: Vec<u8> = (0..5000).map(|index| (index % 251) as u8).collect();
+        let mut summing = Summing::new();
+        for piece in bytes.chunks(333) {
+            summing.add(piece);
+        }
+        assert_eq!((summing.bytes(), summing.finish()), (5000, Checksum::of(&bytes)));
     }
 
     #[test]

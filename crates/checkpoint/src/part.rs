@@ -1,11 +1,11 @@
-//! Writing one server's part as a stream, with memory for a few chunks only. A part that is not finished leaves
+//! Writing one server's part as a stream, without a copy of what it is given. A part that is not finished leaves
 //! nothing behind, unless the process dies.
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use object_store::{ObjectStoreExt, WriteMultipart};
 use tokio::runtime::Handle;
 
-use crate::checksum::{CHUNK_BYTES, Checksum};
+use crate::checksum::{CHUNK_BYTES, Summing};
 use crate::error::CheckpointError;
 use crate::id::CheckpointId;
 use crate::image::ShardImage;
@@ -41,13 +41,13 @@ impl Store {
         };
         let mut writer = PartWriter {
             upload: Some(WriteMultipart::new_with_chunk_size(upload, piece)),
-            chunk: BytesMut::with_capacity(CHUNK_BYTES.min(bytes)),
+            chunk: Summing::new(),
             written: 0,
             steps_end: header.len() + layout.step_bytes(),
             record,
             location: self.location.clone(),
         };
-        writer.append(&header).await?;
+        writer.append(header.into()).await?;
         Ok(writer)
     }
 }
@@ -57,7 +57,8 @@ impl Store {
 pub struct PartWriter {
     /// `None` once it has failed.
     upload: Option<WriteMultipart>,
-    chunk: BytesMut,
+    /// What has been sent of the chunk that is not yet whole.
+    chunk: Summing,
     written: usize,
     /// Where the steps of rows end and floats begin.
     steps_end: usize,
@@ -71,18 +72,19 @@ impl PartWriter {
         if self.written + size_of_val(steps) > self.steps_end {
             return self.refuse("has no more rows to count the steps of").await;
         }
-        self.append(bytemuck::cast_slice(steps)).await
+        self.append(Bytes::copy_from_slice(bytemuck::cast_slice(steps))).await
     }
 
-    /// Writes the next values or slots.
-    pub async fn write(&mut self, numbers: &[f32]) -> Result<(), CheckpointError> {
+    /// Writes the next values or slots. They are freed when the store has them.
+    pub async fn write(&mut self, numbers: impl Into<Vec<f32>>) -> Result<(), CheckpointError> {
+        let numbers = numbers.into();
         if self.written < self.steps_end && !numbers.is_empty() {
             return self.refuse("lacks the steps of some rows, which come first").await;
         }
-        if self.written + size_of_val(numbers) > self.record.bytes as usize {
+        if self.written + size_of_val(&*numbers) > self.record.bytes as usize {
             return self.refuse("has no room for so many numbers").await;
         }
-        self.append(bytemuck::cast_slice(numbers)).await
+        self.append(Bytes::from_owner(Numbers(numbers))).await
     }
 
     /// Writes everything at once.
@@ -91,9 +93,8 @@ impl PartWriter {
             self.write_steps(table.steps()).await?;
         }
         for block in std::iter::once(&image.dense).chain(image.tables.iter().map(|table| table.block())) {
-            self.write(&block.values).await?;
-            for slot in &block.slots {
-                self.write(slot).await?;
+            for numbers in std::iter::once(&block.values).chain(&block.slots) {
+                self.write(numbers.as_slice()).await?;
             }
         }
         Ok(())
@@ -105,7 +106,9 @@ impl PartWriter {
             let reason = format!("is not finished: {} of {} bytes were written", self.written, self.record.bytes);
             self.refuse(&reason).await?;
         }
-        self.send_chunk().await?;
+        if self.chunk.bytes() > 0 {
+            self.record.checksums.push(self.chunk.finish());
+        }
         let upload = self.upload.take().ok_or_else(|| self.failed_before())?;
         match upload.finish().await {
             Ok(_) => Ok(self.record.clone()),
@@ -113,20 +116,21 @@ impl PartWriter {
         }
     }
 
-    async fn append(&mut self, mut bytes: &[u8]) -> Result<(), CheckpointError> {
+    async fn append(&mut self, mut bytes: Bytes) -> Result<(), CheckpointError> {
         self.written += bytes.len();
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.chunk.len()));
-            self.chunk.extend_from_slice(now);
-            bytes = later;
-            if self.chunk.len() == CHUNK_BYTES {
-                self.send_chunk().await?;
+            let now = bytes.split_to(bytes.len().min(CHUNK_BYTES - self.chunk.bytes()));
+            self.chunk.add(&now);
+            self.send(now).await?;
+            if self.chunk.bytes() == CHUNK_BYTES {
+                self.record.checksums.push(self.chunk.finish());
+                self.chunk = Summing::new();
             }
         }
         Ok(())
     }
 
-    async fn send_chunk(&mut self) -> Result<(), CheckpointError> {
+    async fn send(&mut self, bytes: Bytes) -> Result<(), CheckpointError> {
         let Some(upload) = &mut self.upload else {
             return Err(self.failed_before());
         };
@@ -134,13 +138,7 @@ impl PartWriter {
             self.abort().await;
             return Err(CheckpointError::writing(&self.location, &self.record.object, error));
         }
-        if !self.chunk.is_empty() {
-            let rest = (self.record.bytes as usize).saturating_sub(self.written);
-            let next = BytesMut::with_capacity(CHUNK_BYTES.min(rest.max(1)));
-            let chunk = std::mem::replace(&mut self.chunk, next).freeze();
-            self.record.checksums.push(Checksum::of(&chunk));
-            upload.put(chunk);
-        }
+        upload.put(bytes);
         Ok(())
     }
 
@@ -158,6 +156,15 @@ impl PartWriter {
         if let Some(upload) = self.upload.take() {
             report_abort(&self.record.object, upload.abort().await);
         }
+    }
+}
+
+/// Numbers as the bytes they are in memory.
+struct Numbers(Vec<f32>);
+
+impl AsRef<[u8]> for Numbers {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
     }
 }
 

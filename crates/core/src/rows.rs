@@ -45,6 +45,11 @@ impl RowTable {
         &self.block
     }
 
+    /// The same, by itself.
+    pub fn into_block(self) -> Block {
+        self.block
+    }
+
     /// How many updates each row has had.
     pub fn steps(&self) -> &[u64] {
         &self.steps

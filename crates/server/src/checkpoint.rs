@@ -1,5 +1,6 @@
 //! A server's share in checkpoints: its part is written from a snapshot, and its shard restored from one.
 
+use std::mem;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use windlass_checkpoint::{
 };
 use windlass_core::checkpoint::Mark;
 use windlass_core::plan::ServerPlan;
+use windlass_core::rows::RowTable;
 use windlass_core::run::{LearningRate, RunSpec};
 
 use crate::shard::Snapshot;
@@ -55,23 +57,22 @@ pub(crate) async fn write(
     layout: &PartLayout,
     snapshot: Snapshot,
 ) -> Result<Part, CheckpointError> {
-    let Snapshot { mark, learning_rate, blocks, tables } = snapshot;
+    let Snapshot { mark, learning_rate, mut blocks, tables } = snapshot;
     let mut part = store.begin_part(id, layout).await?;
     for table in &tables {
         part.write_steps(table.steps()).await?;
     }
-    for block in &blocks {
-        part.write(&block.values).await?;
+    for block in &mut blocks {
+        part.write(mem::take(&mut block.values)).await?;
     }
     for slot in 0..blocks.first().map_or(0, |block| block.slots.len()) {
-        for block in &blocks {
-            part.write(&block.slots[slot]).await?;
+        for block in &mut blocks {
+            part.write(mem::take(&mut block.slots[slot])).await?;
         }
     }
-    for block in tables.iter().map(|table| table.block()) {
-        part.write(&block.values).await?;
-        for slot in &block.slots {
-            part.write(slot).await?;
+    for block in tables.into_iter().map(RowTable::into_block) {
+        for numbers in std::iter::once(block.values).chain(block.slots) {
+            part.write(numbers).await?;
         }
     }
     Ok(Part { record: part.finish().await?, mark, learning_rate })

@@ -2,6 +2,7 @@
 //!
 //! It knows parameters as runs of numbers: nothing here depends on a tensor library or on a model.
 
+mod background;
 mod checkpoint;
 mod connection;
 mod coordinator;

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tracing::{info, warn};
@@ -27,6 +28,7 @@ use windlass_wire::roster::{self, Introductions};
 use windlass_wire::session::{Coordinator, Progress, Session};
 use windlass_wire::{Socket, port};
 
+use crate::background::Background;
 use crate::checkpoint::{self, CheckpointConfig};
 use crate::connection::Connections;
 use crate::coordinator::{CoordinatorConfig, CoordinatorHandle};
@@ -247,7 +249,8 @@ impl Server {
         if !prepare.checkpoints.is_empty() {
             let store = Arc::new(Store::open(&prepare.checkpoints)?);
             let layout = Arc::new(PartLayout::new(&run, own, self.id.0 as usize, servers));
-            self.saves = Some(Saves { store, layout });
+            let background = Arc::new(Background::start().map_err(PrepareError::Threads)?);
+            self.saves = Some(Saves { store, layout, background });
         }
         let restored = !prepare.restore.is_empty();
         let shard = if restored {
@@ -271,15 +274,17 @@ impl Server {
     /// Cuts the shard, and writes it while training goes on.
     fn cut(&self, Cut { number, id, cut }: Cut) {
         let (Some(shard), Some(saves)) = (self.shard.get(), self.saves.clone()) else { return };
-        let sender = self.session.sender();
+        let (sender, foreground) = (self.session.sender(), Handle::current());
         let made = serde_json::from_str(&cut).map_err(|error| error.to_string());
         let made = made.and_then(|cut| shard.cut(number, &cut).map_err(|error| error.to_string()));
-        tokio::spawn(async move {
+        let background = saves.background.handle().clone();
+        background.spawn(async move {
             let written = async {
                 made?;
                 let id: CheckpointId =
                     id.parse().map_err(|error: windlass_checkpoint::BadCheckpointId| error.to_string())?;
-                let snapshot = tokio::task::spawn_blocking(move || shard.snapshot(number)).await;
+                // Not in the background: pushes wait for what it has locked.
+                let snapshot = foreground.spawn_blocking(move || shard.snapshot(number)).await;
                 let snapshot = snapshot.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
                 let part = checkpoint::write(&saves.store, &id, &saves.layout, snapshot).await;
                 part.map_err(|error| error.to_string())
@@ -301,11 +306,14 @@ impl Server {
 struct Saves {
     store: Arc<Store>,
     layout: Arc<PartLayout>,
+    background: Arc<Background>,
 }
 
 /// Why a server has no shard.
 #[derive(Debug, thiserror::Error)]
 enum PrepareError {
+    #[error("cannot prepare: {0}")]
+    Threads(std::io::Error),
     #[error("cannot prepare: {0}")]
     Run(#[from] serde_json::Error),
     #[error("cannot restore: {0}")]
@@ -317,6 +325,7 @@ enum PrepareError {
 impl PrepareError {
     fn exit_code(&self) -> u8 {
         match self {
+            PrepareError::Threads(_) => exit_code::INTERNAL,
             PrepareError::Run(_) => exit_code::USAGE,
             PrepareError::Id(_) | PrepareError::Checkpoint(_) => exit_code::CHECKPOINT,
         }
