@@ -144,7 +144,7 @@ impl Peer for SocketPeer {
         self.socket.send_staged();
         let sent = self.socket.write_all(&self.staged);
         self.staged.clear();
-        sent
+        sent.and_then(|()| self.socket.flush())
     }
 }
 

@@ -123,10 +123,12 @@ mod tests {
             let mut bytes = [0; 4];
             server.read_exact(&mut bytes).unwrap();
             server.write_all(&bytes).unwrap();
+            server.flush().unwrap();
             server.kind()
         });
         let mut client = begin(Socket::Unix(ours)).unwrap();
         client.write_all(b"ping").unwrap();
+        client.flush().unwrap();
         let mut bytes = [0; 4];
         client.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"ping");

@@ -146,7 +146,9 @@ impl Write for Socket {
         }
     }
 
+    /// Wakes the other end of shared memory, if it sleeps: it may not be seen before that what was written.
     fn flush(&mut self) -> io::Result<()> {
+        self.send_staged();
         Ok(())
     }
 }

@@ -52,6 +52,20 @@ impl ParameterClient {
         &mut self,
         far_enough: &impl Fn(&Lane) -> bool,
     ) -> Result<Option<(usize, io::Error)>, ClientError> {
+        let advanced = self.advance_lanes(far_enough);
+        // Servers are woken when all have what they need, and this worker is about to wait.
+        for server in &mut self.servers {
+            if let Link::Remote { socket: Some(socket), .. } = &mut server.link {
+                socket.send_staged();
+            }
+        }
+        advanced
+    }
+
+    fn advance_lanes(
+        &mut self,
+        far_enough: &impl Fn(&Lane) -> bool,
+    ) -> Result<Option<(usize, io::Error)>, ClientError> {
         let active = self.active_servers();
         let Some(Pending { push, arriving, lanes }) = &mut self.pending else { return Ok(None) };
         let gradients = gather(&self.plan, &push.dense);

@@ -19,7 +19,9 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use region::{RING_BYTES, Region, Way};
 use ring::{Consumer, Producer};
 
-/// Bytes are shown to the other end in portions of this, so that it begins while the rest is copied.
+/// Bytes are shown to the other end in portions of this, so that it begins while the rest is copied, if it looks. One
+/// that sleeps is woken by [`SharedStream::send_staged`], or when no more fit: on a busy machine it would take a core
+/// from those that compute, only to wait again, while the writer is about to leave its own.
 const PORTION_BYTES: usize = 64 << 10;
 
 /// One end of a shared connection.
@@ -77,7 +79,7 @@ impl SharedStream {
         self.out.space().is_ok_and(|space| space >= bytes.len()) && self.out.put(bytes).is_ok()
     }
 
-    /// Shows the other end what was staged.
+    /// Shows the other end what was staged or written, and wakes it if it sleeps.
     pub(crate) fn send_staged(&mut self) {
         if self.out.publish() {
             self.ring();
@@ -120,9 +122,10 @@ impl SharedStream {
         let mut written = 0;
         for portion in buffers.iter().flat_map(|buffer| buffer.chunks(PORTION_BYTES)) {
             let put = self.out.put(portion)?;
-            self.send_staged();
+            self.out.show();
             written += put;
             if put < portion.len() {
+                self.send_staged();
                 break;
             }
         }
@@ -234,6 +237,7 @@ mod tests {
             let written = stream.write_vectored(&[IoSlice::new(bytes)]).unwrap();
             bytes = &bytes[written..];
         }
+        stream.send_staged();
     }
 
     fn read(stream: &mut SharedStream, buffer: &mut [u8]) -> io::Result<usize> {

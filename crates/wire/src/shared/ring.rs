@@ -14,7 +14,7 @@ use super::region::{Positions, RING_BYTES, Region, Way};
 pub(super) struct Producer {
     region: Arc<Region>,
     way: Way,
-    /// Bytes put in, of which `published` may be read.
+    /// Bytes put in, and how many there were when a sleeper was last looked for.
     written: u64,
     published: u64,
 }
@@ -42,13 +42,18 @@ impl Producer {
         Ok(len)
     }
 
+    /// Lets the other end see what was put in, if it looks.
+    pub(super) fn show(&mut self) {
+        self.positions().written.0.store(self.written, Ordering::Release);
+    }
+
     /// Lets the other end see what was put in. True if it sleeps and is to be woken.
     pub(super) fn publish(&mut self) -> bool {
         if self.published == self.written {
             return false;
         }
         self.published = self.written;
-        self.positions().written.0.store(self.written, Ordering::Release);
+        self.show();
         wakes(&self.positions().reader_sleeps.0, self.written)
     }
 
