@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
@@ -264,6 +265,9 @@ fn runtime() -> Result<Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Failure::internal)
 }
 
+/// A second signal so soon is the first one again: `timeout`, for one, sends it to its child and to its whole group.
+pub(crate) const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
 /// The first SIGINT or SIGTERM ends the task in good order, the second at once.
 pub(crate) fn watch_signals(runtime: &Runtime, config: &TaskConfig) {
     use tokio::signal::unix::{SignalKind, signal};
@@ -273,16 +277,21 @@ pub(crate) fn watch_signals(runtime: &Runtime, config: &TaskConfig) {
         else {
             return;
         };
-        for attempt in 0.. {
+        let mut first: Option<Instant> = None;
+        loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            if attempt > 0 {
-                std::process::exit(130);
+            match first {
+                None => {
+                    first = Some(Instant::now());
+                    warn!("told to stop");
+                    stop.set();
+                }
+                Some(first) if first.elapsed() >= SAME_SIGNAL => std::process::exit(130),
+                Some(_) => {}
             }
-            warn!("told to stop");
-            stop.set();
         }
     });
 }

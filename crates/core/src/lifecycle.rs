@@ -330,7 +330,8 @@ impl Lifecycle {
         if !self.membership.finished(task, incarnation) {
             return Vec::new();
         }
-        if task.job == Job::Worker && !self.present_workers().is_empty() {
+        let others = !self.present_workers().is_empty() || matches!(self.phase, Phase::Saving(_));
+        if task.job == Job::Worker && others {
             self.leaving.insert(WorkerId(task.index), now);
             return Vec::new();
         }
@@ -340,7 +341,9 @@ impl Lifecycle {
 
     /// The others train without those who were told to stop a while ago.
     fn part_with_leavers(&mut self, now: Duration) -> Vec<Effect> {
-        let parted = |_: &WorkerId, since: &mut Duration| now.saturating_sub(*since) >= FAREWELL;
+        // By then the cut of a last checkpoint is made, and no round that one of them is missing from is before it.
+        let patience = if matches!(self.phase, Phase::Saving(_)) { 3 * FAREWELL } else { FAREWELL };
+        let parted = |_: &WorkerId, since: &mut Duration| now.saturating_sub(*since) >= patience;
         let parted: Vec<WorkerId> = self.leaving.extract_if(.., parted).map(|(worker, _)| worker).collect();
         let mut effects = Vec::new();
         for worker in parted {
@@ -407,7 +410,9 @@ impl Lifecycle {
     }
 
     fn worker_left(&mut self, worker: WorkerId, reason: String) -> Vec<Effect> {
-        if matches!(self.phase, Phase::Saving(_) | Phase::Over(_) | Phase::Gathering) {
+        // Told even while the last checkpoint is written: that waits for a push that has come in part, of a worker that
+        // has left the rest unsaid.
+        if matches!(self.phase, Phase::Over(_) | Phase::Gathering) {
             return Vec::new();
         }
         let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
@@ -568,6 +573,22 @@ mod tests {
         assert!(effects.contains(&Effect::Start(WorkerId(3))));
         assert_eq!(run.workers(), [WorkerId(0), WorkerId(3), WorkerId(7)]);
         assert!(matches!(run.join(TaskId::ps(1), None, seconds(1)), Err(JoinError::Unknown(..))));
+    }
+
+    #[test]
+    fn a_worker_that_leaves_while_the_last_checkpoint_is_written_is_not_waited_for() {
+        let mut run = Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) });
+        let (ps, _) = join(&mut run, PS, 0);
+        let (first, _) = join(&mut run, TaskId::worker(0), 0);
+        let (second, _) = join(&mut run, TaskId::worker(1), 0);
+        run.server_ready(PS, false);
+        run.initialised();
+        assert_eq!(run.goodbye(PS, ps, seconds(1)), [Effect::Save]);
+        assert_eq!(run.goodbye(TaskId::worker(0), first, seconds(1)), []);
+        assert_eq!(run.goodbye(TaskId::worker(1), second, seconds(1)), []);
+        let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "it was told to stop".to_owned());
+        assert_eq!(run.tick(seconds(1) + 2 * FAREWELL), [], "the cut may not be made yet");
+        assert_eq!(run.tick(seconds(1) + 3 * FAREWELL), [left(0, first), left(1, second)]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use windlass_core::optimizer::Optimizer;
 use windlass_core::plan::Sharding;
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::Interrupt;
+use windlass_wire::handshake::NO_SHARING_VARIABLE;
 use windlass_wire::session::Coordinator;
 use windlass_worker::board::BoardConfig;
 use windlass_worker::event::{Event, Watcher};
@@ -26,8 +27,20 @@ const STEPS: u64 = 30;
 /// How the worker reaches the ps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
-    Unix,
+    /// As on one host.
+    Local,
+    /// As between hosts.
     Tcp,
+}
+
+impl Transport {
+    fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp loopback",
+            Transport::Local if std::env::var_os(NO_SHARING_VARIABLE).is_some() => "unix socket",
+            Transport::Local => "shared memory",
+        }
+    }
 }
 
 struct Bulk {
@@ -137,7 +150,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         "{:.0} M parameters ({megabytes:.0} MB) by {}: push and pull {wait_ms:.1} ms, {:.2} GB/s; ps memory {peak:.0} MB \
          at its peak",
         elements as f64 / 1e6,
-        if transport == Transport::Unix { "unix socket" } else { "tcp loopback" },
+        transport.name(),
         2.0 * megabytes / wait_ms,
     ))
 }

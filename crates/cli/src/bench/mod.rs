@@ -62,7 +62,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     if args.bulk > 0 {
         println!();
-        for transport in [bulk::Transport::Unix, bulk::Transport::Tcp] {
+        for transport in [bulk::Transport::Local, bulk::Transport::Tcp] {
             println!("{}", bulk::measure(args.bulk * 1_000_000, transport)?);
         }
     }

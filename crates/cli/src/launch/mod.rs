@@ -20,12 +20,16 @@ use crate::args::{Format, LaunchArgs, TrainArgs, hyphenate};
 use crate::config::{TaskConfig, make_run_dir};
 use crate::failure::Failure;
 use crate::output::count;
+use crate::train::SAME_SIGNAL;
 pub(crate) use child::inherited_listener;
 use child::{Child, Ended, Message, Plan};
 use progress::Progress;
 
-/// How long tasks have to end after they were told to.
+/// How long tasks have to end after one has failed.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long they have when the run was told to stop, and a last checkpoint may have to be written: a little longer than
+/// they give themselves.
+const DRAIN: Duration = Duration::from_secs(70);
 /// Lines of a failed task's log that are shown.
 const TAIL: usize = 15;
 
@@ -58,7 +62,16 @@ pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: 
         run_dir.display()
     ));
     let children = plan.start()?;
-    Launcher { plan, children, progress, restarts: launch.restart, failure: None, summarised: false }.run(&messages)
+    Launcher {
+        plan,
+        children,
+        progress,
+        restarts: launch.restart,
+        failure: None,
+        told_to_stop: None,
+        summarised: false,
+    }
+    .run(&messages)
 }
 
 type Listening = Vec<(TaskId, std::net::TcpListener)>;
@@ -141,7 +154,16 @@ struct Launcher {
     /// How often a task may still be started again.
     restarts: u32,
     failure: Option<Failure>,
+    told_to_stop: Option<Instant>,
     summarised: bool,
+}
+
+/// How soon the tasks are to end.
+enum End {
+    /// They are told, and killed after a while.
+    Within(Duration),
+    /// They are killed.
+    AtOnce,
 }
 
 impl Launcher {
@@ -161,9 +183,13 @@ impl Launcher {
                 },
             };
             let Some(message) = message else { break };
-            if self.handle(message) && deadline.is_none() {
-                deadline = Some(Instant::now() + GRACE);
-                self.children.iter().filter(|child| child.is_running()).for_each(Child::terminate);
+            match self.handle(message) {
+                Some(End::Within(grace)) if deadline.is_none() => {
+                    deadline = Some(Instant::now() + grace);
+                    self.children.iter().filter(|child| child.is_running()).for_each(Child::terminate);
+                }
+                Some(End::AtOnce) => deadline = Some(Instant::now()),
+                _ => {}
             }
         }
         // What the last task told may still be on its way.
@@ -181,20 +207,24 @@ impl Launcher {
         }
     }
 
-    /// True if the run is to be ended.
-    fn handle(&mut self, message: Message) -> bool {
+    /// Whether the run is to be ended.
+    fn handle(&mut self, message: Message) -> Option<End> {
         match message {
             Message::Event(task, event) => {
                 self.summarised |= matches!(event, Event::Summary(_));
                 self.progress.show(task, &event);
-                false
+                None
             }
-            Message::Ended(task, ended) => self.task_ended(task, ended),
-            Message::Signal(exit_code) => {
-                self.progress.say("told to stop; ending all tasks");
-                self.failure.get_or_insert(Failure { exit_code, message: "stopped".to_owned(), hint: None });
-                true
-            }
+            Message::Ended(task, ended) => self.task_ended(task, ended).then_some(End::Within(GRACE)),
+            Message::Signal(exit_code) => match self.told_to_stop {
+                None => {
+                    self.told_to_stop = Some(Instant::now());
+                    self.progress.say("told to stop; ending all tasks");
+                    self.failure.get_or_insert(Failure { exit_code, message: "stopped".to_owned(), hint: None });
+                    Some(End::Within(DRAIN))
+                }
+                Some(first) => (first.elapsed() >= SAME_SIGNAL).then_some(End::AtOnce),
+            },
         }
     }
 
