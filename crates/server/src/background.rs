@@ -5,6 +5,7 @@ use std::io;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// By how much. Where all cores are busy it is left about a tenth of one.
+#[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
 /// An async runtime on threads of low priority.

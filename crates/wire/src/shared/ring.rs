@@ -43,7 +43,7 @@ impl Producer {
     }
 
     /// Lets the other end see what was put in, if it looks.
-    pub(super) fn show(&mut self) {
+    pub(super) fn show(&self) {
         self.positions().written.0.store(self.written, Ordering::Release);
     }
 

@@ -1,0 +1,377 @@
+//! Every event of a run's life, and what follows from it.
+
+use super::*;
+
+const PS: TaskId = TaskId { job: Job::Ps, index: 0 };
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn join(run: &mut Lifecycle, task: TaskId, now: u64) -> (Incarnation, Vec<Effect>) {
+    run.join(task, None, seconds(now)).unwrap()
+}
+
+fn lifecycle(workers: u32) -> Lifecycle {
+    Lifecycle::new(config(workers))
+}
+
+fn config(workers: u32) -> LifecycleConfig {
+    LifecycleConfig {
+        servers: 1,
+        workers: Some(workers),
+        patience: Patience::new(seconds(10)),
+        peer_timeout: seconds(60),
+        checkpoints: false,
+        before: Incarnation(0),
+    }
+}
+
+fn goodbye(run: &mut Lifecycle, worker: u32) -> Vec<Effect> {
+    let task = TaskId::worker(worker);
+    let incarnation = run.membership.incarnation(task).unwrap();
+    run.goodbye(task, incarnation, seconds(0))
+}
+
+/// A run of two workers in training, and the workers' incarnations.
+fn training() -> (Lifecycle, [Incarnation; 2]) {
+    training_of(lifecycle(2))
+}
+
+fn training_of(mut run: Lifecycle) -> (Lifecycle, [Incarnation; 2]) {
+    join(&mut run, PS, 0);
+    let (first, _) = join(&mut run, TaskId::from(WorkerId(0)), 0);
+    let (second, _) = join(&mut run, TaskId::from(WorkerId(1)), 0);
+    run.server_ready(PS, false);
+    run.initialised();
+    assert_eq!(run.phase(), &Phase::Training);
+    (run, [first, second])
+}
+
+#[test]
+fn whatever_the_order_of_arrival_the_last_one_starts_the_run() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let tasks = [PS, TaskId::from(WorkerId(0)), TaskId::from(WorkerId(1))];
+        let mut run = lifecycle(2);
+        for (place, index) in order.iter().enumerate() {
+            let (_, effects) = join(&mut run, tasks[*index], 0);
+            assert_eq!(effects.contains(&Effect::Prepare), place == 2);
+        }
+        assert_eq!(run.server_ready(PS, false), vec![Effect::Initialise(WorkerId(0))]);
+        assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
+    }
+}
+
+#[test]
+fn without_a_number_of_workers_the_run_begins_with_the_first_and_takes_whoever_comes() {
+    let mut run = Lifecycle::new(LifecycleConfig { workers: None, ..config(0) });
+    join(&mut run, PS, 0);
+    let (_, effects) = join(&mut run, TaskId::worker(7), 0);
+    assert!(!effects.contains(&Effect::Prepare), "worker 0 is the chief");
+    let (_, effects) = join(&mut run, TaskId::worker(0), 0);
+    assert!(effects.contains(&Effect::Prepare));
+    run.server_ready(PS, false);
+    assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(7))]);
+    let (_, effects) = join(&mut run, TaskId::worker(3), 1);
+    assert!(effects.contains(&Effect::Start(WorkerId(3))));
+    assert_eq!(run.workers(), [WorkerId(0), WorkerId(3), WorkerId(7)]);
+    assert!(matches!(run.join(TaskId::ps(1), None, seconds(1)), Err(JoinError::Unknown(..))));
+}
+
+#[test]
+fn a_worker_that_leaves_while_the_last_checkpoint_is_written_is_not_waited_for() {
+    let mut run = Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) });
+    let (ps, _) = join(&mut run, PS, 0);
+    let (first, _) = join(&mut run, TaskId::worker(0), 0);
+    let (second, _) = join(&mut run, TaskId::worker(1), 0);
+    run.server_ready(PS, false);
+    run.initialised();
+    assert_eq!(run.goodbye(PS, ps, seconds(1)), [Effect::Save]);
+    assert_eq!(run.goodbye(TaskId::worker(0), first, seconds(1)), []);
+    assert_eq!(run.goodbye(TaskId::worker(1), second, seconds(1)), []);
+    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "it was told to stop".to_owned());
+    assert_eq!(run.tick(seconds(1) + 2 * FAREWELL), [], "the cut may not be made yet");
+    assert_eq!(run.tick(seconds(1) + 3 * FAREWELL), [left(0, first), left(1, second)]);
+}
+
+#[test]
+fn the_missing_are_named() {
+    let mut run = lifecycle(2);
+    join(&mut run, TaskId::from(WorkerId(1)), 0);
+    let missing: Vec<String> = run.missing().iter().map(ToString::to_string).collect();
+    assert_eq!(missing, ["ps 0", "worker 0"]);
+}
+
+#[test]
+fn the_run_ends_after_all_have_finished_and_the_chief_has_said_goodbye() {
+    let (mut run, _) = training();
+    assert_eq!(run.worker_finished(WorkerId(0)).len(), 1);
+    assert!(run.worker_finished(WorkerId(1)).contains(&Effect::AllFinished));
+    assert_eq!(run.concluded(WorkerId(1)), [], "it is not the chief");
+    assert_eq!(run.concluded(WorkerId(0)), [Effect::Over(Outcome::done())]);
+}
+
+#[test]
+fn a_run_that_still_trains_is_not_concluded() {
+    let (mut run, _) = training();
+    assert_eq!(run.concluded(WorkerId(0)), []);
+    assert_eq!(run.phase(), &Phase::Training);
+}
+
+#[test]
+fn a_worker_that_is_told_to_stop_leaves_the_others_training() {
+    let (mut run, [_, second]) = training();
+    assert_eq!(goodbye(&mut run, 1), []);
+    assert_eq!(run.tick(FAREWELL - Duration::from_millis(1)), [], "it might be the first of all");
+    assert_eq!(run.tick(FAREWELL), [Effect::Left(WorkerId(1), second, "it was told to stop".into())]);
+    assert_eq!(run.phase(), &Phase::Training);
+}
+
+#[test]
+fn when_all_are_told_to_stop_nobody_trains_without_the_first() {
+    let (mut run, _) = training_with_checkpoints();
+    assert_eq!(goodbye(&mut run, 1), []);
+    assert_eq!(run.goodbye(PS, Incarnation(1), FAREWELL / 2), [Effect::Save]);
+    assert_eq!(run.tick(FAREWELL), []);
+}
+
+#[test]
+fn one_that_was_told_to_stop_is_reported_before_the_end() {
+    let (mut run, [_, second]) = training();
+    goodbye(&mut run, 1);
+    let effects = run.worker_finished(WorkerId(0));
+    assert_eq!(effects[0], Effect::Left(WorkerId(1), second, "it was told to stop".into()));
+    assert_eq!(effects.last(), Some(&Effect::AllFinished));
+}
+
+#[test]
+fn a_dead_worker_is_left_out_and_the_others_go_on() {
+    let (mut run, [first, second]) = training();
+    run.heard(TaskId::from(WorkerId(0)), first, seconds(9));
+    run.heard(PS, Incarnation(1), seconds(9));
+    let effects = run.tick(seconds(10));
+    assert_eq!(effects, vec![Effect::Left(WorkerId(1), second, "no sign of life for 10.0 s".into())]);
+    assert!(run.worker_finished(WorkerId(0)).contains(&Effect::AllFinished));
+}
+
+#[test]
+fn a_worker_started_again_joins_the_running_training_with_a_later_incarnation() {
+    let (mut run, [_, second]) = training();
+    run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
+    run.heard(PS, Incarnation(1), seconds(3));
+    run.tick(seconds(3));
+    let (again, effects) = join(&mut run, TaskId::from(WorkerId(1)), 4);
+    assert!(again > second);
+    assert_eq!(effects, vec![Effect::Joined(WorkerId(1), again), Effect::Start(WorkerId(1))]);
+    run.worker_finished(WorkerId(0));
+    assert_eq!(run.phase(), &Phase::Training, "the one that came back still trains");
+}
+
+#[test]
+fn when_the_chief_dies_another_is_named() {
+    let (mut run, [first, second]) = training();
+    run.disconnected(TaskId::from(WorkerId(0)), first, seconds(1));
+    run.heard(TaskId::from(WorkerId(1)), second, seconds(3));
+    run.heard(PS, Incarnation(1), seconds(3));
+    run.tick(seconds(3));
+    assert_eq!(run.chief(), WorkerId(1));
+    run.worker_finished(WorkerId(1));
+    assert_eq!(run.concluded(WorkerId(1)), [Effect::Over(Outcome::done())]);
+}
+
+#[test]
+fn when_the_chief_dies_before_the_first_values_another_brings_them() {
+    let mut run = lifecycle(2);
+    join(&mut run, PS, 0);
+    let (first, _) = join(&mut run, TaskId::from(WorkerId(0)), 0);
+    join(&mut run, TaskId::from(WorkerId(1)), 0);
+    run.server_ready(PS, false);
+    run.disconnected(TaskId::from(WorkerId(0)), first, seconds(0));
+    assert!(run.tick(seconds(2)).contains(&Effect::Initialise(WorkerId(1))));
+}
+
+#[test]
+fn the_loss_of_every_worker_ends_the_run() {
+    let (mut run, [first, second]) = training();
+    run.disconnected(TaskId::from(WorkerId(0)), first, seconds(1));
+    run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
+    let effects = run.tick(seconds(3));
+    let over = Outcome { exit_code: exit_code::PEERS, reason: "every worker is gone".into() };
+    assert!(effects.contains(&Effect::Over(over)), "{effects:?}");
+}
+
+#[test]
+fn the_loss_of_a_server_ends_the_run_by_name() {
+    let (mut run, _) = training();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    let effects = run.tick(seconds(2));
+    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("lost ps 0")));
+}
+
+#[test]
+fn a_second_process_for_the_same_task_is_refused_by_name() {
+    let (mut run, _) = training();
+    let error = run.join(TaskId::from(WorkerId(1)), None, seconds(1)).unwrap_err();
+    assert!(error.to_string().starts_with("worker 1 is already running"));
+    let stranger = run.join(TaskId::from(WorkerId(7)), None, seconds(1)).unwrap_err();
+    assert_eq!(stranger.to_string(), "worker 7 is not in the cluster that ps 0 was started with (1 ps, 2 workers)");
+}
+
+#[test]
+fn a_server_that_is_lost_while_others_are_awaited_is_awaited_again() {
+    let mut run = lifecycle(1);
+    let (first, _) = join(&mut run, PS, 0);
+    run.disconnected(PS, first, seconds(1));
+    assert_eq!(run.tick(seconds(3)), Vec::new());
+    assert_eq!(run.missing(), [PS, TaskId::worker(0)]);
+    join(&mut run, PS, 4);
+    assert_eq!(run.missing(), [TaskId::worker(0)]);
+}
+
+#[test]
+fn a_server_that_is_started_again_during_training_ends_the_run_by_name() {
+    let (mut run, _) = training();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    let (_, effects) = join(&mut run, PS, 1);
+    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("ps 0 was started again")));
+}
+
+#[test]
+fn the_loss_of_the_only_worker_before_training_ends_the_run() {
+    let mut run = lifecycle(1);
+    join(&mut run, PS, 0);
+    let (worker, _) = join(&mut run, TaskId::worker(0), 0);
+    run.disconnected(TaskId::worker(0), worker, seconds(0));
+    let effects = run.tick(seconds(2));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Over(_))), "{effects:?}");
+}
+
+#[test]
+fn a_worker_that_comes_when_nobody_trains_any_more_is_told_so_and_changes_nothing() {
+    let (mut run, [_, second]) = training();
+    goodbye(&mut run, 1);
+    run.worker_finished(WorkerId(0));
+    assert_eq!(run.phase(), &Phase::Finishing);
+    let error = run.join(TaskId::worker(1), None, seconds(1)).unwrap_err();
+    assert_eq!(error, JoinError::Over(Outcome::done()));
+    assert!(!run.is_played_by(TaskId::worker(1), second));
+    assert_eq!(run.present_workers(), [WorkerId(0)]);
+}
+
+#[test]
+fn after_a_broken_connection_the_same_process_goes_on() {
+    let (mut run, [_, second]) = training();
+    run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
+    let (again, effects) = run.join(TaskId::from(WorkerId(1)), Some(second), seconds(1)).unwrap();
+    assert_eq!((again, effects), (second, Vec::new()));
+}
+
+/// As [`training`], with checkpoints.
+fn training_with_checkpoints() -> (Lifecycle, [Incarnation; 2]) {
+    training_of(Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) }))
+}
+
+#[test]
+fn a_lost_server_is_waited_for_and_everyone_comes_in_again() {
+    let (mut run, [first, _]) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    let effects = run.tick(seconds(3));
+    assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("lost ps 0")), "{effects:?}");
+    assert_eq!(run.missing(), [PS, TaskId::worker(0), TaskId::worker(1)]);
+    let (again, _) = join(&mut run, TaskId::worker(0), 3);
+    assert!(again > first);
+    join(&mut run, TaskId::worker(1), 3);
+    let (_, effects) = join(&mut run, PS, 5);
+    assert_eq!(effects, [Effect::Prepare]);
+    assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
+}
+
+#[test]
+fn a_server_that_is_back_before_it_was_missed_is_restored_too() {
+    let (mut run, _) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    let (_, effects) = join(&mut run, PS, 1);
+    assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("ps 0 was started again")));
+    assert_eq!(run.missing(), [TaskId::worker(0), TaskId::worker(1)]);
+}
+
+#[test]
+fn a_lost_server_that_does_not_come_back_ends_the_run_by_name() {
+    let (mut run, _) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    run.tick(seconds(3));
+    join(&mut run, TaskId::worker(0), 3);
+    join(&mut run, TaskId::worker(1), 3);
+    for worker in [0, 1] {
+        let incarnation = run.membership.incarnation(TaskId::worker(worker)).unwrap();
+        run.heard(TaskId::worker(worker), incarnation, seconds(63));
+    }
+    let effects = run.tick(seconds(63));
+    let reason = "gave up waiting for ps 0 after 60 s".to_owned();
+    assert_eq!(effects, [Effect::Over(Outcome { exit_code: exit_code::PEERS, reason })]);
+}
+
+#[test]
+fn after_a_loss_a_worker_that_does_not_come_back_is_left_out() {
+    let (mut run, _) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    run.tick(seconds(3));
+    let (worker, _) = join(&mut run, TaskId::worker(1), 3);
+    let (server, _) = join(&mut run, PS, 3);
+    run.heard(TaskId::worker(1), worker, seconds(13));
+    run.heard(PS, server, seconds(13));
+    assert_eq!(run.tick(seconds(12)), []);
+    assert_eq!(run.tick(seconds(13)), [Effect::Prepare]);
+    assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(1))]);
+}
+
+#[test]
+fn without_a_worker_the_parameters_wait_for_one_and_it_becomes_chief() {
+    let (mut run, [first, second]) = training_with_checkpoints();
+    run.disconnected(TaskId::worker(0), first, seconds(1));
+    run.disconnected(TaskId::worker(1), second, seconds(1));
+    run.heard(PS, Incarnation(1), seconds(9));
+    run.tick(seconds(3));
+    assert_eq!(run.phase(), &Phase::Training);
+    let (_, effects) = join(&mut run, TaskId::worker(1), 9);
+    assert!(effects.contains(&Effect::Start(WorkerId(1))));
+    assert_eq!(run.chief(), WorkerId(1));
+}
+
+#[test]
+fn the_end_waits_for_the_last_checkpoint() {
+    let (mut run, _) = training_with_checkpoints();
+    run.worker_finished(WorkerId(0));
+    run.worker_finished(WorkerId(1));
+    assert_eq!(run.concluded(WorkerId(0)), [Effect::Save]);
+    assert_eq!(run.saved(), [Effect::Over(Outcome::done())]);
+    assert_eq!(run.saved(), []);
+}
+
+#[test]
+fn a_server_that_leaves_after_the_end_is_not_missed() {
+    let (mut run, _) = training_with_checkpoints();
+    run.worker_finished(WorkerId(0));
+    run.worker_finished(WorkerId(1));
+    run.concluded(WorkerId(0));
+    run.saved();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    assert_eq!(run.tick(seconds(3)), []);
+    assert_eq!(run.phase(), &Phase::Over(Outcome::done()));
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_not_saved() {
+    let (mut run, _) = training_with_checkpoints();
+    let outcome = Outcome { exit_code: exit_code::NUMERIC, reason: "the loss is NaN".into() };
+    assert_eq!(run.failed(outcome.clone()), [Effect::Over(outcome)]);
+}
+
+#[test]
+fn when_the_last_worker_is_told_to_stop_the_parameters_are_saved() {
+    let (mut run, _) = training_with_checkpoints();
+    goodbye(&mut run, 0);
+    assert!(goodbye(&mut run, 1).contains(&Effect::Save));
+    let effects = run.saved();
+    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.exit_code == exit_code::TERMINATED));
+}
