@@ -37,6 +37,22 @@ impl Block {
         self.apply_range(0..self.values.len(), optimizer, update, gradient);
     }
 
+    /// Adds a copy of some of `other`'s numbers after its own.
+    pub(crate) fn extend_from(&mut self, other: &Self, range: Range<usize>) {
+        self.values.extend_from_slice(&other.values[range.clone()]);
+        for (own, other) in self.slots.iter_mut().zip(&other.slots) {
+            own.extend_from_slice(&other[range.clone()]);
+        }
+    }
+
+    /// Makes some of the numbers the same as as many of `other`'s.
+    pub(crate) fn copy_range(&mut self, to: Range<usize>, other: &Self, from: Range<usize>) {
+        self.values[to.clone()].copy_from_slice(&other.values[from.clone()]);
+        for (own, other) in self.slots.iter_mut().zip(&other.slots) {
+            own[to.clone()].copy_from_slice(&other[from.clone()]);
+        }
+    }
+
     /// As [`Block::apply`], to some of the values.
     pub(crate) fn apply_range(
         &mut self,

@@ -40,6 +40,27 @@ impl RowTable {
         Self { layout, block, steps }
     }
 
+    /// No rows yet, of the width and with the state of `other`'s, and room for that many.
+    pub fn empty_like(other: &Self, capacity: usize) -> Self {
+        let room = || Vec::with_capacity(capacity * other.width());
+        let block = Block { values: room(), slots: other.block.slots.iter().map(|_| room()).collect() };
+        Self { layout: Layout::new(0, other.width()), block, steps: Vec::with_capacity(capacity) }
+    }
+
+    /// Adds copies of `other`'s rows after its own.
+    pub fn extend_from(&mut self, other: &Self, rows: Range<usize>) {
+        let elements = rows.start * self.width()..rows.end * self.width();
+        self.block.extend_from(&other.block, elements);
+        self.steps.extend_from_slice(&other.steps[rows]);
+        self.layout = Layout::new(self.steps.len(), self.width());
+    }
+
+    /// Makes a row the same as one of `other`'s.
+    pub fn copy_row(&mut self, row: u32, other: &Self, from: u32) {
+        self.block.copy_range(self.layout.elements(row), &other.block, self.layout.elements(from));
+        self.steps[row as usize] = other.steps[from as usize];
+    }
+
     /// The values and optimizer state of all rows, one row after the other.
     pub fn block(&self) -> &Block {
         &self.block
@@ -63,6 +84,11 @@ impl RowTable {
     /// How many values a row has.
     pub fn width(&self) -> usize {
         self.layout.width
+    }
+
+    /// Whether there are such rows, and that many values for them.
+    pub fn check(&self, rows: &[u32], values: usize) -> Result<(), RowError> {
+        self.layout.check(rows, values)
     }
 
     /// Copies those rows, in the order asked for, to `out`.

@@ -12,7 +12,7 @@ use windlass_core::plan::ServerPlan;
 use windlass_core::rows::RowTable;
 use windlass_core::run::{LearningRate, RunSpec};
 
-use crate::shard::Snapshot;
+use crate::shard::{ParameterShard, Snapshot};
 
 /// Whether, when and where a run's checkpoints are written. Only ps 0's word counts.
 #[derive(Debug, Clone)]
@@ -48,14 +48,17 @@ pub(crate) struct Part {
     pub(crate) record: PartRecord,
     pub(crate) mark: Mark,
     pub(crate) learning_rate: LearningRate,
+    /// For how long at the most a push has been held up by it.
+    pub(crate) held_up: Duration,
 }
 
-/// Writes a snapshot as this server's part.
+/// Writes a snapshot of a shard as this server's part.
 pub(crate) async fn write(
     store: &Store,
     id: &CheckpointId,
     layout: &PartLayout,
     snapshot: Snapshot,
+    shard: &ParameterShard,
 ) -> Result<Part, CheckpointError> {
     let Snapshot { mark, learning_rate, mut blocks, tables } = snapshot;
     let mut part = store.begin_part(id, layout).await?;
@@ -75,7 +78,7 @@ pub(crate) async fn write(
             part.write(numbers).await?;
         }
     }
-    Ok(Part { record: part.finish().await?, mark, learning_rate })
+    Ok(Part { record: part.finish().await?, mark, learning_rate, held_up: shard.longest_held_up() })
 }
 
 /// Reads what this server holds of a checkpoint: the values, and the version and learning rate they have.

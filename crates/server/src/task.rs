@@ -236,12 +236,13 @@ impl Server {
         let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
         let held = own.dense_elements() + own.row_elements(&run.parameters);
         info!(
-            "holds {} of {} parameter values ({:.1} MB) of {}, optimizer {}",
+            "holds {} of {} parameter values ({:.1} MB) of {}, optimizer {}{}",
             held,
             run.parameters.elements(),
             held as f64 * 4e-6,
             run.model,
-            run.optimizer.name()
+            run.optimizer.name(),
+            if held == 0 { ": it is too small to be worth another ps here (see --min-shard-bytes)" } else { "" }
         );
         // What was there before goes first, so that there is never more than one.
         self.shard.clear();
@@ -284,9 +285,10 @@ impl Server {
                 let id: CheckpointId =
                     id.parse().map_err(|error: windlass_checkpoint::BadCheckpointId| error.to_string())?;
                 // Not in the background: pushes wait for what it has locked.
-                let snapshot = foreground.spawn_blocking(move || shard.snapshot(number)).await;
+                let read = shard.clone();
+                let snapshot = foreground.spawn_blocking(move || read.snapshot(number)).await;
                 let snapshot = snapshot.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-                let part = checkpoint::write(&saves.store, &id, &saves.layout, snapshot).await;
+                let part = checkpoint::write(&saves.store, &id, &saves.layout, snapshot, &shard).await;
                 part.map_err(|error| error.to_string())
             };
             let reply = match written.await {

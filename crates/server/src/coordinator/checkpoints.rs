@@ -33,6 +33,8 @@ pub(super) struct Checkpoints {
     published: Option<(u64, bool)>,
     /// Whether the one under way is.
     last: bool,
+    /// For how long at the most it has held up a push.
+    held_up: Duration,
     done: mpsc::Sender<Done>,
 }
 
@@ -80,6 +82,7 @@ impl Checkpoints {
             id: None,
             published: None,
             last: false,
+            held_up: Duration::ZERO,
             found,
             done,
         })
@@ -162,6 +165,7 @@ impl Checkpoints {
         manifest.workers = positions.at(&first.mark.pushes);
         manifest.config.clone_from(&self.config.description);
         (manifest.last, self.last) = (last, last);
+        self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
         let (store, keep, done) = (self.store.clone(), self.config.keep, self.done.clone());
         tokio::spawn(async move {
             let published = store.publish(&manifest).await.map(|()| manifest.id);
@@ -180,7 +184,12 @@ impl Checkpoints {
         match published {
             Ok(id) => {
                 self.published = Some((id.step, self.last));
-                info!("checkpoint of step {} is in {}", id.step, self.store.location());
+                let held_up = 1e3 * self.held_up.as_secs_f64();
+                info!(
+                    "checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at the most",
+                    id.step,
+                    self.store.location()
+                );
             }
             Err(error) => warn!("no checkpoint: {error}; training goes on, and the last good one stays"),
         }

@@ -3,8 +3,8 @@
 //! `windlass_core::checkpoint` says what a mark and a cut are. A hold ends by itself after a while, so that no push
 //! waits for a coordinator that does not answer.
 
-use std::sync::PoisonError;
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use windlass_core::block::Block;
 use windlass_core::checkpoint::{HOLD, Mark};
@@ -12,6 +12,7 @@ use windlass_core::rows::RowTable;
 use windlass_core::run::LearningRate;
 
 use super::gate::Gate;
+use super::kept_rows::KeptRows;
 use super::{ParameterShard, lock};
 
 /// Where a shard stands between a mark and the end of its cut.
@@ -83,13 +84,21 @@ impl ParameterShard {
         self.rows.iter().for_each(|rows| lock(&rows.table).forget());
     }
 
-    /// Reads the shard as of a cut. Blocks until everything before the cut has been applied.
+    /// Reads the shard as of a cut. Blocks until everything before the cut has been applied. The last block is read
+    /// first: a push that goes through them in order meanwhile has to copy half of them at most.
     pub fn snapshot(&self, number: u64) -> Result<Snapshot, CutError> {
         let (mark, learning_rate) = self.await_cut(number)?;
-        let blocks = self.blocks.iter().map(|block| lock(block).take(number)).collect();
-        let tables = self.rows.iter().map(|rows| lock(&rows.table).take(number)).collect();
+        let mut blocks: Vec<Block> = self.blocks.iter().rev().map(|block| lock(block).take(number)).collect();
+        blocks.reverse();
+        let tables = self.rows.iter().map(|rows| take_rows(&rows.table, number)).collect();
         lock(&self.gate).end_cut();
         Ok(Snapshot { mark, learning_rate, blocks, tables })
+    }
+
+    /// For how long at the most the last checkpoint has held up a push: before it was let in, and by what had to be
+    /// copied or was locked while it was applied.
+    pub fn longest_held_up(&self) -> Duration {
+        lock(&self.gate).longest_held_up()
     }
 
     fn await_cut(&self, number: u64) -> Result<(Mark, LearningRate), CutError> {
@@ -105,16 +114,26 @@ impl ParameterShard {
         }
     }
 
-    /// Waits while a mark holds back what is new, and no longer than a hold may last.
-    pub(super) fn await_release<'a>(
-        &self,
-        mut gate: std::sync::MutexGuard<'a, Gate>,
-    ) -> std::sync::MutexGuard<'a, Gate> {
-        while let Some(left) = gate.held_for(Instant::now()) {
+    /// Waits while a mark holds back what is new, and no longer than a hold may last. Returns how long that was, too.
+    pub(super) fn await_release<'a>(&self, mut gate: MutexGuard<'a, Gate>) -> (MutexGuard<'a, Gate>, Duration) {
+        let since = Instant::now();
+        let mut now = since;
+        while let Some(left) = gate.held_for(now) {
             gate = self.changed.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
+            now = Instant::now();
         }
-        gate
+        (gate, now - since)
     }
+}
+
+/// Takes a table stretch by stretch, letting pushes in between.
+fn take_rows(table: &Mutex<KeptRows>, number: u64) -> RowTable {
+    let mut taken = {
+        let table = lock(table);
+        RowTable::empty_like(table.get(), table.get().rows())
+    };
+    while lock(table).take(number, &mut taken) {}
+    taken
 }
 
 #[cfg(test)]

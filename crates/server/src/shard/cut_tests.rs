@@ -88,7 +88,7 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
         optimizer: Optimizer::Sgd,
         learning_rate: 1.0,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(vec![parameter]).unwrap(),

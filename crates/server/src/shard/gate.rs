@@ -70,6 +70,8 @@ pub(super) struct Gate {
     learning_rate: LearningRate,
     statistics: ShardStatistics,
     cut: CutStage,
+    /// For how long at the most the last checkpoint has held up a push.
+    longest_held_up: Duration,
 }
 
 impl Gate {
@@ -82,6 +84,7 @@ impl Gate {
             learning_rate: LearningRate::initial(run.learning_rate),
             statistics: ShardStatistics::default(),
             cut: CutStage::default(),
+            longest_held_up: Duration::ZERO,
         }
     }
 
@@ -102,6 +105,7 @@ impl Gate {
     /// Holds back what is new from now on, and says which state that leaves.
     pub(super) fn hold(&mut self, now: Instant) -> Mark {
         self.cut = CutStage::Held { until: now + HOLD };
+        self.longest_held_up = Duration::ZERO;
         Mark { version: self.version(), pushes: self.pushes() }
     }
 
@@ -152,6 +156,15 @@ impl Gate {
             CutStage::Coming { number: coming, .. } if *coming == number => Ok(None),
             _ => Err(CutError::GivenUp),
         }
+    }
+
+    /// Notes for how long a checkpoint has held up a push.
+    pub(super) fn note_held_up(&mut self, held_up: Duration) {
+        self.longest_held_up = self.longest_held_up.max(held_up);
+    }
+
+    pub(super) fn longest_held_up(&self) -> Duration {
+        self.longest_held_up
     }
 
     pub(super) fn end_cut(&mut self) {

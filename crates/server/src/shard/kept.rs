@@ -1,5 +1,7 @@
 //! A piece of the parameters that can be read as it was at a cut, while pushes go on changing it.
 
+use std::time::{Duration, Instant};
+
 /// Whether a change belongs before the cut that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Age {
@@ -7,6 +9,13 @@ pub(super) struct Age {
     pub(super) cut: u64,
     /// True if the change is part of what the cut keeps.
     pub(super) before: bool,
+}
+
+impl Age {
+    /// How much of a wait for a lock is the checkpoint's: all of it while one is under way.
+    pub(super) fn held_up(self, waited: Duration) -> Duration {
+        if self.cut > 0 { waited } else { Duration::ZERO }
+    }
 }
 
 /// A value, and a copy of it as of a cut if it has changed since.
@@ -32,18 +41,23 @@ impl<T: Clone> Kept<T> {
         &mut self.now
     }
 
-    /// Changes the value, and the copy too if the change belongs before the cut.
-    pub(super) fn change<E>(&mut self, age: Age, change: impl Fn(&mut T) -> Result<(), E>) -> Result<(), E> {
+    /// Changes the value, and the copy too if the change belongs before the cut. Returns how long the cut has held up
+    /// the change.
+    pub(super) fn change(&mut self, age: Age, change: impl Fn(&mut T)) -> Duration {
+        let mut held_up = Duration::ZERO;
         if age.cut > self.cut && !age.before {
+            let since = Instant::now();
             self.copy = Some(self.now.clone());
             self.cut = age.cut;
+            held_up = since.elapsed();
         } else if age.cut == self.cut
             && age.before
             && let Some(copy) = &mut self.copy
         {
-            change(copy)?;
+            change(copy);
         }
-        change(&mut self.now)
+        change(&mut self.now);
+        held_up
     }
 
     /// The value as of a cut, every change before which has been made.
@@ -66,11 +80,7 @@ mod tests {
     const NONE: Age = Age { cut: 0, before: true };
 
     fn add(kept: &mut Kept<i32>, age: Age, amount: i32) {
-        kept.change(age, |value| {
-            *value += amount;
-            Ok::<(), ()>(())
-        })
-        .unwrap();
+        kept.change(age, |value| *value += amount);
     }
 
     #[test]

@@ -7,12 +7,12 @@
 mod cut;
 mod gate;
 mod kept;
+mod kept_rows;
 mod round;
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use windlass_checkpoint::ShardImage;
@@ -31,6 +31,7 @@ pub use cut::{CutError, Snapshot};
 pub use gate::ShardStatistics;
 use gate::{Arrival, Gate, Verdict};
 use kept::{Age, Kept};
+use kept_rows::KeptRows;
 use round::{Gradient, Round, RowPush};
 
 /// How often a worker that has to wait is told for whom.
@@ -57,7 +58,7 @@ pub struct ParameterShard {
 struct Rows {
     stripe: RowStripe,
     width: usize,
-    table: Mutex<Kept<RowTable>>,
+    table: Mutex<KeptRows>,
 }
 
 /// A wanted section: which table, which of its rows.
@@ -98,7 +99,7 @@ impl ParameterShard {
         let kept = |(stripe, table): (&RowStripe, RowTable)| Rows {
             stripe: *stripe,
             width: table.width(),
-            table: Mutex::new(Kept::new(table)),
+            table: Mutex::new(KeptRows::new(table)),
         };
         Self {
             workers: RwLock::new(workers.iter().copied().collect()),
@@ -183,8 +184,9 @@ impl ParameterShard {
 
     fn push(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let mut gate = lock(&self.gate);
+        let mut held_up = Duration::ZERO;
         if !gate.has_rounds() {
-            gate = self.await_release(gate);
+            (gate, held_up) = self.await_release(gate);
         }
         let verdict = gate.admit(request);
         drop(gate);
@@ -198,7 +200,7 @@ impl ParameterShard {
                 let text = format!("push {} came where {expected} was expected", request.sequence);
                 self.refuse(AnswerKind::Refused, &text, peer)
             }
-            Verdict::Apply(update) => self.apply_as_it_arrives(request, &update, peer),
+            Verdict::Apply(update) => self.apply_as_it_arrives(request, &update, held_up, peer),
             Verdict::Collect => self.collect(request, peer),
             Verdict::Skip(kind) => {
                 let wanted = self.discard(request, peer)?;
@@ -210,8 +212,14 @@ impl ParameterShard {
     /// Applies a push piece by piece: its blocks, then its row sections. A piece is claimed and applied under one
     /// lock, so that of two connections that bring the same push either finds it done or does it. Without a bound
     /// on staleness each block's new values leave while the next is on its way, unless rows follow: an answer must
-    /// not be whole before the push is.
-    fn apply_as_it_arrives(&self, request: &Request, update: &Update, peer: &mut dyn Peer) -> Result<(), ServeError> {
+    /// not be whole before the push is. A checkpoint has held up the push for that long already.
+    fn apply_as_it_arrives(
+        &self,
+        request: &Request,
+        update: &Update,
+        mut held_up: Duration,
+        peer: &mut dyn Peer,
+    ) -> Result<(), ServeError> {
         let only_blocks = request.rows == 0 && request.wanted == 0;
         let at_once = self.run.mode == windlass_core::consistency::Mode::Async && only_blocks;
         if at_once {
@@ -220,10 +228,11 @@ impl ParameterShard {
         for (piece, block) in self.blocks.iter().enumerate() {
             let len = lock(block).get().values.len();
             let gradient = peer.receive(len)?;
-            let mut block = lock(block);
+            let (mut block, waited) = lock_timed(block);
             let claimed = lock(&self.gate).claim(request, piece);
             if let Some(age) = claimed {
-                self.apply(&mut block, age, update, gradient);
+                let kept = self.apply(&mut block, age, update, gradient);
+                held_up += age.held_up(waited) + kept;
             }
             if at_once {
                 peer.stage(&block.get().values);
@@ -234,39 +243,26 @@ impl ParameterShard {
         let pieces = self.blocks.len() + request.rows as usize;
         for piece in self.blocks.len()..pieces {
             let push = self.receive_rows(peer)?;
-            let mut table = lock(&self.rows[push.table].table);
+            let (mut table, waited) = lock_timed(&self.rows[push.table].table);
             let claimed = lock(&self.gate).claim(request, piece);
             if let Some(age) = claimed {
-                self.apply_rows(&mut table, age, update, &push.rows, &push.gradients).map_err(bad_rows)?;
+                let kept = table.apply(age, &self.run.optimizer, update, &push.rows, &push.gradients);
+                held_up += age.held_up(waited) + kept.map_err(bad_rows)?;
             }
         }
         let wanted = self.receive_all_wanted(request, peer)?;
-        lock(&self.gate).applied(request, pieces);
+        let mut gate = lock(&self.gate);
+        gate.applied(request, pieces);
+        gate.note_held_up(held_up);
+        drop(gate);
         self.changed.notify_all();
         // A server without blocks has not sent anything yet.
         if at_once { Ok(peer.flush()?) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
     }
 
-    fn apply(&self, block: &mut Kept<Block>, age: Age, update: &Update, gradient: &[f32]) {
-        let applied: Result<(), Infallible> = block.change(age, |block| {
-            block.apply(&self.run.optimizer, update, gradient);
-            Ok(())
-        });
-        let Ok(()) = applied;
-    }
-
-    fn apply_rows(
-        &self,
-        table: &mut Kept<RowTable>,
-        age: Age,
-        update: &Update,
-        rows: &[u32],
-        gradients: &[f32],
-    ) -> Result<(), RowError> {
-        let apply = |table: &mut RowTable| {
-            table.apply(&self.run.optimizer, update.learning_rate, update.scale, rows, gradients)
-        };
-        table.change(age, apply)
+    /// Returns how long a checkpoint has held it up.
+    fn apply(&self, block: &mut Kept<Block>, age: Age, update: &Update, gradient: &[f32]) -> Duration {
+        block.change(age, |block| block.apply(&self.run.optimizer, update, gradient))
     }
 
     /// Keeps a gradient for the open round, and applies the round if this completes it.
@@ -291,11 +287,13 @@ impl ParameterShard {
 
     fn contribute(&self, request: &Request, gradient: Gradient) -> Arrival {
         let mut round = lock(&self.round);
-        let arrival = self.await_release(lock(&self.gate)).arrived(request);
+        let (mut gate, held_up) = self.await_release(lock(&self.gate));
+        let arrival = gate.arrived(request);
+        drop(gate);
         if let Arrival::Counted { complete } = arrival {
             round.add(request.worker, gradient);
             if complete {
-                self.apply_round(&mut round);
+                self.apply_round(&mut round, held_up);
             }
         } else {
             round.recycle(gradient.dense);
@@ -306,29 +304,37 @@ impl ParameterShard {
     /// Applies the round if a change in who takes part completes it.
     fn change_round(&self, change: impl FnOnce(&mut Gate) -> bool) {
         let mut round = lock(&self.round);
-        let complete = change(&mut self.await_release(lock(&self.gate)));
+        let (mut gate, held_up) = self.await_release(lock(&self.gate));
+        let complete = change(&mut gate);
+        drop(gate);
         if complete {
-            self.apply_round(&mut round);
+            self.apply_round(&mut round, held_up);
         }
         self.changed.notify_all();
     }
 
-    /// Applies the mean of the round's gradients and opens the next round.
-    fn apply_round(&self, round: &mut Round) {
+    /// Applies the mean of the round's gradients, which a checkpoint has held up for that long already, and opens the
+    /// next round.
+    fn apply_round(&self, round: &mut Round, mut held_up: Duration) {
         let (sum, count) = round.take();
         let gate = lock(&self.gate);
         let (update, age) = (gate.round_update(count), gate.round_age());
         drop(gate);
         for (block, range) in self.blocks.iter().zip(block_ranges(self.elements)) {
-            self.apply(&mut lock(block), age, &update, &sum.dense[range]);
+            let (mut block, waited) = lock_timed(block);
+            held_up += age.held_up(waited) + self.apply(&mut block, age, &update, &sum.dense[range]);
         }
         for (index, rows) in self.rows.iter().enumerate() {
             let (numbers, gradients) = round::sum_rows(&sum.rows, index, rows.stripe.count, rows.width);
-            let applied = self.apply_rows(&mut lock(&rows.table), age, &update, &numbers, &gradients);
-            applied.expect("rows were checked as they arrived");
+            let (mut table, waited) = lock_timed(&rows.table);
+            let applied = table.apply(age, &self.run.optimizer, &update, &numbers, &gradients);
+            held_up += age.held_up(waited) + applied.expect("rows were checked as they arrived");
         }
         round.recycle(sum.dense);
-        lock(&self.gate).end_round();
+        let mut gate = lock(&self.gate);
+        gate.note_held_up(held_up);
+        gate.end_round();
+        drop(gate);
         self.changed.notify_all();
     }
 
@@ -474,4 +480,16 @@ fn bad_rows(error: RowError) -> ServeError {
 /// A thread that panicked with a lock leaves numbers behind, which are still numbers.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same, and how long that took if another had it.
+fn lock_timed<T>(mutex: &Mutex<T>) -> (MutexGuard<'_, T>, Duration) {
+    match mutex.try_lock() {
+        Ok(guard) => (guard, Duration::ZERO),
+        Err(TryLockError::Poisoned(error)) => (error.into_inner(), Duration::ZERO),
+        Err(TryLockError::WouldBlock) => {
+            let since = Instant::now();
+            (lock(mutex), since.elapsed())
+        }
+    }
 }

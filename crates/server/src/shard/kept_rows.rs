@@ -1,0 +1,217 @@
+//! A table of rows that can be read as it was at a cut, while pushes go on changing it.
+//!
+//! A push touches a few rows of what may be a very large table, so what it is about to change is put aside row by
+//! row, and the table is taken stretch by stretch: neither waits for as long as it takes to copy all of it.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use windlass_core::block::BLOCK_ELEMENTS;
+use windlass_core::optimizer::{Optimizer, Update};
+use windlass_core::rows::{RowError, RowTable};
+
+use super::kept::Age;
+
+/// The mark of a row that has not been put aside.
+const NOT_ASIDE: u32 = u32::MAX;
+
+/// A table, and those of its rows that have changed since a cut as they were then.
+#[derive(Debug)]
+pub(super) struct KeptRows {
+    now: RowTable,
+    aside: RowTable,
+    /// For every row where it is in `aside`; empty if nothing is.
+    places: Vec<u32>,
+    /// Rows before this one have been taken.
+    taken: usize,
+    /// The last cut for which rows have been put aside or taken.
+    cut: u64,
+}
+
+impl KeptRows {
+    pub(super) fn new(now: RowTable) -> Self {
+        Self { aside: RowTable::empty_like(&now, 0), now, places: Vec::new(), taken: 0, cut: 0 }
+    }
+
+    pub(super) fn get(&self) -> &RowTable {
+        &self.now
+    }
+
+    /// The table, to be changed where no cut can be under way: before training.
+    pub(super) fn get_mut(&mut self) -> &mut RowTable {
+        &mut self.now
+    }
+
+    /// Applies gradients to rows, also as they are kept for a cut that the push belongs before. Returns how long the
+    /// cut has held it up.
+    pub(super) fn apply(
+        &mut self,
+        age: Age,
+        optimizer: &Optimizer,
+        update: &Update,
+        rows: &[u32],
+        gradients: &[f32],
+    ) -> Result<Duration, RowError> {
+        self.now.check(rows, gradients.len())?;
+        let Update { learning_rate, scale, .. } = *update;
+        let mut held_up = Duration::ZERO;
+        if age.cut > 0 && !age.before {
+            let since = Instant::now();
+            self.turn_to(age.cut);
+            self.put_aside(rows);
+            held_up = since.elapsed();
+        } else if age.cut == self.cut && !self.places.is_empty() {
+            let (rows, gradients) = self.those_aside(rows, gradients);
+            self.aside.apply(optimizer, learning_rate, scale, &rows, &gradients)?;
+        }
+        self.now.apply(optimizer, learning_rate, scale, rows, gradients)?;
+        Ok(held_up)
+    }
+
+    /// The rows of the next stretch as of a cut, every change before which has been made, are added to `to`. True
+    /// while there are more.
+    pub(super) fn take(&mut self, cut: u64, to: &mut RowTable) -> bool {
+        self.turn_to(cut);
+        let rows = self.next_stretch();
+        to.extend_from(&self.now, rows.clone());
+        if !self.places.is_empty() {
+            for row in rows.clone().filter(|row| self.places[*row] != NOT_ASIDE) {
+                to.copy_row(row as u32, &self.aside, self.places[row]);
+            }
+        }
+        self.taken = rows.end;
+        let more = self.taken < self.now.rows();
+        if !more {
+            self.forget();
+        }
+        more
+    }
+
+    /// Lets go of what nobody will take.
+    pub(super) fn forget(&mut self) {
+        self.aside = RowTable::empty_like(&self.now, 0);
+        self.places = Vec::new();
+    }
+
+    fn turn_to(&mut self, cut: u64) {
+        if cut > self.cut {
+            self.forget();
+            self.taken = 0;
+            self.cut = cut;
+        }
+    }
+
+    /// As many rows as a block has values, and one at least.
+    fn next_stretch(&self) -> Range<usize> {
+        let rows = (BLOCK_ELEMENTS / self.now.width()).max(1);
+        self.taken..(self.taken + rows).min(self.now.rows())
+    }
+
+    fn put_aside(&mut self, rows: &[u32]) {
+        if self.taken == self.now.rows() {
+            return;
+        }
+        if self.places.is_empty() {
+            self.places = vec![NOT_ASIDE; self.now.rows()];
+        }
+        for row in rows.iter().map(|row| *row as usize).filter(|row| *row >= self.taken) {
+            if self.places[row] == NOT_ASIDE {
+                self.places[row] = self.aside.rows() as u32;
+                self.aside.extend_from(&self.now, row..row + 1);
+            }
+        }
+    }
+
+    /// Those of the rows that are put aside, under their numbers there, and their gradients.
+    fn those_aside(&self, rows: &[u32], gradients: &[f32]) -> (Vec<u32>, Vec<f32>) {
+        let aside = |(row, gradient): (&u32, &[f32])| {
+            let place = self.places[*row as usize];
+            (place != NOT_ASIDE).then(|| (place, gradient.to_vec()))
+        };
+        let (places, gradients): (Vec<u32>, Vec<Vec<f32>>) =
+            rows.iter().zip(gradients.chunks_exact(self.now.width())).filter_map(aside).unzip();
+        (places, gradients.concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: Age = Age { cut: 1, before: true };
+    const AFTER: Age = Age { cut: 1, before: false };
+
+    /// Rows of one value, all zero at first, in several stretches.
+    const ROWS: usize = BLOCK_ELEMENTS + 10;
+
+    fn table() -> KeptRows {
+        KeptRows::new(RowTable::new(ROWS, 1, &Optimizer::Sgd))
+    }
+
+    /// Adds to rows: with this learning rate a gradient is taken away from the value.
+    fn add(kept: &mut KeptRows, age: Age, rows: &[u32], amount: f32) {
+        let update = Update { learning_rate: 1.0, step: 1, scale: 1.0 };
+        kept.apply(age, &Optimizer::Sgd, &update, rows, &vec![-amount; rows.len()]).unwrap();
+    }
+
+    fn take_all(kept: &mut KeptRows, cut: u64) -> RowTable {
+        let mut taken = RowTable::empty_like(kept.get(), 0);
+        while kept.take(cut, &mut taken) {}
+        taken
+    }
+
+    fn value(table: &RowTable, row: u32) -> f32 {
+        let mut out = [0.0];
+        table.read(&[row], &mut out).unwrap();
+        out[0]
+    }
+
+    #[test]
+    fn a_cut_has_every_change_before_it_and_none_after_in_whatever_order_they_come() {
+        for order in [[(BEFORE, 10.0), (AFTER, 100.0)], [(AFTER, 100.0), (BEFORE, 10.0)]] {
+            let mut kept = table();
+            for (age, amount) in order {
+                add(&mut kept, age, &[3, ROWS as u32 - 1, 3], amount);
+            }
+            let taken = take_all(&mut kept, 1);
+            assert_eq!([value(&taken, 3), value(kept.get(), 3)], [20.0, 220.0], "a row named twice moves twice");
+            assert_eq!([value(&taken, ROWS as u32 - 1), value(&taken, 4)], [10.0, 0.0]);
+            assert_eq!((taken.rows(), taken.steps()[3], kept.get().steps()[3]), (ROWS, 1, 2));
+        }
+    }
+
+    #[test]
+    fn rows_may_change_between_two_stretches() {
+        let mut kept = table();
+        let mut taken = RowTable::empty_like(kept.get(), 0);
+        assert!(kept.take(1, &mut taken));
+        add(&mut kept, AFTER, &[0, ROWS as u32 - 1], 1.0);
+        assert_eq!(kept.aside.rows(), 1, "the first row has been taken already");
+        assert!(!kept.take(1, &mut taken));
+        assert_eq!(taken, RowTable::new(ROWS, 1, &Optimizer::Sgd));
+        add(&mut kept, AFTER, &[5], 1.0);
+        assert_eq!((kept.aside.rows(), kept.places.len()), (0, 0), "all has been taken");
+        assert_eq!([value(kept.get(), 0), value(kept.get(), 5)], [1.0, 1.0]);
+    }
+
+    #[test]
+    fn rows_put_aside_for_a_cut_that_was_given_up_are_not_taken_for_the_next() {
+        let mut kept = table();
+        add(&mut kept, AFTER, &[7], 1.0);
+        add(&mut kept, Age { cut: 2, before: true }, &[7], 1.0);
+        assert_eq!(value(&take_all(&mut kept, 2), 7), 2.0);
+        assert_eq!(value(&take_all(&mut kept, 3), 7), 2.0);
+    }
+
+    #[test]
+    fn rows_that_are_not_there_change_nothing() {
+        for age in [BEFORE, AFTER] {
+            let mut kept = table();
+            add(&mut kept, AFTER, &[1], 1.0);
+            let update = Update { learning_rate: 1.0, step: 1, scale: 1.0 };
+            let refused = kept.apply(age, &Optimizer::Sgd, &update, &[1, ROWS as u32], &[1.0, 1.0]);
+            assert_eq!(refused, Err(RowError::OutOfRange { row: ROWS as u32, rows: ROWS }));
+            assert_eq!((value(kept.get(), 1), value(&take_all(&mut kept, 1), 1)), (1.0, 0.0));
+        }
+    }
+}
