@@ -177,6 +177,17 @@ impl Lifecycle {
         self.tasks.iter().copied().filter(|task| !self.membership.is_present(*task)).collect()
     }
 
+    /// Whom training waits for: tasks that have not come, then servers that prepare, then the chief with first values.
+    pub fn awaited(&self) -> Vec<TaskId> {
+        let prepares = |task: &TaskId| task.job == Job::Ps && !self.ready.contains(task);
+        match self.phase {
+            Phase::Gathering => self.missing(),
+            Phase::Preparing => self.tasks.iter().copied().filter(prepares).collect(),
+            Phase::Initialising => vec![TaskId::from(self.chief)],
+            _ => Vec::new(),
+        }
+    }
+
     /// Every worker of the cluster, as far as is known.
     pub fn workers(&self) -> Vec<WorkerId> {
         self.tasks.iter().filter(|task| task.job == Job::Worker).map(|task| WorkerId(task.index)).collect()
@@ -356,6 +367,11 @@ impl Lifecycle {
     /// A task failed in a way that ends the run.
     pub fn failed(&mut self, outcome: Outcome) -> Vec<Effect> {
         self.end(outcome)
+    }
+
+    /// Another coordinator has taken over the run: it ends here, and nothing of it can be saved any more.
+    pub fn overtaken(&mut self, outcome: Outcome) -> Vec<Effect> {
+        self.end_at_once(outcome)
     }
 
     /// The last checkpoint is written, or cannot be.

@@ -63,6 +63,31 @@ fn whatever_the_order_of_arrival_the_last_one_starts_the_run() {
 }
 
 #[test]
+fn until_training_begins_it_is_known_whom_it_waits_for() {
+    let mut run = Lifecycle::new(LifecycleConfig { servers: 2, ..config(1) });
+    let (other, worker) = (TaskId::ps(1), TaskId::worker(0));
+    assert_eq!(run.awaited(), [PS, other, worker]);
+    for task in [worker, PS, other] {
+        join(&mut run, task, 0);
+    }
+    assert_eq!(run.awaited(), [PS, other]);
+    run.server_ready(PS, false);
+    assert_eq!(run.awaited(), [other]);
+    run.server_ready(other, false);
+    assert_eq!(run.awaited(), [worker]);
+    run.initialised();
+    assert_eq!(run.awaited(), []);
+}
+
+#[test]
+fn another_coordinator_ends_the_run_whatever_it_was_about_to_do() {
+    let (mut run, _) = training_of(Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) }));
+    assert_eq!(run.failed(Outcome { exit_code: exit_code::USAGE, reason: String::new() }), [Effect::Save]);
+    let overtaken = Outcome { exit_code: exit_code::CHECKPOINT, reason: "overtaken".to_owned() };
+    assert_eq!(run.overtaken(overtaken.clone()), [Effect::Over(overtaken)]);
+}
+
+#[test]
 fn without_a_number_of_workers_the_run_begins_with_the_first_and_takes_whoever_comes() {
     let mut run = Lifecycle::new(LifecycleConfig { workers: None, ..config(0) });
     join(&mut run, PS, 0);

@@ -4,9 +4,11 @@
 //! the tasks. It touches no parameters and does nothing that takes time.
 
 mod checkpoints;
+mod effects;
 mod front;
 mod members;
 mod positions;
+mod saving;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,19 +16,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
-use windlass_checkpoint::CheckpointError;
-use windlass_core::checkpoint::{Next, Pushes};
+use windlass_core::checkpoint::Pushes;
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Effect, JoinError, Lifecycle, LifecycleConfig, Outcome, Phase, exit_code};
+use windlass_core::lifecycle::{JoinError, Lifecycle, LifecycleConfig, Outcome, Phase, exit_code};
 use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{
-    Abandon, AllFinished, Cut, Endpoint, Heartbeat, Hello, Initialise, Mark, Over, Prepare, Start, Waiting,
-    WorkerJoined, WorkerLeft, WorkerReport, task_message,
-};
+use windlass_wire::control::{Endpoint, Heartbeat, Hello, Over, Waiting, WorkerReport, task_message};
 
 use crate::checkpoint::{CheckpointConfig, Part};
 use crate::task::ShardSlot;
@@ -35,13 +33,10 @@ pub(crate) use front::CoordinatorHandle;
 use front::{Event, SessionId};
 use members::Members;
 use positions::Positions;
+use saving::unusable;
 
 const TICK: Duration = Duration::from_millis(100);
 const SPEAK_EVERY: Duration = Duration::from_secs(3);
-/// How long the last checkpoint may take before the run ends without it.
-const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often it is tried.
-const SAVE_ATTEMPTS: u32 = 3;
 /// Things done beside the coordinator that it has not heard of yet.
 const DONE: usize = 16;
 
@@ -332,16 +327,8 @@ impl Coordinator {
         let step = self.step();
         match self.lifecycle.phase() {
             Phase::Training => self.checkpoint(|checkpoints| checkpoints.tick(now, step)),
-            Phase::Saving(_) if self.saving.is_some_and(|(began, _)| now.saturating_sub(began) > SAVE_TIMEOUT) => {
-                warn!("the last checkpoint takes too long; ending without it");
-                let effects = self.lifecycle.saved();
-                self.carry_out(effects);
-            }
-            Phase::Saving(_) => {
-                self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
-                self.save();
-            }
-            Phase::Gathering if self.spoken.elapsed() >= SPEAK_EVERY => {
+            Phase::Saving(_) => self.go_on_saving(now),
+            Phase::Gathering | Phase::Preparing | Phase::Initialising if self.spoken.elapsed() >= SPEAK_EVERY => {
                 self.spoken = Instant::now();
                 self.members.mention(&Kind::Waiting(self.waiting()));
             }
@@ -358,232 +345,13 @@ impl Coordinator {
         self.shard.get().map(|shard| shard.pushes()).unwrap_or_default()
     }
 
-    /// Lets the checkpoints decide what is next, and does it.
-    fn checkpoint(&mut self, decide: impl FnOnce(&mut Checkpoints) -> Option<Next<Part>>) {
-        let Some(checkpoints) = &mut self.checkpoints else { return };
-        let Some(next) = decide(checkpoints) else { return };
-        let number = checkpoints.cycle().number();
-        match next {
-            Next::Mark => self.members.tell(is_server, &Kind::Mark(Mark { number })),
-            Next::Cut(cut) => {
-                let id = checkpoints.name(&cut).to_string();
-                let cut = serde_json::to_string(&cut).unwrap_or_default();
-                self.members.tell(is_server, &Kind::Cut(Cut { number, id, cut }));
-            }
-            Next::Publish(parts) => {
-                let Some((_, run)) = &self.run else { return };
-                checkpoints.publish(run, parts, &self.positions, ends_well(self.lifecycle.phase()));
-            }
-            Next::Abandon(reason) => {
-                warn!("no checkpoint: {reason}; training goes on, and the last good one stays");
-                self.members.tell(is_server, &Kind::Abandon(Abandon { number }));
-            }
-        }
-    }
-
-    fn done(&mut self, done: Done) {
-        match done {
-            Done::Published(published) => {
-                if let Some(checkpoints) = &mut self.checkpoints {
-                    checkpoints.published(&published);
-                }
-                if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
-                    self.save();
-                }
-            }
-            Done::Found(Ok(found)) => {
-                if let Some(checkpoints) = &mut self.checkpoints {
-                    checkpoints.go_back_to(found);
-                }
-                if self.looking.take() == Some(true) {
-                    self.prepare();
-                }
-            }
-            Done::Found(Err(error)) => {
-                let effects = self.lifecycle.failed(unusable(&error));
-                self.carry_out(effects);
-            }
-        }
-    }
-
-    /// Writes the last checkpoint, after one that is under way; if it is written or cannot be, the run is over.
-    fn save(&mut self) {
-        let (now, step, ends_well) = (self.now(), self.step(), ends_well(self.lifecycle.phase()));
-        let (began, attempts) = self.saving.unwrap_or((now, 0));
-        self.saving = Some((began, attempts));
-        match &mut self.checkpoints {
-            Some(checkpoints) if checkpoints.is_busy() => {}
-            Some(checkpoints) if attempts < SAVE_ATTEMPTS && !checkpoints.is_saved(step, ends_well) => {
-                self.saving = Some((began, attempts + 1));
-                self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
-            }
-            _ => {
-                let effects = self.lifecycle.saved();
-                self.carry_out(effects);
-            }
-        }
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Prepare => match &mut self.looking {
-                    Some(wanted) => *wanted = true,
-                    None => self.prepare(),
-                },
-                Effect::Regather(reason) => self.regather(&reason),
-                Effect::Save => self.save(),
-                Effect::Initialise(worker) => {
-                    let servers = self.endpoints.values().cloned().collect();
-                    self.tell(worker.into(), Kind::Initialise(Initialise { servers }));
-                }
-                Effect::Start(worker) => {
-                    let servers = self.endpoints.values().cloned().collect();
-                    let start = Start {
-                        servers,
-                        chief: worker == self.lifecycle.chief(),
-                        workers: self.lifecycle.workers().len() as u32,
-                        batches: self.positions.began(worker),
-                        global_step: self.step(),
-                    };
-                    self.tell(worker.into(), Kind::Start(start));
-                }
-                Effect::Joined(worker, incarnation) => {
-                    self.positions.replace(worker, incarnation, &self.pushes());
-                    let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
-                    self.members.tell(is_server, &Kind::WorkerJoined(joined));
-                }
-                Effect::Left(worker, incarnation, reason) => self.left(worker, incarnation, reason),
-                Effect::AllFinished => {
-                    let finished = Kind::AllFinished(self.all_finished());
-                    self.members.tell(|task| task.job == Job::Worker, &finished);
-                }
-                Effect::Over(outcome) => {
-                    if outcome.exit_code == 0 {
-                        info!("training has ended");
-                    } else {
-                        warn!("the run ends: {}", outcome.reason);
-                    }
-                    let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
-                    self.members.tell(|_| true, &Kind::Over(over));
-                }
-            }
-        }
-    }
-
-    fn prepare(&mut self) {
-        let Some((text, run)) = &self.run else { return };
-        let workers = self.lifecycle.present_workers();
-        let living = workers.iter().filter_map(|worker| {
-            let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
-            Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0 })
-        });
-        self.prepared += 1;
-        let mut prepare = Prepare {
-            number: self.prepared,
-            run: text.clone(),
-            servers: self.config.servers,
-            workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),
-            living: living.collect(),
-            ..Prepare::default()
-        };
-        info!("all {} ps and {} workers are here", self.config.servers, workers.len());
-        let mut positions = Vec::new();
-        if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.cycle().set_rounds(matches!(run.mode, windlass_core::consistency::Mode::Sync { .. }));
-            prepare.checkpoints = checkpoints.location().to_owned();
-            if let Some((manifest, location)) = checkpoints.found() {
-                prepare.restore = manifest.id.to_string();
-                prepare.restore_from = location.to_owned();
-                positions.clone_from(&manifest.workers);
-                let step = manifest.id.step;
-                match self.seen_step.saturating_sub(step) {
-                    0 => info!("going on from the checkpoint of step {step} in {location}"),
-                    lost => warn!("going back to the checkpoint of step {step} in {location}: {lost} updates are lost"),
-                }
-            } else if self.seen_step > 0 {
-                warn!("there is no checkpoint yet: all {} updates are lost, training begins anew", self.seen_step);
-            }
-        }
-        self.positions.restore(&positions);
-        for living in &prepare.living {
-            self.positions.replace(WorkerId(living.worker), Incarnation(living.incarnation), &Pushes::new());
-        }
-        self.members.tell(is_server, &Kind::Prepare(prepare));
-    }
-
-    /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
-    fn regather(&mut self, reason: &str) {
-        warn!("{reason}; training goes on when it is back");
-        self.seen_step = self.seen_step.max(self.step());
-        for worker in self.lifecycle.workers() {
-            self.members.remove(worker.into());
-        }
-        if let Some(checkpoints) = &mut self.checkpoints {
-            self.looking = Some(false);
-            checkpoints.look_again();
-        }
-    }
-
-    fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
-        // At once on this server, so that no push of that process comes after it has been counted.
-        let pushes = self.shard.get().map(|shard| shard.retire(worker, incarnation)).unwrap_or_default();
-        self.positions.replace(worker, Incarnation::default(), &pushes);
-        if !reason.is_empty() {
-            warn!("{worker} is gone: {reason}; training goes on without it");
-            self.members.remove(worker.into());
-            let last = self.progress.get(&worker).cloned().unwrap_or_default();
-            let report = WorkerReport {
-                worker: worker.0,
-                steps: last.local_step,
-                loss: f64::from(last.loss),
-                left: reason.clone(),
-                ..WorkerReport::default()
-            };
-            self.reports.insert(worker, report);
-        }
-        let chief = self.lifecycle.chief().0;
-        let left = WorkerLeft { worker: worker.0, incarnation: incarnation.0, reason, chief };
-        self.members.tell(|_| true, &Kind::WorkerLeft(left));
-    }
-
-    fn all_finished(&self) -> AllFinished {
-        let statistics = self.shard.get().map(|shard| shard.statistics()).unwrap_or_default();
-        let first = statistics.first_step.unwrap_or(self.config.started);
-        let last = statistics.last_step.unwrap_or(first);
-        AllFinished {
-            reports: self.reports.values().cloned().collect(),
-            global_step: statistics.steps,
-            dropped_gradients: statistics.dropped,
-            first_step_seconds: first.saturating_duration_since(self.config.started).as_secs_f64(),
-            training_seconds: last.saturating_duration_since(first).as_secs_f64(),
-            mean_staleness: statistics.staleness as f64 / statistics.pushes.max(1) as f64,
-            chief: self.lifecycle.chief().0,
-            resumed_at: statistics.resumed_at,
-        }
-    }
-
     fn waiting(&self) -> Waiting {
-        Waiting { tasks: self.lifecycle.missing().iter().map(ToString::to_string).collect() }
+        Waiting { tasks: self.lifecycle.awaited().iter().map(ToString::to_string).collect() }
     }
 
     fn tell(&mut self, task: TaskId, kind: Kind) {
         self.members.tell(|other| other == task, &kind);
     }
-}
-
-/// True once the run has ended well but for its last checkpoint.
-fn ends_well(phase: &Phase) -> bool {
-    matches!(phase, Phase::Saving(outcome) if outcome.exit_code == 0)
-}
-
-/// How a run ends whose checkpoints cannot be kept or read.
-fn unusable(error: &CheckpointError) -> Outcome {
-    let exit_code = match error {
-        CheckpointError::BadLocation { .. } | CheckpointError::NotWritable { .. } => exit_code::USAGE,
-        _ => exit_code::CHECKPOINT,
-    };
-    Outcome { exit_code, reason: error.to_string() }
 }
 
 fn is_server(task: TaskId) -> bool {

@@ -101,7 +101,6 @@ impl Worker {
                     self.send(task_message::Kind::Initialised(Initialised { incarnation: self.incarnation.0 }));
                 }
                 Kind::Start(start) => {
-                    assert_eq!(start.workers, self.site.workers);
                     self.client = Some(self.connect(&start.servers));
                     return;
                 }

@@ -1,0 +1,153 @@
+//! What the coordinator does of what the lifecycle decides: it tells the tasks, and keeps count of the workers.
+
+use tracing::{info, warn};
+use windlass_core::checkpoint::Pushes;
+use windlass_core::cluster::{Job, TaskId, WorkerId};
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::Effect;
+use windlass_wire::control::coordinator_message::Kind;
+use windlass_wire::control::{AllFinished, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport};
+
+use super::{Coordinator, is_server};
+
+impl Coordinator {
+    /// Does what the lifecycle has decided.
+    pub(super) fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Prepare => match &mut self.looking {
+                    Some(wanted) => *wanted = true,
+                    None => self.prepare(),
+                },
+                Effect::Regather(reason) => self.regather(&reason),
+                Effect::Save => self.save(),
+                Effect::Initialise(worker) => {
+                    let servers = self.endpoints.values().cloned().collect();
+                    self.tell(worker.into(), Kind::Initialise(Initialise { servers }));
+                }
+                Effect::Start(worker) => {
+                    let servers = self.endpoints.values().cloned().collect();
+                    let start = Start {
+                        servers,
+                        chief: worker == self.lifecycle.chief(),
+                        batches: self.positions.began(worker),
+                        global_step: self.step(),
+                    };
+                    self.tell(worker.into(), Kind::Start(start));
+                }
+                Effect::Joined(worker, incarnation) => {
+                    self.positions.replace(worker, incarnation, &self.pushes());
+                    let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
+                    self.members.tell(is_server, &Kind::WorkerJoined(joined));
+                }
+                Effect::Left(worker, incarnation, reason) => self.left(worker, incarnation, reason),
+                Effect::AllFinished => {
+                    let finished = Kind::AllFinished(self.all_finished());
+                    self.members.tell(|task| task.job == Job::Worker, &finished);
+                }
+                Effect::Over(outcome) => {
+                    if outcome.exit_code == 0 {
+                        info!("training has ended");
+                    } else {
+                        warn!("the run ends: {}", outcome.reason);
+                    }
+                    let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
+                    self.members.tell(|_| true, &Kind::Over(over));
+                }
+            }
+        }
+    }
+
+    /// Tells the servers what to hold, and from which checkpoint.
+    pub(super) fn prepare(&mut self) {
+        let Some((text, run)) = &self.run else { return };
+        let workers = self.lifecycle.present_workers();
+        let living = workers.iter().filter_map(|worker| {
+            let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
+            Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0 })
+        });
+        self.prepared += 1;
+        let mut prepare = Prepare {
+            number: self.prepared,
+            run: text.clone(),
+            servers: self.config.servers,
+            workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),
+            living: living.collect(),
+            ..Prepare::default()
+        };
+        info!("all {} ps and {} workers are here", self.config.servers, workers.len());
+        let mut positions = Vec::new();
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.cycle().set_rounds(matches!(run.mode, windlass_core::consistency::Mode::Sync { .. }));
+            prepare.checkpoints = checkpoints.location().to_owned();
+            if let Some((manifest, location)) = checkpoints.found() {
+                prepare.restore = manifest.id.to_string();
+                prepare.restore_from = location.to_owned();
+                positions.clone_from(&manifest.workers);
+                let step = manifest.id.step;
+                match self.seen_step.saturating_sub(step) {
+                    0 => info!("going on from the checkpoint of step {step} in {location}"),
+                    lost => warn!("going back to the checkpoint of step {step} in {location}: {lost} updates are lost"),
+                }
+            } else if self.seen_step > 0 {
+                warn!("there is no checkpoint yet: all {} updates are lost, training begins anew", self.seen_step);
+            }
+        }
+        self.positions.restore(&positions);
+        for living in &prepare.living {
+            self.positions.replace(WorkerId(living.worker), Incarnation(living.incarnation), &Pushes::new());
+        }
+        self.members.tell(is_server, &Kind::Prepare(prepare));
+    }
+
+    /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
+    fn regather(&mut self, reason: &str) {
+        warn!("{reason}; training goes on when it is back");
+        self.seen_step = self.seen_step.max(self.step());
+        for worker in self.lifecycle.workers() {
+            self.members.remove(worker.into());
+        }
+        if let Some(checkpoints) = &mut self.checkpoints {
+            self.looking = Some(false);
+            checkpoints.look_again();
+        }
+    }
+
+    fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
+        // At once on this server, so that no push of that process comes after it has been counted.
+        let pushes = self.shard.get().map(|shard| shard.retire(worker, incarnation)).unwrap_or_default();
+        self.positions.replace(worker, Incarnation::default(), &pushes);
+        if !reason.is_empty() {
+            warn!("{worker} is gone: {reason}; training goes on without it");
+            self.members.remove(worker.into());
+            let last = self.progress.get(&worker).cloned().unwrap_or_default();
+            let report = WorkerReport {
+                worker: worker.0,
+                steps: last.local_step,
+                loss: f64::from(last.loss),
+                left: reason.clone(),
+                ..WorkerReport::default()
+            };
+            self.reports.insert(worker, report);
+        }
+        let chief = self.lifecycle.chief().0;
+        let left = WorkerLeft { worker: worker.0, incarnation: incarnation.0, reason, chief };
+        self.members.tell(|_| true, &Kind::WorkerLeft(left));
+    }
+
+    fn all_finished(&self) -> AllFinished {
+        let statistics = self.shard.get().map(|shard| shard.statistics()).unwrap_or_default();
+        let first = statistics.first_step.unwrap_or(self.config.started);
+        let last = statistics.last_step.unwrap_or(first);
+        AllFinished {
+            reports: self.reports.values().cloned().collect(),
+            global_step: statistics.steps,
+            dropped_gradients: statistics.dropped,
+            first_step_seconds: first.saturating_duration_since(self.config.started).as_secs_f64(),
+            training_seconds: last.saturating_duration_since(first).as_secs_f64(),
+            mean_staleness: statistics.staleness as f64 / statistics.pushes.max(1) as f64,
+            chief: self.lifecycle.chief().0,
+            resumed_at: statistics.resumed_at,
+        }
+    }
+}
