@@ -67,7 +67,7 @@ fn run() -> Result<RunSpec, Box<dyn std::error::Error>> {
         optimizer: Optimizer::Sgd,
         learning_rate: 0.1,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(vec![spec])?,

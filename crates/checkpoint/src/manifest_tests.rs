@@ -23,7 +23,7 @@ pub(crate) fn run(optimizer: Optimizer) -> RunSpec {
         optimizer,
         learning_rate: 0.1,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         steps: Some(10),
         deterministic: false,
         parameters: ParameterTable::new(parameters).unwrap(),

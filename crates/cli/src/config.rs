@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use windlass_core::cluster::{ClusterInput, ResolvedTask, resolve};
+use windlass_core::cluster::{ClusterInput, ClusterSpec, ResolvedTask, resolve};
 use windlass_core::consistency::Mode;
 use windlass_core::membership::Patience;
 use windlass_core::optimizer::Optimizer;
+use windlass_core::plan::Sharding;
 use windlass_server::{CheckpointConfig, Resume};
 use windlass_wire::client::Interrupt;
 use windlass_worker::board::BoardConfig;
@@ -17,6 +18,9 @@ use windlass_worker::task::RunConfig;
 use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
 use crate::output::count;
+
+/// The least that a ps is given of a model where all ps are on one host.
+const ONE_HOST_MIN_BYTES: usize = 1 << 20;
 
 /// Everything a task needs to know that the user decides.
 #[derive(Debug, Clone)]
@@ -56,6 +60,17 @@ impl TaskConfig {
             },
             run_dir: output.run_dir.clone(),
         })
+    }
+
+    /// Gives a model that is small to fewer of the servers, where all of them are on one host and the user has not said
+    /// otherwise.
+    pub(crate) fn fit_to(&mut self, cluster: &ClusterSpec, args: &TrainingArgs) {
+        if let Sharding::Balanced { min_bytes } = &mut self.run.sharding
+            && args.min_shard_bytes.is_none()
+            && cluster.has_servers_on_one_host()
+        {
+            *min_bytes = ONE_HOST_MIN_BYTES;
+        }
     }
 }
 
@@ -192,7 +207,7 @@ fn run_config(
         optimizer: optimizer(args, defaults.optimizer)?,
         learning_rate,
         schedule: args.learning_rate_schedule.parse().map_err(Failure::usage)?,
-        sharding: args.sharding.parse().map_err(Failure::usage)?,
+        sharding: sharding(args)?,
         batch_size: args.batch_size.unwrap_or(defaults.batch_size),
         steps,
         epochs,
@@ -203,6 +218,14 @@ fn run_config(
         evaluate_epochs: args.evaluate == Evaluate::Epoch,
         log_every: output.log_every,
     })
+}
+
+fn sharding(args: &TrainingArgs) -> Result<Sharding, Failure> {
+    match (args.sharding.parse().map_err(Failure::usage)?, args.min_shard_bytes) {
+        (Sharding::Balanced { min_bytes }, given) => Ok(Sharding::Balanced { min_bytes: given.unwrap_or(min_bytes) }),
+        (Sharding::RoundRobin, Some(_)) => Err(Failure::usage("--min-shard-bytes needs --sharding balanced")),
+        (Sharding::RoundRobin, None) => Ok(Sharding::RoundRobin),
+    }
 }
 
 fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {

@@ -40,7 +40,10 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Fa
         None => logging::start_for_one_process(),
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
-    let config = TaskConfig::new(args, &M::defaults(flags), workers)?;
+    let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
+    if let Some(resolved) = &resolved {
+        config.fit_to(&resolved.cluster, &args.training);
+    }
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
     let runtime = runtime()?;
     watch_signals(&runtime, &config);

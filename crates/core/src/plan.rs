@@ -11,9 +11,6 @@ use thiserror::Error;
 
 use crate::parameter::{Access, ParameterId, ParameterTable};
 
-/// Dense bytes below which another server is not worth its round trip. Off until measured.
-pub const MIN_SERVER_BYTES: usize = 0;
-
 /// A cut inside a parameter falls on a multiple of this: one cache line of `f32`.
 pub const CUT_ALIGNMENT: usize = 16;
 
@@ -21,20 +18,34 @@ pub const CUT_ALIGNMENT: usize = 16;
 pub const CUT_SNAP: usize = 1024;
 
 /// How parameters are spread over the servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharding {
     /// Nearly equal shares: dense parameters are cut where that balances, rows are striped.
-    #[default]
-    Balanced,
+    Balanced {
+        /// If there are fewer bytes of dense parameters a server, only the first few servers get any, and those get
+        /// that many if they can: another server is not worth its round trip then.
+        min_bytes: usize,
+    },
     /// Whole parameters in turn, as TensorFlow's `replica_device_setter` placed them.
     RoundRobin,
+}
+
+impl Sharding {
+    /// Balanced over all servers, however small the parameters are.
+    pub const BALANCED: Self = Self::Balanced { min_bytes: 0 };
+}
+
+impl Default for Sharding {
+    fn default() -> Self {
+        Self::BALANCED
+    }
 }
 
 impl fmt::Display for Sharding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
-            Sharding::Balanced => "balanced",
+            Sharding::Balanced { .. } => "balanced",
             Sharding::RoundRobin => "round_robin",
         })
     }
@@ -53,7 +64,7 @@ impl FromStr for Sharding {
 
     fn from_str(name: &str) -> Result<Self, UnknownSharding> {
         match name {
-            "balanced" => Ok(Sharding::Balanced),
+            "balanced" => Ok(Sharding::BALANCED),
             "round_robin" | "round-robin" => Ok(Sharding::RoundRobin),
             _ => Err(UnknownSharding { name: name.to_owned() }),
         }
@@ -126,21 +137,15 @@ pub struct ShardPlan {
 impl ShardPlan {
     /// Spreads the parameters over one or more servers.
     ///
-    /// Balanced, each server's dense share is within 2 × [`CUT_SNAP`] + 1 elements (8 KiB) of the
+    /// Balanced over all, each server's dense share is within 2 × [`CUT_SNAP`] + 1 elements (8 KiB) of the
     /// mean: it has a cut at either end, no cut is moved further than [`CUT_SNAP`], and the 1 is for
     /// rounding to whole elements.
     pub fn new(table: &ParameterTable, servers: usize, sharding: Sharding) -> Self {
-        Self::with_minimum(table, servers, sharding, MIN_SERVER_BYTES)
-    }
-
-    /// As [`ShardPlan::new`], but when balancing leaves servers fewer than `min_server_bytes` of
-    /// dense parameters each, only the first few get any, and those get that many if they can.
-    pub fn with_minimum(table: &ParameterTable, servers: usize, sharding: Sharding, min_server_bytes: usize) -> Self {
         assert!(servers > 0, "a plan needs a server");
         let mut plan = Self { servers: vec![ServerPlan::default(); servers] };
         match sharding {
-            Sharding::Balanced => {
-                plan.cut_dense(table, min_server_bytes);
+            Sharding::Balanced { min_bytes } => {
+                plan.cut_dense(table, min_bytes);
                 plan.stripe_rows(table);
             }
             Sharding::RoundRobin => plan.deal(table),
@@ -149,7 +154,7 @@ impl ShardPlan {
     }
 
     /// Lays the dense parameters end to end and cuts that line into one part a server.
-    fn cut_dense(&mut self, table: &ParameterTable, min_server_bytes: usize) {
+    fn cut_dense(&mut self, table: &ParameterTable, min_bytes: usize) {
         let mut total = 0;
         let mut places = Vec::new();
         for (parameter, spec) in table.iter().filter(|(_, spec)| spec.access == Access::Dense) {
@@ -158,7 +163,7 @@ impl ShardPlan {
             places.push((parameter, start..total));
         }
         let parts = (total * size_of::<f32>())
-            .checked_div(min_server_bytes)
+            .checked_div(min_bytes)
             .map_or(self.servers.len(), |parts| parts.clamp(1, self.servers.len()));
         // In u128, because elements × servers may not fit a usize.
         let ideal = |part: usize| (total as u128 * part as u128 / parts as u128) as usize;

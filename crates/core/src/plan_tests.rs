@@ -27,7 +27,7 @@ fn segments(plan: &ShardPlan) -> Vec<Vec<(u32, usize, usize)>> {
 
 #[test]
 fn a_cut_inside_a_parameter_falls_on_a_multiple_of_sixteen() {
-    let plan = ShardPlan::new(&dense(&[78_400, 100, 1000, 10]), 2, Sharding::Balanced);
+    let plan = ShardPlan::new(&dense(&[78_400, 100, 1000, 10]), 2, Sharding::BALANCED);
     assert_eq!(
         segments(&plan),
         [vec![(0, 0, 39_760)], vec![(0, 39_760, 78_400), (1, 0, 100), (2, 0, 1000), (3, 0, 10)]]
@@ -36,20 +36,20 @@ fn a_cut_inside_a_parameter_falls_on_a_multiple_of_sixteen() {
 
 #[test]
 fn a_cut_near_the_edge_of_a_parameter_moves_to_the_edge() {
-    let plan = ShardPlan::new(&dense(&[10_000, 8000]), 2, Sharding::Balanced);
+    let plan = ShardPlan::new(&dense(&[10_000, 8000]), 2, Sharding::BALANCED);
     assert_eq!(segments(&plan), [vec![(0, 0, 10_000)], vec![(1, 0, 8000)]]);
 }
 
 #[test]
 fn small_parameters_stay_whole_though_a_server_gets_nothing() {
-    let plan = ShardPlan::new(&dense(&[100, 1]), 3, Sharding::Balanced);
+    let plan = ShardPlan::new(&dense(&[100, 1]), 3, Sharding::BALANCED);
     assert_eq!(segments(&plan), [vec![], vec![(0, 0, 100)], vec![(1, 0, 1)]]);
 }
 
 #[test]
 fn rows_are_striped_over_the_servers_that_have_a_row() {
     let table = table(&[(&[5, 4], Access::Rows), (&[1, 4], Access::Rows)]);
-    let plan = ShardPlan::new(&table, 2, Sharding::Balanced);
+    let plan = ShardPlan::new(&table, 2, Sharding::BALANCED);
     let stripe = |parameter, first, count| RowStripe { parameter: ParameterId(parameter), first, stride: 2, count };
     assert_eq!(plan.servers[0].stripes, [stripe(0, 0, 3), stripe(1, 0, 1)]);
     assert_eq!(plan.servers[1].stripes, [stripe(0, 1, 2)]);
@@ -68,9 +68,9 @@ fn round_robin_deals_whole_parameters_in_turn() {
 
 #[test]
 fn below_the_minimum_only_the_first_servers_get_dense_parameters() {
-    let plan = |min_server_bytes| {
+    let plan = |min_bytes| {
         let table = dense(&[40_000, 40_000]);
-        let plan = ShardPlan::with_minimum(&table, 4, Sharding::Balanced, min_server_bytes);
+        let plan = ShardPlan::new(&table, 4, Sharding::Balanced { min_bytes });
         plan.servers.iter().map(ServerPlan::dense_elements).collect::<Vec<_>>()
     };
     assert_eq!(plan(0), [20_000; 4]);
@@ -116,7 +116,7 @@ fn any_table() -> impl Strategy<Value = ParameterTable> {
 }
 
 fn any_sharding() -> impl Strategy<Value = Sharding> {
-    prop_oneof![Just(Sharding::Balanced), Just(Sharding::RoundRobin)]
+    prop_oneof![(0..40_000usize).prop_map(|min_bytes| Sharding::Balanced { min_bytes }), Just(Sharding::RoundRobin)]
 }
 
 proptest! {
@@ -125,9 +125,8 @@ proptest! {
         table in any_table(),
         servers in 1..9usize,
         sharding in any_sharding(),
-        min_server_bytes in 0..40_000usize,
     ) {
-        let plan = ShardPlan::with_minimum(&table, servers, sharding, min_server_bytes);
+        let plan = ShardPlan::new(&table, servers, sharding);
         prop_assert_eq!(plan.servers.len(), servers);
         let mut held: Vec<_> =
             table.iter().map(|(_, spec)| vec![0; spec.elements()]).collect();
@@ -155,7 +154,7 @@ proptest! {
         table in any_table(),
         servers in 1..9usize,
     ) {
-        let plan = ShardPlan::new(&table, servers, Sharding::Balanced);
+        let plan = ShardPlan::new(&table, servers, Sharding::BALANCED);
         let shares = plan.servers.iter().map(ServerPlan::dense_elements);
         let mean = shares.clone().sum::<usize>() as f64 / servers as f64;
         for share in shares {
@@ -171,7 +170,7 @@ proptest! {
         row in 0..250usize,
     ) {
         let table = table(&[(&[rows, 2], Access::Rows)]);
-        let plan = ShardPlan::new(&table, servers, Sharding::Balanced);
+        let plan = ShardPlan::new(&table, servers, Sharding::BALANCED);
         let homes: Vec<_> = plan
             .servers
             .iter()

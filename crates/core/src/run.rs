@@ -89,7 +89,7 @@ mod tests {
             optimizer: Optimizer::Sgd,
             learning_rate: 0.1,
             schedule: Schedule::Constant,
-            sharding: Sharding::Balanced,
+            sharding: Sharding::BALANCED,
             steps: Some(10),
             deterministic: false,
             parameters: ParameterTable::new(vec![spec]).unwrap(),

@@ -21,7 +21,7 @@ async fn assert_restores(from: &RunSpec, servers: usize, to: &RunSpec, restored:
 
 #[tokio::test]
 async fn any_number_of_servers_restores_what_any_number_wrote() {
-    for sharding in [Sharding::Balanced, Sharding::RoundRobin] {
+    for sharding in [Sharding::BALANCED, Sharding::RoundRobin] {
         for servers in 1..=5 {
             for restored in 1..=5 {
                 let from = RunSpec { sharding, ..small() };
@@ -159,7 +159,7 @@ proptest! {
         (servers, restored) in (1..8usize, 1..8usize),
         (from, to) in (any::<bool>(), any::<bool>()),
     ) {
-        let sharding = |balanced| if balanced { Sharding::Balanced } else { Sharding::RoundRobin };
+        let sharding = |balanced| if balanced { Sharding::BALANCED } else { Sharding::RoundRobin };
         let access = |rows| if rows { Access::Rows } else { Access::Dense };
         let parameter = |(index, &(height, width, rows)): (usize, &(usize, usize, bool))| {
             spec(&format!("p{index}"), &[height, width], access(rows))

@@ -47,7 +47,7 @@ pub fn run(parameters: Vec<ParameterSpec>) -> RunSpec {
         optimizer: Optimizer::named("adam").unwrap(),
         learning_rate: 0.1,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(parameters).unwrap(),

@@ -162,7 +162,7 @@ fn run_config() -> RunConfig {
         optimizer: defaults.optimizer,
         learning_rate: defaults.learning_rate,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         batch_size: 1,
         steps: defaults.steps,
         epochs: None,

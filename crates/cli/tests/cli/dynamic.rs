@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::cluster::Hosts;
 use crate::process::{Invocation, Process, windlass};
 
-const NETWORK: &str = "train linear --log-every 50 --format json";
+const NETWORK: &str = "train linear --min-shard-bytes 0 --log-every 50 --format json";
 
 fn ps(hosts: &Hosts, index: usize, words: &str) -> Invocation {
     let told = json!({"worker": {}, "ps": [hosts.ps[index]]});

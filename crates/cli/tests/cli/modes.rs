@@ -31,13 +31,13 @@ macro_rules! every_model_learns {
 
 every_model_learns! {
     async_on_one_ps: "--mode async --ps 1",
-    async_on_two_ps: "--mode async --ps 2",
+    async_on_two_ps: "--mode async --ps 2 --min-shard-bytes 0",
     async_colocated: "--mode async --colocate",
     sync_on_one_ps: "--mode sync --ps 1",
-    sync_on_two_ps: "--mode sync --ps 2",
+    sync_on_two_ps: "--mode sync --ps 2 --min-shard-bytes 0",
     sync_colocated: "--mode sync --colocate",
     ssp_on_one_ps: "--mode ssp --staleness 2 --ps 1",
-    ssp_on_two_ps: "--mode ssp --staleness 2 --ps 2",
+    ssp_on_two_ps: "--mode ssp --staleness 2 --ps 2 --min-shard-bytes 0",
     ssp_colocated: "--mode ssp --staleness 2 --colocate",
 }
 

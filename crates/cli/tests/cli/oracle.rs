@@ -108,7 +108,7 @@ fn run(optimizer: Optimizer, layout: Layout) -> RunConfig {
         optimizer,
         learning_rate: 0.05,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         batch_size: ROUND / layout.workers as usize,
         steps: Some(STEPS),
         epochs: None,
@@ -234,7 +234,7 @@ fn losses(told: &Told) -> Vec<(Option<u64>, Option<u64>, Value)> {
 #[test]
 fn two_processes_in_step_read_digits_with_the_same_bits_every_time() {
     let files = DigitFiles::new(2400, 200);
-    let words = "launch mnist --mode sync --ps 2 --steps 60 --log-every 1 --format json --run-dir run --data-dir";
+    let words = "launch mnist --mode sync --ps 2 --min-shard-bytes 0 --steps 60 --log-every 1 --format json --run-dir run --data-dir";
     let once = || windlass(words).with(files.path()).run().succeeded();
     let (first, second) = (once(), once());
     assert_eq!(losses(&first).len(), 120);
@@ -252,7 +252,9 @@ fn processes_in_step_find_the_same_line_as_one() {
     let single = line("train linear --batch-size 20");
     for workers in [1, 2, 4] {
         let batch_size = 20 / workers;
-        let layout = format!("--ps 2 --workers {workers} --mode sync --shard-data --batch-size {batch_size}");
+        let layout = format!(
+            "--ps 2 --min-shard-bytes 0 --workers {workers} --mode sync --shard-data --batch-size {batch_size}"
+        );
         assert_close(&line(&format!("launch linear {layout}")), &single, &layout);
     }
 }

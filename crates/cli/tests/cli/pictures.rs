@@ -32,7 +32,7 @@ macro_rules! every_mode_learns {
 
 every_mode_learns! {
     in_one_process: "train", "";
-    in_async_mode: "launch", "--mode async --ps 2";
+    in_async_mode: "launch", "--mode async --ps 2 --min-shard-bytes 0";
     in_sync_mode: "launch", "--mode sync";
     in_ssp_mode: "launch", "--mode ssp --staleness 2 --colocate";
 }

@@ -53,8 +53,22 @@ fn a_run_ends_by_itself_and_leaves_no_process() {
 }
 
 #[test]
+fn of_several_ps_on_one_host_a_small_model_is_given_to_as_many_as_it_is_worth() {
+    // 785 values for each hidden unit, of 4 bytes.
+    for (hidden, held) in [(80, [63_610, 0]), (700, [278_256, 278_254])] {
+        let words = format!("mnist --hidden {hidden} --ps 2 --workers 1 --steps 10 --evaluate end");
+        let told = Launched::start(&words).wait().succeeded();
+        for (ps, held) in held.iter().enumerate() {
+            let log = std::fs::read_to_string(told.directory().join(format!("run/ps-{ps}.log"))).unwrap();
+            assert!(log.contains(&format!("holds {held} of ")), "{log}");
+            assert_eq!(log.contains("too small to be worth another ps here"), *held == 0, "{log}");
+        }
+    }
+}
+
+#[test]
 fn every_task_has_a_log_in_words() {
-    let told = Launched::start("linear --ps 2 --epochs 1").wait().succeeded();
+    let told = Launched::start("linear --ps 2 --min-shard-bytes 0 --epochs 1").wait().succeeded();
     let log = |task: &str| std::fs::read_to_string(told.directory().join(format!("run/{task}.log"))).unwrap();
     for (task, text) in [
         ("ps-0", "ps 0 listens on 127.0.0.1:"),

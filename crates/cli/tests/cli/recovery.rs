@@ -13,8 +13,8 @@ use crate::process::{Told, eventually, windlass};
 const STEPS: u64 = 8000;
 const INTERVAL: u64 = 1000;
 
-/// Flags of every run here: a network that is small, but large enough for two servers.
-const NETWORK: &str = "mnist --hidden 8 --batch-size 20 --evaluate end --log-every 10";
+/// Flags of every run here: a small network that is spread over all servers nevertheless.
+const NETWORK: &str = "mnist --hidden 8 --min-shard-bytes 0 --batch-size 20 --evaluate end --log-every 10";
 
 fn digits() -> DigitFiles {
     DigitFiles::new(400, 100)
@@ -222,4 +222,26 @@ fn without_anyone_to_start_it_again_a_lost_ps_is_waited_for_by_name() {
         let named = |line: &str| line.contains("gave up") && line.contains("ps 1 ");
         assert!(told.stderr.lines().any(named), "{told}");
     }
+}
+
+#[test]
+fn a_run_that_slept_while_another_took_over_its_checkpoints_ends_without_adding_to_them() {
+    let files = digits();
+    let words = |command: &str, run: &str, steps: u64| {
+        format!(
+            "{command} {NETWORK} --steps {steps} --checkpoint-dir kept --checkpoint-secs 0 --checkpoint-steps {INTERVAL} \
+             --format json --run-dir {run} --data-dir"
+        )
+    };
+    let endless = windlass(&words("launch", "run", 1_000_000)).with(files.path());
+    let overtaken = Launched::by(endless);
+    overtaken.logged("ps-0", "checkpoint of step ");
+    overtaken.tasks().iter().for_each(|task| task.signal(Signal::STOP));
+    overtaken.0.windlass(&words("train", "other", STEPS)).with(files.path()).run().succeeded();
+    overtaken.tasks().iter().for_each(|task| task.signal(Signal::CONT));
+    let told = overtaken.wait();
+    assert_eq!(told.exit_code(), Some(4), "{told}");
+    assert!(told.stderr.contains("generation 2 has taken over from generation 1"), "{told}");
+    let verified = told.windlass("checkpoint verify kept").run().succeeded();
+    assert!(verified.stdout.starts_with(&format!("{STEPS:012}-g000002-")), "{verified}");
 }

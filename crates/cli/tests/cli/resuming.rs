@@ -16,7 +16,7 @@ const STEPS: u64 = 1200;
 static FILES: LazyLock<DigitFiles> = LazyLock::new(|| DigitFiles::new(400, 100));
 
 /// Flags of every run here. In sync mode, two gradients have the same sum in any order.
-const FLAGS: &str = "mnist --mode sync --hidden 8 --batch-size 20 --threads 1 --evaluate end --log-every 10 \
+const FLAGS: &str = "mnist --mode sync --hidden 8 --min-shard-bytes 0 --batch-size 20 --threads 1 --evaluate end --log-every 10 \
                      --checkpoint-secs 0 --checkpoint-steps 200 --format json --run-dir run";
 
 /// What a run comes to that nothing happens to.

@@ -124,7 +124,7 @@ fn learn(by_rows: bool, mode: Mode, optimizer: &str, layout: Layout) -> Summary 
         optimizer: Optimizer::named(optimizer).unwrap(),
         learning_rate: 0.1,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         batch_size: 8,
         steps: Some(30),
         epochs: None,

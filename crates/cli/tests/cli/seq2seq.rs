@@ -51,7 +51,7 @@ fn learns_with(flags: &str) {
 
 #[test]
 fn asynchronous_workers_learn_to_translate() {
-    learns_with("--mode async --ps 2");
+    learns_with("--mode async --ps 2 --min-shard-bytes 0");
 }
 
 #[test]

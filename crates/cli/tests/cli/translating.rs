@@ -104,7 +104,7 @@ fn what_cannot_be_decoded_is_refused() {
 
 /// Runs of two workers in step, whose tables are reached by rows. A rate that falls would depend on what was lost.
 const STEPS: u64 = 300;
-const FLAGS: &str = "seq2seq --self-test --mode sync --threads 1 --evaluate end --log-every 10 --checkpoint-secs 0 \
+const FLAGS: &str = "seq2seq --self-test --mode sync --min-shard-bytes 0 --threads 1 --evaluate end --log-every 10 --checkpoint-secs 0 \
                      --checkpoint-steps 50 --learning-rate-decay 1 --format json --run-dir run";
 
 /// What a run comes to that nothing happens to.

@@ -38,6 +38,14 @@ impl ClusterSpec {
         self.colocated
     }
 
+    /// Whether all parameter servers are processes of their own on one host, so that a second one brings no more cores,
+    /// memory or network than there are.
+    pub fn has_servers_on_one_host(&self) -> bool {
+        let mut hosts = self.ps.known.values().map(Address::host);
+        let first = hosts.next();
+        !self.colocated && self.ps.complete && hosts.all(|host| Some(host) == first)
+    }
+
     /// Whether some tasks are unknown here, as in Kubeflow's `sparseCluster`.
     pub fn is_sparse(&self) -> bool {
         !(self.ps.complete && self.workers.complete)
@@ -247,6 +255,16 @@ mod tests {
         let address = spec.address(TaskId::worker(1)).unwrap();
         assert_eq!(address.to_string(), "192.168.1.172:2222");
         assert_eq!(spec.address(TaskId::ps(1)), None);
+    }
+
+    #[test]
+    fn servers_are_on_one_host_if_their_addresses_differ_in_the_port_alone() {
+        let cluster = |ps: &[&str]| ClusterSpec::new(addresses(ps), addresses(&["w:1"])).unwrap();
+        for (ps, expected) in [(&["a:1"][..], true), (&["a:1", "a:2"], true), (&["a:1", "b:1"], false)] {
+            assert_eq!(cluster(ps).has_servers_on_one_host(), expected, "{ps:?}");
+        }
+        let colocated = ClusterSpec::colocated(addresses(&["a:1", "a:2"])).unwrap();
+        assert!(!colocated.has_servers_on_one_host());
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Scenario {
         }
         // Small parameters that are balanced are on one server, with rows on all.
         let is_balanced = is_large || (has_rows && random.below(2) == 0);
-        let sharding = if is_balanced { Sharding::Balanced } else { Sharding::RoundRobin };
+        let sharding = if is_balanced { Sharding::BALANCED } else { Sharding::RoundRobin };
         Self {
             seed,
             run: RunSpec { sharding, ..run(mode, parameters) },

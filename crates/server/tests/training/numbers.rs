@@ -73,7 +73,7 @@ pub fn run(mode: Mode, parameters: Vec<ParameterSpec>) -> RunSpec {
         optimizer: Optimizer::Sgd,
         learning_rate: 1.0,
         schedule: Schedule::Constant,
-        sharding: Sharding::Balanced,
+        sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(parameters).unwrap(),

@@ -68,7 +68,7 @@ fn dense_oracle(run: &RunSpec, workers: u32) -> Vec<Vec<f32>> {
 
 fn assert_equals_dense_oracle(mode: Mode, workers: u32, via: Via) {
     for servers in [1, 3] {
-        for sharding in [Sharding::Balanced, Sharding::RoundRobin] {
+        for sharding in [Sharding::BALANCED, Sharding::RoundRobin] {
             let run = rows_run(mode, sharding);
             let options = Options { via, last_rows: all_rows(), ..Options::default() };
             let cluster = Cluster::start_with(servers, workers, run.clone(), options);
@@ -110,7 +110,7 @@ fn rows_pushed_within_the_process_equal_a_dense_table() {
 #[test]
 fn wanted_rows_come_in_the_order_they_were_asked_for_as_often_as_they_were() {
     for servers in [1, 3] {
-        let run = rows_run(Mode::Async, Sharding::Balanced);
+        let run = rows_run(Mode::Async, Sharding::BALANCED);
         let values = (0..50 * 8).map(|index| index as f32).collect();
         let first_rows = vec![RowGradient { parameter: ParameterId(1), rows: every(50), values }];
         let wanted = vec![RowRequest { parameter: ParameterId(1), rows: vec![7, 0, 49, 7] }];
@@ -124,7 +124,7 @@ fn wanted_rows_come_in_the_order_they_were_asked_for_as_often_as_they_were() {
 #[test]
 fn rows_that_the_table_does_not_have_close_the_connection_and_harm_nobody() {
     for mode in [Mode::Async, SYNC] {
-        let run = rows_run(mode, Sharding::Balanced);
+        let run = rows_run(mode, Sharding::BALANCED);
         let cluster = Cluster::start(1, 2, run.clone());
         let address = cluster.address(0).to_owned();
         let trained = cluster.train(move |worker| {
@@ -150,7 +150,7 @@ fn rows_that_the_table_does_not_have_close_the_connection_and_harm_nobody() {
 #[test]
 #[should_panic = "row 50 of"]
 fn a_client_does_not_lose_a_row_that_the_table_does_not_have() {
-    let cluster = Cluster::start(1, 1, rows_run(Mode::Async, Sharding::Balanced));
+    let cluster = Cluster::start(1, 1, rows_run(Mode::Async, Sharding::BALANCED));
     let mut worker = cluster.worker(0);
     worker.start_training();
     let _ = worker.client().pull(vec![RowRequest { parameter: ParameterId(1), rows: vec![50] }]);

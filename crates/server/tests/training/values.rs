@@ -34,7 +34,7 @@ fn train(servers: u32, workers: u32, run: &RunSpec, via: Via) -> Vec<Vec<f32>> {
 
 fn assert_equals_straight_loop(mode: Mode, workers: u32, optimizer: Optimizer) {
     for servers in [1, 3] {
-        for sharding in [Sharding::Balanced, Sharding::RoundRobin] {
+        for sharding in [Sharding::BALANCED, Sharding::RoundRobin] {
             let run = RunSpec { optimizer, sharding, learning_rate: 0.1, ..run(mode, several_blocks()) };
             let expected = straight_loop(&run, &gradient(&run, 0, 0), STEPS, workers);
             let what = format!("{optimizer}, {workers} workers, {servers} ps, {sharding}");
