@@ -3,8 +3,8 @@
     checkpoint_cost.py WINDLASS_BINARY [ROUNDS]
 
 Runs on one machine differ by more than a checkpoint costs, so it is measured within a run: how much longer steps take
-from a checkpoint's cut until it is written than the others do. Prints that, the longest such step, and the memory of the
-ps at its peak.
+from a checkpoint's cut until it is written than the others do. Prints that, the longest such step, for how long at the
+most a checkpoint held up a push, and the memory of the ps at its peak.
 """
 import datetime, json, os, pathlib, re, statistics, subprocess, sys, tempfile, threading, time
 
@@ -52,15 +52,17 @@ def run(binary):
     others = statistics.mean(took[step] for step in took if step not in within and step > 20)
     lost = sum(took[step] - others for step in within) / count
     longest = max(took[step] for step in within)
-    return lost, 1e3 * others, 1e3 * longest, peaks.get("ps")
+    held_up = max(map(float, re.findall(r"pushes waited ([0-9.]+) ms", log)))
+    return lost, 1e3 * others, 1e3 * longest, held_up, peaks.get("ps")
 
 
 def main():
     binary, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     results = [run(binary) for _ in range(rounds)]
-    for lost, others, longest, memory in results:
+    for lost, others, longest, held_up, memory in results:
         print(f"{1e3 * lost:.0f} ms a checkpoint, {lost / 10:.2%} of a run with one every 10 s; "
-              f"steps {others:.0f} ms, during one {longest:.0f} ms at the most; ps memory {memory} MB")
+              f"steps {others:.0f} ms, during one {longest:.0f} ms at the most; "
+              f"pushes held up {held_up:.1f} ms at the most; ps memory {memory} MB")
     print(f"median {statistics.median(lost for lost, *_ in results) / 10:.2%}")
 
 

@@ -77,11 +77,16 @@ impl PartWriter {
 
     /// Writes the next values or slots. They are freed when the store has them.
     pub async fn write(&mut self, numbers: impl Into<Vec<f32>>) -> Result<(), CheckpointError> {
-        let numbers = numbers.into();
-        if self.written < self.steps_end && !numbers.is_empty() {
+        self.write_owned(numbers.into()).await
+    }
+
+    /// As [`PartWriter::write`], of whatever holds numbers. It is let go of once they are written.
+    pub async fn write_owned(&mut self, numbers: impl AsRef<[f32]> + Send + 'static) -> Result<(), CheckpointError> {
+        let len = numbers.as_ref().len();
+        if self.written < self.steps_end && len > 0 {
             return self.refuse("lacks the steps of some rows, which come first").await;
         }
-        if self.written + size_of_val(&*numbers) > self.record.bytes as usize {
+        if self.written + len * size_of::<f32>() > self.record.bytes as usize {
             return self.refuse("has no room for so many numbers").await;
         }
         self.append(Bytes::from_owner(Numbers(numbers))).await
@@ -160,11 +165,11 @@ impl PartWriter {
 }
 
 /// Numbers as the bytes they are in memory.
-struct Numbers(Vec<f32>);
+struct Numbers<T>(T);
 
-impl AsRef<[u8]> for Numbers {
+impl<T: AsRef<[f32]>> AsRef<[u8]> for Numbers<T> {
     fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
+        bytemuck::cast_slice(self.0.as_ref())
     }
 }
 

@@ -1,6 +1,6 @@
 //! A server's share in checkpoints: its part is written from a snapshot, and its shard restored from one.
 
-use std::mem;
+use std::iter;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use windlass_core::plan::ServerPlan;
 use windlass_core::rows::RowTable;
 use windlass_core::run::{LearningRate, RunSpec};
 
-use crate::shard::{ParameterShard, Snapshot};
+use crate::shard::{Lent, ParameterShard, Snapshot};
 
 /// Whether, when and where a run's checkpoints are written. Only ps 0's word counts.
 #[derive(Debug, Clone)]
@@ -60,21 +60,26 @@ pub(crate) async fn write(
     snapshot: Snapshot,
     shard: &ParameterShard,
 ) -> Result<Part, CheckpointError> {
-    let Snapshot { mark, learning_rate, mut blocks, tables } = snapshot;
+    let Snapshot { mark, learning_rate, blocks, tables } = snapshot;
+    // The values of all blocks, then each slot of all; their buffers go back to the shard, whatever happens.
+    let mut dense: Vec<Vec<Lent>> = Vec::new();
+    for block in blocks {
+        for (index, numbers) in iter::once(block.values).chain(block.slots).enumerate() {
+            if dense.len() == index {
+                dense.push(Vec::new());
+            }
+            dense[index].push(shard.spares().lend(numbers));
+        }
+    }
     let mut part = store.begin_part(id, layout).await?;
     for table in &tables {
         part.write_steps(table.steps()).await?;
     }
-    for block in &mut blocks {
-        part.write(mem::take(&mut block.values)).await?;
-    }
-    for slot in 0..blocks.first().map_or(0, |block| block.slots.len()) {
-        for block in &mut blocks {
-            part.write(mem::take(&mut block.slots[slot])).await?;
-        }
+    for numbers in dense.into_iter().flatten() {
+        part.write_owned(numbers).await?;
     }
     for block in tables.into_iter().map(RowTable::into_block) {
-        for numbers in std::iter::once(block.values).chain(block.slots) {
+        for numbers in iter::once(block.values).chain(block.slots) {
             part.write(numbers).await?;
         }
     }

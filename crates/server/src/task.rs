@@ -268,6 +268,10 @@ impl Server {
         for worker in workers.iter().filter(|worker| prepare.living.iter().all(|living| living.worker != worker.0)) {
             shard.leave(*worker, Incarnation::default());
         }
+        if let Some(saves) = &self.saves {
+            let spares = shard.spares().clone();
+            saves.background.handle().spawn_blocking(move || spares.fill());
+        }
         self.shard.set(shard);
         Ok(restored)
     }

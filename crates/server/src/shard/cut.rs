@@ -3,7 +3,7 @@
 //! `windlass_core::checkpoint` says what a mark and a cut are. A hold ends by itself after a while, so that no push
 //! waits for a coordinator that does not answer.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use windlass_core::block::Block;
@@ -12,7 +12,9 @@ use windlass_core::rows::RowTable;
 use windlass_core::run::LearningRate;
 
 use super::gate::Gate;
+use super::kept::Kept;
 use super::kept_rows::KeptRows;
+use super::spares::Spares;
 use super::{ParameterShard, lock};
 
 /// Where a shard stands between a mark and the end of its cut.
@@ -80,7 +82,9 @@ impl ParameterShard {
     pub fn abandon(&self) {
         lock(&self.gate).end_cut();
         self.changed.notify_all();
-        self.blocks.iter().for_each(|block| lock(block).forget());
+        for copy in self.blocks.iter().filter_map(|block| lock(block).forget()) {
+            self.spares.give_back_block(copy);
+        }
         self.rows.iter().for_each(|rows| lock(&rows.table).forget());
     }
 
@@ -88,11 +92,17 @@ impl ParameterShard {
     /// first: a push that goes through them in order meanwhile has to copy half of them at most.
     pub fn snapshot(&self, number: u64) -> Result<Snapshot, CutError> {
         let (mark, learning_rate) = self.await_cut(number)?;
-        let mut blocks: Vec<Block> = self.blocks.iter().rev().map(|block| lock(block).take(number)).collect();
+        let take = |block: &Mutex<Kept<Block>>| lock(block).take(number, |block| self.spares.copy(block));
+        let mut blocks: Vec<Block> = self.blocks.iter().rev().map(take).collect();
         blocks.reverse();
         let tables = self.rows.iter().map(|rows| take_rows(&rows.table, number)).collect();
         lock(&self.gate).end_cut();
         Ok(Snapshot { mark, learning_rate, blocks, tables })
+    }
+
+    /// What copies are made in.
+    pub(crate) fn spares(&self) -> &Arc<Spares> {
+        &self.spares
     }
 
     /// For how long at the most the last checkpoint has held up a push: before it was let in, and by what had to be

@@ -27,7 +27,7 @@ pub(super) struct Kept<T> {
     cut: u64,
 }
 
-impl<T: Clone> Kept<T> {
+impl<T> Kept<T> {
     pub(super) fn new(now: T) -> Self {
         Self { now, copy: None, cut: 0 }
     }
@@ -43,11 +43,11 @@ impl<T: Clone> Kept<T> {
 
     /// Changes the value, and the copy too if the change belongs before the cut. Returns how long the cut has held up
     /// the change.
-    pub(super) fn change(&mut self, age: Age, change: impl Fn(&mut T)) -> Duration {
+    pub(super) fn change(&mut self, age: Age, copy: impl FnOnce(&T) -> T, change: impl Fn(&mut T)) -> Duration {
         let mut held_up = Duration::ZERO;
         if age.cut > self.cut && !age.before {
             let since = Instant::now();
-            self.copy = Some(self.now.clone());
+            self.copy = Some(copy(&self.now));
             self.cut = age.cut;
             held_up = since.elapsed();
         } else if age.cut == self.cut
@@ -61,15 +61,15 @@ impl<T: Clone> Kept<T> {
     }
 
     /// The value as of a cut, every change before which has been made.
-    pub(super) fn take(&mut self, cut: u64) -> T {
-        let copy = self.copy.take().filter(|_| self.cut == cut);
+    pub(super) fn take(&mut self, cut: u64, copy: impl FnOnce(&T) -> T) -> T {
+        let kept = self.copy.take().filter(|_| self.cut == cut);
         self.cut = cut;
-        copy.unwrap_or_else(|| self.now.clone())
+        kept.unwrap_or_else(|| copy(&self.now))
     }
 
     /// Lets go of a copy that nobody will take.
-    pub(super) fn forget(&mut self) {
-        self.copy = None;
+    pub(super) fn forget(&mut self) -> Option<T> {
+        self.copy.take()
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     const NONE: Age = Age { cut: 0, before: true };
 
     fn add(kept: &mut Kept<i32>, age: Age, amount: i32) {
-        kept.change(age, |value| *value += amount);
+        kept.change(age, i32::clone, |value| *value += amount);
     }
 
     #[test]
@@ -93,17 +93,17 @@ mod tests {
             for (age, amount) in order {
                 add(&mut kept, age, amount);
             }
-            assert_eq!((*kept.get(), kept.take(1)), (112, 12));
+            assert_eq!((*kept.get(), kept.take(1, i32::clone)), (112, 12));
         }
     }
 
     #[test]
     fn what_has_not_changed_since_the_cut_is_taken_as_it_is() {
         let mut kept = Kept::new(5);
-        assert_eq!(kept.take(1), 5);
+        assert_eq!(kept.take(1, i32::clone), 5);
         add(&mut kept, Age { cut: 1, before: false }, 1);
         assert!(kept.copy.is_none(), "it has been taken already");
-        assert_eq!(kept.take(2), 6);
+        assert_eq!(kept.take(2, i32::clone), 6);
     }
 
     #[test]
@@ -111,6 +111,6 @@ mod tests {
         let mut kept = Kept::new(5);
         add(&mut kept, Age { cut: 1, before: false }, 1);
         add(&mut kept, Age { cut: 2, before: true }, 1);
-        assert_eq!(kept.take(2), 7);
+        assert_eq!(kept.take(2, i32::clone), 7);
     }
 }

@@ -9,10 +9,11 @@ mod gate;
 mod kept;
 mod kept_rows;
 mod round;
+mod spares;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use windlass_checkpoint::ShardImage;
@@ -33,6 +34,8 @@ use gate::{Arrival, Gate, Verdict};
 use kept::{Age, Kept};
 use kept_rows::KeptRows;
 use round::{Gradient, Round, RowPush};
+pub(crate) use spares::Lent;
+use spares::Spares;
 
 /// How often a worker that has to wait is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -47,6 +50,7 @@ pub struct ParameterShard {
     workers: RwLock<BTreeSet<WorkerId>>,
     elements: usize,
     blocks: Vec<Mutex<Kept<Block>>>,
+    spares: Arc<Spares>,
     rows: Vec<Rows>,
     gate: Mutex<Gate>,
     /// Signalled when a waiting worker may be able to go on.
@@ -104,6 +108,7 @@ impl ParameterShard {
         Self {
             workers: RwLock::new(workers.iter().copied().collect()),
             elements: plan.dense_elements(),
+            spares: Arc::new(Spares::new(plan.dense_elements(), run.optimizer.slots())),
             blocks: blocks.into_iter().map(|block| Mutex::new(Kept::new(block))).collect(),
             gate: Mutex::new(Gate::new(&run, workers)),
             changed: Condvar::new(),
@@ -262,7 +267,8 @@ impl ParameterShard {
 
     /// Returns how long a checkpoint has held it up.
     fn apply(&self, block: &mut Kept<Block>, age: Age, update: &Update, gradient: &[f32]) -> Duration {
-        block.change(age, |block| block.apply(&self.run.optimizer, update, gradient))
+        let copy = |block: &Block| self.spares.copy(block);
+        block.change(age, copy, |block| block.apply(&self.run.optimizer, update, gradient))
     }
 
     /// Keeps a gradient for the open round, and applies the round if this completes it.
