@@ -82,11 +82,11 @@ impl PartWriter {
 
     /// As [`PartWriter::write`], of whatever holds numbers. It is let go of once they are written.
     pub async fn write_owned(&mut self, numbers: impl AsRef<[f32]> + Send + 'static) -> Result<(), CheckpointError> {
-        let len = numbers.as_ref().len();
-        if self.written < self.steps_end && len > 0 {
+        let bytes = size_of_val(numbers.as_ref());
+        if self.written < self.steps_end && bytes > 0 {
             return self.refuse("lacks the steps of some rows, which come first").await;
         }
-        if self.written + len * size_of::<f32>() > self.record.bytes as usize {
+        if self.written + bytes > self.record.bytes as usize {
             return self.refuse("has no room for so many numbers").await;
         }
         self.append(Bytes::from_owner(Numbers(numbers))).await

@@ -32,12 +32,20 @@ pub(super) const LAYOUTS: &[Layout] = &[
     Layout { name: "1 ps, 2 workers, async", arguments: &["launch", "mnist", "--ps", "1", "--workers", "2"] },
     Layout { name: "2 ps, 2 workers, async", arguments: &["launch", "mnist", "--ps", "2", "--workers", "2"] },
     Layout {
+        name: "2 ps, half each, 2 workers, async",
+        arguments: &["launch", "mnist", "--ps", "2", "--workers", "2", "--min-shard-bytes", "0"],
+    },
+    Layout {
         name: "1 ps, 2 workers, sync",
         arguments: &["launch", "mnist", "--ps", "1", "--workers", "2", "--mode", "sync"],
     },
     Layout {
         name: "2 ps, 2 workers, sync",
         arguments: &["launch", "mnist", "--ps", "2", "--workers", "2", "--mode", "sync"],
+    },
+    Layout {
+        name: "2 ps, half each, 2 workers, sync",
+        arguments: &["launch", "mnist", "--ps", "2", "--workers", "2", "--mode", "sync", "--min-shard-bytes", "0"],
     },
     Layout { name: "2 workers, --colocate", arguments: &["launch", "mnist", "--workers", "2", "--colocate"] },
 ];
