@@ -19,7 +19,7 @@ pub const CUT_SNAP: usize = 1024;
 
 /// How parameters are spread over the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", try_from = "Spelling")]
 pub enum Sharding {
     /// Nearly equal shares: dense parameters are cut where that balances, rows are striped.
     Balanced {
@@ -48,6 +48,30 @@ impl fmt::Display for Sharding {
             Sharding::Balanced { .. } => "balanced",
             Sharding::RoundRobin => "round_robin",
         })
+    }
+}
+
+/// How a [`Sharding`] is written: as it is now, or by its name alone, as in older manifests.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Spelling {
+    Name(String),
+    Balanced { balanced: Balanced },
+}
+
+#[derive(Deserialize)]
+struct Balanced {
+    min_bytes: usize,
+}
+
+impl TryFrom<Spelling> for Sharding {
+    type Error = UnknownSharding;
+
+    fn try_from(spelling: Spelling) -> Result<Self, UnknownSharding> {
+        match spelling {
+            Spelling::Name(name) => name.parse(),
+            Spelling::Balanced { balanced: Balanced { min_bytes } } => Ok(Sharding::Balanced { min_bytes }),
+        }
     }
 }
 

@@ -96,6 +96,16 @@ fn a_sharding_is_read_with_underscore_or_hyphen_and_written_with_underscore() {
 }
 
 #[test]
+fn a_sharding_survives_json_and_is_read_as_it_was_written_before() {
+    for sharding in [Sharding::BALANCED, Sharding::Balanced { min_bytes: 7 }, Sharding::RoundRobin] {
+        let json = serde_json::to_string(&sharding).unwrap();
+        assert_eq!(serde_json::from_str::<Sharding>(&json).unwrap(), sharding);
+    }
+    assert_eq!(serde_json::from_str::<Sharding>(r#""balanced""#).unwrap(), Sharding::BALANCED);
+    assert!(serde_json::from_str::<Sharding>(r#""greedy""#).is_err());
+}
+
+#[test]
 fn an_unknown_sharding_is_told_the_choices() {
     assert_eq!(
         "greedy".parse::<Sharding>().unwrap_err().to_string(),
