@@ -101,6 +101,11 @@ impl Ledger {
         self.accounts.get(&worker).is_some_and(|account| incarnation < account.incarnation)
     }
 
+    /// True if this is the process that plays the worker now, as far as has been heard or seen.
+    pub fn is_living(&self, worker: WorkerId, incarnation: Incarnation) -> bool {
+        self.accounts.get(&worker).is_some_and(|account| account.incarnation == incarnation && !account.vacant)
+    }
+
     /// Looks a push up and, if it is new, makes it the worker's last.
     pub fn enter(&mut self, push: PushId) -> Entry {
         self.fence(push.worker, push.incarnation);
@@ -283,6 +288,9 @@ mod tests {
         assert_eq!(ledger.enter(push(SECOND, 1)), Entry::New);
         assert_eq!(ledger.enter(push(FIRST, 2)), Entry::Fenced);
         assert!(ledger.is_fenced(WORKER, FIRST) && !ledger.is_fenced(WORKER, SECOND));
+        assert!(!ledger.is_living(WORKER, FIRST) && ledger.is_living(WORKER, SECOND));
+        ledger.retire(WORKER, SECOND);
+        assert!(!ledger.is_living(WORKER, SECOND) && !ledger.is_living(WORKER, Incarnation(3)), "nobody is");
     }
 
     #[test]

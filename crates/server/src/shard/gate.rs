@@ -268,6 +268,12 @@ impl Gate {
         }
     }
 
+    /// True if a process asks for a version that is still to come, and it is not for it to wait: others would go on
+    /// without its worker. After a server was restored, a process may ask for what it has seen before.
+    pub(super) fn refuses_to_wait(&self, request: &Request) -> bool {
+        self.waits_for(request).is_some() && !self.ledger.is_living(request.worker, request.incarnation)
+    }
+
     /// Lets a worker go that asks for a later version than there is. True if that completes a round.
     pub(super) fn skip_to(&mut self, request: &Request) -> bool {
         self.consistency.skip_to(request.worker, request.base)

@@ -180,7 +180,12 @@ impl ParameterShard {
 
     fn pull(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let wanted = self.receive_all_wanted(request, peer)?;
-        let comes_later = lock(&self.gate).waits_for(request).is_some();
+        let gate = lock(&self.gate);
+        let (comes_later, refused) = (gate.waits_for(request).is_some(), gate.refuses_to_wait(request));
+        drop(gate);
+        if refused {
+            return self.refuse(AnswerKind::Fenced, "", peer);
+        }
         if comes_later {
             self.change_round(|gate| gate.skip_to(request));
         }

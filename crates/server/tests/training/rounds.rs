@@ -11,10 +11,12 @@ use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_wire::client::{ClientError, Push};
 use windlass_wire::control::coordinator_message::Kind;
+use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
 use crate::cluster::{Cluster, LIMIT, Options, Via, Working};
 use crate::numbers::{SYNC, constant, one_vector, run, several_blocks};
 use crate::proxy::{Cut, Proxy};
+use crate::streams::{Scripted, push_header};
 use crate::worker::Worker;
 
 /// Broken connections count as deaths soon.
@@ -103,6 +105,28 @@ fn workers_that_lag_behind_on_different_servers_do_not_wait_for_each_other_for_e
     drop(leading.map(Working::join));
     let ended = lagging.map(Working::join);
     assert_eq!(ended[0].last.as_ref().unwrap().dense, constant(&run, -5.0));
+    cluster.assert_ends_well();
+}
+
+#[test]
+fn a_dead_process_that_asks_for_a_round_to_come_takes_its_worker_out_of_none() {
+    let run = run(SYNC, several_blocks());
+    let cluster = Cluster::start(1, 2, run.clone());
+    let mut workers = [0, 1].map(|index| cluster.worker(index));
+    workers.iter_mut().for_each(Worker::start_training);
+    workers.iter_mut().for_each(|worker| assert_eq!(worker.pull().step, 0));
+
+    // It saw that round before a server was lost, and the run went back to an earlier one.
+    let header = push_header(&workers[1], 0, 0);
+    let earlier = Incarnation(header.incarnation.0 - 1);
+    let pull = Request { kind: RequestKind::Pull, incarnation: earlier, base: 42, ..header };
+    let mut asking = Scripted::new(|_| ());
+    cluster.shard(0).serve(&pull, &mut asking).unwrap();
+    assert_eq!(asking.answers, [(AnswerKind::Fenced, String::new())]);
+
+    let workers = (0..3).fold(workers, |workers, _| round(workers, &run));
+    let ended = workers.map(|worker| Working::start("a worker", move || worker.finish(()))).map(Working::join);
+    assert_eq!(ended[0].last.as_ref().unwrap().dense, constant(&run, -3.0));
     cluster.assert_ends_well();
 }
 
