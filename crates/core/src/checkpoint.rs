@@ -35,6 +35,18 @@ pub struct Policy {
 /// The last push of each worker that is in a state of the parameters.
 pub type Pushes = BTreeMap<WorkerId, (Incarnation, u64)>;
 
+/// What each worker has sent along with that push: what it wants back if it has to go on from there, as JSON.
+pub type Notes = BTreeMap<WorkerId, String>;
+
+/// How far the workers are in a state of the parameters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The last push of each.
+    pub pushes: Pushes,
+    /// What came with it, on the first server.
+    pub notes: Notes,
+}
+
 /// Where a server stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {

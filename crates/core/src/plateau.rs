@@ -7,35 +7,32 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::run::LearningRate;
 
 /// A loss is compared with this many before it.
 const REMEMBERED: usize = 3;
 
 /// What one worker remembers of its losses.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plateau {
-    decay: f32,
     losses: VecDeque<f64>,
+    /// Of the rate at the last report.
     version: u64,
 }
 
 impl Plateau {
-    /// Multiplies the rate by `decay` at every plateau.
-    pub fn new(decay: f32) -> Self {
-        Self { decay, losses: VecDeque::with_capacity(REMEMBERED), version: 0 }
-    }
-
-    /// The rate to announce to all after a report of this mean loss, if `current` is to fall: when the loss is above
-    /// the largest of the three before it.
-    pub fn observe(&mut self, loss: f64, current: LearningRate) -> Option<LearningRate> {
+    /// The rate to announce to all after a report of this mean loss, if `current` is to fall, to `decay` of itself: when
+    /// the loss is above the largest of the three before it.
+    pub fn observe(&mut self, loss: f64, current: LearningRate, decay: f32) -> Option<LearningRate> {
         let stood = current.version == self.version;
         let is_plateau = self.losses.len() == REMEMBERED && self.losses.iter().all(|earlier| loss > *earlier);
         if self.losses.len() == REMEMBERED {
             self.losses.pop_front();
         }
         self.losses.push_back(loss);
-        let lowered = LearningRate { version: current.version + 1, rate: current.rate * self.decay };
+        let lowered = LearningRate { version: current.version + 1, rate: current.rate * decay };
         let announced = (is_plateau && stood).then_some(lowered);
         self.version = announced.unwrap_or(current).version;
         announced
@@ -48,10 +45,10 @@ mod tests {
 
     /// Workers that share a rate, and report in turn.
     fn rates(workers: usize, reports: &[(usize, f64)]) -> Vec<f32> {
-        let mut plateaus = vec![Plateau::new(0.5); workers];
+        let mut plateaus = vec![Plateau::default(); workers];
         let mut rate = LearningRate::initial(1.0);
         let report = |(worker, loss): &(usize, f64)| {
-            if let Some(lowered) = plateaus[*worker].observe(*loss, rate) {
+            if let Some(lowered) = plateaus[*worker].observe(*loss, rate, 0.5) {
                 rate.adopt(lowered);
             }
             rate.rate
@@ -82,11 +79,11 @@ mod tests {
 
     #[test]
     fn two_that_decide_before_they_hear_of_each_other_count_once() {
-        let mut workers = vec![Plateau::new(0.5); 2];
+        let mut workers = vec![Plateau::default(); 2];
         let mut rate = LearningRate::initial(1.0);
         let mut announced = Vec::new();
         for loss in [3.0, 2.0, 1.0, 4.0] {
-            announced = workers.iter_mut().filter_map(|worker| worker.observe(loss, rate)).collect();
+            announced = workers.iter_mut().filter_map(|worker| worker.observe(loss, rate, 0.5)).collect();
         }
         assert_eq!(announced.len(), 2);
         announced.into_iter().for_each(|lowered| rate.adopt(lowered));

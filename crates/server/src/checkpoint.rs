@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use windlass_checkpoint::{
     CheckpointError, CheckpointId, PartLayout, PartRecord, Restore, ShardImage, SlotPolicy, Store,
 };
-use windlass_core::checkpoint::Mark;
+use windlass_core::checkpoint::{Mark, Notes};
 use windlass_core::plan::ServerPlan;
 use windlass_core::rows::RowTable;
 use windlass_core::run::{LearningRate, RunSpec};
@@ -47,6 +47,8 @@ pub enum Resume {
 pub(crate) struct Part {
     pub(crate) record: PartRecord,
     pub(crate) mark: Mark,
+    /// What came with the last pushes, to the first server.
+    pub(crate) notes: Notes,
     pub(crate) learning_rate: LearningRate,
     /// For how long at the most a push has been held up by it.
     pub(crate) held_up: Duration,
@@ -60,7 +62,7 @@ pub(crate) async fn write(
     snapshot: Snapshot,
     shard: &ParameterShard,
 ) -> Result<Part, CheckpointError> {
-    let Snapshot { mark, learning_rate, blocks, tables } = snapshot;
+    let Snapshot { mark, notes, learning_rate, blocks, tables } = snapshot;
     // The values of all blocks, then each slot of all; their buffers go back to the shard, whatever happens.
     let mut dense: Vec<Vec<Lent>> = Vec::new();
     for block in blocks {
@@ -83,7 +85,7 @@ pub(crate) async fn write(
             part.write(numbers).await?;
         }
     }
-    Ok(Part { record: part.finish().await?, mark, learning_rate, held_up: shard.longest_held_up() })
+    Ok(Part { record: part.finish().await?, mark, notes, learning_rate, held_up: shard.longest_held_up() })
 }
 
 /// Reads what this server holds of a checkpoint: the values, and the version and learning rate they have.

@@ -122,12 +122,8 @@ impl Peer for SocketPeer {
         Ok(block)
     }
 
-    fn receive_words(&mut self, words: &mut [u32]) -> io::Result<()> {
-        self.socket.read_exact(bytemuck::cast_slice_mut(words))
-    }
-
-    fn receive_values(&mut self, values: &mut [f32]) -> io::Result<()> {
-        self.socket.read_exact(bytemuck::cast_slice_mut(values))
+    fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.socket.read_exact(bytes)
     }
 
     fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()> {

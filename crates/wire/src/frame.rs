@@ -4,10 +4,10 @@
 //! checked against what the plan says before anything is read or allocated. All numbers are little-endian.
 //!
 //! ```text
-//! client: PREFACE  { request header, [dense f32…], [row sections…], [wanted sections…] } …
+//! client: PREFACE  { request header, [note], [dense f32…], [row sections…], [wanted sections…] } …
 //! server:          { answer header, [text] | [dense f32…][wanted rows f32…] } …
 //! ```
-//! A row section is `parameter u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is
+//! A note is text in whole words, filled up with spaces, so that what follows stays aligned. A row section is `parameter u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is
 //! the same without the values. Answers of kind [`AnswerKind::Waiting`] may precede the one that ends a request.
 
 use windlass_core::cluster::WorkerId;
@@ -22,6 +22,8 @@ pub const PREFACE_BYTES: usize = 8;
 pub const HEADER_BYTES: usize = 64;
 /// The longest text an answer carries.
 pub const TEXT_LIMIT: usize = 4096;
+/// The most words of a note.
+pub const NOTE_LIMIT: u32 = 1024;
 /// The most row sections a request carries.
 pub const SECTION_LIMIT: u32 = 4096;
 
@@ -79,6 +81,9 @@ pub enum FrameError {
     /// Text over the limit.
     #[error("a text of {0} bytes, more than {TEXT_LIMIT}")]
     Text(u32),
+    /// A note over the limit, or of something else than text.
+    #[error("a malformed note of {0} words")]
+    Note(u32),
 }
 
 /// What a client asks for.
@@ -109,6 +114,8 @@ pub struct Request {
     pub base: u64,
     /// The newest learning rate that the worker knows.
     pub learning_rate: LearningRate,
+    /// Words of a note that follow, which a push brings to the first server.
+    pub note: u32,
     /// Values that follow.
     pub dense: u64,
     /// Row sections that follow.
@@ -169,7 +176,7 @@ impl Request {
         let mut out = Writer::new(self.kind as u8, 0);
         out.u32(self.worker.0).u64(self.incarnation.0).u64(self.sequence).u64(self.base);
         out.u64(self.learning_rate.version).f32(self.learning_rate.rate);
-        out.u32(self.rows).u64(self.dense).u32(self.wanted);
+        out.u32(self.rows).u64(self.dense).u32(self.wanted).u32(self.note);
         out.bytes
     }
 
@@ -188,11 +195,14 @@ impl Request {
         let learning_rate = LearningRate { version: from.u64(), rate: from.f32() };
         let rows = from.u32();
         let dense = from.u64();
-        let wanted = from.u32();
+        let (wanted, note) = (from.u32(), from.u32());
+        if note > NOTE_LIMIT {
+            return Err(FrameError::Note(note));
+        }
         if rows > SECTION_LIMIT || wanted > SECTION_LIMIT {
             return Err(FrameError::Section(format!("{} sections", rows.max(wanted))));
         }
-        Ok(Self { kind, worker, incarnation, sequence, base, learning_rate, dense, rows, wanted })
+        Ok(Self { kind, worker, incarnation, sequence, base, learning_rate, note, dense, rows, wanted })
     }
 }
 
@@ -303,10 +313,11 @@ mod tests {
     proptest! {
         #[test]
         fn requests_survive_the_wire(worker: u32, incarnation: u64, sequence: u64, base: u64, version: u64,
-                                     rate in -1e6f32..1e6, dense: u64, rows in 0..SECTION_LIMIT, wanted in 0..SECTION_LIMIT) {
+                                     rate in -1e6f32..1e6, note in 0..NOTE_LIMIT, dense: u64, rows in 0..SECTION_LIMIT,
+                                     wanted in 0..SECTION_LIMIT) {
             let request = Request {
                 kind: RequestKind::Push, worker: WorkerId(worker), incarnation: Incarnation(incarnation),
-                sequence, base, learning_rate: LearningRate { version, rate }, dense, rows, wanted,
+                sequence, base, learning_rate: LearningRate { version, rate }, note, dense, rows, wanted,
             };
             prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
@@ -335,6 +346,6 @@ mod tests {
         let mut bytes = preface();
         bytes[4] = 99;
         let error = read_preface(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "the peer speaks protocol 99, this task speaks 1: run the same version everywhere");
+        assert_eq!(error, "the peer speaks protocol 99, this task speaks 2: run the same version everywhere");
     }
 }

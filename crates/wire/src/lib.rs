@@ -30,4 +30,4 @@ pub use socket::Socket;
 pub const MESSAGE_BYTES: usize = 64 << 20;
 
 /// The version of everything this crate sends. Tasks of different versions refuse each other.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;

@@ -11,11 +11,8 @@ pub trait Peer {
     /// [`windlass_core::block::BLOCK_ELEMENTS`].
     fn receive(&mut self, len: usize) -> io::Result<&[f32]>;
 
-    /// The next words of a row section.
-    fn receive_words(&mut self, words: &mut [u32]) -> io::Result<()>;
-
-    /// The next values of a row section.
-    fn receive_values(&mut self, values: &mut [f32]) -> io::Result<()>;
+    /// The next bytes of the note or of a row section.
+    fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()>;
 
     /// Starts or interrupts an answer with a header and, for the kinds without values, a text.
     fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()>;

@@ -35,6 +35,8 @@ pub(crate) struct Begin {
     pub(crate) servers: Vec<Endpoint>,
     /// Batches of its data that this worker has had.
     pub(crate) batches: u64,
+    /// What it sent along with the last of them, as JSON; empty if nothing.
+    pub(crate) note: String,
     /// The global step that the parameters have.
     pub(crate) global_step: u64,
 }
@@ -163,8 +165,8 @@ async fn listen(
             coordinator_message::Kind::Start(start) => {
                 lock(&shared.servers).clone_from(&start.servers);
                 shared.chief.store(start.chief, Ordering::Relaxed);
-                let Start { servers, batches, global_step, .. } = start;
-                Told::Start(Begin { servers, batches, global_step })
+                let Start { servers, batches, note, global_step, .. } = start;
+                Told::Start(Begin { servers, batches, note, global_step })
             }
             coordinator_message::Kind::WorkerLeft(left) => {
                 if !left.reason.is_empty() {

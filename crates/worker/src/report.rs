@@ -5,6 +5,8 @@ mod overfitting;
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+use tracing::warn;
 use windlass_core::plateau::Plateau;
 use windlass_core::run::LearningRate;
 
@@ -30,42 +32,66 @@ pub(crate) struct Moment {
     pub(crate) batch_size: usize,
 }
 
-/// What a worker remembers from report to report.
+/// A worker's reports.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     config: Reports,
-    plateau: Plateau,
-    overfitting: Overfitting,
-    began: Instant,
-    steps: u64,
-    losses: f64,
+    memory: Memory,
+    /// Since when steps are timed, and how many: those of this process since the last report.
+    timed: (Instant, u64),
+}
+
+/// What a worker remembers from report to report, and gets back when it has to go on from a checkpoint or in another
+/// process.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Memory {
     /// The worker's step of the last report.
     reported: u64,
+    /// Steps since the last report, and the sum of their losses.
+    steps: u64,
+    losses: f64,
+    plateau: Plateau,
+    overfitting: Overfitting,
 }
 
 impl Reporter {
     pub(crate) fn new(config: Reports) -> Self {
-        Self {
-            config,
-            plateau: Plateau::new(config.decay),
-            overfitting: Overfitting::default(),
-            began: Instant::now(),
-            steps: 0,
-            losses: 0.0,
-            reported: 0,
-        }
+        Self { config, memory: Memory::default(), timed: (Instant::now(), 0) }
     }
 
-    /// Starts to count and to measure.
+    /// What is to be brought back to [`Reporter::recall`], as of the last step that was counted.
+    pub(crate) fn note(&self) -> String {
+        serde_json::to_string(&self.memory).expect("numbers and lists of numbers")
+    }
+
+    /// Goes on from a note, or without one as if nothing had been.
+    pub(crate) fn recall(&mut self, note: &str) {
+        self.memory = match serde_json::from_str(note) {
+            Ok(memory) => memory,
+            Err(_) if note.is_empty() => Memory::default(),
+            Err(error) => {
+                warn!("the losses before this cannot be read, a plateau is looked for anew: {error}");
+                Memory::default()
+            }
+        };
+        self.begin();
+    }
+
+    /// Starts to measure.
     pub(crate) fn begin(&mut self) {
-        (self.began, self.steps, self.losses) = (Instant::now(), 0, 0.0);
+        self.timed = (Instant::now(), 0);
     }
 
-    /// Notes the worker's step of this number. True if a report is due: after the same steps, wherever it began.
-    pub(crate) fn count(&mut self, local_step: u64, loss: f32) -> bool {
-        self.steps += 1;
-        self.losses += f64::from(loss);
-        local_step.is_multiple_of(self.config.every) && local_step != self.reported
+    /// Notes a step.
+    pub(crate) fn count(&mut self, loss: f32) {
+        self.memory.steps += 1;
+        self.memory.losses += f64::from(loss);
+        self.timed.1 += 1;
+    }
+
+    /// True if a report is due after the worker's step of this number: after the same steps, wherever it began.
+    pub(crate) fn is_due(&self, local_step: u64) -> bool {
+        self.memory.steps > 0 && local_step != self.memory.reported && local_step.is_multiple_of(self.config.every)
     }
 
     /// The report on the steps since the last one, and the learning rate to announce if it is to fall. Time spent on
@@ -77,24 +103,80 @@ impl Reporter {
         held_out: Vec<HeldOut>,
         current: LearningRate,
     ) -> (Report, Option<LearningRate>) {
-        let (steps, seconds) = (self.steps as f64, (measured - self.began).as_secs_f64());
-        let loss = self.losses / steps;
+        let (since, timed) = self.timed;
+        let seconds = (measured - since).as_secs_f64();
+        let Memory { reported, steps, losses, plateau, overfitting } = &mut self.memory;
+        let loss = *losses / *steps as f64;
         let known: Vec<f64> = held_out.iter().filter_map(|part| part.loss).collect();
         let held_out_loss = known.iter().sum::<f64>() / known.len() as f64;
-        let warning = self.overfitting.observe(moment.local_step, loss, held_out_loss);
+        let warning = overfitting.observe(moment.local_step, loss, held_out_loss);
         let report = Report {
             worker: moment.worker,
             local_step: moment.local_step,
             global_step: moment.global_step,
             learning_rate: current.rate,
-            step_ms: seconds * 1e3 / steps,
-            samples_per_second: steps * moment.batch_size as f64 / seconds.max(f64::MIN_POSITIVE),
+            step_ms: seconds * 1e3 / timed.max(1) as f64,
+            samples_per_second: timed as f64 * moment.batch_size as f64 / seconds.max(f64::MIN_POSITIVE),
             loss,
             held_out,
             warning,
         };
-        self.reported = moment.local_step;
+        (*reported, *steps, *losses) = (moment.local_step, 0, 0.0);
+        let lowered = plateau.observe(loss, current, self.config.decay);
         self.begin();
-        (report, self.plateau.observe(loss, current))
+        (report, lowered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: u64 = 3;
+
+    fn reporter() -> Reporter {
+        Reporter::new(Reports { every: EVERY, decay: 0.5 })
+    }
+
+    /// Lets a worker report on steps with losses that rise now and then, and says at which steps the rate fell. Its
+    /// process ends after the push of each step in `ends`, and another goes on from the note of that push.
+    fn lowered(ends: &[u64]) -> Vec<(u64, f32)> {
+        let (mut reporter, mut rate, mut falls) = (reporter(), LearningRate::initial(1.0), Vec::new());
+        for step in 1..=60 {
+            reporter.count((step as f32 * 0.7).sin() + step as f32 * 0.01);
+            let pushed = reporter.note();
+            if ends.contains(&step) {
+                reporter = self::reporter();
+                reporter.recall(&pushed);
+            }
+            if !reporter.is_due(step) {
+                continue;
+            }
+            let moment = Moment { worker: 0, local_step: step, global_step: step, batch_size: 1 };
+            if let (_, Some(lower)) = reporter.close(moment, Instant::now(), Vec::new(), rate) {
+                rate.adopt(lower);
+                falls.push((step, rate.rate));
+            }
+        }
+        falls
+    }
+
+    #[test]
+    fn whoever_goes_on_from_a_note_lowers_the_rate_when_it_would_have_fallen_anyway() {
+        let undisturbed = lowered(&[]);
+        assert!(undisturbed.len() >= 3, "{undisturbed:?}");
+        for end in 1..=60 {
+            assert_eq!(lowered(&[end]), undisturbed, "after step {end}");
+        }
+        assert_eq!(lowered(&Vec::from_iter(1..=60)), undisturbed);
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_read_is_as_none() {
+        let mut reporter = reporter();
+        reporter.count(1.0);
+        reporter.recall("{\"steps\":\"many\"}");
+        assert_eq!(reporter.memory, Memory::default());
+        assert!(!reporter.is_due(0));
     }
 }

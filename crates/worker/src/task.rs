@@ -303,7 +303,7 @@ impl<M: Model> Worker<M> {
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
         let client = self.connected(incarnation, begin.servers, client)?;
-        self.training.go_to(begin.batches);
+        self.training.go_to(begin.batches, &begin.note);
         watch(&Event::Started(Started {
             worker: self.config.id.0,
             chief: control.is_chief(),

@@ -88,10 +88,12 @@ impl<M: Model> Training<M> {
         &self.order
     }
 
-    /// Goes to where this worker has had so many batches, in this process or an earlier one.
-    pub fn go_to(&mut self, batches: u64) {
+    /// Goes to where this worker has had so many batches, in this process or an earlier one, and sent this note along
+    /// with the last of them.
+    pub fn go_to(&mut self, batches: u64, note: &str) {
         self.order.seek(batches);
         self.tally.steps = batches;
+        self.reporter.iter_mut().for_each(|reporter| reporter.recall(note));
     }
 
     /// True if this worker has had all the epochs it is to have.
@@ -113,7 +115,12 @@ impl<M: Model> Training<M> {
         let mut rows = self.replica.rows(&batch);
         let mut pulled = client.pull(rows.clone())?;
         self.board.begin_after(pulled.step);
+        self.follow_schedule(client, pulled.step); // which is not the first if it goes on from a checkpoint
         self.reporter.iter_mut().for_each(Reporter::begin);
+        if self.report_is_due() {
+            // The push before it was this worker's last, and the report did not come to be.
+            pulled = self.report(client, &rows, is_chief(), watch)?;
+        }
         let mut interval = Interval::new_at(self.tally.steps, pulled.step);
         let mut epoch = EpochTally::new();
         while !pulled.over {
@@ -131,7 +138,9 @@ impl<M: Model> Training<M> {
             let early = self.replica.has_rows().then(|| self.next_batch());
             rows = early.as_ref().map(|(batch, _)| self.replica.rows(batch)).unwrap_or_default();
             let computed = Instant::now();
-            client.push(Push { dense: gradients, rows: row_gradients, wanted: rows.clone() })?;
+            self.reporter.iter_mut().for_each(|reporter| reporter.count(loss));
+            let note = self.reporter.as_ref().map(Reporter::note).unwrap_or_default();
+            client.push(Push { dense: gradients, rows: row_gradients, wanted: rows.clone(), note })?;
             let (next_batch, next_place) = early.unwrap_or_else(|| self.next_batch()); // while the servers work
             pulled = client.wait()?;
             self.follow_schedule(client, pulled.step);
@@ -156,8 +165,7 @@ impl<M: Model> Training<M> {
                 }
                 watch(&Event::Step(step));
             }
-            let local_step = self.tally.steps;
-            if self.reporter.as_mut().is_some_and(|reporter| reporter.count(local_step, loss)) {
+            if self.report_is_due() {
                 pulled = self.report(client, &rows, is_chief(), watch)?;
             }
             if place.batch == self.order.batches() {
@@ -189,6 +197,10 @@ impl<M: Model> Training<M> {
     /// Whether the run ends with this global step. (Other servers may be a push behind the one that counts.)
     fn is_last(&self, global_step: u64) -> bool {
         self.config.steps.is_some_and(|steps| global_step >= steps)
+    }
+
+    fn report_is_due(&self) -> bool {
+        self.reporter.as_ref().is_some_and(|reporter| reporter.is_due(self.tally.steps))
     }
 
     fn check(&self, loss: f32, global_step: u64) -> Result<(), TrainError> {

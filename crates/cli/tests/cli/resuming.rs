@@ -17,7 +17,7 @@ static FILES: LazyLock<DigitFiles> = LazyLock::new(|| DigitFiles::new(400, 100))
 
 /// Flags of every run here. In sync mode, two gradients have the same sum in any order.
 const FLAGS: &str = "mnist --mode sync --hidden 8 --min-shard-bytes 0 --batch-size 20 --threads 1 --evaluate end --log-every 10 \
-                     --checkpoint-secs 0 --checkpoint-steps 200 --format json --run-dir run";
+                     --checkpoint-secs 0 --checkpoint-steps 200 --lr-schedule exponential:0.5:400 --format json --run-dir run";
 
 /// What a run comes to that nothing happens to.
 static UNDISTURBED: LazyLock<Vec<u8>> = LazyLock::new(|| values(&on(windlass, "launch", "--ps 2").run().succeeded()));

@@ -102,13 +102,18 @@ fn what_cannot_be_decoded_is_refused() {
     });
 }
 
-/// Runs of two workers in step, whose tables are reached by rows. A rate that falls would depend on what was lost.
+/// Runs of two workers in step, whose tables are reached by rows, and whose rate falls whenever losses do not.
 const STEPS: u64 = 300;
 const FLAGS: &str = "seq2seq --self-test --mode sync --min-shard-bytes 0 --threads 1 --evaluate end --log-every 10 --checkpoint-secs 0 \
-                     --checkpoint-steps 50 --learning-rate-decay 1 --format json --run-dir run";
+                     --checkpoint-steps 50 --report-every 7 --learning-rate-decay 0.9 --format json --run-dir run";
 
 /// What a run comes to that nothing happens to.
-static UNDISTURBED: LazyLock<Vec<u8>> = LazyLock::new(|| values(&on(windlass, "launch", "--ps 2").run().succeeded()));
+static UNDISTURBED: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let told = on(windlass, "launch", "--ps 2").run().succeeded();
+    let rate = told.event("report")["learning_rate"].as_f64().unwrap();
+    assert!(rate < 0.007, "the rate falls a few times, but was {rate} in the end");
+    values(&told)
+});
 
 /// A run to the last step, by this command and with these flags besides.
 fn on(windlass: impl FnOnce(&str) -> Invocation, command: &str, flags: &str) -> Invocation {

@@ -37,9 +37,9 @@ pub struct Seq2SeqFlags {
     /// The factor of the learning rate when the loss is above that of the last three reports
     #[arg(long, alias = "learning-rate-decay-factor", value_name = "FACTOR", default_value_t = 0.99)]
     pub learning_rate_decay: f32,
-    /// A worker's steps from report to report
-    #[arg(long, alias = "steps-per-checkpoint", value_name = "STEPS", default_value_t = 200)]
-    pub report_every: u64,
+    /// A worker's steps from report to report [default: 200, or 50 in the self-test]
+    #[arg(long, alias = "steps-per-checkpoint", value_name = "STEPS")]
+    pub report_every: Option<u64>,
     /// The most words of a pair's two sides, from short to long, as in 5,10 10,15
     #[arg(long, value_name = "FROM,TO", num_args = 1.., value_parser = bucket, default_values = ["5,10", "10,15", "20,25", "40,50"])]
     pub buckets: Vec<Bucket>,
@@ -116,7 +116,8 @@ impl Settings {
         ensure!(flags.clip_norm > 0.0, "--clip-norm is {}, and must be a number above zero", flags.clip_norm);
         let decay = flags.learning_rate_decay;
         ensure!(decay > 0.0 && decay <= 1.0, "--learning-rate-decay is {decay}, and must be above 0 and at most 1");
-        ensure!(flags.report_every > 0, "--report-every is at least 1");
+        let report_every = flags.report_every.unwrap_or(if flags.self_test { 50 } else { 200 });
+        ensure!(report_every > 0, "--report-every is at least 1");
         for pair in flags.buckets.windows(2) {
             let (short, long) = (pair[0], pair[1]);
             ensure!(
@@ -132,7 +133,7 @@ impl Settings {
             samples: flags.samples,
             clip_norm: flags.clip_norm,
             decay,
-            report_every: flags.report_every,
+            report_every,
             buckets: flags.buckets.clone(),
             dense_tables: flags.dense_tables,
             score_pairs: flags.score_pairs,
@@ -146,7 +147,7 @@ impl Settings {
     /// What the self-test trains: small enough for a second, and with every part in use.
     fn tiny(self) -> Self {
         let buckets = vec![Bucket::new(4, 6), Bucket::new(7, 9)];
-        Self { layers: 2, size: 32, samples: 8, report_every: 50, buckets, ..self }
+        Self { layers: 2, size: 32, samples: 8, buckets, ..self }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState, Store};
-use windlass_core::checkpoint::{Cycle, Mark, Next, Policy};
+use windlass_core::checkpoint::{Cycle, Mark, Next, Policy, Standing};
 use windlass_core::cluster::ServerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::run::RunSpec;
@@ -162,7 +162,7 @@ impl Checkpoints {
             state: serde_json::to_value(&part.mark.pushes).unwrap_or_default(),
         };
         manifest.servers = parts.values().map(state).collect();
-        manifest.workers = positions.at(&first.mark.pushes);
+        manifest.workers = positions.at(&Standing { pushes: first.mark.pushes, notes: first.notes });
         manifest.config.clone_from(&self.config.description);
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();

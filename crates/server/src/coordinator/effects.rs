@@ -1,7 +1,7 @@
 //! What the coordinator does of what the lifecycle decides: it tells the tasks, and keeps count of the workers.
 
 use tracing::{info, warn};
-use windlass_core::checkpoint::Pushes;
+use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Effect;
@@ -31,12 +31,13 @@ impl Coordinator {
                         servers,
                         chief: worker == self.lifecycle.chief(),
                         batches: self.positions.began(worker),
+                        note: self.positions.note(worker).to_owned(),
                         global_step: self.step(),
                     };
                     self.tell(worker.into(), Kind::Start(start));
                 }
                 Effect::Joined(worker, incarnation) => {
-                    self.positions.replace(worker, incarnation, &self.pushes());
+                    self.positions.replace(worker, incarnation, &self.standing());
                     let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
                     self.members.tell(is_server, &Kind::WorkerJoined(joined));
                 }
@@ -95,7 +96,7 @@ impl Coordinator {
         }
         self.positions.restore(&positions);
         for living in &prepare.living {
-            self.positions.replace(WorkerId(living.worker), Incarnation(living.incarnation), &Pushes::new());
+            self.positions.replace(WorkerId(living.worker), Incarnation(living.incarnation), &Standing::default());
         }
         self.members.tell(is_server, &Kind::Prepare(prepare));
     }
@@ -115,8 +116,8 @@ impl Coordinator {
 
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
         // At once on this server, so that no push of that process comes after it has been counted.
-        let pushes = self.shard.get().map(|shard| shard.retire(worker, incarnation)).unwrap_or_default();
-        self.positions.replace(worker, Incarnation::default(), &pushes);
+        let standing = self.shard.get().map(|shard| shard.retire(worker, incarnation)).unwrap_or_default();
+        self.positions.replace(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
             warn!("{worker} is gone: {reason}; training goes on without it");
             self.members.remove(worker.into());

@@ -1,9 +1,10 @@
-//! Where each worker is in its data: what it began with, and one batch for every push since.
+//! Where each worker is in its data: what it began with, and one batch for every push since. And what it wants back if
+//! it has to go on from there.
 
 use std::collections::BTreeMap;
 
 use windlass_checkpoint::{WorkerPosition, WorkerState};
-use windlass_core::checkpoint::Pushes;
+use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 
@@ -17,6 +18,8 @@ struct Position {
     process: Incarnation,
     /// Batches before its first push.
     batches: u64,
+    /// The note of the last of those; empty if there was none.
+    note: String,
     /// Batches in one pass over the data.
     pass: u64,
 }
@@ -25,17 +28,20 @@ impl Positions {
     /// Goes back to where a checkpoint was taken.
     pub(super) fn restore(&mut self, states: &[WorkerState]) {
         for position in self.0.values_mut() {
-            (position.process, position.batches) = (Incarnation::default(), 0);
+            *position = Position { pass: position.pass, ..Position::default() };
         }
         for state in states {
-            self.0.entry(state.worker).or_default().batches = state.position.local_step;
+            let position = self.0.entry(state.worker).or_default();
+            position.batches = state.position.local_step;
+            position.note = if state.state.is_null() { String::new() } else { state.state.to_string() };
         }
     }
 
-    /// Another process plays a worker from now on, or none; so far it has come to `pushes`.
-    pub(super) fn replace(&mut self, worker: WorkerId, process: Incarnation, pushes: &Pushes) {
+    /// Another process plays a worker from now on, or none; so far it has come to where it is in `standing`.
+    pub(super) fn replace(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
         let position = self.0.entry(worker).or_default();
-        position.batches += position.pushed(worker, pushes);
+        let (batches, note) = position.at(worker, standing);
+        (position.batches, position.note) = (batches, note.to_owned());
         position.process = process;
     }
 
@@ -49,23 +55,32 @@ impl Positions {
         self.0.get(&worker).map_or(0, |position| position.batches)
     }
 
-    /// Where everyone is, once these pushes have been made.
-    pub(super) fn at(&self, pushes: &Pushes) -> Vec<WorkerState> {
+    /// What the worker's process is to be given back when it begins.
+    pub(super) fn note(&self, worker: WorkerId) -> &str {
+        self.0.get(&worker).map_or("", |position| &position.note)
+    }
+
+    /// Where everyone is, with the workers this far.
+    pub(super) fn at(&self, standing: &Standing) -> Vec<WorkerState> {
         let state = |(worker, position): (&WorkerId, &Position)| {
-            let batches = position.batches + position.pushed(*worker, pushes);
+            let (batches, note) = position.at(*worker, standing);
             let pass = position.pass.max(1);
             let position = WorkerPosition { epoch: batches / pass, batch: batches % pass, local_step: batches };
-            WorkerState { worker: *worker, position, state: serde_json::Value::Null }
+            // What is not JSON nobody can want back.
+            WorkerState { worker: *worker, position, state: serde_json::from_str(note).unwrap_or_default() }
         };
         self.0.iter().map(state).collect()
     }
 }
 
 impl Position {
-    fn pushed(&self, worker: WorkerId, pushes: &Pushes) -> u64 {
-        match pushes.get(&worker) {
-            Some((process, sequence)) if *process == self.process => *sequence,
-            _ => 0,
+    /// Batches so far, and the note of the last.
+    fn at<'a>(&'a self, worker: WorkerId, standing: &'a Standing) -> (u64, &'a str) {
+        match standing.pushes.get(&worker) {
+            Some((process, pushed)) if *process == self.process && *pushed > 0 => {
+                (self.batches + pushed, standing.notes.get(&worker).map_or("", String::as_str))
+            }
+            _ => (self.batches, &self.note),
         }
     }
 }
@@ -76,30 +91,32 @@ mod tests {
 
     const WORKER: WorkerId = WorkerId(1);
 
-    fn pushes(process: u64, sequence: u64) -> Pushes {
-        [(WORKER, (Incarnation(process), sequence))].into()
+    fn standing(process: u64, sequence: u64) -> Standing {
+        let pushes = [(WORKER, (Incarnation(process), sequence))].into();
+        Standing { pushes, notes: [(WORKER, format!("{{\"push\":{sequence}}}"))].into() }
     }
 
     #[test]
     fn a_worker_started_again_goes_on_where_it_was() {
         let mut positions = Positions::default();
         positions.set_pass(WORKER, 10);
-        positions.replace(WORKER, Incarnation(1), &Pushes::new());
-        assert_eq!(positions.began(WORKER), 0);
-        positions.replace(WORKER, Incarnation(2), &pushes(1, 25));
-        assert_eq!(positions.began(WORKER), 25);
-        let at = &positions.at(&pushes(2, 3))[0].position;
+        positions.replace(WORKER, Incarnation(1), &Standing::default());
+        assert_eq!((positions.began(WORKER), positions.note(WORKER)), (0, ""));
+        positions.replace(WORKER, Incarnation(2), &standing(1, 25));
+        assert_eq!((positions.began(WORKER), positions.note(WORKER)), (25, "{\"push\":25}"));
+        let at = &positions.at(&standing(2, 3))[0].position;
         assert_eq!((at.epoch, at.batch, at.local_step), (2, 8, 28));
-        assert_eq!(positions.at(&pushes(1, 25))[0].position.local_step, 25, "the old process counts no more");
+        assert_eq!(positions.at(&standing(1, 25))[0].position.local_step, 25, "the old process counts no more");
     }
 
     #[test]
     fn a_restored_position_is_where_the_next_process_begins() {
         let mut positions = Positions::default();
-        positions.replace(WORKER, Incarnation(1), &Pushes::new());
-        let saved = positions.at(&pushes(1, 7));
+        positions.replace(WORKER, Incarnation(1), &Standing::default());
+        let saved = positions.at(&standing(1, 7));
         positions.restore(&saved);
-        positions.replace(WORKER, Incarnation(9), &pushes(1, 100));
-        assert_eq!(positions.began(WORKER), 7);
+        positions.replace(WORKER, Incarnation(9), &standing(1, 100));
+        assert_eq!((positions.began(WORKER), positions.note(WORKER)), (7, "{\"push\":7}"));
+        assert_eq!(positions.at(&Standing::default()), saved, "it has not pushed yet, and wants the same back");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use windlass_core::block::Block;
-use windlass_core::checkpoint::{HOLD, Mark};
+use windlass_core::checkpoint::{HOLD, Mark, Notes};
 use windlass_core::rows::RowTable;
 use windlass_core::run::LearningRate;
 
@@ -28,7 +28,7 @@ pub(super) enum CutStage {
     /// The cut is after a round that is still to come.
     Coming { number: u64, version: u64 },
     /// This is the state that is kept.
-    Made { number: u64, mark: Mark, learning_rate: LearningRate },
+    Made { number: u64, mark: Mark, notes: Notes, learning_rate: LearningRate },
 }
 
 /// A shard as of a cut.
@@ -36,6 +36,8 @@ pub(super) enum CutStage {
 pub struct Snapshot {
     /// Its version, and the pushes that are in it.
     pub mark: Mark,
+    /// What came with the last of those pushes.
+    pub notes: Notes,
     /// The learning rate at that time.
     pub learning_rate: LearningRate,
     /// The dense values.
@@ -91,13 +93,13 @@ impl ParameterShard {
     /// Reads the shard as of a cut. Blocks until everything before the cut has been applied. The last block is read
     /// first: a push that goes through them in order meanwhile has to copy half of them at most.
     pub fn snapshot(&self, number: u64) -> Result<Snapshot, CutError> {
-        let (mark, learning_rate) = self.await_cut(number)?;
+        let (mark, notes, learning_rate) = self.await_cut(number)?;
         let take = |block: &Mutex<Kept<Block>>| lock(block).take(number, |block| self.spares.copy(block));
         let mut blocks: Vec<Block> = self.blocks.iter().rev().map(take).collect();
         blocks.reverse();
         let tables = self.rows.iter().map(|rows| take_rows(&rows.table, number)).collect();
         lock(&self.gate).end_cut();
-        Ok(Snapshot { mark, learning_rate, blocks, tables })
+        Ok(Snapshot { mark, notes, learning_rate, blocks, tables })
     }
 
     /// What copies are made in.
@@ -111,7 +113,7 @@ impl ParameterShard {
         lock(&self.gate).longest_held_up()
     }
 
-    fn await_cut(&self, number: u64) -> Result<(Mark, LearningRate), CutError> {
+    fn await_cut(&self, number: u64) -> Result<(Mark, Notes, LearningRate), CutError> {
         let mut gate = lock(&self.gate);
         loop {
             if gate.is_closed() {

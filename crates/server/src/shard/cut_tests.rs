@@ -28,16 +28,18 @@ const CUTS: u64 = 60;
 struct Pushing {
     worker: WorkerId,
     gradient: Vec<f32>,
+    sequence: u64,
     version: u64,
 }
 
 impl Pushing {
     fn new(worker: WorkerId) -> Self {
         let own = |index: usize| if index as u32 % WORKERS == worker.0 { -1.0 } else { 0.0 };
-        Self { worker, gradient: (0..BLOCK_ELEMENTS).map(own).collect(), version: 0 }
+        Self { worker, gradient: (0..BLOCK_ELEMENTS).map(own).collect(), sequence: 0, version: 0 }
     }
 
     fn push(&mut self, shard: &ParameterShard, sequence: u64) {
+        self.sequence = sequence;
         let request = Request {
             kind: RequestKind::Push,
             worker: self.worker,
@@ -45,6 +47,7 @@ impl Pushing {
             sequence,
             base: self.version,
             learning_rate: LearningRate::initial(1.0),
+            note: 2,
             dense: shard.elements as u64,
             rows: 0,
             wanted: 0,
@@ -58,12 +61,10 @@ impl Peer for Pushing {
         Ok(&self.gradient[..len])
     }
 
-    fn receive_words(&mut self, _: &mut [u32]) -> io::Result<()> {
-        unreachable!("there are no rows")
-    }
-
-    fn receive_values(&mut self, _: &mut [f32]) -> io::Result<()> {
-        unreachable!("there are no rows")
+    /// The note: which push this is.
+    fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        bytes.copy_from_slice(format!("{:<1$}", self.sequence, bytes.len()).as_bytes());
+        Ok(())
     }
 
     fn answer(&mut self, answer: &Answer, _: &str) -> io::Result<()> {
@@ -144,7 +145,9 @@ fn assert_cuts(mode: Mode, expected: impl Fn(&Mark, WorkerId) -> f32) {
             let Some(snapshots) = cut(&shards, &mut cycle) else { continue };
             made += 1;
             assert_eq!(state(&snapshots[0].mark), state(&snapshots[1].mark));
-            for (server, Snapshot { mark, blocks, .. }) in snapshots.iter().enumerate() {
+            for (server, Snapshot { mark, notes, blocks, .. }) in snapshots.iter().enumerate() {
+                let last = |(worker, push): (WorkerId, (Incarnation, u64))| (worker, push.1.to_string());
+                assert_eq!(*notes, state(mark).pushes.into_iter().map(last).collect(), "ps {server} at {mark:?}");
                 for (block, index) in blocks.iter().zip(0..) {
                     let expected: Vec<f32> = (0..WORKERS).map(|worker| expected(mark, WorkerId(worker))).collect();
                     let right = block.values.chunks(WORKERS as usize).all(|values| *values == expected);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use windlass_core::checkpoint::{HOLD, Mark, Pushes};
+use windlass_core::checkpoint::{HOLD, Mark, Notes, Pushes, Standing};
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::{Admission, Consistency};
 use windlass_core::ledger::{Entry, Fate, Incarnation, Ledger, PushId};
@@ -13,6 +13,7 @@ use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
 use super::cut::{CutError, CutStage};
 use super::kept::Age;
+use super::notes::LastNotes;
 
 /// What is to be done with a push.
 #[derive(Debug)]
@@ -67,7 +68,12 @@ pub(super) struct Gate {
     begun: bool,
     consistency: Consistency,
     ledger: Ledger,
+    notes: LastNotes,
+    /// The rate of the last update, which workers are told.
     learning_rate: LearningRate,
+    /// The newest that a worker has announced. A round has one rate, so this becomes the other when a round ends: what
+    /// workers know of the rate after a round does not depend on who is how far in the next.
+    announced: LearningRate,
     statistics: ShardStatistics,
     cut: CutStage,
     /// For how long at the most the last checkpoint has held up a push.
@@ -81,7 +87,9 @@ impl Gate {
             begun: false,
             consistency: Consistency::new(run.mode, workers, run.steps),
             ledger: Ledger::default(),
+            notes: LastNotes::default(),
             learning_rate: LearningRate::initial(run.learning_rate),
+            announced: LearningRate::initial(run.learning_rate),
             statistics: ShardStatistics::default(),
             cut: CutStage::default(),
             longest_held_up: Duration::ZERO,
@@ -92,14 +100,20 @@ impl Gate {
     pub(super) fn resume_at(&mut self, version: u64, learning_rate: LearningRate) {
         self.consistency.resume_at(version);
         self.statistics.resumed_at = version;
-        self.learning_rate = learning_rate;
+        (self.learning_rate, self.announced) = (learning_rate, learning_rate);
     }
 
     /// Which pushes are in the parameters.
-    pub(super) fn pushes(&self) -> Pushes {
+    fn pushes(&self) -> Pushes {
         let mut pushes = self.ledger.decided();
         self.consistency.without_open_round(&mut pushes);
         pushes
+    }
+
+    /// How far the workers are in the parameters of now.
+    pub(super) fn standing(&self) -> Standing {
+        let pushes = self.pushes();
+        Standing { notes: self.notes.of(&pushes), pushes }
     }
 
     /// Holds back what is new from now on, and says which state that leaves.
@@ -129,10 +143,9 @@ impl Gate {
         self.cut = CutStage::None;
         if !self.has_rounds() {
             let to_come = self.ledger.outstanding_sequences(&cut.pushes);
-            let mark = Mark { version: at + to_come, pushes: cut.pushes.clone() };
-            self.cut = CutStage::Made { number, mark, learning_rate: self.learning_rate };
+            self.make_cut(number, Mark { version: at + to_come, pushes: cut.pushes.clone() });
         } else if at == cut.version {
-            self.make_cut(number);
+            self.make_cut(number, Mark { version: at, pushes: self.pushes() });
         } else if at + 1 == cut.version {
             self.cut = CutStage::Coming { number, version: cut.version };
         } else {
@@ -141,17 +154,18 @@ impl Gate {
         Ok(())
     }
 
-    fn make_cut(&mut self, number: u64) {
-        let mark = Mark { version: self.version(), pushes: self.pushes() };
-        self.cut = CutStage::Made { number, mark, learning_rate: self.learning_rate };
+    /// Cuts here, or where the last of these pushes will have come; their notes are kept as they come.
+    fn make_cut(&mut self, number: u64, mark: Mark) {
+        let notes = self.notes.of(&mark.pushes);
+        self.cut = CutStage::Made { number, mark, notes, learning_rate: self.learning_rate };
     }
 
     /// The state that is kept, once all of it is there.
-    pub(super) fn cut_made(&self, number: u64) -> Result<Option<(Mark, LearningRate)>, CutError> {
+    pub(super) fn cut_made(&self, number: u64) -> Result<Option<(Mark, Notes, LearningRate)>, CutError> {
         match &self.cut {
-            CutStage::Made { number: made, mark, learning_rate } if *made == number => {
+            CutStage::Made { number: made, mark, notes, learning_rate } if *made == number => {
                 let outstanding = !self.has_rounds() && !self.ledger.outstanding(&mark.pushes).is_empty();
-                Ok((!outstanding).then(|| (mark.clone(), *learning_rate)))
+                Ok((!outstanding).then(|| (mark.clone(), notes.clone(), *learning_rate)))
             }
             CutStage::Coming { number: coming, .. } if *coming == number => Ok(None),
             _ => Err(CutError::GivenUp),
@@ -190,16 +204,22 @@ impl Gate {
         }
     }
 
-    pub(super) fn admit(&mut self, request: &Request) -> Verdict {
+    pub(super) fn admit(&mut self, request: &Request, note: String) -> Verdict {
         let push = push_id(request);
         let fate = match self.ledger.enter(push) {
             Entry::Fenced => return Verdict::Fenced,
             Entry::OutOfOrder { expected } => return Verdict::OutOfOrder { expected },
-            Entry::New => Fate::Pending,
+            Entry::New => {
+                self.keep_note(push, note);
+                Fate::Pending
+            }
             Entry::Again(fate) => fate,
         };
         self.begun = true;
-        self.learning_rate.adopt(request.learning_rate);
+        self.announced.adopt(request.learning_rate);
+        if !self.has_rounds() {
+            self.learning_rate = self.announced;
+        }
         match fate {
             Fate::Taken { .. } if self.consistency.has_rounds() => return Verdict::Skip(AnswerKind::Values),
             // A push that was cut off goes on where it stopped, as the same step.
@@ -222,6 +242,19 @@ impl Gate {
             }
             Admission::Over => Verdict::Skip(AnswerKind::Over),
         }
+    }
+
+    fn keep_note(&mut self, push: PushId, note: String) {
+        if note.is_empty() {
+            return;
+        }
+        let PushId { worker, incarnation, sequence } = push;
+        if let CutStage::Made { mark, notes, .. } = &mut self.cut
+            && mark.pushes.get(&worker) == Some(&(incarnation, sequence))
+        {
+            notes.insert(worker, note.clone());
+        }
+        self.notes.add(worker, (incarnation, sequence), note);
     }
 
     /// Why the first values are not taken from a request, if they are not.
@@ -279,11 +312,11 @@ impl Gate {
         self.consistency.skip_to(request.worker, request.base)
     }
 
-    /// Refuses a process that has left from now on, and says which pushes are in the parameters.
-    pub(super) fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> Pushes {
-        let pushes = self.pushes();
+    /// Refuses a process that has left from now on, and says how far the workers are.
+    pub(super) fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> Standing {
+        let standing = self.standing();
         self.ledger.retire(worker, incarnation);
-        pushes
+        standing
     }
 
     /// Notes that a process of a worker has left. True if that completes a round.
@@ -306,11 +339,12 @@ impl Gate {
 
     pub(super) fn end_round(&mut self) {
         self.consistency.end_round();
+        self.learning_rate = self.announced;
         self.count_step();
         if let CutStage::Coming { number, version } = self.cut
             && version == self.version()
         {
-            self.make_cut(number);
+            self.make_cut(number, Mark { version, pushes: self.pushes() });
         }
     }
 
@@ -352,7 +386,7 @@ impl Gate {
     }
 
     fn update(&self, step: u64, scale: f32) -> Update {
-        Update { learning_rate: self.learning_rate.rate, step, scale }
+        Update { learning_rate: self.announced.rate, step, scale }
     }
 
     fn drop_push(&mut self, push: PushId) {

@@ -8,6 +8,8 @@ mod cut;
 mod gate;
 mod kept;
 mod kept_rows;
+mod notes;
+mod receiving;
 mod round;
 mod spares;
 
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use windlass_checkpoint::ShardImage;
 use windlass_core::block::{Block, block_ranges};
-use windlass_core::checkpoint::Pushes;
+use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::optimizer::Update;
@@ -33,15 +35,13 @@ pub use gate::ShardStatistics;
 use gate::{Arrival, Gate, Verdict};
 use kept::{Age, Kept};
 use kept_rows::KeptRows;
-use round::{Gradient, Round, RowPush};
+use receiving::Wanted;
+use round::{Gradient, Round};
 pub(crate) use spares::Lent;
 use spares::Spares;
 
 /// How often a worker that has to wait is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// The most values of rows in a section, for small tables; for others, how many times what they hold.
-const SECTION_VALUES: usize = 16 << 20;
-const SECTION_TABLES: usize = 16;
 
 /// One server's share of the parameters.
 pub struct ParameterShard {
@@ -64,9 +64,6 @@ struct Rows {
     width: usize,
     table: Mutex<KeptRows>,
 }
-
-/// A wanted section: which table, which of its rows.
-type Wanted = (usize, Vec<u32>);
 
 impl ParameterShard {
     /// Allocates the share of the parameters that `plan` gives to this server, all zero.
@@ -118,9 +115,9 @@ impl ParameterShard {
         }
     }
 
-    /// The last push of each worker that is in the parameters.
-    pub fn pushes(&self) -> Pushes {
-        lock(&self.gate).pushes()
+    /// How far the workers are in the parameters of now.
+    pub fn standing(&self) -> Standing {
+        lock(&self.gate).standing()
     }
 
     /// Takes pushes of this process of a worker, and refuses those of the ones before it.
@@ -129,9 +126,9 @@ impl ParameterShard {
         lock(&self.gate).fence(worker, incarnation);
     }
 
-    /// Refuses pushes of a worker's process that has left, and says which are in the parameters. Others may still wait
-    /// for that worker until [`ParameterShard::leave`].
-    pub fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Pushes {
+    /// Refuses pushes of a worker's process that has left, and says how far the workers are. Others may still wait for
+    /// that worker until [`ParameterShard::leave`].
+    pub fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Standing {
         lock(&self.gate).retire(worker, incarnation)
     }
 
@@ -193,12 +190,13 @@ impl ParameterShard {
     }
 
     fn push(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let note = receiving::note(request, peer)?;
         let mut gate = lock(&self.gate);
         let mut held_up = Duration::ZERO;
         if !gate.has_rounds() {
             (gate, held_up) = self.await_release(gate);
         }
-        let verdict = gate.admit(request);
+        let verdict = gate.admit(request, note);
         drop(gate);
         match verdict {
             Verdict::Fenced => {
@@ -401,52 +399,6 @@ impl ParameterShard {
         let header = Answer { dense: 0, rows: 0, text: text.len() as u32, ..self.answer(kind, 0) };
         peer.answer(&header, text)?;
         Ok(peer.flush()?)
-    }
-
-    /// Reads a payload that is not wanted; returns the rows that still are.
-    fn discard(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<Wanted>, ServeError> {
-        for range in block_ranges(self.elements) {
-            peer.receive(range.len())?;
-        }
-        for _ in 0..request.rows {
-            self.receive_rows(peer)?;
-        }
-        self.receive_all_wanted(request, peer)
-    }
-
-    fn receive_all_wanted(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<Wanted>, ServeError> {
-        (0..request.wanted).map(|_| self.receive_row_numbers(peer)).collect()
-    }
-
-    fn receive_rows(&self, peer: &mut dyn Peer) -> Result<RowPush, ServeError> {
-        let (table, rows) = self.receive_row_numbers(peer)?;
-        let mut gradients = vec![0.0; rows.len() * self.rows[table].width];
-        peer.receive_values(&mut gradients)?;
-        Ok(RowPush { table, rows, gradients })
-    }
-
-    /// The head of a section. Its count is bounded by the table before anything is allocated.
-    fn receive_row_numbers(&self, peer: &mut dyn Peer) -> Result<Wanted, ServeError> {
-        let mut head = [0; 2];
-        peer.receive_words(&mut head)?;
-        let [parameter, count] = head;
-        let index = self
-            .rows
-            .iter()
-            .position(|rows| rows.stripe.parameter.0 == parameter)
-            .ok_or_else(|| FrameError::Section(format!("parameter {parameter} has no rows on this server")))?;
-        let Rows { stripe, width, .. } = &self.rows[index];
-        // A push names a row once for every time it was looked up, so more than the table has is not yet wrong.
-        let limit = stripe.count.saturating_mul(SECTION_TABLES).max(SECTION_VALUES / width);
-        if count as usize > limit {
-            return Err(FrameError::Section(format!("{count} rows of a table of {}", stripe.count)).into());
-        }
-        let mut rows = vec![0; count as usize];
-        peer.receive_words(&mut rows)?;
-        if let Some(row) = rows.iter().find(|row| **row as usize >= stripe.count) {
-            return Err(FrameError::Section(format!("row {row} of a table of {}", stripe.count)).into());
-        }
-        Ok((index, rows))
     }
 
     fn answer(&self, kind: AnswerKind, row_values: usize) -> Answer {

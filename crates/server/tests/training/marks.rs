@@ -114,7 +114,7 @@ impl Scenario {
             RowGradient { parameter, rows, values }
         };
         let wanted = if self.wants_rows { self.all_rows() } else { Vec::new() };
-        Push { dense, rows: self.all_rows().into_iter().map(row).collect(), wanted }
+        Push { dense, rows: self.all_rows().into_iter().map(row).collect(), wanted, ..Push::default() }
     }
 
     /// Every value on every server is what the workers were told, and they were told of every push.

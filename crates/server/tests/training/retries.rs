@@ -30,7 +30,7 @@ fn assert_every_push_counts_once(mode: Mode, servers: u32, options: Options) {
     let trained = cluster.train(move |worker| {
         worker.pull();
         for _ in 0..STEPS {
-            let push = Push { dense: ones.clone(), rows: row_ones.to_vec(), wanted: rows.to_vec() };
+            let push = Push { dense: ones.clone(), rows: row_ones.to_vec(), wanted: rows.to_vec(), ..Push::default() };
             assert!(worker.try_push(push).unwrap().applied);
         }
     });

@@ -78,7 +78,7 @@ fn assert_equals_dense_oracle(mode: Mode, workers: u32, via: Via) {
                 let mut pulled = Vec::new();
                 for step in 1..=STEPS {
                     let rows = row_gradients(step, worker.id.0);
-                    let push = Push { dense: constant(&run, 1.0), rows, wanted: all_rows() };
+                    let push = Push { dense: constant(&run, 1.0), rows, wanted: all_rows(), ..Push::default() };
                     pulled = worker.try_push(push).unwrap().rows;
                 }
                 pulled
@@ -140,7 +140,12 @@ fn rows_that_the_table_does_not_have_close_the_connection_and_harm_nobody() {
                 }
                 return 0;
             }
-            let push = || Push { dense: constant(&run, 1.0), rows: row_gradients(1, 0), wanted: all_rows() };
+            let push = || Push {
+                dense: constant(&run, 1.0),
+                rows: row_gradients(1, 0),
+                wanted: all_rows(),
+                ..Push::default()
+            };
             (0..3).map(|_| worker.try_push(push()).unwrap().step).last().unwrap()
         });
         assert!(trained.results[0] >= 3);

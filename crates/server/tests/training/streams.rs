@@ -34,6 +34,7 @@ pub fn push_header(worker: &Worker, sequence: u64, dense: u64) -> Request {
         sequence,
         base: 0,
         learning_rate: LearningRate::initial(1.0),
+        note: 0,
         dense,
         rows: 0,
         wanted: 0,
@@ -73,11 +74,7 @@ impl<F: FnMut(usize)> Peer for Scripted<F> {
         Ok(&self.ones)
     }
 
-    fn receive_words(&mut self, _words: &mut [u32]) -> io::Result<()> {
-        Err(ErrorKind::UnexpectedEof.into())
-    }
-
-    fn receive_values(&mut self, _values: &mut [f32]) -> io::Result<()> {
+    fn receive_bytes(&mut self, _bytes: &mut [u8]) -> io::Result<()> {
         Err(ErrorKind::UnexpectedEof.into())
     }
 

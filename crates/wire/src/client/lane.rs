@@ -16,12 +16,16 @@ use crate::exchange::{Arrival, Incoming, Outgoing, is_final};
 use crate::frame::{Answer, AnswerKind, HEADER_BYTES, Request, RequestKind};
 use crate::link::{ServeError, Shard};
 
+/// A note has a whole number of these.
+const WORD_BYTES: usize = size_of::<u32>();
+
 /// The longest pause before a request that keeps failing is sent again.
 const RETRY_PAUSE_MOST: Duration = Duration::from_millis(100);
 
 pub(super) struct Lane {
     request: Request,
     header: [u8; HEADER_BYTES],
+    note: Vec<u8>,
     rows_out: RowsOut,
     rows_in: RowsIn,
     outgoing: Option<Outgoing>,
@@ -40,6 +44,7 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn new(client: &ParameterClient, index: usize, kind: RequestKind, push: &Push) -> Self {
         let plan = &client.plan.servers[index];
+        let note = if index == 0 { whole_words(&push.note) } else { Vec::new() };
         let rows_out = RowsOut::new(&client.table, plan, push);
         let rows_in = RowsIn::new(&client.table, plan, &push.wanted);
         let request = Request {
@@ -49,6 +54,7 @@ impl Lane {
             sequence: client.sequence,
             base: client.servers[index].base,
             learning_rate: client.learning_rate,
+            note: (note.len() / WORD_BYTES) as u32,
             dense: if kind == RequestKind::Pull { 0 } else { plan.dense_elements() as u64 },
             rows: rows_out.sections,
             wanted: rows_out.wanted_sections,
@@ -56,6 +62,7 @@ impl Lane {
         Self {
             header: request.encode(),
             request,
+            note,
             rows_out,
             rows_in,
             outgoing: None,
@@ -101,8 +108,8 @@ impl Lane {
     fn move_bytes(&mut self, socket: &mut Socket, gradients: &[&[f32]], places: &mut [&mut [f32]]) -> io::Result<()> {
         if !self.is_sent() {
             let gradients = if self.request.kind == RequestKind::Pull { &[] } else { gradients };
-            let mut pieces: Vec<&[u8]> = Vec::with_capacity(gradients.len() + 2);
-            pieces.push(&self.header);
+            let mut pieces: Vec<&[u8]> = Vec::with_capacity(gradients.len() + 3);
+            pieces.extend([self.header.as_slice(), &self.note]);
             pieces.extend(gradients.iter().map(|piece| bytemuck::cast_slice::<f32, u8>(piece)));
             pieces.push(self.rows_out.bytes());
             let outgoing = self.outgoing.get_or_insert_with(|| Outgoing::new(&pieces));
@@ -143,7 +150,8 @@ impl Lane {
         gradients: &[&[f32]],
         places: &mut [&mut [f32]],
     ) -> Result<(), ClientError> {
-        let mut peer = LocalPeer::new(gradients, self.rows_out.bytes(), places, self.rows_in.values_mut());
+        let mut peer =
+            LocalPeer::new(gradients, (&self.note, self.rows_out.bytes()), places, self.rows_in.values_mut());
         let served = shard.serve(&self.request, &mut peer);
         let (answer, text) = peer.into_answer();
         self.text = Some(text);
@@ -223,6 +231,13 @@ impl Lane {
     pub(super) fn deliver_rows(&self, answers: &mut [Vec<f32>]) {
         self.rows_in.deliver(answers);
     }
+}
+
+/// A note as it travels.
+fn whole_words(note: &str) -> Vec<u8> {
+    let mut bytes = note.as_bytes().to_vec();
+    bytes.resize(bytes.len().next_multiple_of(WORD_BYTES), b' ');
+    bytes
 }
 
 /// How many values of a parameter travel densely.

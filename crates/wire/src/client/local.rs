@@ -1,6 +1,6 @@
 //! The worker's end of a request to a server in the same process: the caller's own buffers, without a socket.
 
-use std::io::{self, Read};
+use std::io::{self, Chain, Read};
 
 use crate::frame::{Answer, AnswerKind};
 use crate::link::Peer;
@@ -10,7 +10,8 @@ pub(super) struct LocalPeer<'a, 'b> {
     piece: usize,
     offset: usize,
     gathered: Vec<f32>,
-    row_bytes: &'a [u8],
+    /// The note, then the rows.
+    bytes: Chain<&'a [u8], &'a [u8]>,
     places: &'a mut [&'b mut [f32]],
     row_values: &'a mut [f32],
     filled: usize,
@@ -22,7 +23,7 @@ pub(super) struct LocalPeer<'a, 'b> {
 impl<'a, 'b> LocalPeer<'a, 'b> {
     pub(super) fn new(
         gradients: &'a [&'a [f32]],
-        row_bytes: &'a [u8],
+        (note, rows): (&'a [u8], &'a [u8]),
         places: &'a mut [&'b mut [f32]],
         row_values: &'a mut [f32],
     ) -> Self {
@@ -31,7 +32,7 @@ impl<'a, 'b> LocalPeer<'a, 'b> {
             piece: 0,
             offset: 0,
             gathered: Vec::new(),
-            row_bytes,
+            bytes: note.chain(rows),
             places,
             row_values,
             filled: 0,
@@ -74,12 +75,8 @@ impl Peer for LocalPeer<'_, '_> {
         Ok(&self.gathered)
     }
 
-    fn receive_words(&mut self, words: &mut [u32]) -> io::Result<()> {
-        self.row_bytes.read_exact(bytemuck::cast_slice_mut(words))
-    }
-
-    fn receive_values(&mut self, values: &mut [f32]) -> io::Result<()> {
-        self.row_bytes.read_exact(bytemuck::cast_slice_mut(values))
+    fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.bytes.read_exact(bytes)
     }
 
     /// A wait is broken off, for the client to look after its other servers and to ask again.

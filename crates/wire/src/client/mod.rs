@@ -56,6 +56,8 @@ pub struct Push {
     pub rows: Vec<RowGradient>,
     /// Rows whose values are wanted in the answer.
     pub wanted: Vec<RowRequest>,
+    /// What this worker wants back if it has to go on after this push, as JSON; empty if there is nothing.
+    pub note: String,
 }
 
 /// Values, as the servers gave them.
@@ -253,7 +255,7 @@ impl ParameterClient {
 
     /// Sets the values on every server. For the chief, before training.
     pub fn initialise(&mut self, dense: Vec<Vec<f32>>, rows: Vec<RowGradient>) -> Result<(), ClientError> {
-        self.send(RequestKind::Initialise, Push { dense, rows, wanted: Vec::new() })?;
+        self.send(RequestKind::Initialise, Push { dense, rows, ..Push::default() })?;
         self.wait().map(drop)
     }
 

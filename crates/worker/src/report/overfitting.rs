@@ -1,6 +1,8 @@
 //! Sees when a model begins to learn its training data by heart: held-out data fares worse while training goes on
 //! getting better.
 
+use serde::{Deserialize, Serialize};
+
 /// Held-out losses vary from batch to batch: this many in a row must be worse.
 const IN_A_ROW: u32 = 3;
 /// By how much, as a factor of the perplexity.
@@ -9,14 +11,14 @@ const WORSE: f64 = 1.1;
 const AGAIN: f64 = 2.0;
 
 /// The best held-out loss so far, and how things have gone since.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Overfitting {
     best: Option<Best>,
     worse: u32,
     warned: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Best {
     step: u64,
     training: f64,

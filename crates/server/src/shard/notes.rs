@@ -1,0 +1,37 @@
+//! What workers want back if they have to go on from here.
+//!
+//! A note belongs to a push: whoever goes on after that push gets it. Of a worker's last push it is often not yet known
+//! whether it is in the parameters, so that of the push before is remembered too.
+
+use std::collections::BTreeMap;
+
+use windlass_core::checkpoint::{Notes, Pushes};
+use windlass_core::cluster::WorkerId;
+use windlass_core::ledger::Incarnation;
+
+/// The notes that came with the last two pushes of each worker.
+#[derive(Debug, Default)]
+pub(super) struct LastNotes(BTreeMap<WorkerId, [Option<Noted>; 2]>);
+
+#[derive(Debug)]
+struct Noted {
+    push: (Incarnation, u64),
+    note: String,
+}
+
+impl LastNotes {
+    /// Remembers the note of a worker's new push.
+    pub(super) fn add(&mut self, worker: WorkerId, push: (Incarnation, u64), note: String) {
+        let [last, before] = self.0.entry(worker).or_default();
+        *before = last.replace(Noted { push, note });
+    }
+
+    /// The notes of exactly these pushes, as far as they have come.
+    pub(super) fn of(&self, pushes: &Pushes) -> Notes {
+        let note_of = |(worker, push): (&WorkerId, &(Incarnation, u64))| {
+            let noted = self.0.get(worker)?.iter().flatten().find(|noted| noted.push == *push)?;
+            Some((*worker, noted.note.clone()))
+        };
+        pushes.iter().filter_map(note_of).collect()
+    }
+}
