@@ -67,6 +67,18 @@ fn a_manifest_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_manifest_from_before_shards_had_a_least_size_is_read() {
+    let manifest = manifest();
+    let mut json: Value = serde_json::from_slice(&manifest.to_json().unwrap()).unwrap();
+    json["run"]["sharding"] = "balanced".into();
+    json["workers"][0].as_object_mut().unwrap().remove("state");
+    json.as_object_mut().unwrap().remove("last");
+    let read = Manifest::from_json(&manifest.id.manifest_object(), json.to_string().as_bytes()).unwrap();
+    assert_eq!(read.run, manifest.run);
+    assert_eq!((read.workers[0].position, &read.workers[0].state), (manifest.workers[0].position, &Value::Null));
+}
+
+#[test]
 fn a_later_format_is_refused_whatever_else_it_holds() {
     let error = Manifest::from_json("a.json", br#"{"format": 2, "shards": {}}"#).unwrap_err();
     assert_eq!(error.to_string(), "`a.json` has format 2, and this version reads up to 1: use a later one");

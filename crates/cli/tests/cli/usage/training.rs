@@ -298,3 +298,13 @@ fn a_place_in_a_cluster_is_not_for_launch() {
     For more information, try '--help'.
     ");
 }
+
+#[test]
+fn a_least_size_of_shards_that_are_not_cut_by_size_is_refused() {
+    assert_snapshot!(windlass("train linear --sharding round_robin --min-shard-bytes 0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --min-shard-bytes needs --sharding balanced
+    ");
+}
