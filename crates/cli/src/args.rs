@@ -95,7 +95,7 @@ pub(crate) struct TrainingArgs {
     /// balanced: by bytes, large tensors cut. round_robin: variable by variable, as TensorFlow did
     #[arg(long, value_name = "HOW", default_value = "balanced")]
     pub(crate) sharding: String,
-    /// Balanced, a ps gets so many bytes at the least or none [default: 1 MiB if all ps are on one host, else 0]
+    /// Balanced, a ps gets so many bytes at the least or none [default: 4 MiB if all ps are on one host, else 0]
     #[arg(long, value_name = "N")]
     pub(crate) min_shard_bytes: Option<usize>,
     /// The seed of first values, built-in data and the order of samples

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::output::count;
 
 /// The least that a ps is given of a model where all ps are on one host.
-const ONE_HOST_MIN_BYTES: usize = 1 << 20;
+const ONE_HOST_MIN_BYTES: usize = 4 << 20;
 
 /// Everything a task needs to know that the user decides.
 #[derive(Debug, Clone)]
