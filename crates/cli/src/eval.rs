@@ -72,7 +72,7 @@ pub(crate) fn follow<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(),
     let store = Store::open(&checkpoints.location).map_err(unusable)?;
     let mut evaluator = Evaluator::<M>::new(flags, &config.setup)?;
     let mut board = args.output.run_dir.as_deref().and_then(|directory| {
-        RunBoard::resume(directory.join("tensorboard").join("evaluator"), 0)
+        RunBoard::resume(directory.join("tensorboard").join("evaluator"), 0, 0)
             .inspect_err(|error| warn!("no curves for TensorBoard: {error}"))
             .ok()
     });

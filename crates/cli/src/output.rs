@@ -81,14 +81,15 @@ pub(crate) fn human(event: &Event) -> String {
 
 /// A report, in the words of TensorFlow's translation tutorial.
 fn report(report: &Report) -> String {
+    let speed = report.step_ms.zip(report.samples_per_second).map_or_else(String::new, |(step_ms, samples)| {
+        format!("  step-time {:.3} s  {samples:.0} samples/s", step_ms / 1e3)
+    });
     let mut text = format!(
-        "worker {}  current step {} (global {})  learning rate {:.4}  step-time {:.3} s  {:.0} samples/s  perplexity {:.2}",
+        "worker {}  current step {} (global {})  learning rate {:.4}{speed}  perplexity {:.2}",
         report.worker,
         report.local_step,
         report.global_step,
         report.learning_rate,
-        report.step_ms / 1e3,
-        report.samples_per_second,
         report.loss.exp(),
     );
     for part in &report.held_out {

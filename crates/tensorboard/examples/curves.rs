@@ -11,7 +11,7 @@ const CONFIG: &str = "model = \"mnist\"\nmode = \"sync\"\n\n[optimizer]\nname = 
 fn main() -> Result<(), BoardError> {
     let directory = std::env::args().nth(1).unwrap_or_else(|| "runs/curves".into());
     train(&mut RunBoard::create(&directory, CONFIG)?, 1..=700, 1.5)?;
-    train(&mut RunBoard::resume(&directory, 501)?, 501..=1000, 1.0)?;
+    train(&mut RunBoard::resume(&directory, 501, 501)?, 501..=1000, 1.0)?;
     println!("tensorboard --logdir {directory}");
     Ok(())
 }

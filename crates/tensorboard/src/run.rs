@@ -37,19 +37,20 @@ impl RunBoard {
     /// Starts the curves of a new run in `directory`, with its configuration in the Text tab, as it is. Curves of a run
     /// that was there before are no longer shown.
     pub fn create(directory: impl AsRef<Path>, config: &str) -> Result<Self, BoardError> {
-        let mut board = Self::resume(directory, 0)?;
+        let mut board = Self::resume(directory, 0, 0)?;
         board.train.text(Moment::now(0), "config", &preformatted(config))?;
         board.flush()?;
         Ok(board)
     }
 
-    /// Continues the curves in `directory`. `step` is the first that is computed again: from there on the old points
-    /// give way to new ones.
-    pub fn resume(directory: impl AsRef<Path>, step: u64) -> Result<Self, BoardError> {
+    /// Continues the curves in `directory`. `train` and `eval` are the first steps of either that are computed again: from
+    /// there on the old points give way to new ones.
+    pub fn resume(directory: impl AsRef<Path>, train: u64, eval: u64) -> Result<Self, BoardError> {
         let directory = directory.as_ref();
-        let train = EventWriter::resume(directory.join("train"), step)?;
-        let eval = EventWriter::resume(directory.join("eval"), step)?;
-        Ok(Self { train, eval })
+        Ok(Self {
+            train: EventWriter::resume(directory.join("train"), train)?,
+            eval: EventWriter::resume(directory.join("eval"), eval)?,
+        })
     }
 
     /// Writes one point of several curves of training.
@@ -104,7 +105,7 @@ mod tests {
         board.eval(1, &[(tag::LOSS, 2.1)]).unwrap();
         board.histogram(1, "weights", &[0.5]).unwrap();
         drop(board);
-        let mut board = RunBoard::resume(directory.path(), 2).unwrap();
+        let mut board = RunBoard::resume(directory.path(), 2, 2).unwrap();
         board.train(2, &[(tag::LOSS, 1.9)]).unwrap();
         board.flush().unwrap();
         let points = |points: &[(i64, &str)]| points.iter().map(|(step, tag)| (*step, tag.to_string())).collect();

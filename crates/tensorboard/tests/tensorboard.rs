@@ -131,8 +131,8 @@ fn a_resumed_run_has_every_step_once_with_the_new_values() {
         }
     };
     write(&mut RunBoard::create(directory.path(), "seed = 1").unwrap(), 1..=100, 0.0);
-    write(&mut RunBoard::resume(directory.path(), 61).unwrap(), 61..=150, 0.5);
-    write(&mut RunBoard::resume(directory.path(), 141).unwrap(), 141..=160, 0.75);
+    write(&mut RunBoard::resume(directory.path(), 61, 61).unwrap(), 61..=150, 0.5);
+    write(&mut RunBoard::resume(directory.path(), 141, 141).unwrap(), 141..=160, 0.75);
     let Some(shown) = read_back(directory.path()) else { return };
 
     let offset = |step| if step > 140 { 0.75 } else { [0.0, 0.5][usize::from(step > 60)] };
@@ -158,7 +158,7 @@ fn a_resumed_run_drops_old_points_at_steps_that_the_new_one_does_not_write() {
     let mut board = RunBoard::create(directory.path(), "").unwrap();
     [10, 65, 90].into_iter().for_each(|step| board.eval(step, &[("loss", 1.0)]).unwrap());
     drop(board);
-    let mut board = RunBoard::resume(directory.path(), 61).unwrap();
+    let mut board = RunBoard::resume(directory.path(), 61, 61).unwrap();
     [70, 80].into_iter().for_each(|step| board.eval(step, &[("loss", 2.0)]).unwrap());
     drop(board);
     let Some(shown) = read_back(directory.path()) else { return };

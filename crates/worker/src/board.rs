@@ -36,17 +36,20 @@ pub(crate) struct Board {
     open: Option<RunBoard>,
     /// The step from which the next points are computed.
     from: u64,
+    /// Whether those of evaluation begin with this step itself.
+    evaluates_again: bool,
 }
 
 impl Board {
     pub(crate) fn new(config: BoardConfig) -> Self {
-        Self { config, open: None, from: 0 }
+        Self { config, open: None, from: 0, evaluates_again: false }
     }
 
-    /// Training begins, or goes on, after this step: later points give way to those that are computed again.
-    pub(crate) fn begin_after(&mut self, step: u64) {
+    /// Training begins, or goes on, after this step: later points give way to those that are computed
+    /// again. So do those of an evaluation after this very step, if there is to be another.
+    pub(crate) fn begin_after(&mut self, step: u64, evaluates_again: bool) {
         self.open = None;
-        self.from = step;
+        (self.from, self.evaluates_again) = (step, evaluates_again);
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
@@ -94,7 +97,7 @@ impl Board {
                 info!("curves for TensorBoard are in {}", directory.display());
                 RunBoard::create(directory, &self.config.config)
             }
-            None => RunBoard::resume(directory, self.from + 1),
+            None => RunBoard::resume(directory, self.from + 1, self.from + u64::from(!self.evaluates_again)),
         };
         let written = opened.and_then(|mut board| {
             write(&mut board)?;

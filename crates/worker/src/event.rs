@@ -89,11 +89,11 @@ pub struct Report {
     pub global_step: u64,
     /// The learning rate that all workers share.
     pub learning_rate: f32,
-    /// The mean time of a step since the last report, in milliseconds.
-    pub step_ms: f64,
+    /// The mean time of this process's steps since the last report, in milliseconds, if it has made any.
+    pub step_ms: Option<f64>,
     /// Samples a second of this worker in that time.
-    pub samples_per_second: f64,
-    /// The mean loss in that time.
+    pub samples_per_second: Option<f64>,
+    /// The mean loss since the last report.
     pub loss: f64,
     /// The scores of the held-out data.
     pub held_out: Vec<HeldOut>,

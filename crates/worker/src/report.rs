@@ -104,7 +104,7 @@ impl Reporter {
         current: LearningRate,
     ) -> (Report, Option<LearningRate>) {
         let (since, timed) = self.timed;
-        let seconds = (measured - since).as_secs_f64();
+        let timed = (timed > 0).then(|| (timed as f64, measured.saturating_duration_since(since).as_secs_f64()));
         let Memory { reported, steps, losses, plateau, overfitting } = &mut self.memory;
         let loss = *losses / *steps as f64;
         let known: Vec<f64> = held_out.iter().filter_map(|part| part.loss).collect();
@@ -115,8 +115,8 @@ impl Reporter {
             local_step: moment.local_step,
             global_step: moment.global_step,
             learning_rate: current.rate,
-            step_ms: seconds * 1e3 / timed.max(1) as f64,
-            samples_per_second: timed as f64 * moment.batch_size as f64 / seconds.max(f64::MIN_POSITIVE),
+            step_ms: timed.map(|(steps, seconds)| seconds * 1e3 / steps),
+            samples_per_second: timed.map(|(steps, seconds)| steps * moment.batch_size as f64 / seconds.max(1e-9)),
             loss,
             held_out,
             warning,

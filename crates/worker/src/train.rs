@@ -114,7 +114,8 @@ impl<M: Model> Training<M> {
         let (mut batch, mut place) = self.next_batch();
         let mut rows = self.replica.rows(&batch);
         let mut pulled = client.pull(rows.clone())?;
-        self.board.begin_after(pulled.step);
+        self.tally.global_step = pulled.step;
+        self.board.begin_after(pulled.step, self.report_is_due());
         self.follow_schedule(client, pulled.step); // which is not the first if it goes on from a checkpoint
         self.reporter.iter_mut().for_each(Reporter::begin);
         if self.report_is_due() {
