@@ -54,8 +54,8 @@ fn a_run_ends_by_itself_and_leaves_no_process() {
 
 #[test]
 fn of_several_ps_on_one_host_a_small_model_is_given_to_as_many_as_it_is_worth() {
-    // 785 values for each hidden unit, of 4 bytes.
-    for (hidden, held) in [(80, [63_610, 0]), (700, [278_256, 278_254])] {
+    // 795 values for each hidden unit, of 4 bytes.
+    for (hidden, held) in [(80, [63_610, 0]), (2700, [1_073_248, 1_073_262])] {
         let words = format!("mnist --hidden {hidden} --ps 2 --workers 1 --steps 10 --evaluate end");
         let told = Launched::start(&words).wait().succeeded();
         for (ps, held) in held.iter().enumerate() {

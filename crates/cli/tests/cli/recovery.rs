@@ -191,7 +191,7 @@ fn a_colocated_run_goes_back_to_the_checkpoint_when_a_worker_is_killed() {
 #[test]
 fn a_worker_that_slept_through_its_death_comes_in_again_and_repeats_nothing() {
     // So many that the other is not done before this one's death is noticed.
-    let steps = 10 * STEPS;
+    let steps = 5 * STEPS;
     let run = Recovering::start_to(steps, "--worker-timeout 1");
     run.cluster.event("step", 1);
     let asleep = run.cluster.task("worker", 1);
