@@ -13,13 +13,6 @@ struct Spirals {
     points: Vec<([f32; 2], i64)>,
 }
 
-#[derive(Clone, windlass::clap::Args)]
-struct SpiralFlags {
-    /// How often each spiral winds around the middle
-    #[arg(long, default_value_t = 1.5)]
-    turns: f32,
-}
-
 #[derive(Module, Debug)]
 struct Network {
     first: Linear,
@@ -36,19 +29,19 @@ impl Network {
 impl Model for Spirals {
     const NAME: &'static str = "spirals";
     const ABOUT: &'static str = "tell two interleaved spirals apart";
-    type Flags = SpiralFlags;
+    type Flags = (); // or a struct that derives `windlass::clap::Args`, for flags of its own
     type Network = Network;
     type Batch = (Tensor<2>, Tensor<1, Int>);
 
-    fn defaults(_flags: &SpiralFlags) -> Defaults {
+    fn defaults(_flags: &()) -> Defaults {
         let optimizer = Optimizer::Adam(Adam::default());
         Defaults { optimizer, learning_rate: 0.003, batch_size: 50, steps: Some(4000), epochs: None, shuffle: true }
     }
 
-    fn load(flags: &SpiralFlags, _setup: &Setup) -> anyhow::Result<Self> {
+    fn load(_flags: &(), _setup: &Setup) -> anyhow::Result<Self> {
         let point = |index: usize| {
             let (class, along) = ((index % 2) as i64, (index / 2) as f32 / 500.0);
-            let angle = std::f32::consts::TAU * (flags.turns * along + class as f32 / 2.0);
+            let angle = std::f32::consts::TAU * (1.5 * along + class as f32 / 2.0);
             ([along * angle.cos(), along * angle.sin()], class)
         };
         Ok(Self { points: (0..1000).map(point).collect() })
