@@ -106,6 +106,11 @@ impl Ledger {
         self.accounts.get(&worker).is_some_and(|account| account.incarnation == incarnation && !account.vacant)
     }
 
+    /// True if a later process is known to play the worker.
+    pub fn is_replaced(&self, worker: WorkerId, incarnation: Incarnation) -> bool {
+        self.accounts.get(&worker).is_some_and(|account| incarnation < account.incarnation && !account.vacant)
+    }
+
     /// Looks a push up and, if it is new, makes it the worker's last.
     pub fn enter(&mut self, push: PushId) -> Entry {
         self.fence(push.worker, push.incarnation);
@@ -289,7 +294,9 @@ mod tests {
         assert_eq!(ledger.enter(push(FIRST, 2)), Entry::Fenced);
         assert!(ledger.is_fenced(WORKER, FIRST) && !ledger.is_fenced(WORKER, SECOND));
         assert!(!ledger.is_living(WORKER, FIRST) && ledger.is_living(WORKER, SECOND));
+        assert!(ledger.is_replaced(WORKER, FIRST) && !ledger.is_replaced(WORKER, SECOND));
         ledger.retire(WORKER, SECOND);
+        assert!(!ledger.is_replaced(WORKER, SECOND), "not yet");
         assert!(!ledger.is_living(WORKER, SECOND) && !ledger.is_living(WORKER, Incarnation(3)), "nobody is");
     }
 

@@ -23,7 +23,7 @@ pub struct Plateau {
 }
 
 impl Plateau {
-    /// The rate to announce to all after a report of this mean loss, if `current` is to fall, to `decay` of itself: when
+    /// The rate to announce to all after a report of this mean loss, if `current` is to fall to `decay` of itself: when
     /// the loss is above the largest of the three before it.
     pub fn observe(&mut self, loss: f64, current: LearningRate, decay: f32) -> Option<LearningRate> {
         let stood = current.version == self.version;

@@ -7,8 +7,9 @@
 //! client: PREFACE  { request header, [note], [dense f32…], [row sections…], [wanted sections…] } …
 //! server:          { answer header, [text] | [dense f32…][wanted rows f32…] } …
 //! ```
-//! A note is text in whole words, filled up with spaces, so that what follows stays aligned. A row section is `parameter u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is
-//! the same without the values. Answers of kind [`AnswerKind::Waiting`] may precede the one that ends a request.
+//! A note is text in whole words, filled up with spaces, so that what follows stays aligned. A row section is
+//! `parameter u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is the same without the
+//! values. Answers of kind [`AnswerKind::Waiting`] may precede the one that ends a request.
 
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
@@ -81,7 +82,7 @@ pub enum FrameError {
     /// Text over the limit.
     #[error("a text of {0} bytes, more than {TEXT_LIMIT}")]
     Text(u32),
-    /// A note over the limit, or of something else than text.
+    /// A note over the limit, of something else than text, or where none belongs.
     #[error("a malformed note of {0} words")]
     Note(u32),
 }
@@ -196,7 +197,7 @@ impl Request {
         let rows = from.u32();
         let dense = from.u64();
         let (wanted, note) = (from.u32(), from.u32());
-        if note > NOTE_LIMIT {
+        if note > NOTE_LIMIT || note > 0 && kind != RequestKind::Push {
             return Err(FrameError::Note(note));
         }
         if rows > SECTION_LIMIT || wanted > SECTION_LIMIT {

@@ -27,6 +27,8 @@ pub(super) struct Checkpoints {
     config: CheckpointConfig,
     cycle: Cycle<Part>,
     id: Option<CheckpointId>,
+    /// Where the workers were when it was cut.
+    positions: Positions,
     /// The checkpoint to begin from.
     found: Option<Manifest>,
     /// The step of the last one that was published, and whether it is the run's last.
@@ -80,6 +82,7 @@ impl Checkpoints {
             cycle: Cycle::new(policy, servers as usize, Duration::ZERO, step),
             config,
             id: None,
+            positions: Positions::default(),
             published: None,
             last: false,
             held_up: Duration::ZERO,
@@ -138,21 +141,16 @@ impl Checkpoints {
         self.published.is_some_and(|(saved, was_last)| saved == step && was_last >= last)
     }
 
-    /// A new name for the checkpoint that is cut here.
-    pub(super) fn name(&mut self, cut: &Mark) -> CheckpointId {
+    /// A new name for the checkpoint that is cut here. The workers' positions belong to the cut: they may have gone by
+    /// the time it is published.
+    pub(super) fn name(&mut self, cut: &Mark, positions: Positions) -> CheckpointId {
         let id = CheckpointId::new(cut.version, self.generation);
-        self.id = Some(id);
+        (self.id, self.positions) = (Some(id), positions);
         id
     }
 
     /// Publishes a checkpoint of these parts, and removes what is too old.
-    pub(super) fn publish(
-        &mut self,
-        run: &RunSpec,
-        parts: BTreeMap<ServerId, Part>,
-        positions: &Positions,
-        last: bool,
-    ) {
+    pub(super) fn publish(&mut self, run: &RunSpec, parts: BTreeMap<ServerId, Part>, last: bool) {
         let (Some(id), Some(first)) = (self.id, parts.values().next().cloned()) else { return };
         let mut manifest = Manifest::new(id, run.clone(), parts.values().map(|part| part.record.clone()).collect());
         manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -162,7 +160,7 @@ impl Checkpoints {
             state: serde_json::to_value(&part.mark.pushes).unwrap_or_default(),
         };
         manifest.servers = parts.values().map(state).collect();
-        manifest.workers = positions.at(&Standing { pushes: first.mark.pushes, notes: first.notes });
+        manifest.workers = self.positions.at(&Standing { pushes: first.mark.pushes, notes: first.notes });
         manifest.config.clone_from(&self.config.description);
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();

@@ -37,7 +37,9 @@ impl Coordinator {
                     self.tell(worker.into(), Kind::Start(start));
                 }
                 Effect::Joined(worker, incarnation) => {
-                    self.positions.replace(worker, incarnation, &self.standing());
+                    // At once on this server, as when one has left.
+                    let standing = self.shard.get().map(|shard| shard.fence(worker, incarnation)).unwrap_or_default();
+                    self.positions.replace(worker, incarnation, &standing);
                     let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
                     self.members.tell(is_server, &Kind::WorkerJoined(joined));
                 }

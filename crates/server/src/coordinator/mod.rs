@@ -16,7 +16,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
-use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{JoinError, Lifecycle, LifecycleConfig, Outcome, Phase, exit_code};
@@ -339,10 +338,6 @@ impl Coordinator {
     /// The global step: what ps 0 has applied.
     fn step(&self) -> u64 {
         self.shard.get().map_or(0, |shard| shard.statistics().steps)
-    }
-
-    fn standing(&self) -> Standing {
-        self.shard.get().map(|shard| shard.standing()).unwrap_or_default()
     }
 
     fn waiting(&self) -> Waiting {

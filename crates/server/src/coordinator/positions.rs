@@ -9,10 +9,10 @@ use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 
 /// Where the workers are in their data.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Positions(BTreeMap<WorkerId, Position>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Position {
     /// The living process, of which pushes are counted.
     process: Incarnation,

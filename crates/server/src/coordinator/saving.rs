@@ -27,13 +27,13 @@ impl Coordinator {
         match next {
             Next::Mark => self.members.tell(is_server, &Kind::Mark(Mark { number })),
             Next::Cut(cut) => {
-                let id = checkpoints.name(&cut).to_string();
+                let id = checkpoints.name(&cut, self.positions.clone()).to_string();
                 let cut = serde_json::to_string(&cut).unwrap_or_default();
                 self.members.tell(is_server, &Kind::Cut(Cut { number, id, cut }));
             }
             Next::Publish(parts) => {
                 let Some((_, run)) = &self.run else { return };
-                checkpoints.publish(run, parts, &self.positions, ends_well(self.lifecycle.phase()));
+                checkpoints.publish(run, parts, ends_well(self.lifecycle.phase()));
             }
             Next::Abandon(reason) => {
                 warn!("no checkpoint: {reason}; training goes on, and the last good one stays");

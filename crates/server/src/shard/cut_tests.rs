@@ -46,7 +46,7 @@ impl Pushing {
             incarnation: INCARNATION,
             sequence,
             base: self.version,
-            learning_rate: LearningRate::initial(1.0),
+            learning_rate: LearningRate { version: sequence, rate: 1.0 },
             note: 2,
             dense: shard.elements as u64,
             rows: 0,
@@ -145,8 +145,10 @@ fn assert_cuts(mode: Mode, expected: impl Fn(&Mark, WorkerId) -> f32) {
             let Some(snapshots) = cut(&shards, &mut cycle) else { continue };
             made += 1;
             assert_eq!(state(&snapshots[0].mark), state(&snapshots[1].mark));
-            for (server, Snapshot { mark, notes, blocks, .. }) in snapshots.iter().enumerate() {
+            for (server, Snapshot { mark, notes, learning_rate, blocks, .. }) in snapshots.iter().enumerate() {
                 let last = |(worker, push): (WorkerId, (Incarnation, u64))| (worker, push.1.to_string());
+                let newest = mark.pushes.values().map(|(_, sequence)| *sequence).max().unwrap_or(0);
+                assert_eq!(learning_rate.version, newest, "ps {server} at {mark:?}");
                 assert_eq!(*notes, state(mark).pushes.into_iter().map(last).collect(), "ps {server} at {mark:?}");
                 for (block, index) in blocks.iter().zip(0..) {
                     let expected: Vec<f32> = (0..WORKERS).map(|worker| expected(mark, WorkerId(worker))).collect();

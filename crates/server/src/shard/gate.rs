@@ -111,7 +111,7 @@ impl Gate {
     }
 
     /// How far the workers are in the parameters of now.
-    pub(super) fn standing(&self) -> Standing {
+    fn standing(&self) -> Standing {
         let pushes = self.pushes();
         Standing { notes: self.notes.of(&pushes), pushes }
     }
@@ -211,6 +211,7 @@ impl Gate {
             Entry::OutOfOrder { expected } => return Verdict::OutOfOrder { expected },
             Entry::New => {
                 self.keep_note(push, note);
+                self.keep_rate(request);
                 Fate::Pending
             }
             Entry::Again(fate) => fate,
@@ -257,6 +258,16 @@ impl Gate {
         self.notes.add(worker, (incarnation, sequence), note);
     }
 
+    /// A push that belongs before the cut brings its rate along, too.
+    fn keep_rate(&mut self, request: &Request) {
+        let before = self.age(request).before;
+        if let CutStage::Made { learning_rate, .. } = &mut self.cut
+            && before
+        {
+            learning_rate.adopt(request.learning_rate);
+        }
+    }
+
     /// Why the first values are not taken from a request, if they are not.
     pub(super) fn refuses_first_values(&self, request: &Request) -> Option<AnswerKind> {
         if self.ledger.is_fenced(request.worker, request.incarnation) {
@@ -266,8 +277,11 @@ impl Gate {
         }
     }
 
-    pub(super) fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
+    /// Refuses the processes before this one from now on, and says how far the workers are.
+    pub(super) fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) -> Standing {
+        let standing = self.standing();
         self.ledger.fence(worker, incarnation);
+        standing
     }
 
     /// For whoever asks first for this piece of a push, and has it to apply: on which side of a cut.
@@ -301,15 +315,20 @@ impl Gate {
         }
     }
 
-    /// True if a process asks for a version that is still to come, and it is not for it to wait: others would go on
-    /// without its worker. After a server was restored, a process may ask for what it has seen before.
-    pub(super) fn refuses_to_wait(&self, request: &Request) -> bool {
-        self.waits_for(request).is_some() && !self.ledger.is_living(request.worker, request.incarnation)
+    /// True if this process plays its worker, as far as is known here yet.
+    pub(super) fn is_living(&self, request: &Request) -> bool {
+        self.ledger.is_living(request.worker, request.incarnation)
     }
 
-    /// Lets a worker go that asks for a later version than there is. True if that completes a round.
+    /// True if another process plays the worker now.
+    pub(super) fn is_replaced(&self, request: &Request) -> bool {
+        self.ledger.is_replaced(request.worker, request.incarnation)
+    }
+
+    /// Lets a worker go that asks for a later version than there is. True if that completes a round. The word of another
+    /// process than the living one does not count: after a server was restored, it may ask for what it has seen before.
     pub(super) fn skip_to(&mut self, request: &Request) -> bool {
-        self.consistency.skip_to(request.worker, request.base)
+        self.is_living(request) && self.consistency.skip_to(request.worker, request.base)
     }
 
     /// Refuses a process that has left from now on, and says how far the workers are.

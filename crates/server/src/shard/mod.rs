@@ -115,15 +115,12 @@ impl ParameterShard {
         }
     }
 
-    /// How far the workers are in the parameters of now.
-    pub fn standing(&self) -> Standing {
-        lock(&self.gate).standing()
-    }
-
-    /// Takes pushes of this process of a worker, and refuses those of the ones before it.
-    pub fn fence(&self, worker: WorkerId, incarnation: Incarnation) {
+    /// Takes pushes of this process of a worker, refuses those of the ones before it, and says how far the workers were.
+    pub fn fence(&self, worker: WorkerId, incarnation: Incarnation) -> Standing {
         self.workers.write().unwrap_or_else(PoisonError::into_inner).insert(worker);
-        lock(&self.gate).fence(worker, incarnation);
+        let standing = lock(&self.gate).fence(worker, incarnation);
+        self.changed.notify_all();
+        standing
     }
 
     /// Refuses pushes of a worker's process that has left, and says how far the workers are. Others may still wait for
@@ -177,15 +174,6 @@ impl ParameterShard {
 
     fn pull(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let wanted = self.receive_all_wanted(request, peer)?;
-        let gate = lock(&self.gate);
-        let (comes_later, refused) = (gate.waits_for(request).is_some(), gate.refuses_to_wait(request));
-        drop(gate);
-        if refused {
-            return self.refuse(AnswerKind::Fenced, "", peer);
-        }
-        if comes_later {
-            self.change_round(|gate| gate.skip_to(request));
-        }
         self.wait_and_answer(request, AnswerKind::Values, &wanted, peer)
     }
 
@@ -347,7 +335,8 @@ impl ParameterShard {
         self.changed.notify_all();
     }
 
-    /// Waits until the worker may go on, telling it for whom, and sends it the values.
+    /// Waits until the worker may go on, telling it for whom, and sends it the values. Whoever asks for a version that is
+    /// to come takes no part in the rounds until then, once it is known to be the living process.
     fn wait_and_answer(
         &self,
         request: &Request,
@@ -357,9 +346,21 @@ impl ParameterShard {
     ) -> Result<(), ServeError> {
         let mut gate = lock(&self.gate);
         let mut told = Instant::now();
+        let mut takes_part = request.kind == RequestKind::Pull;
         while let Some(missing) = gate.waits_for(request) {
             if gate.is_closed() {
                 return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the run has ended").into());
+            }
+            if request.kind == RequestKind::Pull && gate.is_replaced(request) {
+                drop(gate);
+                return self.refuse(AnswerKind::Fenced, "", peer);
+            }
+            if takes_part && gate.is_living(request) {
+                takes_part = false;
+                drop(gate);
+                self.change_round(|gate| gate.skip_to(request));
+                gate = lock(&self.gate);
+                continue;
             }
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();

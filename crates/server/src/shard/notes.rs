@@ -26,10 +26,11 @@ impl LastNotes {
         *before = last.replace(Noted { push, note });
     }
 
-    /// The notes of exactly these pushes, as far as they have come.
+    /// The notes of these pushes, or of those before them where they have not come.
     pub(super) fn of(&self, pushes: &Pushes) -> Notes {
-        let note_of = |(worker, push): (&WorkerId, &(Incarnation, u64))| {
-            let noted = self.0.get(worker)?.iter().flatten().find(|noted| noted.push == *push)?;
+        let note_of = |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| {
+            let mut noted = self.0.get(worker)?.iter().flatten();
+            let noted = noted.find(|Noted { push, .. }| push.0 == *incarnation && push.1 <= *sequence)?;
             Some((*worker, noted.note.clone()))
         };
         pushes.iter().filter_map(note_of).collect()

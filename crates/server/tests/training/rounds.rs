@@ -130,6 +130,29 @@ fn a_dead_process_that_asks_for_a_round_to_come_takes_its_worker_out_of_none() {
     cluster.assert_ends_well();
 }
 
+#[test]
+fn a_process_that_a_server_has_not_heard_of_yet_may_wait_for_a_round_to_come() {
+    let run = run(SYNC, several_blocks());
+    let cluster = Cluster::start(1, 2, run.clone());
+    let mut workers = [0, 1].map(|index| cluster.worker(index));
+    workers.iter_mut().for_each(Worker::start_training);
+    workers.iter_mut().for_each(|worker| assert_eq!(worker.pull().step, 0));
+
+    let header = push_header(&workers[1], 0, 0);
+    let later = Incarnation(header.incarnation.0 + 1);
+    let pull = Request { kind: RequestKind::Pull, incarnation: later, base: 1, ..header };
+    let shard = cluster.shard(0);
+    let asking = Working::start("a pull", move || {
+        let mut asking = Scripted::new(|_| ());
+        shard.serve(&pull, &mut asking).unwrap();
+        asking.answers
+    });
+    let workers = round(workers, &run);
+    assert_eq!(asking.join(), [(AnswerKind::Values, String::new())]);
+    drop(workers.map(|worker| Working::start("a worker", move || worker.finish(()))).map(Working::join));
+    cluster.assert_ends_well();
+}
+
 /// A round of two workers, in which each counts.
 fn round(workers: [Worker; 2], run: &RunSpec) -> [Worker; 2] {
     let pushes = workers.map(|mut worker| {

@@ -23,7 +23,7 @@ use windlass_core::run::LearningRate;
 
 use crate::Socket;
 use crate::control::Endpoint;
-use crate::frame::RequestKind;
+use crate::frame::{NOTE_LIMIT, RequestKind};
 use crate::link::Shard;
 use lane::Lane;
 
@@ -400,6 +400,7 @@ impl ParameterClient {
             let got: Vec<usize> = push.dense.iter().map(Vec::len).collect();
             assert_eq!(got, expected, "one buffer a parameter, as long as it is");
         }
+        assert!(push.note.len() <= NOTE_LIMIT as usize * size_of::<u32>(), "a note of {} bytes", push.note.len());
         let rows = push.rows.iter().map(|rows| (rows.parameter, &rows.rows));
         for (parameter, rows) in rows.chain(push.wanted.iter().map(|rows| (rows.parameter, &rows.rows))) {
             let spec = &self.table[parameter];
