@@ -86,9 +86,9 @@ fn a_single_process_reads_built_in_digits() {
 
 #[test]
 fn more_workers_than_gradients_a_round_are_backups_whose_late_gradients_are_dropped() {
-    let words = "launch linear --steps 500 --workers 3 --mode sync --replicas-to-aggregate 2";
+    let words = "launch linear --steps 2000 --workers 3 --mode sync --replicas-to-aggregate 2";
     let summary = launch(windlass(&format!("{words} --format json --run-dir run")));
-    assert_eq!(summary["global_step"], 500);
+    assert_eq!(summary["global_step"], 2000);
     assert!(summary["dropped_gradients"].as_u64() > Some(0), "{summary:#}");
     assert_is_the_line(&summary);
 }
