@@ -74,7 +74,6 @@ impl Reporter {
                 Memory::default()
             }
         };
-        self.begin();
     }
 
     /// Starts to measure.

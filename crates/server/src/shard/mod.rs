@@ -346,7 +346,7 @@ impl ParameterShard {
     ) -> Result<(), ServeError> {
         let mut gate = lock(&self.gate);
         let mut told = Instant::now();
-        let mut takes_part = request.kind == RequestKind::Pull;
+        let mut may_skip = request.kind == RequestKind::Pull;
         while let Some(missing) = gate.waits_for(request) {
             if gate.is_closed() {
                 return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the run has ended").into());
@@ -355,8 +355,8 @@ impl ParameterShard {
                 drop(gate);
                 return self.refuse(AnswerKind::Fenced, "", peer);
             }
-            if takes_part && gate.is_living(request) {
-                takes_part = false;
+            if may_skip && gate.is_living(request) {
+                may_skip = false;
                 drop(gate);
                 self.change_round(|gate| gate.skip_to(request));
                 gate = lock(&self.gate);

@@ -112,9 +112,7 @@ fn workers_that_lag_behind_on_different_servers_do_not_wait_for_each_other_for_e
 fn a_dead_process_that_asks_for_a_round_to_come_takes_its_worker_out_of_none() {
     let run = run(SYNC, several_blocks());
     let cluster = Cluster::start(1, 2, run.clone());
-    let mut workers = [0, 1].map(|index| cluster.worker(index));
-    workers.iter_mut().for_each(Worker::start_training);
-    workers.iter_mut().for_each(|worker| assert_eq!(worker.pull().step, 0));
+    let workers = two_that_have_begun(&cluster);
 
     // It saw that round before a server was lost, and the run went back to an earlier one.
     let header = push_header(&workers[1], 0, 0);
@@ -134,9 +132,7 @@ fn a_dead_process_that_asks_for_a_round_to_come_takes_its_worker_out_of_none() {
 fn a_process_that_a_server_has_not_heard_of_yet_may_wait_for_a_round_to_come() {
     let run = run(SYNC, several_blocks());
     let cluster = Cluster::start(1, 2, run.clone());
-    let mut workers = [0, 1].map(|index| cluster.worker(index));
-    workers.iter_mut().for_each(Worker::start_training);
-    workers.iter_mut().for_each(|worker| assert_eq!(worker.pull().step, 0));
+    let workers = two_that_have_begun(&cluster);
 
     let header = push_header(&workers[1], 0, 0);
     let later = Incarnation(header.incarnation.0 + 1);
@@ -151,6 +147,14 @@ fn a_process_that_a_server_has_not_heard_of_yet_may_wait_for_a_round_to_come() {
     assert_eq!(asking.join(), [(AnswerKind::Values, String::new())]);
     drop(workers.map(|worker| Working::start("a worker", move || worker.finish(()))).map(Working::join));
     cluster.assert_ends_well();
+}
+
+/// The two workers of a cluster, with the first values.
+fn two_that_have_begun(cluster: &Cluster) -> [Worker; 2] {
+    let mut workers = [0, 1].map(|index| cluster.worker(index));
+    workers.iter_mut().for_each(Worker::start_training);
+    workers.iter_mut().for_each(|worker| assert_eq!(worker.pull().step, 0));
+    workers
 }
 
 /// A round of two workers, in which each counts.

@@ -1,0 +1,33 @@
+//! How a run ends: its exit code, and why. What makes it end is decided elsewhere.
+
+/// How a run ended, for every process's exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The exit code.
+    pub exit_code: u8,
+    /// Why, if it did not go well.
+    pub reason: String,
+}
+
+impl Outcome {
+    /// Training ended as it should.
+    pub fn done() -> Self {
+        Self { exit_code: 0, reason: String::new() }
+    }
+}
+
+/// Exit codes of a task that did not end well, as users see them.
+pub mod exit_code {
+    /// Something failed that is not the user's doing.
+    pub const INTERNAL: u8 = 1;
+    /// Bad usage or configuration.
+    pub const USAGE: u8 = 2;
+    /// The loss is no longer a number.
+    pub const NUMERIC: u8 = 3;
+    /// The checkpoint does not fit the run.
+    pub const CHECKPOINT: u8 = 4;
+    /// Gave up waiting for a peer.
+    pub const PEERS: u8 = 5;
+    /// Drained after SIGTERM.
+    pub const TERMINATED: u8 = 143;
+}
