@@ -26,6 +26,19 @@ pub struct PushId {
     pub sequence: u64,
 }
 
+/// What is known of a worker's process that sends a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acquaintance {
+    /// It plays the worker now.
+    Living,
+    /// It has finished or was declared dead, and no other has been announced in its place.
+    Left,
+    /// Another process came after it.
+    Former,
+    /// The coordinator has not announced it, at least not yet.
+    Unannounced,
+}
+
 /// What a push is, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
@@ -33,7 +46,7 @@ pub enum Entry {
     New,
     /// Seen before, with this fate.
     Again(Fate),
-    /// From a process that was declared dead, or replaced.
+    /// From a process that does not play the worker: it was declared dead, replaced, or never announced.
     Fenced,
     /// Neither the next push nor the last one again.
     OutOfOrder {
@@ -76,7 +89,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Refuses a worker's processes before this one from now on.
+    /// Notes the coordinator's word that this process plays the worker. Those before it are refused from now on. A
+    /// request's own word for its incarnation never gets here.
     pub fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
         let account = self.accounts.entry(worker).or_default();
         let fills = account.vacant && incarnation == account.incarnation;
@@ -89,7 +103,7 @@ impl Ledger {
     /// already here.
     pub fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> bool {
         let account = self.accounts.entry(worker).or_default();
-        let next = Incarnation(incarnation.0 + 1);
+        let next = Incarnation(incarnation.0.saturating_add(1));
         if account.incarnation < next {
             *account = Account { incarnation: next, vacant: true, ..Account::default() };
         }
@@ -101,9 +115,21 @@ impl Ledger {
         self.accounts.get(&worker).is_some_and(|account| incarnation < account.incarnation)
     }
 
-    /// True if this is the process that plays the worker now, as far as has been heard or seen.
+    /// What is known of a process.
+    pub fn acquaintance(&self, worker: WorkerId, incarnation: Incarnation) -> Acquaintance {
+        match self.accounts.get(&worker) {
+            Some(account) if account.incarnation == incarnation && !account.vacant => Acquaintance::Living,
+            Some(account) if account.vacant && account.incarnation.0.checked_sub(1) == Some(incarnation.0) => {
+                Acquaintance::Left
+            }
+            Some(account) if incarnation < account.incarnation => Acquaintance::Former,
+            _ => Acquaintance::Unannounced,
+        }
+    }
+
+    /// True if this is the process that plays the worker now, as far as has been heard.
     pub fn is_living(&self, worker: WorkerId, incarnation: Incarnation) -> bool {
-        self.accounts.get(&worker).is_some_and(|account| account.incarnation == incarnation && !account.vacant)
+        self.acquaintance(worker, incarnation) == Acquaintance::Living
     }
 
     /// True if a later process is known to play the worker.
@@ -111,13 +137,11 @@ impl Ledger {
         self.accounts.get(&worker).is_some_and(|account| incarnation < account.incarnation && !account.vacant)
     }
 
-    /// Looks a push up and, if it is new, makes it the worker's last.
+    /// Looks a push up and, if it is new, makes it the worker's last. Only a push of the living process changes anything.
     pub fn enter(&mut self, push: PushId) -> Entry {
-        self.fence(push.worker, push.incarnation);
-        let account = self.accounts.entry(push.worker).or_default();
-        if push.incarnation < account.incarnation {
-            Entry::Fenced
-        } else if push.sequence == account.sequence + 1 {
+        let living = self.is_living(push.worker, push.incarnation);
+        let Some(account) = self.accounts.get_mut(&push.worker).filter(|_| living) else { return Entry::Fenced };
+        if push.sequence == account.sequence + 1 {
             *account = Account { incarnation: push.incarnation, sequence: push.sequence, ..Account::default() };
             Entry::New
         } else if push.sequence == account.sequence && push.sequence > 0 {
@@ -219,9 +243,44 @@ mod tests {
         PushId { worker: WORKER, incarnation, sequence }
     }
 
+    /// A ledger that has been told of the worker's first process.
+    fn announced() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.fence(WORKER, FIRST);
+        ledger
+    }
+
+    #[test]
+    fn a_push_of_a_process_that_was_not_announced_is_refused_and_fences_nobody() {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.enter(push(FIRST, 1)), Entry::Fenced);
+        assert_eq!(ledger.acquaintance(WORKER, FIRST), Acquaintance::Unannounced);
+        ledger.fence(WORKER, FIRST);
+        assert_eq!(ledger.enter(push(FIRST, 1)), Entry::New);
+        for later in [SECOND, Incarnation(u64::MAX)] {
+            assert_eq!(ledger.enter(push(later, 1)), Entry::Fenced);
+            assert_eq!(ledger.acquaintance(WORKER, later), Acquaintance::Unannounced);
+        }
+        assert_eq!(ledger.enter(push(FIRST, 2)), Entry::New);
+        ledger.retire(WORKER, FIRST);
+        assert_eq!(ledger.enter(push(SECOND, 1)), Entry::Fenced, "its place is free, but not yet taken");
+    }
+
+    #[test]
+    fn a_process_is_living_then_has_left_then_is_a_former_one() {
+        let mut ledger = announced();
+        assert_eq!(ledger.acquaintance(WORKER, FIRST), Acquaintance::Living);
+        assert_eq!(ledger.acquaintance(WORKER, Incarnation(0)), Acquaintance::Former);
+        ledger.retire(WORKER, FIRST);
+        assert_eq!(ledger.acquaintance(WORKER, FIRST), Acquaintance::Left);
+        ledger.fence(WORKER, SECOND);
+        assert_eq!(ledger.acquaintance(WORKER, FIRST), Acquaintance::Former);
+        assert_eq!(ledger.acquaintance(WORKER, SECOND), Acquaintance::Living);
+    }
+
     #[test]
     fn the_same_push_again_is_recognised_with_its_fate() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         assert_eq!(ledger.enter(push(FIRST, 1)), Entry::New);
         assert_eq!(ledger.enter(push(FIRST, 1)), Entry::Again(Fate::Pending));
         ledger.settle(push(FIRST, 1), Fate::Taken { step: 7 });
@@ -232,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_piece_is_claimed_once_and_in_order() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         ledger.enter(push(FIRST, 1));
         assert!(ledger.claim(push(FIRST, 1), 0));
         assert!(!ledger.claim(push(FIRST, 1), 0), "the same push on another connection");
@@ -246,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_push_is_outstanding_until_it_is_whole_or_its_process_is_gone() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         ledger.enter(push(FIRST, 1));
         assert_eq!(ledger.decided()[&WORKER], (FIRST, 0), "nothing is decided yet");
         ledger.settle(push(FIRST, 1), Fate::Taken { step: 1 });
@@ -263,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_dropped_push_is_not_outstanding() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         ledger.enter(push(FIRST, 1));
         ledger.settle(push(FIRST, 1), Fate::Dropped);
         assert!(ledger.outstanding(&ledger.decided()).is_empty());
@@ -271,25 +330,26 @@ mod tests {
 
     #[test]
     fn who_has_left_may_be_said_to_have_left_again_until_another_is_there() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         ledger.enter(push(FIRST, 1));
         assert!(ledger.retire(WORKER, FIRST));
         assert!(ledger.retire(WORKER, FIRST));
-        ledger.enter(push(SECOND, 1));
+        ledger.fence(WORKER, SECOND);
         assert!(!ledger.retire(WORKER, FIRST));
     }
 
     #[test]
     fn a_push_out_of_order_is_refused() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         assert_eq!(ledger.enter(push(FIRST, 2)), Entry::OutOfOrder { expected: 1 });
         assert_eq!(ledger.enter(push(FIRST, 0)), Entry::OutOfOrder { expected: 1 });
     }
 
     #[test]
     fn a_restarted_worker_starts_its_numbers_anew_and_fences_the_old_process() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         assert_eq!(ledger.enter(push(FIRST, 1)), Entry::New);
+        ledger.fence(WORKER, SECOND);
         assert_eq!(ledger.enter(push(SECOND, 1)), Entry::New);
         assert_eq!(ledger.enter(push(FIRST, 2)), Entry::Fenced);
         assert!(ledger.is_fenced(WORKER, FIRST) && !ledger.is_fenced(WORKER, SECOND));
@@ -302,17 +362,19 @@ mod tests {
 
     #[test]
     fn a_worker_declared_dead_is_fenced_before_its_successor_comes() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         assert_eq!(ledger.enter(push(FIRST, 1)), Entry::New);
         assert!(ledger.retire(WORKER, FIRST));
         assert_eq!(ledger.enter(push(FIRST, 2)), Entry::Fenced);
+        ledger.fence(WORKER, SECOND);
         assert_eq!(ledger.enter(push(SECOND, 1)), Entry::New);
     }
 
     #[test]
     fn news_of_a_death_that_come_after_the_successor_change_nothing() {
-        let mut ledger = Ledger::default();
+        let mut ledger = announced();
         ledger.enter(push(FIRST, 1));
+        ledger.fence(WORKER, SECOND);
         ledger.enter(push(SECOND, 1));
         assert!(!ledger.retire(WORKER, FIRST));
         assert_eq!(ledger.enter(push(SECOND, 2)), Entry::New);

@@ -32,7 +32,7 @@ impl Plateau {
             self.losses.pop_front();
         }
         self.losses.push_back(loss);
-        let lowered = LearningRate { version: current.version + 1, rate: current.rate * decay };
+        let lowered = LearningRate { version: current.version.saturating_add(1), rate: current.rate * decay };
         let announced = (is_plateau && stood).then_some(lowered);
         self.version = announced.unwrap_or(current).version;
         announced

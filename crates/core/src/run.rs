@@ -68,9 +68,14 @@ impl LearningRate {
         Self { version: 0, rate }
     }
 
-    /// Takes over a later rate.
+    /// Whether anybody could have meant this rate: schedules reach zero, but nothing goes below it.
+    pub fn is_sound(&self) -> bool {
+        self.rate.is_finite() && self.rate >= 0.0
+    }
+
+    /// Takes over a later rate, if it is sound.
     pub fn adopt(&mut self, other: LearningRate) {
-        if other.version > self.version {
+        if other.version > self.version && other.is_sound() {
             *self = other;
         }
     }
@@ -114,6 +119,17 @@ mod tests {
         rate.adopt(LearningRate { version: 2, rate: 0.1 });
         rate.adopt(LearningRate { version: 1, rate: 0.3 });
         assert_eq!(rate, LearningRate { version: 2, rate: 0.1 });
+    }
+
+    #[test]
+    fn a_rate_that_nobody_could_have_meant_is_not_adopted() {
+        let mut rate = LearningRate::initial(0.5);
+        for unsound in [f32::NAN, f32::INFINITY, -0.1] {
+            rate.adopt(LearningRate { version: 2, rate: unsound });
+            assert_eq!(rate, LearningRate::initial(0.5));
+        }
+        rate.adopt(LearningRate { version: 1, rate: 0.0 });
+        assert_eq!(rate.rate, 0.0, "where a cosine ends");
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn run(socket: Socket, shard: &dyn Shard) {
     match serve(socket, shard) {
         Ok(()) => {}
         Err(ServeError::Io(error)) => debug!(%error, "tensor stream closed"),
-        Err(ServeError::Frame(error)) => warn!("closed a tensor stream: {error}"),
+        Err(error) => warn!("closed a tensor stream: {error}"),
     }
 }
 

@@ -82,6 +82,9 @@ pub enum FrameError {
     /// Text over the limit.
     #[error("a text of {0} bytes, more than {TEXT_LIMIT}")]
     Text(u32),
+    /// A learning rate that nobody could have meant.
+    #[error("a learning rate that is negative or not a number")]
+    LearningRate,
     /// A note over the limit, of something else than text, or where none belongs.
     #[error("a malformed note of {0} words")]
     Note(u32),
@@ -194,6 +197,9 @@ impl Request {
         let incarnation = Incarnation(from.u64());
         let (sequence, base) = (from.u64(), from.u64());
         let learning_rate = LearningRate { version: from.u64(), rate: from.f32() };
+        if !learning_rate.is_sound() {
+            return Err(FrameError::LearningRate);
+        }
         let rows = from.u32();
         let dense = from.u64();
         let (wanted, note) = (from.u32(), from.u32());
@@ -234,6 +240,9 @@ impl Answer {
         }
         let version = from.u64();
         let learning_rate = LearningRate { version: from.u64(), rate: from.f32() };
+        if !learning_rate.is_sound() {
+            return Err(FrameError::LearningRate);
+        }
         from.u32();
         let (dense, rows) = (from.u64(), from.u64());
         let (over, rounds) = (from.flags & 1 != 0, from.flags & 2 != 0);
@@ -314,7 +323,7 @@ mod tests {
     proptest! {
         #[test]
         fn requests_survive_the_wire(worker: u32, incarnation: u64, sequence: u64, base: u64, version: u64,
-                                     rate in -1e6f32..1e6, note in 0..NOTE_LIMIT, dense: u64, rows in 0..SECTION_LIMIT,
+                                     rate in 0f32..1e6, note in 0..NOTE_LIMIT, dense: u64, rows in 0..SECTION_LIMIT,
                                      wanted in 0..SECTION_LIMIT) {
             let request = Request {
                 kind: RequestKind::Push, worker: WorkerId(worker), incarnation: Incarnation(incarnation),
@@ -324,7 +333,7 @@ mod tests {
         }
 
         #[test]
-        fn answers_survive_the_wire(over: bool, rounds: bool, version: u64, rate in -1e6f32..1e6, dense: u64, rows: u64,
+        fn answers_survive_the_wire(over: bool, rounds: bool, version: u64, rate in 0f32..1e6, dense: u64, rows: u64,
                                     text in 0..TEXT_LIMIT as u32) {
             let answer = Answer {
                 kind: AnswerKind::Stale, over, rounds, version, learning_rate: LearningRate { version, rate }, dense, rows, text,
@@ -339,6 +348,37 @@ mod tests {
             header[32..].copy_from_slice(&bytes);
             let _ = Request::decode(&header);
             let _ = Answer::decode(&header);
+        }
+    }
+
+    #[test]
+    fn a_learning_rate_that_is_no_rate_is_refused_both_ways() {
+        for rate in [f32::NAN, f32::INFINITY, -1.0] {
+            let learning_rate = LearningRate { version: 1, rate };
+            let request = Request {
+                kind: RequestKind::Push,
+                worker: WorkerId(0),
+                incarnation: Incarnation(1),
+                sequence: 1,
+                base: 0,
+                learning_rate,
+                note: 0,
+                dense: 0,
+                rows: 0,
+                wanted: 0,
+            };
+            assert_eq!(Request::decode(&request.encode()), Err(FrameError::LearningRate));
+            let answer = Answer {
+                kind: AnswerKind::Values,
+                over: false,
+                rounds: false,
+                version: 1,
+                learning_rate,
+                dense: 0,
+                rows: 0,
+                text: 0,
+            };
+            assert_eq!(Answer::decode(&answer.encode()), Err(FrameError::LearningRate));
         }
     }
 

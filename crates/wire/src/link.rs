@@ -3,10 +3,17 @@
 
 use std::io;
 
+use windlass_core::cluster::WorkerId;
+
 use crate::frame::{Answer, FrameError, Request};
 
 /// The other end of a request, as a shard sees it.
 pub trait Peer {
+    /// Is told, as a request begins, that it comes from a process of this worker that the coordinator has announced.
+    fn is_known(&mut self, worker: WorkerId) {
+        let _ = worker;
+    }
+
     /// The next `len` values of the request's dense payload. `len` is at most
     /// [`windlass_core::block::BLOCK_ELEMENTS`].
     fn receive(&mut self, len: usize) -> io::Result<&[f32]>;
@@ -30,6 +37,10 @@ pub enum ServeError {
     /// The peer sent something that does not fit.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// The request names a process of which the coordinator has not told this server in time. If it is a real one, it
+    /// asks again.
+    #[error("{0} is not known here as the process that it says it is")]
+    Unannounced(WorkerId),
     /// The connection broke.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -11,7 +11,7 @@ use windlass_core::consistency::Mode;
 use windlass_core::ledger::Incarnation;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
-use windlass_core::plan::{ShardPlan, Sharding};
+use windlass_core::plan::{ServerPlan, ShardPlan, Sharding};
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
 use windlass_wire::frame::{Answer, Request, RequestKind};
@@ -96,7 +96,12 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
     };
     let plan = ShardPlan::new(&run.parameters, 2, run.sharding);
     let workers: Vec<WorkerId> = (0..WORKERS).map(WorkerId).collect();
-    plan.servers.iter().map(|own| ParameterShard::new(run.clone(), own, &workers)).collect()
+    let shard = |own: &ServerPlan| {
+        let shard = ParameterShard::new(run.clone(), own, &workers);
+        workers.iter().for_each(|worker| drop(shard.fence(*worker, INCARNATION)));
+        shard
+    };
+    plan.servers.iter().map(shard).collect()
 }
 
 /// Makes a cut through all shards while they are pushed to; `None` if the marks were too late.

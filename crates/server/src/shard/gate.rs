@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use windlass_core::checkpoint::{HOLD, Mark, Notes, Pushes, Standing};
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::{Admission, Consistency};
-use windlass_core::ledger::{Entry, Fate, Incarnation, Ledger, PushId};
+use windlass_core::ledger::{Acquaintance, Entry, Fate, Incarnation, Ledger, PushId};
 use windlass_core::optimizer::Update;
 use windlass_core::run::{LearningRate, RunSpec};
 use windlass_wire::frame::{AnswerKind, Request, RequestKind};
@@ -14,6 +14,10 @@ use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 use super::cut::{CutError, CutStage};
 use super::kept::Age;
 use super::notes::LastNotes;
+
+/// How far a rate's version may be ahead of what this server has seen. Versions are global steps or count changes, so a
+/// server that is told of one is never far behind; a version from nowhere would keep all later rates out.
+const RATE_LEAD: u64 = 1 << 16;
 
 /// What is to be done with a push.
 #[derive(Debug)]
@@ -26,8 +30,8 @@ pub(super) enum Verdict {
     Skip(AnswerKind),
     /// Refuse it: the process was declared dead.
     Fenced,
-    /// Refuse it: the numbers do not follow.
-    OutOfOrder { expected: u64 },
+    /// Refuse it: its numbers do not follow from what this server has said, in these words.
+    Refused(String),
 }
 
 /// Counts and times of a shard.
@@ -206,9 +210,14 @@ impl Gate {
 
     pub(super) fn admit(&mut self, request: &Request, note: String) -> Verdict {
         let push = push_id(request);
+        if let Some(words) = self.contradiction(request) {
+            return Verdict::Refused(words);
+        }
         let fate = match self.ledger.enter(push) {
             Entry::Fenced => return Verdict::Fenced,
-            Entry::OutOfOrder { expected } => return Verdict::OutOfOrder { expected },
+            Entry::OutOfOrder { expected } => {
+                return Verdict::Refused(format!("push {} came where {expected} was expected", push.sequence));
+            }
             Entry::New => {
                 self.keep_note(push, note);
                 self.keep_rate(request);
@@ -243,6 +252,20 @@ impl Gate {
             }
             Admission::Over => Verdict::Skip(AnswerKind::Over),
         }
+    }
+
+    /// What a push of the living process says that cannot be so.
+    fn contradiction(&self, request: &Request) -> Option<String> {
+        if !self.is_living(request) {
+            return None;
+        }
+        let (version, base) = (self.version(), request.base);
+        if base > version {
+            return Some(format!("a push computed from version {base} where the newest is {version}"));
+        }
+        let newest = self.announced.version.max(version).saturating_add(RATE_LEAD);
+        let rate = request.learning_rate.version;
+        (rate > newest).then(|| format!("a learning rate of version {rate}, far beyond any step"))
     }
 
     fn keep_note(&mut self, push: PushId, note: String) {
@@ -313,6 +336,11 @@ impl Gate {
                 Arrival::Counted { complete: self.consistency.applied(request.worker) }
             }
         }
+    }
+
+    /// What is known of the process that sends a request.
+    pub(super) fn acquaintance(&self, request: &Request) -> Acquaintance {
+        self.ledger.acquaintance(request.worker, request.incarnation)
     }
 
     /// True if this process plays its worker, as far as is known here yet.

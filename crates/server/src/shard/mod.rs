@@ -22,7 +22,7 @@ use windlass_checkpoint::ShardImage;
 use windlass_core::block::{Block, block_ranges};
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
-use windlass_core::ledger::Incarnation;
+use windlass_core::ledger::{Acquaintance, Incarnation};
 use windlass_core::optimizer::Update;
 use windlass_core::plan::{RowStripe, ServerPlan};
 use windlass_core::rows::{RowError, RowTable};
@@ -39,6 +39,10 @@ use receiving::Wanted;
 use round::{Gradient, Round};
 pub(crate) use spares::Lent;
 use spares::Spares;
+
+/// How long a request may be ahead of the coordinator's word that its process plays the worker: the word and the request
+/// come by different connections. A process that is real and still too early asks again.
+const ANNOUNCEMENT_WAIT: Duration = Duration::from_secs(5);
 
 /// How often a worker that has to wait is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -157,8 +161,9 @@ impl ParameterShard {
                 block.get_mut().values.copy_from_slice(values);
             }
         }
+        let mut allowance = self.allowance();
         for _ in 0..request.rows {
-            let push = self.receive_rows(peer)?;
+            let push = self.receive_rows(&mut allowance, peer)?;
             let mut table = lock(&self.rows[push.table].table);
             if refused().is_none() {
                 table.get_mut().write(&push.rows, &push.gradients).map_err(bad_rows)?;
@@ -172,8 +177,25 @@ impl ParameterShard {
         Ok(peer.flush()?)
     }
 
-    fn pull(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+    /// Waits for the coordinator to announce the process that sends a request, and says what is known of it. Nothing in
+    /// the request itself is believed: anybody can write a header.
+    fn await_announcement(&self, request: &Request) -> Result<Acquaintance, ServeError> {
+        let unannounced =
+            |gate: &mut Gate| gate.acquaintance(request) == Acquaintance::Unannounced && !gate.is_closed();
+        let waited = self.changed.wait_timeout_while(lock(&self.gate), ANNOUNCEMENT_WAIT, unannounced);
+        let (gate, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match gate.acquaintance(request) {
+            Acquaintance::Unannounced if gate.is_closed() => Err(ended()),
+            Acquaintance::Unannounced => Err(ServeError::Unannounced(request.worker)),
+            known => Ok(known),
+        }
+    }
+
+    fn pull(&self, request: &Request, known: Acquaintance, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let wanted = self.receive_all_wanted(request, peer)?;
+        if known == Acquaintance::Former {
+            return self.refuse(AnswerKind::Fenced, "", peer);
+        }
         self.wait_and_answer(request, AnswerKind::Values, &wanted, peer)
     }
 
@@ -191,9 +213,8 @@ impl ParameterShard {
                 self.discard(request, peer)?;
                 self.refuse(AnswerKind::Fenced, "", peer)
             }
-            Verdict::OutOfOrder { expected } => {
+            Verdict::Refused(text) => {
                 self.discard(request, peer)?;
-                let text = format!("push {} came where {expected} was expected", request.sequence);
                 self.refuse(AnswerKind::Refused, &text, peer)
             }
             Verdict::Apply(update) => self.apply_as_it_arrives(request, &update, held_up, peer),
@@ -236,9 +257,9 @@ impl ParameterShard {
                 peer.flush()?;
             }
         }
-        let pieces = self.blocks.len() + request.rows as usize;
+        let (pieces, mut allowance) = (self.blocks.len() + request.rows as usize, self.allowance());
         for piece in self.blocks.len()..pieces {
-            let push = self.receive_rows(peer)?;
+            let push = self.receive_rows(&mut allowance, peer)?;
             let (mut table, waited) = lock_timed(&self.rows[push.table].table);
             let claimed = lock(&self.gate).claim(request, piece);
             if let Some(age) = claimed {
@@ -269,8 +290,9 @@ impl ParameterShard {
             let values = peer.receive(range.len())?;
             gradient.dense[range].copy_from_slice(values);
         }
+        let mut allowance = self.allowance();
         for _ in 0..request.rows {
-            gradient.rows.push(self.receive_rows(peer)?);
+            gradient.rows.push(self.receive_rows(&mut allowance, peer)?);
         }
         let wanted = self.receive_all_wanted(request, peer)?;
         match self.contribute(request, gradient) {
@@ -349,7 +371,7 @@ impl ParameterShard {
         let mut may_skip = request.kind == RequestKind::Pull;
         while let Some(missing) = gate.waits_for(request) {
             if gate.is_closed() {
-                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the run has ended").into());
+                return Err(ended());
             }
             if request.kind == RequestKind::Pull && gate.is_replaced(request) {
                 drop(gate);
@@ -429,12 +451,20 @@ impl Shard for ParameterShard {
         if request.dense != expected {
             return Err(FrameError::Length { expected, got: request.dense }.into());
         }
+        let known = self.await_announcement(request)?;
+        if matches!(known, Acquaintance::Living | Acquaintance::Left) {
+            peer.is_known(request.worker);
+        }
         match request.kind {
             RequestKind::Initialise => self.initialise(request, peer),
-            RequestKind::Pull => self.pull(request, peer),
+            RequestKind::Pull => self.pull(request, known, peer),
             RequestKind::Push => self.push(request, peer),
         }
     }
+}
+
+fn ended() -> ServeError {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the run has ended").into()
 }
 
 fn bad_rows(error: RowError) -> ServeError {
@@ -457,3 +487,7 @@ fn lock_timed<T>(mutex: &Mutex<T>) -> (MutexGuard<'_, T>, Duration) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "announcement_tests.rs"]
+mod announcement_tests;

@@ -8,9 +8,12 @@ use windlass_wire::link::{Peer, ServeError};
 use super::round::RowPush;
 use super::{ParameterShard, Rows};
 
-/// The most values of rows in a section, for small tables; for others, how many times what they hold.
-const SECTION_VALUES: usize = 16 << 20;
-const SECTION_TABLES: usize = 16;
+/// The most values of rows that a request may have of a small table; of others, how many times what they hold.
+const SMALL_TABLE_VALUES: usize = 16 << 20;
+const TABLES: usize = 16;
+
+/// How many values of rows a request may still have, over all its sections.
+pub(super) struct Allowance(usize);
 
 /// A wanted section: which table, which of its rows.
 pub(super) type Wanted = (usize, Vec<u32>);
@@ -32,25 +35,34 @@ impl ParameterShard {
         for range in block_ranges(self.elements) {
             peer.receive(range.len())?;
         }
+        let mut allowance = self.allowance();
         for _ in 0..request.rows {
-            self.receive_rows(peer)?;
+            self.receive_rows(&mut allowance, peer)?;
         }
         self.receive_all_wanted(request, peer)
     }
 
     pub(super) fn receive_all_wanted(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<Wanted>, ServeError> {
-        (0..request.wanted).map(|_| self.receive_row_numbers(peer)).collect()
+        let mut allowance = self.allowance();
+        (0..request.wanted).map(|_| self.receive_row_numbers(&mut allowance, peer)).collect()
     }
 
-    pub(super) fn receive_rows(&self, peer: &mut dyn Peer) -> Result<RowPush, ServeError> {
-        let (table, rows) = self.receive_row_numbers(peer)?;
+    /// What the sections of a request may have together. A push names a row once for every time it was looked up, so
+    /// more than the tables hold is not yet wrong.
+    pub(super) fn allowance(&self) -> Allowance {
+        let values = |rows: &Rows| rows.stripe.count.saturating_mul(rows.width).saturating_mul(TABLES);
+        Allowance(self.rows.iter().map(values).fold(SMALL_TABLE_VALUES, usize::saturating_add))
+    }
+
+    pub(super) fn receive_rows(&self, allowance: &mut Allowance, peer: &mut dyn Peer) -> Result<RowPush, ServeError> {
+        let (table, rows) = self.receive_row_numbers(allowance, peer)?;
         let mut gradients = vec![0.0_f32; rows.len() * self.rows[table].width];
         peer.receive_bytes(bytemuck::cast_slice_mut(&mut gradients))?;
         Ok(RowPush { table, rows, gradients })
     }
 
     /// The head of a section.
-    fn receive_row_numbers(&self, peer: &mut dyn Peer) -> Result<Wanted, ServeError> {
+    fn receive_row_numbers(&self, allowance: &mut Allowance, peer: &mut dyn Peer) -> Result<Wanted, ServeError> {
         let mut head = [0_u32; 2];
         peer.receive_bytes(bytemuck::cast_slice_mut(&mut head))?;
         let [parameter, count] = head;
@@ -60,11 +72,9 @@ impl ParameterShard {
             .position(|rows| rows.stripe.parameter.0 == parameter)
             .ok_or_else(|| FrameError::Section(format!("parameter {parameter} has no rows on this server")))?;
         let Rows { stripe, width, .. } = &self.rows[index];
-        // A push names a row once for every time it was looked up, so more than the table has is not yet wrong.
-        let limit = stripe.count.saturating_mul(SECTION_TABLES).max(SECTION_VALUES / width);
-        if count as usize > limit {
-            return Err(FrameError::Section(format!("{count} rows of a table of {}", stripe.count)).into());
-        }
+        let left = allowance.0.checked_sub((count as usize).saturating_mul(*width));
+        let too_many = || FrameError::Section(format!("{count} rows of a table of {}", stripe.count));
+        allowance.0 = left.ok_or_else(too_many)?;
         let mut rows = vec![0; count as usize];
         peer.receive_bytes(bytemuck::cast_slice_mut(&mut rows))?;
         if let Some(row) = rows.iter().find(|row| **row as usize >= stripe.count) {

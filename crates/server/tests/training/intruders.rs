@@ -5,6 +5,8 @@ use std::net::{Shutdown, TcpStream};
 
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
+use windlass_core::ledger::Incarnation;
+use windlass_core::run::LearningRate;
 use windlass_wire::frame::{HEADER_BYTES, Request, RequestKind};
 
 use crate::cluster::{Cluster, Options, Via};
@@ -13,7 +15,7 @@ use crate::streams::{assert_closed, connect, open_stream, push_header};
 use crate::worker::Worker;
 
 /// Lets `intrude` do its worst to a server, again and again while a worker trains there.
-fn beside_training(mode: Mode, intrude: impl Fn(&str, &Worker) + Clone + Send + 'static) {
+pub fn beside_training(mode: Mode, intrude: impl Fn(&str, &Worker) + Clone + Send + 'static) {
     let run = run(mode, one_vector());
     let cluster = Cluster::start_with(1, 1, run.clone(), Options { via: Via::Tcp, ..Options::default() });
     let address = cluster.address(0).to_owned();
@@ -151,4 +153,89 @@ fn sections_of_more_rows_than_memory_has() {
         let header = Request { rows: u32::MAX, ..push_header(worker, 1_000, 5) };
         assert_closed(send(address, &header.encode()));
     });
+}
+
+const MODES: [Mode; 3] = [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }];
+
+/// No process has this incarnation.
+const NOBODY: Incarnation = Incarnation(u64::MAX);
+
+#[test]
+fn a_push_header_of_a_process_that_was_never_announced() {
+    for mode in MODES {
+        beside_training(mode, |address, worker| {
+            let header = Request { incarnation: NOBODY, ..push_header(worker, 1, 5) };
+            let stream = send(address, &header.encode());
+            if worker.steps() == 0 {
+                assert!(assert_closed(stream).is_empty());
+            }
+        });
+    }
+}
+
+#[test]
+fn first_values_of_a_process_that_was_never_announced() {
+    beside_training(Mode::Async, |address, worker| {
+        if worker.steps() == 0 {
+            let header = Request { kind: RequestKind::Initialise, incarnation: NOBODY, ..push_header(worker, 0, 5) };
+            let stream = send(address, &[header.encode().as_slice(), &[1; 20]].concat());
+            assert!(assert_closed(stream).is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_pull_of_a_version_that_never_comes() {
+    beside_training(SYNC, |address, worker| {
+        let header = push_header(worker, 0, 0);
+        let pull = Request { kind: RequestKind::Pull, incarnation: NOBODY, base: u64::MAX, ..header };
+        let stream = send(address, &pull.encode());
+        if worker.steps() == 0 {
+            assert!(assert_closed(stream).is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_learning_rate_that_is_not_a_number() {
+    for mode in MODES {
+        beside_training(mode, |address, worker| {
+            for rate in [f32::NAN, f32::INFINITY, -1.0] {
+                let learning_rate = LearningRate { version: 1, rate };
+                let header = Request { learning_rate, ..push_header(worker, worker.steps() + 1, 5) };
+                assert!(assert_closed(send(address, &header.encode())).is_empty());
+            }
+        });
+    }
+}
+
+/// Sends a push that would be the worker's next, were it not for what is wrong with it, and expects a refusal.
+fn assert_refused(address: &str, header: Request, words: &str) {
+    let mut stream = send(address, &[header.encode().as_slice(), &[0; 20]].concat());
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let text = String::from_utf8_lossy(answer.get(HEADER_BYTES..).unwrap_or_default());
+    assert!(text.contains(words), "{text:?} says {words:?}");
+}
+
+#[test]
+fn a_learning_rate_of_a_version_that_would_keep_out_all_others() {
+    for mode in MODES {
+        beside_training(mode, |address, worker| {
+            let learning_rate = LearningRate { version: u64::MAX, rate: 0.0 };
+            let header = Request { learning_rate, ..push_header(worker, worker.steps() + 1, 5) };
+            assert_refused(address, header, "far beyond any step");
+        });
+    }
+}
+
+#[test]
+fn a_push_computed_from_a_version_that_there_is_not() {
+    for mode in MODES {
+        beside_training(mode, |address, worker| {
+            let header = Request { base: u64::MAX, ..push_header(worker, worker.steps() + 1, 5) };
+            assert_refused(address, header, "where the newest is");
+        });
+    }
 }

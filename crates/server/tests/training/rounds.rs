@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
@@ -12,6 +13,7 @@ use windlass_core::run::RunSpec;
 use windlass_wire::client::{ClientError, Push};
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::frame::{AnswerKind, Request, RequestKind};
+use windlass_wire::link::ServeError;
 
 use crate::cluster::{Cluster, LIMIT, Options, Via, Working};
 use crate::numbers::{SYNC, constant, one_vector, run, several_blocks};
@@ -129,7 +131,7 @@ fn a_dead_process_that_asks_for_a_round_to_come_takes_its_worker_out_of_none() {
 }
 
 #[test]
-fn a_process_that_a_server_has_not_heard_of_yet_may_wait_for_a_round_to_come() {
+fn a_process_that_was_never_announced_gets_nothing_and_takes_its_worker_out_of_no_round() {
     let run = run(SYNC, several_blocks());
     let cluster = Cluster::start(1, 2, run.clone());
     let workers = two_that_have_begun(&cluster);
@@ -140,12 +142,13 @@ fn a_process_that_a_server_has_not_heard_of_yet_may_wait_for_a_round_to_come() {
     let shard = cluster.shard(0);
     let asking = Working::start("a pull", move || {
         let mut asking = Scripted::new(|_| ());
-        shard.serve(&pull, &mut asking).unwrap();
-        asking.answers
+        let refused = shard.serve(&pull, &mut asking).unwrap_err();
+        (matches!(refused, ServeError::Unannounced(WorkerId(1))), asking.answers)
     });
     let workers = round(workers, &run);
-    assert_eq!(asking.join(), [(AnswerKind::Values, String::new())]);
-    drop(workers.map(|worker| Working::start("a worker", move || worker.finish(()))).map(Working::join));
+    assert_eq!(asking.join(), (true, Vec::new()));
+    let ended = workers.map(|worker| Working::start("a worker", move || worker.finish(()))).map(Working::join);
+    assert_eq!(ended[0].last.as_ref().unwrap().dense, constant(&run, -1.0));
     cluster.assert_ends_well();
 }
 

@@ -157,6 +157,10 @@ impl Lane {
         self.text = Some(text);
         match served {
             Ok(()) => self.answer = answer,
+            // The server in this process hears of this worker's process from the coordinator; then it is asked again.
+            Err(ServeError::Unannounced(_)) => {
+                self.text = Some(format!("the coordinator to announce this worker to {server}"))
+            }
             Err(ServeError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(ServeError::Io(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {
                 return Err(ClientError::Gone(server));
