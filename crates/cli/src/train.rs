@@ -232,7 +232,11 @@ impl Process {
         let _guard = self.runtime.enter();
         listener.set_nonblocking(true).map_err(Failure::internal)?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(Failure::internal)?;
-        self.runtime.spawn(port::serve(listener, port::health(), Arc::new(drop), std::future::pending()));
+        self.runtime.spawn(port::serve(
+            listener,
+            port::Services::without_streams(port::health()),
+            std::future::pending(),
+        ));
         Ok(())
     }
 

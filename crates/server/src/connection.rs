@@ -4,13 +4,18 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tracing::{debug, warn};
 use windlass_core::block::BLOCK_ELEMENTS;
-use windlass_wire::Socket;
+use windlass_core::cluster::{TaskId, WorkerId};
 use windlass_wire::frame::{Answer, HEADER_BYTES, Request};
-use windlass_wire::handshake;
 use windlass_wire::link::{Peer, ServeError, Shard};
+use windlass_wire::lobby::Visit;
+use windlass_wire::{Socket, handshake, is_stalled};
+
+/// A request that stands still for so long is given up. Between two requests a worker may take its time.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The connections of a server, to be closed when it ends.
 #[derive(Debug, Default, Clone)]
@@ -23,18 +28,24 @@ struct Open {
     sockets: BTreeMap<u64, Socket>,
 }
 
+/// A connection's place among the open ones, given up when its thread ends, in whichever way.
+struct Place {
+    connections: Connections,
+    id: u64,
+}
+
 impl Connections {
     /// Serves a connection until it closes.
-    pub(crate) fn serve(&self, socket: Socket, shard: Arc<dyn Shard>) {
-        let Some(id) = self.add(&socket) else { return };
-        let connections = self.clone();
+    pub(crate) fn serve(&self, socket: Socket, visit: Visit, shard: Arc<dyn Shard>) {
+        let Some(place) = self.add(&socket) else { return };
+        let (connections, id) = (self.clone(), place.id);
+        visit.on_close(move || connections.shut(id));
         let serve = move || {
-            run(socket, &*shard);
-            connections.remove(id);
+            let _place = place;
+            run(socket, visit, &*shard);
         };
         if let Err(error) = std::thread::Builder::new().name("tensor-stream".into()).spawn(serve) {
             warn!(%error, "cannot start a thread for a tensor stream");
-            self.remove(id);
         }
     }
 
@@ -48,7 +59,7 @@ impl Connections {
     }
 
     /// Keeps a handle to a connection; `None` if it is not to be served.
-    fn add(&self, socket: &Socket) -> Option<u64> {
+    fn add(&self, socket: &Socket) -> Option<Place> {
         let handle = socket.try_clone().ok()?;
         let mut open = self.lock();
         if open.closed {
@@ -57,12 +68,14 @@ impl Connections {
         open.next += 1;
         let id = open.next;
         open.sockets.insert(id, handle);
-        Some(id)
+        Some(Place { connections: self.clone(), id })
     }
 
-    /// The connection closes with its last handle.
-    fn remove(&self, id: u64) {
-        self.lock().sockets.remove(&id);
+    /// Closes a connection, waking its thread.
+    fn shut(&self, id: u64) {
+        if let Some(socket) = self.lock().sockets.get(&id) {
+            socket.shutdown();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -70,35 +83,58 @@ impl Connections {
     }
 }
 
-fn run(socket: Socket, shard: &dyn Shard) {
-    match serve(socket, shard) {
-        Ok(()) => {}
-        Err(ServeError::Io(error)) => debug!(%error, "tensor stream closed"),
-        Err(error) => warn!("closed a tensor stream: {error}"),
+impl Drop for Place {
+    /// The connection closes with its last handle.
+    fn drop(&mut self) {
+        self.connections.lock().sockets.remove(&self.id);
     }
 }
 
-fn serve(socket: Socket, shard: &dyn Shard) -> Result<(), ServeError> {
-    let mut peer = SocketPeer { socket: handshake::accept(socket)?, block: Vec::new(), staged: Vec::new() };
-    loop {
-        let mut header = [0; HEADER_BYTES];
-        match peer.socket.read_exact(&mut header) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            other => other?,
-        }
+fn run(socket: Socket, visit: Visit, shard: &dyn Shard) {
+    match serve(socket, visit.clone(), shard) {
+        Ok(()) => {}
+        Err(ServeError::Io(error)) => debug!(%error, "tensor stream closed"),
+        Err(error) => visit.refused(&error),
+    }
+}
+
+fn serve(socket: Socket, visit: Visit, shard: &dyn Shard) -> Result<(), ServeError> {
+    let mut socket = handshake::accept(socket)?;
+    socket.set_stall_timeout(STALL_TIMEOUT)?;
+    let mut peer = SocketPeer { socket, visit: Some(visit), block: Vec::new(), staged: Vec::new() };
+    while let Some(header) = peer.next_header()? {
         shard.serve(&Request::decode(&header)?, &mut peer)?;
     }
+    Ok(())
 }
 
 /// The worker at the other end of a socket.
 struct SocketPeer {
     socket: Socket,
+    /// Until it is known who is at the other end.
+    visit: Option<Visit>,
     /// Where a block arrives; a vector of floats, so that it is aligned.
     block: Vec<f32>,
     staged: Vec<u8>,
 }
 
 impl SocketPeer {
+    /// The header of the next request, for which there is no hurry; `None` when the connection has closed.
+    fn next_header(&mut self) -> io::Result<Option<[u8; HEADER_BYTES]>> {
+        let (mut header, mut filled) = ([0; HEADER_BYTES], 0);
+        while filled < HEADER_BYTES {
+            match self.socket.read(&mut header[filled..]) {
+                Ok(0) if filled == 0 => return Ok(None),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_stalled(&error) && filled == 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(header))
+    }
+
     /// Puts bytes straight where the worker will find them, if the socket can do that, or by in `staged`.
     fn put(&mut self, bytes: &[u8]) {
         if !self.staged.is_empty() || !self.socket.stage(bytes) {
@@ -108,6 +144,12 @@ impl SocketPeer {
 }
 
 impl Peer for SocketPeer {
+    fn is_known(&mut self, worker: WorkerId) {
+        if let Some(visit) = self.visit.take() {
+            visit.admit(TaskId::from(worker));
+        }
+    }
+
     fn receive(&mut self, len: usize) -> io::Result<&[f32]> {
         assert!(len <= BLOCK_ELEMENTS, "a shard receives block by block");
         if self.socket.receives_in_place() {
@@ -150,6 +192,7 @@ mod tests {
     use std::time::Duration;
 
     use windlass_wire::frame::preface;
+    use windlass_wire::lobby::{self, Lobby};
 
     use super::*;
 
@@ -162,10 +205,24 @@ mod tests {
         }
     }
 
+    /// A shard with a fault.
+    struct Panicking;
+
+    impl Shard for Panicking {
+        fn serve(&self, _request: &Request, _peer: &mut dyn Peer) -> Result<(), ServeError> {
+            panic!("as the test wants it");
+        }
+    }
+
     fn serve_one(connections: &Connections) -> UnixStream {
+        serve_one_from(connections, Arc::new(Unreached))
+    }
+
+    fn serve_one_from(connections: &Connections, shard: Arc<dyn Shard>) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        connections.serve(Socket::unix(theirs).unwrap(), Arc::new(Unreached));
+        let visit = Lobby::default().enter(lobby::Caller::Local);
+        connections.serve(Socket::unix(theirs).unwrap(), visit, shard);
         ours
     }
 
@@ -178,6 +235,19 @@ mod tests {
             stream.write_all(&[0xee; HEADER_BYTES]).unwrap();
             assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the other end closes");
         }
+        assert!(connections.lock().sockets.is_empty());
+    }
+
+    #[test]
+    fn a_connection_whose_thread_panics_is_closed_and_forgotten() {
+        let connections = Connections::default();
+        let mut stream = serve_one_from(&connections, Arc::new(Panicking));
+        stream.write_all(&preface()).unwrap();
+        // A pull of worker 0, otherwise all zeros.
+        let mut header = [0; HEADER_BYTES];
+        header[0] = 2;
+        stream.write_all(&header).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the other end closes");
         assert!(connections.lock().sockets.is_empty());
     }
 

@@ -23,7 +23,8 @@ use windlass_wire::control::{
 use windlass_wire::endpoint::listen_locally;
 use windlass_wire::frame::Request;
 use windlass_wire::link::{Peer, ServeError, Shard};
-use windlass_wire::port::StreamHandler;
+use windlass_wire::lobby::{self, Lobby};
+use windlass_wire::port::{Services, StreamHandler};
 use windlass_wire::roster::{self, Introductions};
 use windlass_wire::session::{Coordinator, Progress, Session};
 use windlass_wire::{Socket, port};
@@ -104,9 +105,10 @@ impl Server {
         let mut introductions = None;
         if let Some(listener) = listener {
             let (connections, shard) = (connections.clone(), shard.clone());
-            let streams: StreamHandler = Arc::new(move |socket| connections.serve(socket, shard.clone()));
-            endpoint.local_name = accept_locally(&listener, streams.clone(), stopped.clone())?;
-            introductions = Some(accept(listener, own_coordinator.as_ref(), streams, stopped)?);
+            let streams: StreamHandler = Arc::new(move |socket, visit| connections.serve(socket, visit, shard.clone()));
+            let lobby = Lobby::default();
+            endpoint.local_name = accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;
+            introductions = Some(accept(listener, own_coordinator.as_ref(), (streams, lobby), stopped)?);
         }
         let hello = Hello {
             protocol: PROTOCOL,
@@ -390,7 +392,7 @@ impl Shard for ShardSlot {
 fn accept(
     listener: TcpListener,
     coordinator: Option<&CoordinatorHandle>,
-    streams: StreamHandler,
+    (streams, lobby): (StreamHandler, Lobby),
     mut stopped: watch::Receiver<()>,
 ) -> std::io::Result<Introductions> {
     listener.set_nonblocking(true)?;
@@ -401,7 +403,7 @@ fn accept(
         routes = routes.add_service(coordinator.service());
     }
     let router = port::health().merge(routes.into_axum_router());
-    tokio::spawn(port::serve(listener, router, streams, async move {
+    tokio::spawn(port::serve(listener, Services { router, streams, lobby }, async move {
         let _ = stopped.changed().await;
     }));
     Ok(introductions)
@@ -411,6 +413,7 @@ fn accept(
 fn accept_locally(
     listener: &TcpListener,
     streams: StreamHandler,
+    lobby: Lobby,
     mut stopped: watch::Receiver<()>,
 ) -> std::io::Result<String> {
     let Some((listener, name)) = listen_locally(listener.local_addr()?.port()) else { return Ok(String::new()) };
@@ -427,7 +430,7 @@ fn accept_locally(
                 Socket::unix(stream)
             });
             match socket {
-                Ok(socket) => streams(socket),
+                Ok(socket) => streams(socket, lobby.enter(lobby::Caller::Local)),
                 Err(error) => {
                     warn!(%error, "cannot take a local connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -10,6 +10,7 @@ mod exchange;
 pub mod frame;
 pub mod handshake;
 pub mod link;
+pub mod lobby;
 pub mod outbox;
 pub mod port;
 pub mod roster;
@@ -24,10 +25,10 @@ pub mod control {
 }
 
 pub use shared::SharedStream;
-pub use socket::Socket;
+pub use socket::{Socket, is_stalled};
 
 /// The longest control message that is taken.
-pub const MESSAGE_BYTES: usize = 64 << 20;
+pub const MESSAGE_BYTES: usize = 8 << 20;
 
 /// The version of everything this crate sends. Tasks of different versions refuse each other.
 pub const PROTOCOL: u32 = 2;

@@ -1,5 +1,6 @@
 //! Messages that must arrive: numbered, and kept until the other end says that it has heard them, so that a broken
-//! connection loses none and repeats none.
+//! connection loses none and repeats none. Every message of either end says what has been heard, so that only what is on
+//! its way is kept.
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,14 @@
 //! A task's one port: tensor streams, gRPC and HTTP, told apart by the first bytes of a connection.
+//!
+//! Every connection begins in the [`Lobby`], which closes it unless its peer turns out to be a task of the run or is
+//! soon done. Whoever keeps an HTTP response open for long has to admit the request's [`Visit`], an extension of it.
 
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -13,34 +16,63 @@ use tracing::debug;
 
 use crate::Socket;
 use crate::frame::MAGIC;
+use crate::lobby::{Caller, Lobby, Visit};
 
-/// A connection that has not said what it is by then is closed.
-const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the lobby is looked at.
+const SWEEP_EVERY: Duration = Duration::from_millis(500);
+/// The longest head of an HTTP request.
+const HEAD_BYTES: usize = 32 << 10;
+/// Calls at once on one connection. A task has one or two.
+const CALLS: u32 = 16;
+/// By these a task whose host has gone without a word is noticed.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What takes the tensor streams. It is called on the async runtime and must not block.
-pub type StreamHandler = Arc<dyn Fn(Socket) + Send + Sync>;
+pub type StreamHandler = Arc<dyn Fn(Socket, Visit) + Send + Sync>;
 
-/// Accepts connections until `shutdown` is done: tensor streams go to `streams`, everything else to `router`.
-pub async fn serve(
-    listener: TcpListener,
-    router: axum::Router,
-    streams: StreamHandler,
-    shutdown: impl Future<Output = ()>,
-) {
+/// What a port serves.
+#[derive(Clone)]
+pub struct Services {
+    /// gRPC and HTTP.
+    pub router: axum::Router,
+    /// Tensor streams.
+    pub streams: StreamHandler,
+    /// Where connections wait until it is known whose they are.
+    pub lobby: Lobby,
+}
+
+impl Services {
+    /// A port that takes no tensor streams.
+    pub fn without_streams(router: axum::Router) -> Self {
+        Self { router, streams: Arc::new(|_, _| ()), lobby: Lobby::default() }
+    }
+}
+
+/// Accepts connections until `shutdown` is done.
+pub async fn serve(listener: TcpListener, services: Services, shutdown: impl Future<Output = ()>) {
     let mut shutdown = std::pin::pin!(shutdown);
+    let mut sweep = tokio::time::interval(SWEEP_EVERY);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            _ = sweep.tick() => {
+                services.lobby.expire(Instant::now());
+                continue;
+            }
             () = &mut shutdown => return,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let (router, streams) = (router.clone(), streams.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = route(stream, router, streams).await {
+                let visit = services.lobby.enter(Caller::Remote(peer));
+                let (services, guest) = (services.clone(), visit.clone());
+                let routing = tokio::spawn(async move {
+                    if let Err(error) = route(stream, services, guest).await {
                         debug!(%peer, %error, "connection closed");
                     }
                 });
+                visit.on_close_unless_set(move || routing.abort());
             }
             // Out of file descriptors, or a peer that was gone before it was accepted: neither ends the task.
             Err(error) => {
@@ -51,19 +83,26 @@ pub async fn serve(
     }
 }
 
-async fn route(stream: TcpStream, router: axum::Router, streams: StreamHandler) -> io::Result<()> {
+async fn route(stream: TcpStream, services: Services, visit: Visit) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let first = tokio::time::timeout(FIRST_BYTES_TIMEOUT, first_bytes(&stream)).await??;
-    if first == MAGIC {
+    if first_bytes(&stream).await? == MAGIC {
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
-        streams(Socket::tcp(stream)?);
+        (services.streams)(Socket::accepted(stream)?, visit);
         return Ok(());
     }
-    Builder::new(TokioExecutor::new())
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .await
-        .map_err(io::Error::other)
+    let mut builder = Builder::new(TokioExecutor::new());
+    // Whoever wants another answer connects again: nobody sits here between two requests.
+    builder.http1().keep_alive(false).max_buf_size(HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE_EVERY)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .max_concurrent_streams(CALLS)
+        .max_header_list_size(HEAD_BYTES as u32);
+    let router = services.router.layer(axum::Extension(visit));
+    builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await.map_err(io::Error::other)
 }
 
 async fn first_bytes(stream: &TcpStream) -> io::Result<[u8; 4]> {

@@ -4,7 +4,6 @@
 //! knows nothing.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -17,7 +16,7 @@ use tracing::{debug, info};
 use crate::control::roster_client::RosterClient;
 use crate::control::roster_server::{Roster, RosterServer};
 use crate::control::{Held, Introduction};
-use crate::port;
+use crate::port::{self, Services};
 use crate::session::{REPORT_EVERY, RETRY_FIRST, RETRY_MOST, dial};
 
 /// What workers say of the cluster. As long as this is kept, they know that the ps is here.
@@ -63,7 +62,7 @@ pub async fn await_introduction(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (mut introductions, service) = service();
     let router = port::health().merge(Routes::new(service).into_axum_router());
-    let serving = tokio::spawn(port::serve(listener, router, Arc::new(drop), std::future::pending()));
+    let serving = tokio::spawn(port::serve(listener, Services::without_streams(router), std::future::pending()));
     let began = Instant::now();
     let heard = loop {
         tokio::select! {

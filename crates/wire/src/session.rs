@@ -262,6 +262,7 @@ impl Runner {
     /// Takes a message of the coordinator, and hands it to the task unless it has come before.
     async fn take(&mut self, message: CoordinatorMessage, sender: &mpsc::Sender<TaskMessage>) -> Option<Ended> {
         (self.away, self.pause) = (None, Duration::ZERO);
+        self.outbox.heard(message.heard);
         let kind = message.kind?;
         if let coordinator_message::Kind::Welcome(welcome) = &kind {
             let known = self.incarnation == welcome.incarnation;

@@ -41,7 +41,7 @@ impl Connection {
     }
 
     async fn send(&self, number: u64, kind: from_coordinator::Kind) {
-        within(self.to_task.send(CoordinatorMessage { number, kind: Some(kind) })).await.unwrap();
+        within(self.to_task.send(CoordinatorMessage { number, heard: 0, kind: Some(kind) })).await.unwrap();
     }
 
     async fn welcome(&self, incarnation: u64, heard: u64) {
@@ -163,4 +163,27 @@ async fn a_coordinator_that_closes_every_connection_is_given_up_after_the_patien
     let over = within(session.receive()).await;
     assert!(matches!(over, Some(from_coordinator::Kind::Over(over)) if over.exit_code == 5));
     assert!(within(refuse).await.unwrap() < 20, "there are pauses between the attempts");
+}
+
+#[tokio::test]
+async fn what_the_coordinator_has_heard_is_not_kept_for_the_next_connection() {
+    let (mut session, mut connections) = open_session();
+    let mut first = within(connections.recv()).await.unwrap();
+    first.receive_hello().await;
+    first.welcome(5, 0).await;
+    for number in 1..=20 {
+        session.sender().send(initialised()).await;
+        assert_eq!(first.receive().await.number, number);
+    }
+    // Told along with something else, while the session lasts.
+    let kind = Some(from_coordinator::Kind::Waiting(Waiting::default()));
+    within(first.to_task.send(CoordinatorMessage { number: 0, heard: 19, kind })).await.unwrap();
+    while !matches!(within(session.receive()).await, Some(from_coordinator::Kind::Waiting(_))) {}
+    drop(first);
+
+    let mut second = within(connections.recv()).await.unwrap();
+    second.receive_hello().await;
+    // As if it had forgotten: what it said before counts.
+    second.welcome(5, 0).await;
+    assert_eq!(second.receive().await.number, 20);
 }

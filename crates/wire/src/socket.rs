@@ -35,6 +35,11 @@ impl Socket {
         Ok(Socket::Tcp(stream))
     }
 
+    /// A TCP connection that this process has accepted, with its options set.
+    pub fn accepted(stream: TcpStream) -> io::Result<Self> {
+        Self::tcp(stream)
+    }
+
     /// A Unix connection with its options set. The kernel may grant less buffer than asked; that costs speed only.
     pub fn unix(stream: UnixStream) -> io::Result<Self> {
         let socket = socket2::SockRef::from(&stream);
@@ -49,6 +54,24 @@ impl Socket {
             Socket::Unix(stream) => stream.set_nonblocking(nonblocking),
             Socket::Shared(stream) => {
                 stream.set_nonblocking(nonblocking);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets how long a read or write that waits may go without a byte; [`is_stalled`] knows the error.
+    pub fn set_stall_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
+            }
+            Socket::Unix(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
+            }
+            Socket::Shared(stream) => {
+                stream.set_stall_timeout(timeout);
                 Ok(())
             }
         }
@@ -109,6 +132,11 @@ impl Socket {
             stream.send_staged();
         }
     }
+}
+
+/// True for the error of a socket on which nothing has moved for its stall timeout.
+pub fn is_stalled(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 impl Read for Socket {

@@ -11,6 +11,7 @@ use tonic::{Response, Status, Streaming};
 use windlass_wire::MESSAGE_BYTES;
 use windlass_wire::control::coordinator_server::{Coordinator as CoordinatorService, CoordinatorServer};
 use windlass_wire::control::{CoordinatorMessage, TaskMessage};
+use windlass_wire::lobby::Visit;
 use windlass_wire::session::Attach;
 
 use super::{Coordinator, CoordinatorConfig};
@@ -23,7 +24,8 @@ pub(super) type SessionId = u64;
 /// What happens on a session.
 #[derive(Debug)]
 pub(super) enum Event {
-    Opened(mpsc::Sender<CoordinatorMessage>),
+    /// Where to answer, and the connection's place in the port's lobby, if it came by the port.
+    Opened(mpsc::Sender<CoordinatorMessage>, Option<Visit>),
     Message(TaskMessage),
     Closed,
 }
@@ -59,10 +61,11 @@ impl CoordinatorHandle {
     fn open(
         &self,
         messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin + Send + 'static,
+        visit: Option<Visit>,
     ) -> mpsc::Receiver<CoordinatorMessage> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::channel(CHANNEL);
-        tokio::spawn(forward(id, sender, messages, self.events.clone()));
+        tokio::spawn(forward(id, (sender, visit), messages, self.events.clone()));
         receiver
     }
 }
@@ -70,7 +73,7 @@ impl CoordinatorHandle {
 impl Attach for CoordinatorHandle {
     fn attach(&self) -> (mpsc::Sender<TaskMessage>, mpsc::Receiver<CoordinatorMessage>) {
         let (sender, inbox) = mpsc::channel(CHANNEL);
-        (sender, self.open(ReceiverStream::new(inbox).map(Ok)))
+        (sender, self.open(ReceiverStream::new(inbox).map(Ok), None))
     }
 }
 
@@ -84,25 +87,30 @@ impl CoordinatorService for Service {
         &self,
         request: tonic::Request<Streaming<TaskMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let receiver = self.0.open(request.into_inner());
+        let visit = request.extensions().get::<Visit>().cloned();
+        let receiver = self.0.open(request.into_inner(), visit);
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver).map(Ok))))
     }
 }
 
-/// Feeds a session to the coordinator: its opening, its messages and its end.
+/// Feeds a session to the coordinator: its opening with the first message, its messages and its end.
 async fn forward(
     id: SessionId,
-    sender: mpsc::Sender<CoordinatorMessage>,
+    (sender, visit): (mpsc::Sender<CoordinatorMessage>, Option<Visit>),
     mut messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin,
     events: mpsc::Sender<(SessionId, Event)>,
 ) {
-    if events.send((id, Event::Opened(sender))).await.is_err() {
+    let Some(Ok(hello)) = messages.next().await else { return };
+    visit.iter().for_each(Visit::has_spoken);
+    if events.send((id, Event::Opened(sender, visit))).await.is_err() {
         return;
     }
-    while let Some(Ok(message)) = messages.next().await {
+    let mut next = Some(Ok(hello));
+    while let Some(Ok(message)) = next {
         if events.send((id, Event::Message(message))).await.is_err() {
             return;
         }
+        next = messages.next().await;
     }
     let _ = events.send((id, Event::Closed)).await;
 }

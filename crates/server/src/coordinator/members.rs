@@ -8,6 +8,7 @@ use windlass_core::cluster::TaskId;
 use windlass_core::ledger::Incarnation;
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{CoordinatorMessage, Hello, Welcome};
+use windlass_wire::lobby::Visit;
 use windlass_wire::outbox::{Heard, Outbox};
 
 use super::front::SessionId;
@@ -21,6 +22,8 @@ pub(super) struct Members {
 #[derive(Debug)]
 struct Connection {
     sender: mpsc::Sender<CoordinatorMessage>,
+    /// Its place in the port's lobby, if it came by the port, until it is known whose it is.
+    visit: Option<Visit>,
     /// Known after the hello.
     task: Option<TaskId>,
 }
@@ -35,8 +38,8 @@ struct Member {
 }
 
 impl Members {
-    pub(super) fn opened(&mut self, id: SessionId, sender: mpsc::Sender<CoordinatorMessage>) {
-        self.sessions.insert(id, Connection { sender, task: None });
+    pub(super) fn opened(&mut self, id: SessionId, sender: mpsc::Sender<CoordinatorMessage>, visit: Option<Visit>) {
+        self.sessions.insert(id, Connection { sender, visit, task: None });
     }
 
     /// Who has lost its connection by this, if it has no newer one.
@@ -63,6 +66,9 @@ impl Members {
             return;
         };
         connection.task = Some(task);
+        if let Some(visit) = connection.visit.take() {
+            visit.admit(task);
+        }
         member.outbox.heard(heard);
         let welcome = Kind::Welcome(Welcome { incarnation: incarnation.0, heard: member.heard.highest() });
         let unheard = member.outbox.kept().map(|(number, kind)| (number, kind.clone()));
@@ -98,7 +104,8 @@ impl Members {
     /// Says a last word on a session, whoever is there.
     pub(super) fn dismiss(&mut self, id: SessionId, kind: Kind) {
         self.deliver(id, 0, kind);
-        self.sessions.remove(&id);
+        let visit = self.sessions.remove(&id).and_then(|connection| connection.visit);
+        visit.iter().for_each(Visit::was_dismissed);
     }
 
     /// Tells those tasks something that they must hear.
@@ -128,11 +135,46 @@ impl Members {
 
     /// The session of a task that does not read its messages is closed; what it has missed waits for the next.
     fn deliver(&mut self, id: SessionId, number: u64, kind: Kind) {
-        let message = CoordinatorMessage { number, kind: Some(kind) };
+        let member = self.sessions.get(&id).and_then(|connection| self.members.get(&connection.task?));
+        let heard = member.filter(|member| member.session == Some(id)).map_or(0, |member| member.heard.highest());
+        let message = CoordinatorMessage { number, heard, kind: Some(kind) };
         if let Some(connection) = self.sessions.get(&id)
             && connection.sender.try_send(message).is_err()
         {
             self.sessions.remove(&id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_wire::control::Waiting;
+
+    use super::*;
+
+    const TASK: TaskId = TaskId { job: windlass_core::cluster::Job::Worker, index: 3 };
+
+    fn waiting() -> Kind {
+        Kind::Waiting(Waiting::default())
+    }
+
+    #[test]
+    fn what_a_task_has_heard_is_kept_no_longer_and_every_message_says_what_the_coordinator_has_heard() {
+        let mut members = Members::default();
+        let (sender, mut to_task) = mpsc::channel(16);
+        members.opened(1, sender, None);
+        members.welcome(1, TASK, &Hello::default(), Incarnation(5), 0);
+        assert!(matches!(to_task.try_recv().unwrap().kind, Some(Kind::Welcome(_))));
+        for number in 1..=10 {
+            assert!(members.hear(TASK, number, 0));
+            members.tell(|task| task == TASK, &waiting());
+            let message = to_task.try_recv().unwrap();
+            assert_eq!((message.number, message.heard), (number, number));
+        }
+        assert_eq!(members.unheard(), 1);
+        members.hear(TASK, 0, 10);
+        assert_eq!(members.unheard(), 0);
+        members.mention(&waiting());
+        assert_eq!(to_task.try_recv().unwrap().heard, 10, "those that may be lost say it, too");
     }
 }

@@ -170,7 +170,7 @@ impl Coordinator {
     fn handle(&mut self, id: SessionId, event: Event) {
         let now = self.now();
         match event {
-            Event::Opened(sender) => self.members.opened(id, sender),
+            Event::Opened(sender, visit) => self.members.opened(id, sender, visit),
             Event::Closed => {
                 if let Some((task, incarnation)) = self.members.closed(id) {
                     self.lifecycle.disconnected(task, incarnation, now);

@@ -19,4 +19,5 @@ mod retries;
 mod rounds;
 mod rows;
 mod staleness;
+mod strangers;
 mod values;

@@ -12,8 +12,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use region::{RING_BYTES, Region, Way};
@@ -33,6 +34,8 @@ pub struct SharedStream {
     nonblocking: bool,
     /// Bytes that were received where they are, to be given back before the next are read.
     borrowed: usize,
+    /// How long it sleeps for its bell before it gives up.
+    stall_timeout: Option<Duration>,
 }
 
 impl SharedStream {
@@ -53,11 +56,15 @@ impl SharedStream {
     fn new(bell: UnixStream, region: Region, out: Way, back: Way) -> Self {
         let region = Arc::new(region);
         let (out, back) = (Producer::new(region.clone(), out), Consumer::new(region, back));
-        Self { bell, out, back, nonblocking: false, borrowed: 0 }
+        Self { bell, out, back, nonblocking: false, borrowed: 0, stall_timeout: None }
     }
 
     pub(crate) fn set_nonblocking(&mut self, nonblocking: bool) {
         self.nonblocking = nonblocking;
+    }
+
+    pub(crate) fn set_stall_timeout(&mut self, timeout: Duration) {
+        self.stall_timeout = Some(timeout);
     }
 
     pub(crate) fn bell(&self) -> &UnixStream {
@@ -178,9 +185,14 @@ impl SharedStream {
         Ok(())
     }
 
-    /// Sleeps until the bell rings. An error if the other end is gone, unless the bytes it leaves are enough.
+    /// Sleeps until the bell rings. An error if the other end is gone, unless the bytes it leaves are enough, or if it
+    /// does not ring in time.
     fn sleep(&self, len: usize) -> io::Result<()> {
-        match poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], None) {
+        let timeout = self
+            .stall_timeout
+            .map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) });
+        match poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
