@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use windlass_checkpoint::{CHUNK_BYTES, CheckpointId, Checksum, Manifest, PartLayout, Restore, SlotPolicy, Store};
 use windlass_core::consistency::Mode;
+use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ShardPlan, Sharding};
@@ -71,6 +72,8 @@ fn run() -> Result<RunSpec, Box<dyn std::error::Error>> {
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(vec![spec])?,
+        identity: Identity::default(),
+        data: None,
     })
 }
 

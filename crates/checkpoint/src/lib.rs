@@ -10,6 +10,7 @@
 //! 000000012000-g000003-5d20c19e/ps-0-of-2.safetensors      its parts
 //! 000000012000-g000003-5d20c19e/ps-1-of-2.safetensors
 //! 000000012345-g000003-8f1c77a0/ps-0-of-2.safetensors      being written, or left by a crash
+//! files/8d0c3f…                                            a file that goes with the values, named by its content
 //! ```
 //!
 //! Names sort by step. The newest checkpoint is that of the greatest generation, and of its greatest step: a run
@@ -35,6 +36,7 @@
 mod checksum;
 mod error;
 mod export;
+mod file;
 mod generation;
 mod header;
 mod id;

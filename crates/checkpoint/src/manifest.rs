@@ -25,7 +25,7 @@ pub struct Manifest {
     pub id: CheckpointId,
     /// When it was taken, in seconds since 1970.
     pub created: u64,
-    /// The run: its model, optimizer, sharding and parameters.
+    /// The run: its model with flags and files, optimizer, sharding, parameters and data.
     pub run: RunSpec,
     /// The learning rate at this step.
     pub learning_rate: LearningRate,

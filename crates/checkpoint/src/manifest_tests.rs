@@ -1,6 +1,7 @@
 //! Tests of `manifest`: what is read back, and what is refused.
 
 use windlass_core::consistency::Mode;
+use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::ParameterSpec;
 use windlass_core::plan::{ShardPlan, Sharding};
@@ -27,6 +28,8 @@ pub(crate) fn run(optimizer: Optimizer) -> RunSpec {
         steps: Some(10),
         deterministic: false,
         parameters: ParameterTable::new(parameters).unwrap(),
+        identity: Identity::default(),
+        data: None,
     }
 }
 
@@ -67,12 +70,13 @@ fn a_manifest_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_manifest_from_before_shards_had_a_least_size_is_read() {
+fn a_manifest_from_before_shards_had_a_least_size_and_models_an_identity_is_read() {
     let manifest = manifest();
     let mut json: Value = serde_json::from_slice(&manifest.to_json().unwrap()).unwrap();
     json["run"]["sharding"] = "balanced".into();
     json["workers"][0].as_object_mut().unwrap().remove("state");
     json.as_object_mut().unwrap().remove("last");
+    json["run"].as_object_mut().unwrap().retain(|field, _| field != "identity" && field != "data");
     let read = Manifest::from_json(&manifest.id.manifest_object(), json.to_string().as_bytes()).unwrap();
     assert_eq!(read.run, manifest.run);
     assert_eq!((read.workers[0].position, &read.workers[0].state), (manifest.workers[0].position, &Value::Null));

@@ -22,7 +22,7 @@ struct CheckpointCommand {
 enum Action {
     /// List the checkpoints, newest first
     List {
-        /// Where they are: RUN_DIR/checkpoints, or s3://, gs:// or az://BUCKET/PREFIX
+        /// Where they are: a run directory, a directory of checkpoints, or s3://, gs:// or az://BUCKET/PREFIX
         place: String,
     },
     /// Read checkpoints from end to end, compare their checksums, and say what is damaged
@@ -170,6 +170,9 @@ async fn inspect(place: &str) -> Result<(), Failure> {
     row("checkpoint", manifest.id.to_string());
     row("taken", format!("{} UTC", time(manifest.created)));
     row("model", format!("{}, {} values", run.model, run.parameters.elements()));
+    for (name, flag) in run.identity.flags.iter().filter(|(_, flag)| !flag.values.is_empty()) {
+        row(&format!("--{name}"), flag.values.join(" "));
+    }
     row("training", format!("step {}, {}, {}", manifest.id.step, run.mode.name(), run.optimizer));
     row("learning rate", manifest.learning_rate.rate.to_string());
     row("parts", format!("{} of {:.1} MB in all", manifest.parts.len(), manifest.bytes() as f64 * 1e-6));
@@ -213,6 +216,7 @@ pub(crate) async fn find(place: &str) -> Result<(Store, Manifest), Failure> {
 /// Opens a store that must be there: looking at it must not make a directory.
 fn open(place: &str) -> Result<(Store, Option<CheckpointId>), Failure> {
     let (location, id) = place::split(place)?;
+    let location = place::store_in(location);
     if !location.contains("://") && !std::path::Path::new(&location).is_dir() {
         return Err(Failure::usage(format!("there is no directory {location}"))
             .with_hint("a run keeps its checkpoints in RUN_DIR/checkpoints".to_owned()));

@@ -1,6 +1,7 @@
 //! Turns flags into a validated run: whatever cannot be is refused here, before anything is started.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +19,7 @@ use windlass_worker::task::RunConfig;
 use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
 use crate::output::count;
+use crate::place::{self, CHECKPOINTS};
 
 /// The least that a ps is given of a model where all ps are on one host.
 const ONE_HOST_MIN_BYTES: usize = 4 << 20;
@@ -34,7 +36,6 @@ pub(crate) struct TaskConfig {
     pub(crate) stop: Arc<Interrupt>,
     pub(crate) checkpoints: Option<CheckpointConfig>,
     pub(crate) board: BoardConfig,
-    pub(crate) run_dir: Option<PathBuf>,
 }
 
 impl TaskConfig {
@@ -58,7 +59,6 @@ impl TaskConfig {
                 config: command_line(),
                 histograms: output.histograms,
             },
-            run_dir: output.run_dir.clone(),
         })
     }
 
@@ -74,10 +74,15 @@ impl TaskConfig {
     }
 }
 
+/// Where the run's checkpoints are, if it has any.
+pub(crate) fn checkpoint_location(args: &CheckpointArgs, run_dir: Option<&Path>) -> Option<String> {
+    let in_run_dir = || run_dir.map(|directory| directory.join(CHECKPOINTS).display().to_string());
+    args.checkpoint_dir.clone().or_else(in_run_dir)
+}
+
 /// The run's checkpoints, if it has a place for them.
 fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<CheckpointConfig>, Failure> {
-    let in_run_dir = || run_dir.map(|directory| directory.join("checkpoints").display().to_string());
-    let Some(location) = args.checkpoint_dir.clone().or_else(in_run_dir) else {
+    let Some(location) = checkpoint_location(args, run_dir) else {
         if args.resume != "auto" && args.resume != "never" || args.checkpoint_steps.is_some() {
             return Err(Failure::usage("there is nowhere to write checkpoints")
                 .with_hint("--run-dir DIR keeps them with the run, --checkpoint-dir WHERE elsewhere".to_owned()));
@@ -115,8 +120,8 @@ fn resume(text: &str) -> Result<Resume, Failure> {
         "auto" => Ok(Resume::Auto),
         "never" => Ok(Resume::Never),
         place => {
-            let (location, id) = crate::place::split(place)?;
-            Ok(Resume::From(absolute(&location)?, id))
+            let (location, id) = place::split(place)?;
+            Ok(Resume::From(absolute(&place::store_in(location))?, id))
         }
     }
 }
@@ -129,6 +134,11 @@ fn absolute(location: &str) -> Result<String, Failure> {
     let path = std::path::absolute(location)
         .map_err(|error| Failure::usage(format!("cannot keep checkpoints in {location:?}: {error}")))?;
     Ok(path.display().to_string())
+}
+
+/// A path as it is found from every working directory, if it can be made out.
+pub(crate) fn absolute_path(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 /// What this process is to do, by flags, cluster file and TF_CONFIG.
@@ -217,6 +227,8 @@ fn run_config(
         deterministic: args.deterministic,
         evaluate_epochs: args.evaluate == Evaluate::Epoch,
         log_every: output.log_every,
+        model_flags: BTreeMap::new(),
+        data_dir: args.data_dir.as_deref().map(absolute_path),
     })
 }
 

@@ -22,10 +22,10 @@ use crate::output::plain_table;
 /// Translate sentences from standard input with a network that seq2seq has trained
 #[derive(Debug, Parser)]
 struct DecodeCommand {
-    /// Where the checkpoints are (the newest is taken), or one of the manifests (the .json files)
+    /// A run directory or where the checkpoints are (the newest is taken), or one of the manifests (the .json files)
     #[arg(long, value_name = "WHERE")]
     checkpoint: String,
-    /// The vocabularies; by default translator.json beside the directory of checkpoints
+    /// The vocabularies [default: those that are kept with the checkpoint]
     #[arg(long, value_name = "FILE")]
     translator: Option<PathBuf>,
     /// Follow the N likeliest translations at a time; 1 takes the likeliest word after each
@@ -106,19 +106,28 @@ fn load(command: &DecodeCommand) -> Result<Interpreter, Failure> {
             manifest.id, manifest.run.model
         )));
     }
-    let path = match &command.translator {
-        Some(path) => path.clone(),
-        None => Path::new(store.location()).with_file_name(TRANSLATOR_FILE),
+    let (description, name) = match &command.translator {
+        Some(path) => (read(path)?, path.display().to_string()),
+        None => match runtime.block_on(store.file(&manifest, TRANSLATOR_FILE)).map_err(unusable)? {
+            Some(content) => (content, format!("{TRANSLATOR_FILE} of checkpoint {}", manifest.id)),
+            // From before files were kept with the checkpoints.
+            None => {
+                let path = Path::new(store.location()).with_file_name(TRANSLATOR_FILE);
+                (read(&path)?, path.display().to_string())
+            }
+        },
     };
-    let description = std::fs::read_to_string(&path).map_err(|error| {
-        Failure::usage(format!("cannot read the vocabularies in {}: {error}", path.display())).with_hint(format!(
-            "a run keeps them in RUN_DIR/{TRANSLATOR_FILE}, on the machine of worker 0; name it with --translator"
-        ))
-    })?;
     let named = runtime.block_on(store.load_values(&manifest)).map_err(unusable)?;
     let values: HashMap<String, Vec<f32>> = named.into_iter().map(|named| (named.name, named.values)).collect();
     Interpreter::new(&description, |name| values.get(name).cloned(), &Device::flex())
-        .map_err(|error| misfit(format!("{} cannot be used: {error}", path.display())))
+        .map_err(|error| misfit(format!("{name} cannot be used: {error}")))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!("cannot read the vocabularies in {}: {error}", path.display()))
+            .with_hint(format!("name the {TRANSLATOR_FILE} of the run, with --translator"))
+    })
 }
 
 /// A row for each word of the translation, a column for each word of the sentence.

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointId, Manifest, Store};
+use windlass_core::identity::Identity;
 use windlass_core::lifecycle::exit_code;
+use windlass_core::run::DataSpec;
 use windlass_tensorboard::RunBoard;
 use windlass_worker::event::Event;
 use windlass_worker::model::{Metrics, Model, Setup};
@@ -17,6 +19,7 @@ use crate::args::{Format, TrainArgs};
 use crate::checkpoint::{find, unusable};
 use crate::config::TaskConfig;
 use crate::failure::Failure;
+use crate::model_flags::ModelFlags;
 use crate::{logging, output};
 
 /// Between two looks for a new checkpoint.
@@ -26,26 +29,31 @@ const SPEAK_EVERY: Duration = Duration::from_secs(10);
 /// The flags of `eval`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArgs {
-    /// Where the checkpoints are (the newest is scored), or one of the manifests (the .json files)
+    /// A run directory or where the checkpoints are (the newest is scored), or one of the manifests (the .json files)
     #[arg(long, value_name = "WHERE")]
     checkpoint: String,
-    /// Where the data is; without it, built-in data is used
+    /// Where the data is [default: where the checkpoint was trained on it]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// The seed of built-in data, as in training
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// The seed of built-in data [default: as in training]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Print for people or as JSON
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
 
-pub(crate) fn run<M: Model>(flags: &M::Flags, args: &EvalArgs) -> Result<(), Failure> {
+/// The checkpoint that is to be scored.
+pub(crate) fn manifest(args: &EvalArgs) -> Result<Manifest, Failure> {
+    runtime()?.block_on(find(&args.checkpoint)).map(|(_, manifest)| manifest)
+}
+
+pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &EvalArgs) -> Result<(), Failure> {
     logging::start();
     let runtime = runtime()?;
     let (store, manifest) = runtime.block_on(find(&args.checkpoint))?;
-    let setup = Setup { seed: args.seed, data_dir: args.data_dir.clone() };
-    let mut evaluator = Evaluator::<M>::new(flags, &setup)?;
+    check_model::<M>(&manifest)?;
+    let mut evaluator = Evaluator::<M>::new(flags, model_flags, &setup(args, &manifest)?)?;
     let metrics = evaluator.score(&runtime, &store, &manifest)?;
     match args.format {
         Format::Human => output::print_line(&format!("step {}: {}", manifest.id.step, output::scores(&metrics))),
@@ -55,13 +63,13 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &EvalArgs) -> Result<(), Fai
         }
     }
     let mut watch = output::watcher(args.format);
-    let written = evaluator.0.conclude().map_err(|error| Failure::internal(format!("{error:#}")))?;
+    let written = evaluator.replica.conclude().map_err(|error| Failure::internal(format!("{error:#}")))?;
     written.into_iter().for_each(|path| watch(&Event::Wrote { path }));
     Ok(())
 }
 
 /// Scores every new checkpoint of a run until the last, or until none comes any more.
-pub(crate) fn follow<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Failure> {
+pub(crate) fn follow<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
     logging::start();
     let config = TaskConfig::new(args, &M::defaults(flags), None)?;
     let Some(checkpoints) = &config.checkpoints else {
@@ -70,7 +78,7 @@ pub(crate) fn follow<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(),
     };
     let runtime = runtime()?;
     let store = Store::open(&checkpoints.location).map_err(unusable)?;
-    let mut evaluator = Evaluator::<M>::new(flags, &config.setup)?;
+    let mut evaluator = Evaluator::<M>::new(flags, model_flags, &config.setup)?;
     let mut board = args.output.run_dir.as_deref().and_then(|directory| {
         RunBoard::resume(directory.join("tensorboard").join("evaluator"), 0, 0)
             .inspect_err(|error| warn!("no curves for TensorBoard: {error}"))
@@ -117,12 +125,43 @@ pub(crate) fn follow<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(),
     Err(Failure { exit_code: exit_code::TERMINATED, message: "told to stop".to_owned(), hint: None })
 }
 
-struct Evaluator<M: Model>(Replica<M>);
+/// The data to score with: those of the training, unless the user names others.
+fn setup(args: &EvalArgs, manifest: &Manifest) -> Result<Setup, Failure> {
+    let trained = manifest.run.data.as_ref();
+    let directory = trained.and_then(|data| data.directory.as_ref()).map(PathBuf::from);
+    if let (None, Some(directory)) = (&args.data_dir, directory.as_deref().filter(|directory| !directory.is_dir())) {
+        let directory = directory.display();
+        return Err(Failure::usage(format!(
+            "the checkpoint was trained on the data in {directory}, which is not here"
+        ))
+        .with_hint("say where the data is, with --data-dir".to_owned()));
+    }
+    let seed = args.seed.or(trained.map(|data| data.seed)).unwrap_or(1);
+    Ok(Setup { seed, data_dir: args.data_dir.clone().or(directory) })
+}
+
+struct Evaluator<M: Model> {
+    replica: Replica<M>,
+    identity: Identity,
+    data: DataSpec,
+}
 
 impl<M: Model> Evaluator<M> {
-    fn new(flags: &M::Flags, setup: &Setup) -> Result<Self, Failure> {
-        let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
-        Ok(Self(Replica::new(model, &burn::tensor::Device::flex(), setup.seed).map_err(Failure::internal)?))
+    fn new(flags: &M::Flags, model_flags: ModelFlags, setup: &Setup) -> Result<Self, Failure> {
+        let unusable = |error| Failure::usage(format!("{error:#}"));
+        let model: M = task::load(flags, setup).map_err(unusable)?;
+        let identity = task::identity(model_flags, &task::model_files(&model).map_err(unusable)?);
+        let data = DataSpec {
+            samples: model.samples() as u64,
+            fingerprint: model.data_fingerprint(),
+            directory: None,
+            seed: setup.seed,
+            batch_size: 0,
+            shard_data: false,
+            epochs: None,
+        };
+        let replica = Replica::new(model, &burn::tensor::Device::flex(), setup.seed).map_err(Failure::internal)?;
+        Ok(Self { replica, identity, data })
     }
 
     fn score(
@@ -131,18 +170,32 @@ impl<M: Model> Evaluator<M> {
         store: &Store,
         manifest: &Manifest,
     ) -> Result<Metrics, Failure> {
-        let misfit = |message| Failure { exit_code: exit_code::CHECKPOINT, message, hint: None };
-        if manifest.run.model != M::NAME {
-            return Err(misfit(format!("checkpoint {} is of {}, not of {}", manifest.id, manifest.run.model, M::NAME)));
+        check_model::<M>(manifest)?;
+        let (this, checkpoint) = ("this evaluation", format!("checkpoint {}", manifest.id));
+        if let Some(difference) = self.identity.difference_from_checkpoint(&manifest.run.identity) {
+            return Err(misfit(difference.describe(this, &checkpoint))
+                .with_hint("what is not given is taken from the checkpoint".to_owned()));
         }
-        if let Some(difference) = self.0.table().first_difference(&manifest.run.parameters) {
-            return Err(misfit(format!("checkpoint {} does not fit: {difference}", manifest.id))
+        if let Some(difference) = self.replica.table().first_difference(&manifest.run.parameters) {
+            return Err(misfit(format!("{checkpoint} does not fit: {difference}"))
                 .with_hint("give the same model flags as in training".to_owned()));
         }
+        if let Some(difference) = manifest.run.data.as_ref().and_then(|trained| self.data.difference(trained)) {
+            warn!("{}", difference.describe(this, &checkpoint));
+        }
         let values = runtime.block_on(store.load_values(manifest)).map_err(unusable)?;
-        self.0.load(values.into_iter().map(|named| named.values).collect());
-        Ok(self.0.evaluate())
+        self.replica.load(values.into_iter().map(|named| named.values).collect());
+        Ok(self.replica.evaluate())
     }
+}
+
+fn check_model<M: Model>(manifest: &Manifest) -> Result<(), Failure> {
+    let (id, model) = (manifest.id, &manifest.run.model);
+    if model == M::NAME { Ok(()) } else { Err(misfit(format!("checkpoint {id} is of {model}, not of {}", M::NAME))) }
+}
+
+fn misfit(message: String) -> Failure {
+    Failure { exit_code: exit_code::CHECKPOINT, message, hint: None }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

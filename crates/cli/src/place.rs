@@ -1,8 +1,13 @@
-//! Where a checkpoint is, as users write it: a store, or one manifest in it.
+//! Where a checkpoint is, as users write it: a run directory, a store, or one manifest in it.
+
+use std::path::Path;
 
 use windlass_checkpoint::CheckpointId;
 
 use crate::failure::Failure;
+
+/// Where a run directory has its checkpoints.
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
 /// The store that a user names, and the checkpoint in it if one is named: `DIR`, `DIR/ID.json` or `DIR/ID`.
 pub(crate) fn split(place: &str) -> Result<(String, Option<CheckpointId>), Failure> {
@@ -14,6 +19,14 @@ pub(crate) fn split(place: &str) -> Result<(String, Option<CheckpointId>), Failu
             .with_hint("name a directory of checkpoints, or one of the .json files in it".to_owned())),
         Err(_) => Ok((place.to_owned(), None)),
     }
+}
+
+/// The store that is meant by a location: of a run directory, the checkpoints in it.
+pub(crate) fn store_in(location: String) -> String {
+    let inner = Path::new(&location).join(CHECKPOINTS);
+    // A store may have a folder of any name in it, but only a store has claims.
+    let is_run_dir = !location.contains("://") && inner.is_dir() && !Path::new(&location).join("generations").is_dir();
+    if is_run_dir { inner.display().to_string() } else { location }
 }
 
 #[cfg(test)]
@@ -28,5 +41,16 @@ mod tests {
         }
         assert_eq!(split("s3://bucket/run/").unwrap(), ("s3://bucket/run/".to_owned(), None));
         assert!(split("runs/a/other.json").unwrap_err().to_string().contains("is not a checkpoint"));
+    }
+
+    #[test]
+    fn a_run_directory_stands_for_its_checkpoints() {
+        let run = tempfile::tempdir().unwrap();
+        let (run_dir, store) = (run.path().display().to_string(), run.path().join(CHECKPOINTS));
+        assert_eq!(store_in(run_dir.clone()), run_dir, "there are none");
+        std::fs::create_dir_all(store.join("generations")).unwrap();
+        let store = store.display().to_string();
+        assert_eq!(store_in(run_dir), store);
+        assert_eq!(store_in(store.clone()), store);
     }
 }

@@ -1,15 +1,17 @@
 //! The command line as a whole: subcommands, and the models that each of them takes.
 
+use std::ffi::OsString;
 use std::marker::PhantomData;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use windlass_core::lifecycle::exit_code;
 use windlass_worker::model::{Defaults, Model};
 
 use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::{bench, checkpoint, data, decode, eval, launch, logging, train};
+use crate::{bench, checkpoint, data, decode, eval, launch, logging, model_flags, train};
 
 /// The program, with the models that it knows.
 pub struct Program {
@@ -37,8 +39,9 @@ impl Program {
 
     /// Does what the command line says.
     pub fn run(self) -> ExitCode {
-        let matches = self.command().get_matches_from(hyphenate(std::env::args_os()));
-        match self.dispatch(&matches) {
+        let arguments = hyphenate(std::env::args_os());
+        let matches = self.command().get_matches_from(&arguments);
+        match self.dispatch(&matches, &arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 eprintln!("{failure}");
@@ -86,19 +89,17 @@ impl Program {
             .subcommand(data::command())
     }
 
-    fn dispatch(&self, matches: &ArgMatches) -> Result<(), Failure> {
+    fn dispatch(&self, matches: &ArgMatches, arguments: &[OsString]) -> Result<(), Failure> {
         match matches.subcommand() {
-            Some(("train", matches)) => {
+            Some(("train" | "launch" | "eval", _)) => {
+                let completed = self.with_flags_of_checkpoint(matches, arguments)?;
+                let (command, matches) = completed.as_ref().unwrap_or(matches).subcommand().expect("it had one before");
                 let (model, matches) = self.model(matches);
-                model.train(matches)
-            }
-            Some(("launch", matches)) => {
-                let (model, matches) = self.model(matches);
-                model.launch(matches)
-            }
-            Some(("eval", matches)) => {
-                let (model, matches) = self.model(matches);
-                model.eval(matches)
+                match command {
+                    "train" => model.train(matches),
+                    "launch" => model.launch(matches),
+                    _ => model.eval(matches),
+                }
             }
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
@@ -106,6 +107,39 @@ impl Program {
             Some(("data", matches)) => data::run(matches),
             _ => unreachable!("clap requires a subcommand"),
         }
+    }
+
+    /// What the command line says together with the model flags of the checkpoint that it is about, if the user has
+    /// left some of them out.
+    fn with_flags_of_checkpoint(
+        &self,
+        matches: &ArgMatches,
+        arguments: &[OsString],
+    ) -> Result<Option<ArgMatches>, Failure> {
+        let Some((command, matches)) = matches.subcommand() else { return Ok(None) };
+        let (model, matches) = self.model(matches);
+        let manifest = match command {
+            "eval" => Some(eval::manifest(&parse(matches)?)?),
+            _ => model_flags::resumed(&parse(matches)?, &parse(matches)?)?,
+        };
+        let Some(manifest) = manifest.filter(|manifest| manifest.run.model == model.name()) else { return Ok(None) };
+        let missing = model_flags::missing(&model.command(), matches, &manifest.run.identity.flags);
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        // After the program, the command and the model: flags of theirs there are none.
+        let (before, after) = arguments.split_at(3.min(arguments.len()));
+        let completed = before.iter().chain(&missing).chain(after);
+        let parsed = self.command().try_get_matches_from(completed).map_err(|error| {
+            let (id, error) = (manifest.id, error.to_string());
+            let message = error.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            Failure {
+                exit_code: exit_code::CHECKPOINT,
+                message: format!("the flags do not go with those of checkpoint {id}: {message}"),
+                hint: None,
+            }
+        })?;
+        Ok(Some(parsed))
     }
 
     fn model<'a>(&self, matches: &'a ArgMatches) -> (&dyn Entry, &'a ArgMatches) {
@@ -143,7 +177,7 @@ impl<M: Model> Entry for ModelEntry<M> {
     fn train(&self, matches: &ArgMatches) -> Result<(), Failure> {
         let flags: M::Flags = parse(matches)?;
         let args: TrainArgs = parse(matches)?;
-        train::run::<M>(&flags, &args)
+        train::run::<M>(&flags, model_flags::recorded::<M>(matches), &args)
     }
 
     fn launch(&self, matches: &ArgMatches) -> Result<(), Failure> {
@@ -159,7 +193,7 @@ impl<M: Model> Entry for ModelEntry<M> {
     }
 
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure> {
-        eval::run::<M>(&parse(matches)?, &parse(matches)?)
+        eval::run::<M>(&parse(matches)?, model_flags::recorded::<M>(matches), &parse(matches)?)
     }
 }
 

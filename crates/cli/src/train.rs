@@ -20,11 +20,12 @@ use windlass_worker::task::{self, Ended, WorkerConfig};
 use crate::args::{TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
+use crate::model_flags::ModelFlags;
 use crate::{eval, launch, logging, output};
 
-pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Failure> {
+pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
     let resolved = match resolve_role(&args.cluster)? {
-        Role::Evaluator => return eval::follow::<M>(flags, args),
+        Role::Evaluator => return eval::follow::<M>(flags, model_flags, args),
         Role::Task(resolved) => Some(resolved),
         Role::Alone => None,
     };
@@ -41,6 +42,7 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, args: &TrainArgs) -> Result<(), Fa
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
+    config.run.model_flags = model_flags;
     if let Some(resolved) = &resolved {
         config.fit_to(&resolved.cluster, &args.training);
     }
@@ -215,11 +217,6 @@ impl Process {
     fn load<M: Model>(&self, flags: &M::Flags, id: WorkerId, workers: Option<u32>) -> Result<M, Failure> {
         let model: M = task::load(flags, &self.config.setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
         self.config.run.order(model.samples(), id, workers).map_err(Failure::usage)?;
-        if let (WorkerId(0), Some(directory)) = (id, &self.config.run_dir) {
-            for (name, content) in model.files() {
-                write(&directory.join(name), &content)?;
-            }
-        }
         Ok(model)
     }
 

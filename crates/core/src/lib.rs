@@ -7,6 +7,8 @@ pub mod block;
 pub mod checkpoint;
 pub mod cluster;
 pub mod consistency;
+pub mod difference;
+pub mod identity;
 pub mod ledger;
 pub mod lifecycle;
 pub mod membership;

@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::consistency::Mode;
+use crate::difference::Difference;
+use crate::identity::{Fingerprint, Identity};
 use crate::optimizer::Optimizer;
 use crate::parameter::ParameterTable;
 use crate::plan::Sharding;
@@ -32,24 +34,144 @@ pub struct RunSpec {
     pub deterministic: bool,
     /// The parameters.
     pub parameters: ParameterTable,
+    /// What the model is beside its parameters.
+    #[serde(default)]
+    pub identity: Identity,
+    /// What it is trained on; runs from before this was recorded do not say.
+    #[serde(default)]
+    pub data: Option<DataSpec>,
+}
+
+/// What a worker trains on, and how it goes through it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataSpec {
+    /// How many samples there are.
+    pub samples: u64,
+    /// Of the samples, if the model can tell.
+    pub fingerprint: Option<Fingerprint>,
+    /// Where they are read, if they are not built in. It may differ from host to host.
+    pub directory: Option<String>,
+    /// The seed of first values, built-in data and the order of samples.
+    pub seed: u64,
+    /// Samples in a step of a worker.
+    pub batch_size: u64,
+    /// Whether the workers share the data out.
+    pub shard_data: bool,
+    /// The passes over the data after which a worker stops, if the run ends by them.
+    pub epochs: Option<u64>,
+}
+
+impl DataSpec {
+    /// The difference, if these are not the same samples.
+    pub fn difference(&self, other: &Self) -> Option<Difference> {
+        let prints = self.fingerprint.zip(other.fingerprint);
+        let same = self.samples == other.samples && prints.is_none_or(|(here, there)| here == there);
+        (!same).then(|| Difference::Data { here: self.describe(), there: other.describe() })
+    }
+
+    fn describe(&self) -> String {
+        let print = self.fingerprint.map(|print| format!(", fingerprint {}", print.short())).unwrap_or_default();
+        format!("{} samples{print}", self.samples)
+    }
 }
 
 impl RunSpec {
-    /// In words, the first thing in which two workers' runs differ.
-    pub fn first_difference(&self, other: &RunSpec) -> Option<String> {
-        fn differ<T: PartialEq + std::fmt::Debug>(what: &str, ours: &T, theirs: &T) -> Option<String> {
-            (ours != theirs).then(|| format!("{what} is {ours:?} here and {theirs:?} there"))
-        }
-        differ("the model", &self.model, &other.model)
-            .or_else(|| differ("the mode", &self.mode, &other.mode))
-            .or_else(|| differ("the optimizer", &self.optimizer, &other.optimizer))
-            .or_else(|| differ("the learning rate", &self.learning_rate, &other.learning_rate))
-            .or_else(|| differ("the learning rate's schedule", &self.schedule, &other.schedule))
-            .or_else(|| differ("the sharding", &self.sharding, &other.sharding))
-            .or_else(|| differ("the number of steps", &self.steps, &other.steps))
-            .or_else(|| differ("--deterministic", &self.deterministic, &other.deterministic))
-            .or_else(|| self.parameters.first_difference(&other.parameters))
+    /// The first thing in which two workers' runs differ that they must agree on.
+    pub fn first_difference(&self, other: &RunSpec) -> Option<Difference> {
+        let data = self.data.as_ref().zip(other.data.as_ref());
+        // The model's flags first: defaults of the others follow from them.
+        self.difference_of_model(other)
+            .or_else(|| self.identity.difference_between_workers(&other.identity))
+            .or_else(|| flags(&self.mode_flags(), &other.mode_flags()))
+            .or_else(|| flags(&optimizer_flags(&self.optimizer), &optimizer_flags(&other.optimizer)))
+            .or_else(|| flags(&self.other_flags(), &other.other_flags()))
+            .or_else(|| data.and_then(|(here, there)| flags(&here.flags(), &there.flags())))
+            .or_else(|| match self.mode {
+                // The mean over workers is that of the samples only if all have as many.
+                Mode::Sync { .. } => self.tolerated_difference(other),
+                _ => None,
+            })
+            .or_else(|| data.and_then(|(here, there)| here.difference(there)))
+            .or_else(|| self.parameters.first_difference(&other.parameters).map(Difference::Parameters))
     }
+
+    /// What workers may differ in where each gradient is applied by itself, but hardly ever on purpose.
+    pub fn tolerated_difference(&self, other: &RunSpec) -> Option<Difference> {
+        let batch_size = |run: &RunSpec| {
+            let size = run.data.as_ref().map(|data| format!("with --batch-size {}", data.batch_size));
+            size.into_iter().collect::<Vec<_>>()
+        };
+        flags(&batch_size(self), &batch_size(other))
+    }
+
+    /// Why this run cannot go on from a checkpoint of that one, other than by the shapes of parameters.
+    pub fn difference_from_checkpoint(&self, trained: &RunSpec) -> Option<Difference> {
+        let model = self.difference_of_model(trained);
+        model.or_else(|| self.identity.difference_from_checkpoint(&trained.identity))
+    }
+
+    fn difference_of_model(&self, other: &RunSpec) -> Option<Difference> {
+        let model = |run: &RunSpec| vec![format!("with the model {}", run.model)];
+        flags(&model(self), &model(other))
+    }
+
+    fn mode_flags(&self) -> Vec<String> {
+        let option = match self.mode {
+            Mode::Async => String::new(),
+            Mode::Sync { replicas_to_aggregate } => option("replicas-to-aggregate", replicas_to_aggregate),
+            Mode::Ssp { staleness } => format!("with --staleness {staleness}"),
+        };
+        vec![format!("with --mode {}", self.mode.name()), option]
+    }
+
+    fn other_flags(&self) -> Vec<String> {
+        let least = match self.sharding {
+            Sharding::Balanced { min_bytes } => format!("with --min-shard-bytes {min_bytes}"),
+            Sharding::RoundRobin => String::new(),
+        };
+        vec![
+            format!("with --learning-rate {}", self.learning_rate),
+            format!("with --learning-rate-schedule {}", self.schedule),
+            format!("with --sharding {}", self.sharding),
+            least,
+            option("steps", self.steps),
+            switch("deterministic", self.deterministic),
+        ]
+    }
+}
+
+impl DataSpec {
+    fn flags(&self) -> Vec<String> {
+        vec![format!("with --seed {}", self.seed), switch("shard-data", self.shard_data), option("epochs", self.epochs)]
+    }
+}
+
+fn optimizer_flags(optimizer: &Optimizer) -> Vec<String> {
+    let mut flags = vec![format!("with --optimizer {optimizer}")];
+    if let Ok(serde_json::Value::Object(constants)) = serde_json::to_value(optimizer) {
+        let constants = constants.iter().filter(|(name, _)| *name != "name");
+        let text = |value: &serde_json::Value| match value.as_f64() {
+            // As it is written: JSON has it in double precision.
+            Some(number) => (number as f32).to_string(),
+            None => value.to_string(),
+        };
+        flags.extend(constants.map(|(name, value)| format!("with --optimizer-option {name}={}", text(value))));
+    }
+    flags
+}
+
+fn option(name: &str, value: Option<impl std::fmt::Display>) -> String {
+    value.map_or_else(|| format!("without --{name}"), |value| format!("with --{name} {value}"))
+}
+
+fn switch(name: &str, on: bool) -> String {
+    format!("{} --{name}", if on { "with" } else { "without" })
+}
+
+/// The first flags that differ, of as many in the same order.
+fn flags(here: &[String], there: &[String]) -> Option<Difference> {
+    let (here, there) = here.iter().zip(there).find(|(here, there)| here != there)?;
+    Some(Difference::flag(here.clone(), there.clone()))
 }
 
 /// A learning rate and its version. Whoever changes the rate raises the version; a task that meets a higher
@@ -98,7 +220,27 @@ mod tests {
             steps: Some(10),
             deterministic: false,
             parameters: ParameterTable::new(vec![spec]).unwrap(),
+            identity: Identity::default(),
+            data: Some(DataSpec {
+                samples: 100,
+                fingerprint: Some(Fingerprint::of(b"samples")),
+                directory: Some("/data".into()),
+                seed: 1,
+                batch_size: 20,
+                shard_data: false,
+                epochs: None,
+            }),
         }
+    }
+
+    fn told(one: &RunSpec, other: &RunSpec) -> Option<String> {
+        one.first_difference(other).map(|difference| difference.describe("worker 1", "the other workers"))
+    }
+
+    fn with_data(change: impl FnOnce(&mut DataSpec)) -> RunSpec {
+        let mut run = run();
+        run.data.as_mut().map(change);
+        run
     }
 
     #[test]
@@ -107,10 +249,63 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_named_with_both_values() {
-        let other = RunSpec { steps: Some(20), ..run() };
-        let difference = run().first_difference(&other).unwrap();
-        assert_eq!(difference, "the number of steps is Some(10) here and Some(20) there");
+    fn the_first_difference_names_the_flag_with_both_values() {
+        let cases = [
+            (RunSpec { steps: Some(20), ..run() }, "with --steps 20, the other workers with --steps 10"),
+            (RunSpec { steps: None, ..run() }, "without --steps, the other workers with --steps 10"),
+            (
+                RunSpec { mode: Mode::Ssp { staleness: 2 }, ..run() },
+                "with --mode ssp, the other workers with --mode async",
+            ),
+            (
+                RunSpec { optimizer: Optimizer::named("adam").unwrap(), ..run() },
+                "with --optimizer adam, the other workers with --optimizer sgd",
+            ),
+            (
+                RunSpec { sharding: Sharding::Balanced { min_bytes: 9 }, ..run() },
+                "with --min-shard-bytes 9, the other workers with --min-shard-bytes 0",
+            ),
+            (
+                RunSpec { deterministic: true, ..run() },
+                "with --deterministic, the other workers without --deterministic",
+            ),
+            (with_data(|data| data.seed = 7), "with --seed 7, the other workers with --seed 1"),
+            (with_data(|data| data.shard_data = true), "with --shard-data, the other workers without --shard-data"),
+            (with_data(|data| data.epochs = Some(3)), "with --epochs 3, the other workers without --epochs"),
+        ];
+        for (other, words) in cases {
+            assert_eq!(told(&other, &run()), Some(format!("worker 1 was started {words}")));
+        }
+    }
+
+    #[test]
+    fn a_constant_of_the_optimizer_is_named() {
+        let adam = |beta1| RunSpec {
+            optimizer: Optimizer::Adam(crate::optimizer::Adam { beta1, ..crate::optimizer::Adam::default() }),
+            ..run()
+        };
+        let told = told(&adam(0.5), &adam(0.25)).unwrap();
+        assert!(told.contains("with --optimizer-option beta1=0.5, the other workers with"), "{told}");
+    }
+
+    #[test]
+    fn other_data_differ_wherever_they_are() {
+        assert_eq!(told(&with_data(|data| data.directory = None), &run()), None);
+        let fewer = told(&with_data(|data| data.samples = 99), &run()).unwrap();
+        assert!(fewer.starts_with("worker 1 reads other data than the other workers (99 samples, "), "{fewer}");
+        let others = with_data(|data| data.fingerprint = Some(Fingerprint::of(b"others")));
+        assert!(told(&others, &run()).unwrap().contains("is --data-dir the same?"));
+        assert_eq!(told(&with_data(|data| data.fingerprint = None), &run()), None, "a model need not tell");
+    }
+
+    #[test]
+    fn batches_may_differ_in_size_only_where_no_mean_is_taken_over_workers() {
+        let smaller = with_data(|data| data.batch_size = 10);
+        assert_eq!(told(&smaller, &run()), None);
+        assert!(smaller.tolerated_difference(&run()).is_some());
+        let sync = |run| RunSpec { mode: Mode::Sync { replicas_to_aggregate: None }, ..run };
+        let told = told(&sync(smaller), &sync(run())).unwrap();
+        assert_eq!(told, "worker 1 was started with --batch-size 10, the other workers with --batch-size 20");
     }
 
     #[test]
@@ -136,5 +331,14 @@ mod tests {
     fn a_run_survives_json() {
         let json = serde_json::to_string(&run()).unwrap();
         assert_eq!(serde_json::from_str::<RunSpec>(&json).unwrap(), run());
+    }
+
+    #[test]
+    fn a_run_from_before_models_had_an_identity_is_read() {
+        let mut json = serde_json::to_value(run()).unwrap();
+        json.as_object_mut().unwrap().retain(|field, _| field != "identity" && field != "data");
+        let read: RunSpec = serde_json::from_value(json).unwrap();
+        assert_eq!((&read.identity, &read.data), (&Identity::default(), &None));
+        assert_eq!(run().difference_from_checkpoint(&read), None);
     }
 }

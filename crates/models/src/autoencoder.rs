@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use windlass_core::optimizer::{Adam, Optimizer};
 use windlass_data::{ImageSet, Images};
 use windlass_ops::{half_squared_error, softplus};
-use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
 
 use self::standard::Standard;
 use crate::digits;
@@ -149,6 +149,14 @@ impl Model for Autoencoder {
         }
     }
 
+    fn flag_role(name: &str) -> FlagRole {
+        match name {
+            "noise-scale" | "keep-probability" => FlagRole::Training,
+            "samples" => FlagRole::Output,
+            _ => FlagRole::Network,
+        }
+    }
+
     fn load(flags: &AutoencoderFlags, setup: &Setup) -> anyhow::Result<Self> {
         flags.check()?;
         let images = digits::load(setup)?;
@@ -171,6 +179,10 @@ impl Model for Autoencoder {
         });
         let encoder = layer(PIXELS, hidden, xavier());
         Coder { encoder, code, output: layer(hidden, PIXELS, Initializer::Zeros) }
+    }
+
+    fn data_fingerprint(&self) -> Option<Fingerprint> {
+        Some(digits::fingerprint(self.images.train()))
     }
 
     fn samples(&self) -> usize {

@@ -3,8 +3,8 @@
 use anyhow::Context;
 use tracing::info;
 use windlass_data::digits::{self, Sizes};
-use windlass_data::{ImageSet, mnist};
-use windlass_worker::model::Setup;
+use windlass_data::{ImageSet, Images, mnist};
+use windlass_worker::model::{Fingerprint, Setup};
 
 /// The digits of the run, as many as people trained on.
 pub(crate) fn load(setup: &Setup) -> anyhow::Result<ImageSet> {
@@ -25,6 +25,11 @@ pub(crate) fn load_or_draw(setup: &Setup, sizes: Sizes) -> anyhow::Result<ImageS
             Ok(digits::set(setup.seed, sizes))
         }
     }
+}
+
+/// Of all images and their labels.
+pub(crate) fn fingerprint(images: &Images) -> Fingerprint {
+    Fingerprint::of_all([&images.pixels[..], &images.labels[..]])
 }
 
 /// At most so many images to show: the first of each class in the order of classes, then the second of each, …

@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, StandardNormal};
 use windlass_core::optimizer::Optimizer;
-use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+use windlass_worker::model::{Defaults, FlagRole, Metrics, Model, Setup};
 
 /// How many points there are.
 const POINTS: usize = 101;
@@ -48,6 +48,11 @@ impl Model for Linear {
             epochs: Some(10),
             shuffle: false,
         }
+    }
+
+    /// However noisy the points are, the network is a line.
+    fn flag_role(_name: &str) -> FlagRole {
+        FlagRole::Training
     }
 
     fn load(flags: &LinearFlags, setup: &Setup) -> anyhow::Result<Self> {

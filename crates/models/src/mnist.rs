@@ -7,7 +7,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use windlass_core::optimizer::{Adam, Optimizer};
 use windlass_data::{ImageSet, Images, mnist};
 use windlass_ops::{cross_entropy, sigmoid};
-use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, Metrics, Model, Setup};
 
 use crate::digits;
 use crate::truncated_normal::truncated_normal;
@@ -98,6 +98,10 @@ impl Model for Mnist {
             layer
         };
         Perceptron { layers: sizes.windows(2).map(layer).collect(), sigmoid: self.flags.variant == Variant::Sigmoid }
+    }
+
+    fn data_fingerprint(&self) -> Option<Fingerprint> {
+        Some(digits::fingerprint(self.images.train()))
     }
 
     fn samples(&self) -> usize {

@@ -13,7 +13,7 @@ use windlass_data::cluttered::{self, SIDE};
 use windlass_data::digits::Sizes;
 use windlass_data::{ImageSet, Images};
 use windlass_ops::cross_entropy;
-use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
 
 pub use self::network::{Convolution, Dropout, Localiser, Reader};
 use crate::randomness::{Purpose, Randomness};
@@ -110,6 +110,14 @@ impl Model for SpatialTransformer {
         }
     }
 
+    fn flag_role(name: &str) -> FlagRole {
+        match name {
+            "keep-probability" | "images" => FlagRole::Training,
+            "samples" => FlagRole::Output,
+            _ => FlagRole::Network,
+        }
+    }
+
     fn load(flags: &StnFlags, setup: &Setup) -> anyhow::Result<Self> {
         flags.check()?;
         let (train, few) = (flags.images, flags.images.div_ceil(10));
@@ -120,6 +128,10 @@ impl Model for SpatialTransformer {
 
     fn network(&self, device: &Device) -> Reader {
         Reader::new(&self.flags, device)
+    }
+
+    fn data_fingerprint(&self) -> Option<Fingerprint> {
+        Some(digits::fingerprint(self.images.train()))
     }
 
     fn samples(&self) -> usize {

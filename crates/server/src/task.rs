@@ -187,7 +187,7 @@ impl Server {
 
     async fn handle(&mut self, message: coordinator_message::Kind) {
         match message {
-            coordinator_message::Kind::Waiting(waiting) => info!("waiting for {}", waiting.tasks.join(", ")),
+            coordinator_message::Kind::Waiting(waiting) => waiting.log(),
             coordinator_message::Kind::Prepare(prepare) => {
                 let reply = match self.prepare(&prepare).await {
                     Ok(restored) => task_message::Kind::ServerReady(ServerReady { number: prepare.number, restored }),

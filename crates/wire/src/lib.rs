@@ -17,6 +17,7 @@ pub mod roster;
 pub mod session;
 mod shared;
 mod socket;
+mod waiting;
 
 /// The generated messages and services of `proto/windlass.proto`.
 #[allow(missing_docs, clippy::all)]

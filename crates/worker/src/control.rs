@@ -8,10 +8,9 @@ use tracing::{info, warn};
 use windlass_core::cluster::{Job, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
-use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
-use windlass_wire::control::{AllFinished, Endpoint, Hello, Start, coordinator_message, task_message};
+use windlass_wire::control::{AllFinished, Endpoint, Hello, ModelFile, Start, coordinator_message, task_message};
 use windlass_wire::session::{Progress, Receiver, Sender, Session};
 
 use crate::task::WorkerConfig;
@@ -28,6 +27,16 @@ pub(crate) enum Told {
     Start(Begin),
     AllFinished(AllFinished),
     Over,
+}
+
+/// What a worker brings to the run that it joins.
+pub(crate) struct Joining {
+    /// The run as this worker sees it: `RunSpec` as JSON.
+    pub(crate) run: String,
+    /// What goes with the values of the trained network.
+    pub(crate) files: Vec<ModelFile>,
+    /// Batches in one pass over its data.
+    pub(crate) batches: u64,
 }
 
 /// Where and from where to train.
@@ -62,16 +71,16 @@ impl Control {
     pub(crate) fn open(
         runtime: &tokio::runtime::Handle,
         config: &WorkerConfig,
-        spec: &RunSpec,
-        batches: u64,
+        joining: Joining,
         progress: &Progress,
     ) -> (Self, mpsc::Receiver<Instruction>) {
         let hello = Hello {
             protocol: PROTOCOL,
             job: Job::Worker.to_string(),
             index: config.id.0,
-            run: serde_json::to_string(spec).unwrap_or_default(),
-            batches,
+            run: joining.run,
+            files: joining.files,
+            batches: joining.batches,
             ..Hello::default()
         };
         let _guard = runtime.enter();
@@ -155,7 +164,7 @@ async fn listen(
                 continue;
             }
             coordinator_message::Kind::Waiting(waiting) => {
-                info!("waiting for {}", waiting.tasks.join(", "));
+                waiting.log();
                 continue;
             }
             coordinator_message::Kind::Initialise(initialise) => {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
+pub use windlass_core::identity::{Fingerprint, FlagRole};
 use windlass_core::optimizer::Optimizer;
 
 pub use crate::report::Reports;
@@ -51,8 +52,21 @@ pub trait Model: Sized + Send + 'static {
         Ok(Vec::new())
     }
 
-    /// Files that it takes beside the values to use the trained network, such as vocabularies: name and content.
-    /// Worker 0 keeps them in the run directory.
+    /// What the flag `--NAME` of the model is to a run. Unless the model says otherwise, all of its flags decide what the
+    /// network is: workers must agree on them, checkpoints remember them, and whoever goes on from a checkpoint or scores
+    /// one gets them from there.
+    fn flag_role(_name: &str) -> FlagRole {
+        FlagRole::Network
+    }
+
+    /// A fingerprint of the training samples, by which workers notice that they do not read the same. Without one, only
+    /// the number of samples is compared.
+    fn data_fingerprint(&self) -> Option<Fingerprint> {
+        None
+    }
+
+    /// Files that it takes beside the values to use the trained network, such as vocabularies: name and content. They
+    /// are kept with the checkpoints, and a run goes on from a checkpoint only if it has the same files.
     fn files(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }

@@ -2,6 +2,7 @@
 //!
 //! It runs on a thread of its own, outside the async runtime, on which only its session lives.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -9,19 +10,22 @@ use burn::tensor::Device;
 use tracing::info;
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
+use windlass_core::identity::{Fingerprint, Identity, ModelFlag};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::optimizer::Optimizer;
 use windlass_core::plan::{ShardPlan, Sharding};
-use windlass_core::run::RunSpec;
+use windlass_core::run::{DataSpec, RunSpec};
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientConfig, ClientError, Interrupt, ParameterClient, Route};
-use windlass_wire::control::{AllFinished, Concluded, Endpoint, Failure, Initialised, WorkerReport, task_message};
+use windlass_wire::control::{
+    AllFinished, Concluded, Endpoint, Failure, Initialised, ModelFile, WorkerReport, task_message,
+};
 use windlass_wire::link::Shard;
 use windlass_wire::session::{Coordinator, Progress};
 
 use crate::board::BoardConfig;
-use crate::control::{Begin, Control, Instruction, Told};
+use crate::control::{Begin, Control, Instruction, Joining, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
 use crate::order::{Order, OrderConfig, OrderError};
@@ -30,6 +34,9 @@ use crate::rows;
 use crate::summary::{Facts, Summary};
 use crate::threads;
 use crate::train::{TrainConfig, TrainError, Training};
+
+/// The most bytes of a model's files: they go to the coordinator in one message.
+const FILES_BYTES: usize = windlass_wire::MESSAGE_BYTES / 2;
 
 /// A run, as the user asked for it.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +69,10 @@ pub struct RunConfig {
     pub evaluate_epochs: bool,
     /// Steps between two lines of the log.
     pub log_every: u64,
+    /// The model's own flags, by name, but for those that concern this process alone.
+    pub model_flags: BTreeMap<String, ModelFlag>,
+    /// Where the data are read, if they are not built in.
+    pub data_dir: Option<String>,
 }
 
 impl RunConfig {
@@ -140,10 +151,32 @@ pub fn load<M: Model>(flags: &M::Flags, setup: &Setup) -> anyhow::Result<M> {
     Ok(model)
 }
 
+/// A trained model beside its parameters: the flags it was given, and its files.
+pub fn identity(flags: BTreeMap<String, ModelFlag>, files: &[ModelFile]) -> Identity {
+    let fingerprint = |file: &ModelFile| (file.name.clone(), Fingerprint::of(file.content.as_bytes()));
+    Identity { flags, files: files.iter().map(fingerprint).collect() }
+}
+
+/// The model's files, as they are kept with checkpoints.
+pub fn model_files<M: Model>(model: &M) -> anyhow::Result<Vec<ModelFile>> {
+    let files = model.files().into_iter().map(|(name, content)| ModelFile { name: name.to_owned(), content });
+    let files: Vec<ModelFile> = files.collect();
+    let bytes: usize = files.iter().map(|file| file.content.len()).sum();
+    anyhow::ensure!(
+        bytes <= FILES_BYTES,
+        "the files that {} keeps with its checkpoints have {:.0} MB, and {:.0} MB is the most",
+        M::NAME,
+        bytes as f64 * 1e-6,
+        FILES_BYTES as f64 * 1e-6
+    );
+    Ok(files)
+}
+
 struct Worker<M: Model> {
     config: WorkerConfig,
     run: RunConfig,
     spec: RunSpec,
+    files: Vec<ModelFile>,
     training: Training<M>,
     pool: rayon::ThreadPool,
     progress: Progress,
@@ -152,6 +185,17 @@ struct Worker<M: Model> {
 impl<M: Model> Worker<M> {
     fn new(config: WorkerConfig, run: RunConfig, model: M) -> anyhow::Result<Self> {
         let order = run.order(model.samples(), config.id, config.workers)?;
+        let files = model_files(&model)?;
+        let data = DataSpec {
+            samples: model.samples() as u64,
+            fingerprint: model.data_fingerprint(),
+            directory: run.data_dir.clone(),
+            seed: run.seed,
+            batch_size: run.batch_size as u64,
+            shard_data: run.shard_data,
+            epochs: run.epochs,
+        };
+        let identity = identity(run.model_flags.clone(), &files);
         let replica = Replica::new(model, &Device::flex(), run.seed)?;
         let spec = RunSpec {
             model: M::NAME.to_owned(),
@@ -163,6 +207,8 @@ impl<M: Model> Worker<M> {
             steps: run.steps,
             deterministic: run.deterministic,
             parameters: replica.table().clone(),
+            identity,
+            data: Some(data),
         };
         let train = TrainConfig {
             worker: config.id.0,
@@ -190,12 +236,16 @@ impl<M: Model> Worker<M> {
                 threads::choose(&mut training, cores)?
             }
         };
-        Ok(Self { config, run, spec, training, pool, progress })
+        Ok(Self { config, run, spec, files, training, pool, progress })
     }
 
     fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
-        let (control, instructions) =
-            Control::open(runtime, &self.config, &self.spec, self.training.order().batches() as u64, &self.progress);
+        let joining = Joining {
+            run: serde_json::to_string(&self.spec).unwrap_or_default(),
+            files: std::mem::take(&mut self.files),
+            batches: self.training.order().batches() as u64,
+        };
+        let (control, instructions) = Control::open(runtime, &self.config, joining, &self.progress);
         let ended = self.take_part(&control, &instructions, watch).unwrap_or_else(|error| {
             // If the run has ended for a reason, that reason is the better one.
             let (exit_code, reason) = describe(&error, self.config.id);

@@ -8,6 +8,7 @@ use windlass_checkpoint::{
 };
 use windlass_core::block::Block;
 use windlass_core::consistency::Mode;
+use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterId, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ServerPlan, ShardPlan, Sharding};
@@ -51,6 +52,8 @@ pub fn run(parameters: Vec<ParameterSpec>) -> RunSpec {
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(parameters).unwrap(),
+        identity: Identity::default(),
+        data: None,
     }
 }
 

@@ -172,6 +172,8 @@ fn run_config() -> RunConfig {
         deterministic: false,
         evaluate_epochs: false,
         log_every: 1,
+        model_flags: std::collections::BTreeMap::new(),
+        data_dir: None,
     }
 }
 

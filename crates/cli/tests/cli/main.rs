@@ -5,6 +5,7 @@ mod cluster;
 mod data;
 mod digits;
 mod dynamic;
+mod identity;
 mod in_process;
 mod modes;
 mod oracle;

@@ -118,6 +118,8 @@ fn run(optimizer: Optimizer, layout: Layout) -> RunConfig {
         deterministic: false,
         evaluate_epochs: false,
         log_every: 1,
+        model_flags: std::collections::BTreeMap::new(),
+        data_dir: None,
     }
 }
 

@@ -134,6 +134,8 @@ fn learn(by_rows: bool, mode: Mode, optimizer: &str, layout: Layout) -> Summary 
         deterministic: false,
         evaluate_epochs: true,
         log_every: 10,
+        model_flags: std::collections::BTreeMap::new(),
+        data_dir: None,
     };
     train(layout, &run, || Lookup { by_rows }).summary
 }

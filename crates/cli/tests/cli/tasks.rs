@@ -125,7 +125,8 @@ fn a_worker_of_another_run_is_refused_with_the_difference() {
     first.log("waiting for worker 1");
     let second = hosts.task("worker", 1, "linear --optimizer adam").run();
     assert_eq!(second.exit_code(), Some(2), "{second}");
-    assert!(second.stderr.contains("the optimizer is "), "{second}");
+    let difference = "error: worker 1 was started with --optimizer adam, the other workers with --optimizer sgd";
+    assert!(second.stderr.contains(difference), "{second}");
 }
 
 #[test]

@@ -86,14 +86,13 @@ fn what_cannot_be_decoded_is_refused() {
     ");
     let binary = trained.windlass("decode --checkpoint run/checkpoints").with_input(b"ba\n\xff\n").run();
     assert_snapshot!(refused(binary, 2), @"error: line 2 is not UTF-8");
-    let file = trained.directory().join("run/translator.json");
-    let text = fs::read_to_string(&file).unwrap();
-    fs::write(&file, text.replace("\"size\":32", "\"size\":31")).unwrap();
-    assert_snapshot!(refused(decode(&trained, "", ""), 4), @"error: run/translator.json cannot be used: it is of another network: parameter `from_embedding` of shape [12, 31] has 384 values");
-    fs::remove_file(&file).unwrap();
-    assert_snapshot!(refused(decode(&trained, "", ""), 2), @"
-    error: cannot read the vocabularies in run/translator.json: No such file or directory (os error 2)
-    hint: a run keeps them in RUN_DIR/translator.json, on the machine of worker 0; name it with --translator
+    let kept = fs::read_dir(trained.directory().join("run/checkpoints/files")).unwrap().next().unwrap().unwrap();
+    let text = fs::read_to_string(kept.path()).unwrap();
+    fs::write(trained.directory().join("other.json"), text.replace("\"size\":32", "\"size\":31")).unwrap();
+    assert_snapshot!(refused(decode(&trained, "--translator other.json", ""), 4), @"error: other.json cannot be used: it is of another network: parameter `from_embedding` of shape [12, 31] has 384 values");
+    assert_snapshot!(refused(decode(&trained, "--translator none.json", ""), 2), @"
+    error: cannot read the vocabularies in none.json: No such file or directory (os error 2)
+    hint: name the translator.json of the run, with --translator
     ");
     let digits = trained.windlass("train linear --steps 3 --threads 1 --run-dir other").run().succeeded();
     let told = digits.windlass("decode --checkpoint other/checkpoints").run();

@@ -128,6 +128,11 @@ impl BucketedPairs {
         Self { pairs, buckets: buckets.to_vec(), samples: members.concat(), ends, too_long, blank }
     }
 
+    /// All pairs, in the order in which they came.
+    pub fn pairs(&self) -> &Pairs {
+        &self.pairs
+    }
+
     /// How many samples there are: the pairs that fit a bucket.
     pub fn len(&self) -> usize {
         self.samples.len()

@@ -22,7 +22,7 @@ use burn::tensor::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use windlass_core::optimizer::{Adam, Optimizer};
-use windlass_worker::model::{Defaults, Metrics, Model, Reports, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Reports, Setup};
 
 use batch::{Batching, StepBatch};
 pub use cells::Cell;
@@ -71,6 +71,15 @@ impl Model for Seq2Seq {
         Defaults { optimizer, learning_rate, batch_size, steps, epochs: None, shuffle: true }
     }
 
+    fn flag_role(name: &str) -> FlagRole {
+        match name {
+            "samples" | "clip-norm" | "learning-rate-decay" | "report-every" => FlagRole::Training,
+            "train-from" | "train-to" | "dev-from" | "dev-to" => FlagRole::Input,
+            "score-pairs" | "text-cache" => FlagRole::Output,
+            _ => FlagRole::Network,
+        }
+    }
+
     fn load(flags: &Seq2SeqFlags, setup: &Setup) -> anyhow::Result<Self> {
         let settings = Settings::new(flags, setup)?;
         let text = Text::load(&settings)?;
@@ -85,6 +94,10 @@ impl Model for Seq2Seq {
 
     fn network(&self, device: &Device) -> Translator {
         Translator::new(&self.shape(), device)
+    }
+
+    fn data_fingerprint(&self) -> Option<Fingerprint> {
+        Some(self.text.fingerprint())
     }
 
     fn samples(&self) -> usize {

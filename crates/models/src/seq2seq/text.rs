@@ -4,6 +4,7 @@ use anyhow::Context;
 use tracing::{info, warn};
 use windlass_data::text::numbers::{self, Sizes};
 use windlass_data::text::{BucketedPairs, Corpus, Pairs, Sentences, TextPair, Vocabulary, VocabularySizes, parallel};
+use windlass_worker::model::Fingerprint;
 
 use super::flags::{Settings, Source};
 
@@ -57,6 +58,18 @@ impl Text {
             settings.buckets.last().map(ToString::to_string).unwrap_or_default()
         );
         Ok(text)
+    }
+}
+
+impl Text {
+    /// Of the pairs to train on, as numbers.
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        let pairs = self.train.pairs();
+        // With the lengths, or a word could go from one sentence to the next unnoticed.
+        let lengths: Vec<u32> = pairs.iter().flat_map(|(from, to)| [from.len() as u32, to.len() as u32]).collect();
+        let bytes = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+        let numbers = [pairs.from().words(), pairs.to().words(), &lengths];
+        Fingerprint::of_all(numbers.into_iter().flat_map(|numbers| numbers.chunks(1 << 14)).map(bytes))
     }
 }
 

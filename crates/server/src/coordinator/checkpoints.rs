@@ -12,8 +12,11 @@ use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState, Store};
 use windlass_core::checkpoint::{Cycle, Mark, Next, Policy, Standing};
 use windlass_core::cluster::ServerId;
+use windlass_core::identity::Fingerprint;
 use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::run::RunSpec;
+use windlass_wire::control::ModelFile;
 
 use super::positions::Positions;
 use crate::checkpoint::{CheckpointConfig, Part, Resume};
@@ -37,6 +40,8 @@ pub(super) struct Checkpoints {
     last: bool,
     /// For how long at the most it has held up a push.
     held_up: Duration,
+    /// What goes with the values of the trained network.
+    files: Arc<[ModelFile]>,
     done: mpsc::Sender<Done>,
 }
 
@@ -86,9 +91,19 @@ impl Checkpoints {
             published: None,
             last: false,
             held_up: Duration::ZERO,
+            files: Arc::default(),
             found,
             done,
         })
+    }
+
+    /// Takes a worker's files, to be kept with the checkpoints of its run.
+    pub(super) fn keep_files(&mut self, run: &RunSpec, files: &[ModelFile]) {
+        let is_of_run =
+            |file: &ModelFile| run.identity.files.get(&file.name) == Some(&Fingerprint::of(file.content.as_bytes()));
+        if files.len() == run.identity.files.len() && files.iter().all(is_of_run) {
+            self.files = files.into();
+        }
     }
 
     /// Incarnations of this coordinator are later than those of the ones before it.
@@ -103,6 +118,23 @@ impl Checkpoints {
     /// The checkpoint that training begins from, and where it is.
     pub(super) fn found(&self) -> Option<(&Manifest, &str)> {
         self.found.as_ref().map(|manifest| (manifest, self.resume_from.location()))
+    }
+
+    /// Why this run cannot go on from the checkpoint that was found, if it cannot. Other data are only warned of: a
+    /// network may well be trained on with more.
+    pub(super) fn refusal(&self, run: &RunSpec) -> Option<Outcome> {
+        let (manifest, location) = self.found()?;
+        let checkpoint = format!("checkpoint {}", manifest.id);
+        if let Some(difference) = run.difference_from_checkpoint(&manifest.run) {
+            let difference = difference.describe("this run", &checkpoint);
+            let reason = format!("{difference} (in {location}); --resume never begins anew");
+            return Some(Outcome { exit_code: exit_code::CHECKPOINT, reason });
+        }
+        let data = run.data.as_ref().zip(manifest.run.data.as_ref());
+        if let Some(difference) = data.and_then(|(here, there)| here.difference(there)) {
+            warn!("{}", difference.describe("this run", &checkpoint));
+        }
+        None
     }
 
     /// Looks for the newest checkpoint anew, after a server was lost.
@@ -165,8 +197,9 @@ impl Checkpoints {
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
         let (store, keep, done) = (self.store.clone(), self.config.keep, self.done.clone());
+        let files = self.files.clone();
         tokio::spawn(async move {
-            let published = store.publish(&manifest).await.map(|()| manifest.id);
+            let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
             if published.is_ok()
                 && let Err(error) = store.prune(keep).await
             {
@@ -198,6 +231,14 @@ impl Checkpoints {
         let next = self.cycle.tick(now);
         if next.is_some() || !self.cycle.is_due(now, step) { next } else { self.cycle.begin(now, step) }
     }
+}
+
+/// Publishes a checkpoint after the files that it takes to use it.
+async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Result<(), CheckpointError> {
+    for file in files {
+        store.keep_file(&file.content).await?;
+    }
+    store.publish(manifest).await
 }
 
 /// The newest checkpoint of which every byte is right.

@@ -64,6 +64,10 @@ impl Coordinator {
     /// Tells the servers what to hold, and from which checkpoint.
     pub(super) fn prepare(&mut self) {
         let Some((text, run)) = &self.run else { return };
+        if let Some(refusal) = self.checkpoints.as_ref().and_then(|checkpoints| checkpoints.refusal(run)) {
+            let effects = self.lifecycle.failed(refusal);
+            return self.carry_out(effects);
+        }
         let workers = self.lifecycle.present_workers();
         let living = workers.iter().filter_map(|worker| {
             let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;

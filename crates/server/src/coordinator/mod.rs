@@ -72,6 +72,8 @@ struct Coordinator {
     endpoints: BTreeMap<u32, Endpoint>,
     reports: BTreeMap<WorkerId, WorkerReport>,
     progress: BTreeMap<WorkerId, Heartbeat>,
+    /// Why tasks that are waited for were not let in, by their names.
+    refused: BTreeMap<String, String>,
     spoken: Instant,
     /// The time at the last tick; see [`Coordinator::now`].
     clock: Duration,
@@ -138,6 +140,7 @@ impl Coordinator {
             endpoints: BTreeMap::new(),
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
+            refused: BTreeMap::new(),
             spoken: Instant::now(),
             clock: Duration::ZERO,
             ticked: Instant::now(),
@@ -193,7 +196,12 @@ impl Coordinator {
     fn hello(&mut self, id: SessionId, hello: &Hello, heard: u64) {
         if let Err(refusal) = self.admit(id, hello, heard) {
             if !refusal.reason.is_empty() {
-                warn!("refused a task: {}", refusal.reason);
+                let task = format!("{} {}", hello.job, hello.index);
+                warn!("refused {task}: {}", refusal.reason);
+                // Those who wait for it are told with the next word of whom they wait for.
+                if self.lifecycle.awaited().iter().any(|awaited| awaited.to_string() == task) {
+                    self.refused.insert(task, refusal.reason.clone());
+                }
             }
             let over = Over { exit_code: u32::from(refusal.exit_code), reason: refusal.reason };
             self.members.dismiss(id, Kind::Over(over));
@@ -224,7 +232,12 @@ impl Coordinator {
         if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
             self.endpoints.insert(task.index, endpoint);
         }
+        self.refused.remove(&task.to_string());
         if let Some(run) = run {
+            self.mention_difference(task, &run);
+            if let Some(checkpoints) = &mut self.checkpoints {
+                checkpoints.keep_files(&run, &hello.files);
+            }
             self.run = Some((hello.run.clone(), run));
             self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
@@ -244,10 +257,21 @@ impl Coordinator {
         let first = *self.lifecycle.phase() == Phase::Gathering && alone;
         match &self.run {
             Some((_, run)) if !first => match theirs.first_difference(run) {
-                Some(difference) => Err(format!("{task} disagrees with the other workers: {difference}")),
+                Some(difference) => Err(difference.describe(&task.to_string(), "the other workers")),
                 None => Ok(theirs),
             },
             _ => Ok(theirs),
+        }
+    }
+
+    /// Tells everyone in what a worker differs from the others that it may differ in.
+    fn mention_difference(&mut self, task: TaskId, run: &RunSpec) {
+        let others = self.lifecycle.present_workers().iter().any(|worker| TaskId::from(*worker) != task);
+        let agreed = self.run.as_ref().filter(|_| others);
+        if let Some(difference) = agreed.and_then(|(_, agreed)| run.tolerated_difference(agreed)) {
+            let notice = difference.describe(&task.to_string(), "the other workers");
+            warn!("{notice}");
+            self.members.mention(&Kind::Waiting(Waiting { tasks: Vec::new(), notices: vec![notice] }));
         }
     }
 
@@ -341,7 +365,10 @@ impl Coordinator {
     }
 
     fn waiting(&self) -> Waiting {
-        Waiting { tasks: self.lifecycle.awaited().iter().map(ToString::to_string).collect() }
+        let tasks: Vec<String> = self.lifecycle.awaited().iter().map(ToString::to_string).collect();
+        let refused = self.refused.iter().filter(|(task, _)| tasks.contains(task));
+        let notices = refused.map(|(task, reason)| format!("{task} was refused: {reason}")).collect();
+        Waiting { tasks, notices }
     }
 
     fn tell(&mut self, task: TaskId, kind: Kind) {

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use windlass_core::consistency::Mode;
+use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ShardPlan, Sharding};
@@ -53,6 +54,8 @@ fn shard() -> ParameterShard {
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(vec![parameter]).unwrap(),
+        identity: Identity::default(),
+        data: None,
     };
     let plan = ShardPlan::new(&run.parameters, 1, run.sharding);
     ParameterShard::new(run, &plan.servers[0], &[WORKER])

@@ -8,6 +8,7 @@ use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_core::checkpoint::{Cycle, Next, Policy};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
+use windlass_core::identity::Identity;
 use windlass_core::ledger::Incarnation;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
@@ -93,6 +94,8 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(vec![parameter]).unwrap(),
+        identity: Identity::default(),
+        data: None,
     };
     let plan = ShardPlan::new(&run.parameters, 2, run.sharding);
     let workers: Vec<WorkerId> = (0..WORKERS).map(WorkerId).collect();

@@ -63,8 +63,9 @@ fn a_worker_with_another_run_is_refused_and_told_the_difference() {
     let other = RunSpec { steps: Some(20), ..small_run() };
     let refusal = cluster.worker_with(1, other).err().unwrap();
     assert_eq!(refusal.exit_code, u32::from(exit_code::USAGE));
-    let difference = "the number of steps is Some(20) here and Some(10) there";
-    assert_eq!(refusal.reason, format!("worker 1 disagrees with the other workers: {difference}"));
+    assert_eq!(refusal.reason, "worker 1 was started with --steps 20, the other workers with --steps 10");
+    let told = "worker 1 was refused: worker 1 was started with --steps 20, the other workers with --steps 10";
+    first.receive_until(|kind| matches!(kind, Kind::Waiting(waiting) if waiting.notices == [told]).then_some(()));
     // The run that the two then agree on is the first one's.
     let mut second = cluster.worker(1);
     let second = Working::start("worker 1", move || {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use windlass_core::block::Block;
 use windlass_core::consistency::Mode;
+use windlass_core::identity::Identity;
 use windlass_core::optimizer::{Optimizer, Update};
 use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
 use windlass_core::plan::Sharding;
@@ -77,6 +78,8 @@ pub fn run(mode: Mode, parameters: Vec<ParameterSpec>) -> RunSpec {
         steps: None,
         deterministic: false,
         parameters: ParameterTable::new(parameters).unwrap(),
+        identity: Identity::default(),
+        data: None,
     }
 }
 

@@ -1,0 +1,160 @@
+//! A model's own flags as checkpoints remember them: read from the command line to be recorded, and put on it from a
+//! checkpoint where the user has left them out.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command};
+use windlass_checkpoint::{CheckpointId, Manifest, Store};
+use windlass_core::identity::{FlagRole, ModelFlag};
+use windlass_worker::model::Model;
+
+use crate::args::{CheckpointArgs, OutputArgs};
+use crate::config::{absolute_path, checkpoint_location};
+use crate::failure::Failure;
+use crate::place;
+
+/// How long a task of a cluster looks for a checkpoint. Workers need not reach the store: then they are told of a flag
+/// that is wrong by ps 0.
+const LOOK_FOR: Duration = Duration::from_secs(10);
+
+/// The flags by name.
+pub(crate) type ModelFlags = BTreeMap<String, ModelFlag>;
+
+/// What a checkpoint is to remember of the model's flags.
+pub(crate) fn recorded<M: Model>(matches: &ArgMatches) -> ModelFlags {
+    let command = M::Flags::augment_args(Command::new(M::NAME));
+    let flag = |arg: &Arg| {
+        let name = name(arg);
+        let role = M::flag_role(&name);
+        let mut values = values(matches, arg);
+        if role == FlagRole::Input {
+            values.iter_mut().for_each(|value| *value = absolute_path(Path::new(value)));
+        }
+        (role != FlagRole::Output).then_some((name, ModelFlag { role, values }))
+    };
+    command.get_arguments().filter_map(flag).collect()
+}
+
+/// The arguments that give those recorded flags which the user has not given. Of a version of the model that had other
+/// flags, those that there still are.
+pub(crate) fn missing(command: &Command, matches: &ArgMatches, recorded: &ModelFlags) -> Vec<OsString> {
+    let missing = |arg: &Arg| {
+        let flag = recorded.get(&name(arg))?;
+        let source = matches.value_source(arg.get_id().as_str());
+        let given = matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+        (!given && arg.get_long().is_some() && flag.values != values(matches, arg))
+            .then(|| arguments(arg, &flag.values))
+    };
+    command.get_arguments().filter_map(missing).flatten().map(OsString::from).collect()
+}
+
+/// The checkpoint that a run will go on from, if it can be seen from here.
+pub(crate) fn resumed(checkpoint: &CheckpointArgs, output: &OutputArgs) -> Result<Option<Manifest>, Failure> {
+    let (location, id) = match checkpoint.resume.as_str() {
+        "never" => return Ok(None),
+        "auto" => match checkpoint_location(checkpoint, output.run_dir.as_deref()) {
+            Some(location) => (location, None),
+            None => return Ok(None),
+        },
+        place => {
+            let (location, id) = place::split(place)?;
+            (place::store_in(location), id)
+        }
+    };
+    if !can_be_looked_at(&location) {
+        return Ok(None);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+    let found = runtime.block_on(async { tokio::time::timeout(LOOK_FOR, look(&location, id)).await });
+    Ok(found.ok().flatten())
+}
+
+async fn look(location: &str, id: Option<CheckpointId>) -> Option<Manifest> {
+    let store = Store::open(location).ok()?;
+    match id {
+        Some(id) => store.load(&id).await.ok(),
+        None => store.newest_whole().await.ok()?.manifest,
+    }
+}
+
+/// Opening a directory would make it, and asking an object store without credentials takes its time.
+fn can_be_looked_at(location: &str) -> bool {
+    match location.split_once("://") {
+        None => Path::new(location).is_dir(),
+        Some(_) => {
+            let configured = |(name, _): (OsString, OsString)| {
+                let name = name.to_string_lossy();
+                ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix))
+            };
+            std::env::vars_os().any(configured)
+        }
+    }
+}
+
+fn name(arg: &Arg) -> String {
+    arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned()
+}
+
+/// The values of a flag, given or by default, as they are written.
+fn values(matches: &ArgMatches, arg: &Arg) -> Vec<String> {
+    let raw = matches.try_get_raw(arg.get_id().as_str()).ok().flatten();
+    raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned()).collect()
+}
+
+/// How a flag is written on the command line to have these values.
+fn arguments(arg: &Arg, values: &[String]) -> Vec<String> {
+    let flag = format!("--{}", name(arg));
+    match arg.get_action() {
+        ArgAction::SetTrue => values.iter().filter(|value| *value == "true").map(|_| flag.clone()).collect(),
+        ArgAction::SetFalse => values.iter().filter(|value| *value == "false").map(|_| flag.clone()).collect(),
+        ArgAction::Count => vec![flag; values.first().and_then(|count| count.parse().ok()).unwrap_or(0)],
+        _ => values.iter().map(|value| format!("{flag}={value}")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_models::{Mnist, Seq2Seq};
+
+    use super::*;
+
+    fn command<M: Model>() -> Command {
+        M::Flags::augment_args(Command::new(M::NAME))
+    }
+
+    fn parse<M: Model>(words: &str) -> ArgMatches {
+        command::<M>().get_matches_from(std::iter::once("model").chain(words.split_whitespace()))
+    }
+
+    /// The flags of a run that was started with some of those of another.
+    fn taken_up<M: Model>(first: &str, again: &str) -> ModelFlags {
+        let trained = recorded::<M>(&parse::<M>(first));
+        let missing = missing(&command::<M>(), &parse::<M>(again), &trained);
+        let words = missing.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ");
+        recorded::<M>(&parse::<M>(&format!("{words} {again}")))
+    }
+
+    #[test]
+    fn flags_that_are_not_given_are_those_of_the_checkpoint() {
+        let trained = recorded::<Mnist>(&parse::<Mnist>("--variant sigmoid --hidden 8,9"));
+        assert_eq!(trained["hidden"].values, ["8", "9"]);
+        assert_eq!(taken_up::<Mnist>("--variant sigmoid --hidden 8,9", ""), trained);
+        let given = taken_up::<Mnist>("--variant sigmoid --hidden 8,9", "--variant relu");
+        assert_eq!((&given["variant"].values[0][..], given["hidden"].values.len()), ("relu", 2));
+    }
+
+    #[test]
+    fn switches_lists_and_places_are_taken_up_too() {
+        let first = "--dense-tables --buckets 5,10 7,12 --train-from /a --train-to /b --text-cache /c";
+        let flags = taken_up::<Seq2Seq>(first, "--train-from /d --train-to /e");
+        assert_eq!(flags["dense-tables"].values, ["true"]);
+        assert_eq!(flags["buckets"].values, ["5,10", "7,12"]);
+        assert_eq!(flags["train-from"].values, ["/d"]);
+        assert!(!flags.contains_key("text-cache"), "it is of no concern to others");
+        assert_eq!(taken_up::<Seq2Seq>(first, "")["train-to"].values, ["/b"]);
+    }
+}
