@@ -152,6 +152,9 @@ pub(crate) struct OutputArgs {
     /// When the run was started, in milliseconds since the epoch; set by launch
     #[arg(long, hide = true)]
     pub(crate) started_at: Option<u64>,
+    /// With --format json: also tell where training is a few times a second; set by launch for its bars
+    #[arg(long, hide = true)]
+    pub(crate) progress: bool,
 }
 
 /// When and where checkpoints are written, and what training begins from.

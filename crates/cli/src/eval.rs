@@ -20,6 +20,8 @@ use crate::checkpoint::{find, unusable};
 use crate::config::TaskConfig;
 use crate::failure::Failure;
 use crate::model_flags::ModelFlags;
+use crate::progress::Progress;
+use crate::terminal::Terminal;
 use crate::{logging, output};
 
 /// Between two looks for a new checkpoint.
@@ -62,7 +64,7 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Ev
             output::print_line(&line.to_string());
         }
     }
-    let mut watch = output::watcher(args.format);
+    let mut watch = Progress::of_one(&Terminal::default(), args.format, false).watcher();
     let written = evaluator.replica.conclude().map_err(|error| Failure::internal(format!("{error:#}")))?;
     written.into_iter().for_each(|path| watch(&Event::Wrote { path }));
     Ok(())

@@ -22,6 +22,8 @@ mod model_flags;
 mod output;
 mod place;
 mod program;
+mod progress;
+mod terminal;
 mod train;
 
 pub use burn;

@@ -3,22 +3,9 @@
 use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use windlass_worker::event::{Event, Report, Watcher};
+use windlass_worker::event::{Event, Report};
 use windlass_worker::model::Metrics;
 use windlass_worker::summary::Summary;
-
-use crate::args::Format;
-
-/// Prints events to standard output as they happen.
-pub(crate) fn watcher(format: Format) -> Watcher {
-    Box::new(move |event| {
-        let line = match format {
-            Format::Human => human(event),
-            Format::Json => serde_json::to_string(event).unwrap_or_default(),
-        };
-        print_line(&line);
-    })
-}
 
 /// Prints to standard output. A closed pipe is no reason to stop.
 pub(crate) fn print_line(line: &str) {
@@ -51,7 +38,7 @@ pub(crate) fn human(event: &Event) -> String {
                 if started.chief { ", chief" } else { "" },
             )
         }
-        Event::Step(step) => format!(
+        Event::Step(step) | Event::Progress(step) => format!(
             "worker {}  step {:>6}  global {:>6}  epoch {:>3}  batch {:>4} of {}  cost {:<10.6}  avg {:.2} ms",
             step.worker,
             step.local_step,
@@ -74,7 +61,7 @@ pub(crate) fn human(event: &Event) -> String {
             "worker {} finished: {} steps of its own, global step {}, {:.2} s",
             finished.worker, finished.steps, finished.global_step, finished.seconds
         ),
-        Event::Summary(summary) => table(summary),
+        Event::Summary(summary) => table(summary, None),
         Event::Wrote { path } => format!("wrote {}", path.display()),
     }
 }
@@ -104,14 +91,14 @@ fn report(report: &Report) -> String {
     text
 }
 
-/// The end of a run.
-pub(crate) fn table(summary: &Summary) -> String {
+/// The end of a run, in so many columns at the most.
+pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     let layout = match (summary.ps, summary.colocated) {
         (0, _) => "one process".to_owned(),
         (_, true) => format!("{} with a ps shard in each", count(summary.workers as usize, "worker")),
         (ps, false) => format!("{ps} ps, {}", count(summary.workers as usize, "worker")),
     };
-    let mut run = plain_table();
+    let mut run = table_within(columns);
     let mut row = |name: &str, value: String| {
         run.add_row([name.to_owned(), value]);
     };
@@ -128,7 +115,7 @@ pub(crate) fn table(summary: &Summary) -> String {
         let dropped = format!("{} dropped as stale", summary.dropped_gradients);
         row("gradients", format!("{dropped}, on average {:.2} updates old", summary.mean_staleness));
     }
-    let mut workers = plain_table();
+    let mut workers = table_within(columns);
     workers.set_header(["worker", "steps", "share", "step ms", "compute ms", "wait ms", ""]);
     for column in 0..6 {
         if let Some(column) = workers.column_mut(column) {
@@ -153,6 +140,15 @@ pub(crate) fn table(summary: &Summary) -> String {
 pub(crate) fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table
+}
+
+/// A table whose longest cells are broken into lines, where it would not fit otherwise.
+fn table_within(columns: Option<u16>) -> Table {
+    let mut table = plain_table();
+    if let Some(columns) = columns {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+    }
     table
 }
 

@@ -11,7 +11,7 @@ use windlass_worker::model::{Defaults, Model};
 use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::{bench, checkpoint, data, decode, eval, launch, logging, model_flags, train};
+use crate::{bench, checkpoint, data, decode, eval, launch, model_flags, train};
 
 /// The program, with the models that it knows.
 pub struct Program {
@@ -187,7 +187,6 @@ impl<M: Model> Entry for ModelEntry<M> {
         let output: OutputArgs = parse(matches)?;
         let checkpoint: CheckpointArgs = parse(matches)?;
         let training: TrainingArgs = parse(matches)?;
-        logging::start();
         let args = TrainArgs { cluster: crate::args::ClusterArgs::default(), training, checkpoint, output };
         launch::run(M::NAME, &launch, &args, &defaults)
     }

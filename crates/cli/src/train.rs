@@ -17,10 +17,12 @@ use windlass_worker::model::Model;
 use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
-use crate::args::{TrainArgs, TrainingArgs};
+use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
 use crate::model_flags::ModelFlags;
+use crate::progress::Progress;
+use crate::terminal::Terminal;
 use crate::{eval, launch, logging, output};
 
 pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
@@ -36,9 +38,10 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
         }
         return Ok(());
     }
+    let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
     match &resolved {
-        Some(_) => logging::start(),
-        None => logging::start_for_one_process(),
+        Some(_) => logging::start_beside(&terminal),
+        None => logging::start_for_one_process(&terminal),
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
@@ -49,7 +52,8 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
     let runtime = runtime()?;
     watch_signals(&runtime, &config);
-    let mut process = Process { runtime, config, watch: output::watcher(args.output.format) };
+    let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
+    let mut process = Process { runtime, config, watch: progress.watcher() };
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {

@@ -16,6 +16,8 @@ pub enum Event {
     Started(Started),
     /// A worker has done a step. Not every step is told; see `--log-every`.
     Step(Step),
+    /// Where a worker is, a few times a second, for whoever watches a terminal. It is in no log.
+    Progress(Step),
     /// A worker reports on its last steps and on held-out data, for models that ask for it.
     Report(Report),
     /// A worker has been through the data once; the chief has scored the network.
@@ -55,7 +57,7 @@ pub struct Started {
     pub transports: Vec<String>,
 }
 
-/// See [`Event::Step`].
+/// See [`Event::Step`] and [`Event::Progress`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Seconds since the epoch of Unix.
@@ -74,7 +76,7 @@ pub struct Step {
     pub batches: usize,
     /// The loss of this step's batch; `null` in JSON if it is no number.
     pub loss: Option<f32>,
-    /// The mean time of a step since the last of these, in milliseconds.
+    /// The mean time of a step since the last such event, in milliseconds.
     pub step_ms: f64,
 }
 

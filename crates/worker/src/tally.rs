@@ -51,7 +51,7 @@ impl EpochTally {
     }
 }
 
-/// The time between two lines of the log.
+/// The time between two lines of the log, or two looks at the progress.
 pub(crate) struct Interval {
     began: Instant,
     steps: u64,
@@ -61,6 +61,10 @@ pub(crate) struct Interval {
 impl Interval {
     pub(crate) fn new_at(steps: u64, global_step: u64) -> Self {
         Self { began: Instant::now(), steps, global_step }
+    }
+
+    pub(crate) fn has_lasted(&self, duration: Duration) -> bool {
+        self.began.elapsed() >= duration
     }
 
     pub(crate) fn updates_per_second(&self, global_step: u64) -> f64 {

@@ -1,6 +1,6 @@
 //! The training loop.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
@@ -16,6 +16,9 @@ use crate::replica::Replica;
 use crate::report::{Moment, Reporter};
 use crate::rows;
 use crate::tally::{EpochTally, Interval, Tally};
+
+/// Between two [`Event::Progress`]: as often as someone who watches wants to see numbers change.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// When and how a worker's training ends, and what it tells meanwhile.
 #[derive(Debug, Clone)]
@@ -123,6 +126,7 @@ impl<M: Model> Training<M> {
             pulled = self.report(client, &rows, is_chief(), watch)?;
         }
         let mut interval = Interval::new_at(self.tally.steps, pulled.step);
+        let mut glance = Interval::new_at(self.tally.steps, pulled.step);
         let mut epoch = EpochTally::new();
         while !pulled.over {
             let began = Instant::now();
@@ -165,6 +169,9 @@ impl<M: Model> Training<M> {
                     });
                 }
                 watch(&Event::Step(step));
+            }
+            if glance.has_lasted(PROGRESS_EVERY) {
+                watch(&Event::Progress(self.step_event(place, &mut glance)));
             }
             if self.report_is_due() {
                 pulled = self.report(client, &rows, is_chief(), watch)?;

@@ -27,7 +27,7 @@ const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
 /// What the launcher hears of.
 pub(super) enum Message {
     /// A task told of something.
-    Event(TaskId, Event),
+    Event(Event),
     /// A task ended.
     Ended(TaskId, Ended),
     /// The launcher was told to stop, and should end with this code.
@@ -134,7 +134,7 @@ fn start(
     let messages = messages.clone();
     std::thread::spawn(move || {
         if let Some(stdout) = stdout {
-            listen(task, stdout, file, &messages);
+            listen(stdout, file, &messages);
         }
         let ended = match process.wait() {
             Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
@@ -185,13 +185,15 @@ pub(crate) fn inherited_listener() -> Option<TcpListener> {
 }
 
 /// Passes a task's events on, and adds them to its log in words.
-fn listen(task: TaskId, stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) {
+fn listen(stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) {
     for line in BufReader::new(stdout).lines() {
         let Ok(line) = line else { return };
         match serde_json::from_str::<Event>(&line) {
             Ok(event) => {
-                let _ = writeln!(log, "{}", output::human(&event));
-                let _ = messages.send(Message::Event(task, event));
+                if !matches!(event, Event::Progress(_)) {
+                    let _ = writeln!(log, "{}", output::human(&event));
+                }
+                let _ = messages.send(Message::Event(event));
             }
             Err(_) => {
                 let _ = writeln!(log, "{line}");

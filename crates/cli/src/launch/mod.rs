@@ -4,7 +4,6 @@
 //! gone when it is.
 
 mod child;
-mod progress;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,11 +18,13 @@ use windlass_worker::model::Defaults;
 use crate::args::{Format, LaunchArgs, TrainArgs, hyphenate};
 use crate::config::{TaskConfig, make_run_dir};
 use crate::failure::Failure;
+use crate::logging;
 use crate::output::count;
+use crate::progress::Progress;
+use crate::terminal::Terminal;
 use crate::train::SAME_SIGNAL;
 pub(crate) use child::inherited_listener;
 use child::{Child, Ended, Message, Plan};
-use progress::Progress;
 
 /// How long tasks have to end after one has failed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -34,6 +35,9 @@ const DRAIN: Duration = Duration::from_secs(70);
 const TAIL: usize = 15;
 
 pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: &Defaults) -> Result<(), Failure> {
+    let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
+    logging::start_beside(&terminal);
+    let progress = Progress::of_many(&terminal, args.output.format);
     // Checked here too, so that a mistake is told once and before anything is started.
     TaskConfig::new(args, defaults, Some(launch.workers))?;
     if launch.workers == 0 || (launch.ps == 0 && !launch.colocate) {
@@ -45,13 +49,11 @@ pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: 
     make_run_dir(&run_dir)?;
     let (sender, messages) = mpsc::channel();
     child::forward_signals(sender.clone())?;
-    let plan = Plan {
-        run_dir: run_dir.clone(),
-        arguments: child_arguments(model, &tasks, args, &run_dir, launch)?,
-        listeners: tasks.1,
-        messages: sender,
-    };
-    let progress = Progress::new(args.output.format);
+    let mut arguments = child_arguments(model, &tasks, args, &run_dir, launch)?;
+    if progress.has_bars() {
+        arguments.push("--progress".into());
+    }
+    let plan = Plan { run_dir: run_dir.clone(), arguments, listeners: tasks.1, messages: sender };
     progress.say(&format!(
         "{model} on {}, logs in {}",
         if launch.colocate {
@@ -201,7 +203,7 @@ impl Launcher {
             Some(failure) => Err(failure),
             None if !self.summarised => Err(Failure::internal("the run ended without a summary")),
             None => {
-                self.progress.say(&format!("logs and summary.json are in {}", self.plan.run_dir.display()));
+                self.progress.say(&format!("logs and checkpoints are in {}", self.plan.run_dir.display()));
                 Ok(())
             }
         }
@@ -210,15 +212,16 @@ impl Launcher {
     /// Whether the run is to be ended.
     fn handle(&mut self, message: Message) -> Option<End> {
         match message {
-            Message::Event(task, event) => {
+            Message::Event(event) => {
                 self.summarised |= matches!(event, Event::Summary(_));
-                self.progress.show(task, &event);
+                self.progress.show(&event);
                 None
             }
             Message::Ended(task, ended) => self.task_ended(task, ended).then_some(End::Within(GRACE)),
             Message::Signal(exit_code) => match self.told_to_stop {
                 None => {
                     self.told_to_stop = Some(Instant::now());
+                    self.progress.stopping();
                     self.progress.say("told to stop; ending all tasks");
                     self.failure.get_or_insert(Failure { exit_code, message: "stopped".to_owned(), hint: None });
                     Some(End::Within(DRAIN))
@@ -241,6 +244,7 @@ impl Launcher {
             // parameters that it may have held.
             Ended::Killed(signal) if task.job == Job::Worker && others_train && self.goes_on_without_workers() => {
                 warn!("{task} was killed by signal {signal}; the others go on");
+                self.progress.left(task.index, &format!("was killed by signal {signal}"));
                 false
             }
             ended => {
@@ -306,9 +310,4 @@ impl Drop for Launcher {
     fn drop(&mut self) {
         self.children.iter().filter(|child| child.is_running()).for_each(Child::kill);
     }
-}
-
-/// How `launch` prints: bars need a terminal.
-pub(crate) fn is_json(format: Format) -> bool {
-    format == Format::Json
 }

@@ -16,6 +16,7 @@ mod processes;
 mod recovery;
 mod resuming;
 mod rows;
+mod screen;
 mod seq2seq;
 mod tasks;
 mod translating;

@@ -68,7 +68,7 @@ fn a_launched_run_tells_of_every_worker() {
     0 101 50% [N] [N] [N]
     1 101 50% [N] [N] [N]
     wrote run/summary.json
-    logs and summary.json are in run
+    logs and checkpoints are in run
     worker 1 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory
     worker 1 epoch 1 ended: mean cost [N] [N] s
     worker 1 finished: 101 steps of its own, global step 101, [N] s

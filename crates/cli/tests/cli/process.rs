@@ -96,6 +96,11 @@ impl Invocation {
         self
     }
 
+    /// For what cannot be said otherwise.
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
     pub fn start(mut self) -> Process {
         let mut child = self.command.spawn().unwrap();
         let stdout = child.stdout.take().map_or_else(|| Lines::new(std::io::empty()), Lines::new);

@@ -1,0 +1,176 @@
+//! Bars on a terminal: one for the run, and a line for each worker. They are gone when they are dropped, so that
+//! nothing printed after them is written over.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
+use windlass_worker::event::{Event, Started, Step};
+
+use super::extent::Extent;
+
+/// The run's bar is filled when it is here: it may be filled by steps or by epochs.
+const FULL: u64 = 1_000_000;
+/// Between two draws when nothing is heard: the speed of a run that stands still falls.
+const TICK: Duration = Duration::from_millis(500);
+/// Lines that bars leave to what is printed above them.
+const LINES_ABOVE: usize = 6;
+
+/// The bars of a run.
+pub(super) struct Bars {
+    all: MultiProgress,
+    run: Option<ProgressBar>,
+    /// Draws nothing; it measures updates a second, which the run's bar may not be filled by.
+    speed: ProgressBar,
+    workers: BTreeMap<u32, ProgressBar>,
+    /// The last line, for workers that there is no room for.
+    others: Option<ProgressBar>,
+    extent: Extent,
+    stopping: bool,
+}
+
+impl Bars {
+    pub(super) fn new(all: &MultiProgress) -> Self {
+        Self {
+            all: all.clone(),
+            run: None,
+            speed: ProgressBar::hidden(),
+            workers: BTreeMap::new(),
+            others: None,
+            extent: Extent::default(),
+            stopping: false,
+        }
+    }
+
+    pub(super) fn show(&mut self, event: &Event) {
+        match event {
+            Event::Started(started) => self.started(started),
+            Event::Step(step) | Event::Progress(step) => self.moved(step),
+            Event::Finished(finished) => {
+                self.extent.finished(finished);
+                let text = format!("finished: {} steps in {:.1} s", finished.steps, finished.seconds);
+                self.set_line(finished.worker, text);
+            }
+            Event::Summary(_) => self.clear(),
+            Event::Report(_) | Event::Epoch(_) | Event::Wrote { .. } => {}
+        }
+        self.draw_run();
+    }
+
+    pub(super) fn left(&mut self, worker: u32, why: &str) {
+        self.extent.left(worker);
+        self.set_line(worker, why.to_owned());
+        self.draw_run();
+    }
+
+    pub(super) fn stopping(&mut self) {
+        self.stopping = true;
+        self.draw_run();
+    }
+
+    fn started(&mut self, started: &Started) {
+        self.extent.started(started);
+        self.speed.set_position(self.extent.global_step());
+        self.speed.reset_eta();
+        if self.run.is_none() {
+            self.run = Some(self.add_run());
+        }
+        let place = 1 + self.workers.range(..started.worker).count();
+        let line = || add(&self.all, place, "{wide_msg}");
+        let room = usize::from(console::Term::stderr().size().0).saturating_sub(LINES_ABOVE).max(1);
+        if self.workers.len() < room || self.workers.contains_key(&started.worker) {
+            self.workers.entry(started.worker).or_insert_with(line);
+        } else {
+            self.others.get_or_insert_with(line).set_message("… and others");
+        }
+        self.set_line(started.worker, format!("{} samples a step", started.batch_size));
+    }
+
+    fn moved(&mut self, step: &Step) {
+        self.extent.moved(step);
+        let loss = step.loss.unwrap_or(f32::NAN);
+        let text = format!("step {}, loss {loss:.6}, step time {:.2} ms", step.local_step, step.step_ms);
+        self.set_line(step.worker, text);
+    }
+
+    fn set_line(&self, worker: u32, text: String) {
+        if let Some(line) = self.workers.get(&worker) {
+            line.set_message(format!("worker {worker}  {text}"));
+        }
+    }
+
+    fn add_run(&self) -> ProgressBar {
+        let fraction = self.extent.fraction();
+        let template = match fraction {
+            Some(_) => "{msg} [{wide_bar}] {percent:>3}%{speed}{left}",
+            None => "{msg}{speed}, {elapsed} so far",
+        };
+        let run = add(&self.all, 0, template);
+        let speed = self.speed.clone();
+        let style =
+            run.style().with_key("left", left).with_key("speed", move |_: &ProgressState, text: &mut dyn Write| {
+                let _ = match speed.per_sec() {
+                    speed if speed >= 10.0 => write!(text, "  {speed:.0} steps/s"),
+                    speed if speed > 0.0 => write!(text, "  {speed:.2} steps/s"),
+                    _ => Ok(()),
+                };
+            });
+        run.set_length(FULL);
+        run.set_style(style.progress_chars("=> "));
+        // It may begin in the middle; how long that took is not known.
+        run.set_position(position(fraction));
+        run.reset_eta();
+        run.enable_steady_tick(TICK);
+        run
+    }
+
+    fn draw_run(&self) {
+        let Some(run) = &self.run else { return };
+        self.speed.set_position(self.extent.global_step());
+        run.set_position(position(self.extent.fraction()));
+        run.set_message(match () {
+            () if self.stopping => format!("stopping at {}", self.extent.place()),
+            () if self.extent.is_trained() => format!("{}, finishing", self.extent.place()),
+            () => self.extent.place(),
+        });
+    }
+
+    fn clear(&mut self) {
+        let lines = std::mem::take(&mut self.workers).into_values().chain(self.others.take()).chain(self.run.take());
+        lines.for_each(|line| {
+            line.finish_and_clear();
+            self.all.remove(&line);
+        });
+        let _ = self.all.clear();
+    }
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A bar in this place among the others. It is added before it is filled: one on its own would be drawn at once, and
+/// stay where it was drawn.
+fn add(all: &MultiProgress, place: usize, template: &str) -> ProgressBar {
+    let bar = all.insert(place, ProgressBar::no_length());
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn position(fraction: Option<f64>) -> u64 {
+    fraction.map_or(0, |fraction| (fraction * FULL as f64) as u64)
+}
+
+/// How long the run still takes, as far as can be told.
+fn left(state: &ProgressState, text: &mut dyn Write) {
+    let seconds = state.eta().as_secs();
+    let _ = match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0) => Ok(()),
+        (0, 0, seconds) => write!(text, "  {seconds} s left"),
+        (0, minutes, seconds) => write!(text, "  {minutes} min {seconds} s left"),
+        (hours, minutes, _) => write!(text, "  {hours} h {minutes} min left"),
+    };
+}

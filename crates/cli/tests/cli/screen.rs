@@ -1,0 +1,157 @@
+//! What a user sees on a terminal: the real binary at one end of a pseudoterminal, and at the other an emulator of the
+//! terminal's screen.
+
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::process::{Invocation, eventually, windlass};
+
+/// Lines above the screen that are kept.
+const SCROLLBACK: usize = 1000;
+
+/// A running command and its terminal. Killed on drop.
+pub struct Screen {
+    child: Child,
+    emulator: Arc<Mutex<vt100::Parser>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+    _command: Invocation,
+}
+
+impl Screen {
+    /// Starts a command on a terminal of this size.
+    pub fn start(mut command: Invocation, rows: u16, columns: u16) -> Self {
+        let (terminal, user) = terminal(rows, columns);
+        command.command().stdin(terminal.try_clone().unwrap());
+        command.command().stdout(terminal.try_clone().unwrap()).stderr(terminal).env("TERM", "xterm-256color");
+        let child = command.command().spawn().unwrap();
+        // Otherwise the terminal's end would stay open here when the command has ended.
+        command.command().stdin(std::process::Stdio::null());
+        command.command().stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let [height, width] = [rows, columns].map(|size| NonZeroU16::new(size).expect("a terminal has some size"));
+        let emulator = Arc::new(Mutex::new(vt100::Parser::new(height, width, SCROLLBACK)));
+        let (shared, mut user) = (emulator.clone(), File::from(user));
+        let reader = std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // The last close of the other end is an error to whoever reads.
+            while let Ok(count @ 1..) = user.read(&mut bytes) {
+                shared.lock().unwrap().process(&bytes[..count]);
+            }
+        });
+        Self { child, emulator, reader: Some(reader), _command: command }
+    }
+
+    /// The lines on the screen.
+    pub fn lines(&self) -> Vec<String> {
+        let emulator = self.emulator.lock().unwrap();
+        let columns = emulator.screen().size().1.get();
+        emulator.screen().rows(0, columns).map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    /// Waits until the screen has this many lines that begin so.
+    pub fn shows(&self, begin: &str, lines: usize) -> Vec<String> {
+        eventually(&format!("{lines} lines on the screen that begin with {begin:?}"), || {
+            let found: Vec<String> = self.lines().into_iter().filter(|line| line.starts_with(begin)).collect();
+            (found.len() == lines).then_some(found)
+        })
+    }
+
+    /// How it ended, and everything that was left on the terminal, lines that have scrolled away included. Lines that
+    /// did not fit are marked.
+    pub fn wait(mut self) -> (ExitStatus, Vec<String>) {
+        self.reader.take().map(std::thread::JoinHandle::join).transpose().unwrap();
+        let status = self.child.wait().unwrap();
+        let mut emulator = self.emulator.lock().unwrap();
+        (status, everything(&mut emulator))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A pseudoterminal: the end that a program takes for a terminal, and the user's.
+fn terminal(rows: u16, columns: u16) -> (OwnedFd, OwnedFd) {
+    let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&user).unwrap();
+    unlockpt(&user).unwrap();
+    let name = ptsname(&user, Vec::new()).unwrap();
+    let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    tcsetwinsize(&terminal, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    (terminal, user)
+}
+
+/// What has scrolled away, and what is on the screen.
+fn everything(emulator: &mut vt100::Parser) -> Vec<String> {
+    let (rows, columns) = emulator.screen().size();
+    let (rows, columns) = (rows.get(), columns.get());
+    emulator.screen_mut().set_scrollback(usize::MAX);
+    let scrolled = emulator.screen().scrollback();
+    let mut lines = Vec::new();
+    for offset in (1..=scrolled).rev() {
+        emulator.screen_mut().set_scrollback(offset);
+        lines.push(line(emulator.screen(), 0, columns));
+    }
+    emulator.screen_mut().set_scrollback(0);
+    lines.extend((0..rows).map(|row| line(emulator.screen(), row, columns)));
+    lines
+}
+
+fn line(screen: &vt100::Screen, row: u16, columns: u16) -> String {
+    let text = screen.rows(0, columns).nth(row.into()).unwrap_or_default();
+    let wrapped = if screen.row_wrapped(row) { " (wrapped)" } else { "" };
+    format!("{}{wrapped}", text.trim_end())
+}
+
+/// The lines that were left behind by bars, or cut by the edge of the terminal.
+fn misplaced(lines: &[String]) -> Vec<&String> {
+    let is_bar = |line: &&String| line.contains('[') || line.contains(" left") || line.contains("step time");
+    lines.iter().filter(|line| is_bar(line) || line.ends_with("(wrapped)")).collect()
+}
+
+/// The lines of the table of workers.
+fn workers(lines: &[String]) -> Vec<&str> {
+    let table = lines.iter().skip_while(|line| !line.trim_start().starts_with("worker  steps"));
+    table.skip(1).map(|line| line.trim_start().split(' ').next().unwrap_or_default()).take(3).collect()
+}
+
+const LAUNCH: &str = "launch mnist --workers 3 --steps 900 --evaluate epoch --run-dir run";
+
+#[test]
+fn a_launched_run_shows_one_bar_and_a_line_a_worker_and_loses_nothing_at_the_end() {
+    for columns in [80, 120] {
+        let screen = Screen::start(windlass(LAUNCH), 24, columns);
+        screen.shows("worker ", 3);
+        let bars = screen.shows("step ", 1);
+        assert!(bars[0].contains(" of 900 ["), "{bars:?}");
+        let (status, lines) = screen.wait();
+        assert!(status.success(), "{lines:#?}");
+        assert_eq!(workers(&lines), ["0", "1", "2"], "at {columns} columns: {lines:#?}");
+        assert_eq!(misplaced(&lines), Vec::<&String>::new(), "at {columns} columns: {lines:#?}");
+        let first = lines.iter().find(|line| !line.is_empty());
+        assert_eq!(first.map(String::as_str), Some("mnist on 1 ps and 3 workers, logs in run"), "{lines:#?}");
+        assert_eq!(lines.iter().filter(|line| line.contains("mnist on 1 ps")).count(), 2, "{lines:#?}");
+    }
+}
+
+#[test]
+fn a_run_in_one_process_shows_the_same() {
+    let screen = Screen::start(windlass("train mnist --steps 900 --run-dir run"), 24, 80);
+    screen.shows("worker 0  step ", 1);
+    let bars = screen.shows("step ", 1);
+    assert!(bars[0].contains(" of 900 ["), "{bars:?}");
+    let (status, lines) = screen.wait();
+    assert!(status.success(), "{lines:#?}");
+    assert_eq!(workers(&lines)[0], "0", "{lines:#?}");
+    assert_eq!(misplaced(&lines), Vec::<&String>::new(), "{lines:#?}");
+}
