@@ -2,15 +2,26 @@
 //!
 //! This file is all it takes to train in one process, on a cluster, in every mode:
 //! `cargo run --release --example own_model -- launch spirals --mode sync --workers 3`
+//!
+//! As the `src/main.rs` of a crate of its own it needs one dependency: `windlass = { path = "…/windlass/crates/cli" }`.
 
-use windlass::burn::module::Module;
-use windlass::burn::nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig};
-use windlass::burn::tensor::{Device, Int, Tensor, TensorData, activation::tanh};
 use windlass::optimizer::{Adam, Optimizer};
 use windlass::{Defaults, Metrics, Model, Setup};
+use windlass::{anyhow, burn, clap}; // by these names the derives of Burn and clap look for them
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig};
+use burn::tensor::{Device, Int, Tensor, TensorData, activation::tanh};
 
 struct Spirals {
     points: Vec<([f32; 2], i64)>,
+}
+
+#[derive(clap::Args, Debug, Clone)]
+struct Flags {
+    /// How often the spirals go round
+    #[arg(long, value_name = "TURNS", default_value_t = 1.5)]
+    turns: f32,
 }
 
 #[derive(Module, Debug)]
@@ -29,19 +40,19 @@ impl Network {
 impl Model for Spirals {
     const NAME: &'static str = "spirals";
     const ABOUT: &'static str = "tell two interleaved spirals apart";
-    type Flags = (); // or a struct that derives `windlass::clap::Args`, for flags of its own
+    type Flags = Flags;
     type Network = Network;
     type Batch = (Tensor<2>, Tensor<1, Int>);
 
-    fn defaults(_flags: &()) -> Defaults {
+    fn defaults(_flags: &Flags) -> Defaults {
         let optimizer = Optimizer::Adam(Adam::default());
         Defaults { optimizer, learning_rate: 0.003, batch_size: 50, steps: Some(4000), epochs: None, shuffle: true }
     }
 
-    fn load(_flags: &(), _setup: &Setup) -> anyhow::Result<Self> {
+    fn load(flags: &Flags, _setup: &Setup) -> anyhow::Result<Self> {
         let point = |index: usize| {
             let (class, along) = ((index % 2) as i64, (index / 2) as f32 / 500.0);
-            let angle = std::f32::consts::TAU * (1.5 * along + class as f32 / 2.0);
+            let angle = std::f32::consts::TAU * (flags.turns * along + class as f32 / 2.0);
             ([along * angle.cos(), along * angle.sin()], class)
         };
         Ok(Self { points: (0..1000).map(point).collect() })
@@ -73,6 +84,10 @@ impl Model for Spirals {
         Metrics::default().with("accuracy", right.into_data().iter::<f64>().sum::<f64>() / self.points.len() as f64)
     }
 }
+
+/// With the system's allocator a step of a small network takes twice as long.
+#[global_allocator]
+static ALLOCATOR: windlass::Allocator = windlass::Allocator;
 
 fn main() -> std::process::ExitCode {
     windlass::Program::new().with::<Spirals>().run()

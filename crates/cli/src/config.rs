@@ -112,7 +112,7 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
 /// What the user, or the launcher, wrote.
 fn command_line() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    std::iter::once("windlass".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+    std::iter::once(crate::program::name()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 fn resume(text: &str) -> Result<Resume, Failure> {

@@ -6,7 +6,8 @@
 //!     windlass::Program::new().with::<MyModel>().run()
 //! }
 //! ```
-//! That binary has every role, mode and flag of `windlass` itself; see `examples/own_model.rs`.
+//! That binary has every role, mode and flag of `windlass` itself, under the name of its own file; see
+//! `examples/own_model.rs`.
 
 mod args;
 mod bench;
@@ -26,8 +27,13 @@ mod progress;
 mod terminal;
 mod train;
 
+pub use anyhow;
 pub use burn;
 pub use clap;
+/// The allocator to train with: a binary sets it by `#[global_allocator]`. Training allocates and frees large buffers
+/// every step; the system's allocator gives them back to the kernel each time, which doubles the time of a small
+/// network's step.
+pub use mimalloc::MiMalloc as Allocator;
 pub use program::Program;
 pub use windlass_core::optimizer;
 pub use windlass_models as models;

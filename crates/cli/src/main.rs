@@ -4,10 +4,8 @@ use std::process::ExitCode;
 
 use windlass::models::{Autoencoder, Linear, Mnist, Seq2Seq, SpatialTransformer};
 
-/// Training allocates and frees large buffers every step; the system's allocator gives them back to the kernel
-/// each time, which doubles the time of a small network's step.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: windlass::Allocator = windlass::Allocator;
 
 fn main() -> ExitCode {
     windlass::Program::new()
@@ -16,5 +14,6 @@ fn main() -> ExitCode {
         .with::<Autoencoder>()
         .with::<SpatialTransformer>()
         .with::<Seq2Seq>()
+        .with_tools()
         .run()
 }

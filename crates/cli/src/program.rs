@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -13,9 +14,26 @@ use crate::eval::EvalArgs;
 use crate::failure::Failure;
 use crate::{bench, checkpoint, data, decode, eval, launch, model_flags, train};
 
-/// The program, with the models that it knows.
+/// What `windlass` itself is called.
+const NAME: &str = "windlass";
+/// Which version of it this is.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The program, with the models that it knows. Users know it by the name of its file.
 pub struct Program {
     models: Vec<Box<dyn Entry>>,
+    has_tools: bool,
+}
+
+/// How this program was called: the first word of its command line.
+pub(crate) fn called() -> String {
+    std::env::args_os().next().map_or_else(|| NAME.to_owned(), |word| word.to_string_lossy().into_owned())
+}
+
+/// The program's name: how it was called, without the directory.
+pub(crate) fn name() -> String {
+    let called = called();
+    Path::new(&called).file_name().map_or_else(|| NAME.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 impl Default for Program {
@@ -27,13 +45,20 @@ impl Default for Program {
 impl Program {
     /// A program without models.
     pub fn new() -> Self {
-        Self { models: Vec::new() }
+        Self { models: Vec::new(), has_tools: false }
     }
 
     /// Adds a model.
     #[must_use]
     pub fn with<M: Model>(mut self) -> Self {
         self.models.push(Box::new(ModelEntry::<M>(PhantomData)));
+        self
+    }
+
+    /// Adds `decode`, `bench` and `data`, which are about the models that come with Windlass.
+    #[must_use]
+    pub fn with_tools(mut self) -> Self {
+        self.has_tools = true;
         self
     }
 
@@ -68,9 +93,16 @@ impl Program {
                 .disable_help_subcommand(true)
                 .subcommands(models)
         };
-        Command::new("windlass")
+        // Leaked once a process: clap keeps names for ever.
+        let name: &'static str = name().leak();
+        let version = if name == NAME { VERSION } else { concat!("with windlass ", env!("CARGO_PKG_VERSION")) };
+        let tools = |command: Command| match self.has_tools {
+            true => command.subcommands([decode::command(), checkpoint::command(), bench::command(), data::command()]),
+            false => command.subcommand(checkpoint::command()),
+        };
+        let command = Command::new(name)
             .about("Train one neural network on many machines: parameter servers and workers in one binary")
-            .version(env!("CARGO_PKG_VERSION"))
+            .version(version)
             .subcommand_required(true)
             .arg_required_else_help(true)
             .subcommand(subcommands(
@@ -82,11 +114,8 @@ impl Program {
                 let command = TrainingArgs::augment_args(LaunchArgs::augment_args(command));
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
-            .subcommand(subcommands("Score a checkpoint", "eval", EvalArgs::augment_args))
-            .subcommand(decode::command())
-            .subcommand(checkpoint::command())
-            .subcommand(bench::command())
-            .subcommand(data::command())
+            .subcommand(subcommands("Score a checkpoint", "eval", EvalArgs::augment_args));
+        tools(command)
     }
 
     fn dispatch(&self, matches: &ArgMatches, arguments: &[OsString]) -> Result<(), Failure> {

@@ -42,7 +42,7 @@ pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: 
     TaskConfig::new(args, defaults, Some(launch.workers))?;
     if launch.workers == 0 || (launch.ps == 0 && !launch.colocate) {
         return Err(Failure::usage("a cluster has at least one ps and one worker")
-            .with_hint("--colocate needs no ps; `windlass train` needs no cluster".to_owned()));
+            .with_hint("--colocate needs no ps; `train` needs no cluster".to_owned()));
     }
     let tasks = tasks(launch)?;
     let run_dir = args.output.run_dir.clone().unwrap_or_else(|| default_run_dir(model));

@@ -10,6 +10,7 @@ mod in_process;
 mod modes;
 mod oracle;
 mod output;
+mod own_crate;
 mod pictures;
 mod process;
 mod processes;

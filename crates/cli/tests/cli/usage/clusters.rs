@@ -165,13 +165,13 @@ fn no_task_of_launch_may_be_missing() {
     --- stdout
     --- stderr
     error: a cluster has at least one ps and one worker
-    hint: --colocate needs no ps; `windlass train` needs no cluster
+    hint: --colocate needs no ps; `train` needs no cluster
     ");
     assert_snapshot!(windlass("launch linear --workers 0").run(), @"
     exit code 2
     --- stdout
     --- stderr
     error: a cluster has at least one ps and one worker
-    hint: --colocate needs no ps; `windlass train` needs no cluster
+    hint: --colocate needs no ps; `train` needs no cluster
     ");
 }
