@@ -71,6 +71,36 @@ pub enum CheckpointError {
         /// The store.
         location: String,
     },
+    /// There are checkpoints, and none of them can be used.
+    #[error(
+        "{} damaged (the newest, {newest}: {error}); `windlass checkpoint verify {location}` shows what is \
+         wrong with them, and --resume never begins anew beside them",
+        if *.count == 1 { format!("the only checkpoint in `{location}` is") } else { format!("all {count} checkpoints in `{location}` are") }
+    )]
+    AllDamaged {
+        /// The store.
+        location: String,
+        /// How many there are.
+        count: usize,
+        /// The newest of them.
+        newest: CheckpointId,
+        /// What is wrong with it.
+        error: Box<CheckpointError>,
+    },
+    /// Another run that lives writes its checkpoints here.
+    #[error(
+        "`{location}` is in use by another run: {holder} has held it since {} UTC; end that run first, or insist with \
+         --take-over, which ends it",
+        time(*.since)
+    )]
+    Held {
+        /// The store.
+        location: String,
+        /// Who holds it.
+        holder: String,
+        /// Since when, in seconds since 1970.
+        since: u64,
+    },
     /// A manifest that cannot be read.
     #[error("`{object}` is not a manifest: {reason}")]
     BadManifest {
@@ -242,6 +272,12 @@ fn describe_misfit(index: usize, expected: Option<&ParameterSpec>, found: Option
         (None, Some(found)) => format!("the model has no `{}` {}", found.name, shape(found)),
         (None, None) => "the tables differ".to_owned(),
     }
+}
+
+/// Seconds since 1970 as a date and a time of day.
+fn time(seconds: u64) -> String {
+    chrono::DateTime::from_timestamp(seconds as i64, 0)
+        .map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// The kind of the system's error at the root of a store's, if there is one.

@@ -6,24 +6,34 @@ use crate::error::CheckpointError;
 use crate::store::Store;
 
 /// How often a claim is tried again when others are quicker.
-const CLAIMS: usize = 1000;
+pub(crate) const CLAIMS: usize = 1000;
 
 const FOLDER: &str = "generations";
 
 impl Store {
-    /// Claims the next generation for this process; no two ever get the same.
+    /// Claims the next generation without a lease: nobody is asked, and whoever comes next may take over at once.
+    /// No two ever get the same.
     pub async fn claim_generation(&self) -> Result<u64, CheckpointError> {
-        let newest = self.newest_generation().await?;
-        let published = self.ids().await?.manifests.iter().map(|id| id.generation).max().unwrap_or(0);
-        let first = newest.max(published) + 1;
+        let first = self.next_generation().await?;
         for generation in (first..).take(CLAIMS) {
             if self.create(&generation_object(generation), Bytes::from_static(b"claimed\n")).await? {
                 return Ok(generation);
             }
         }
+        Err(self.outrun())
+    }
+
+    /// The lowest generation that nobody has claimed yet.
+    pub(crate) async fn next_generation(&self) -> Result<u64, CheckpointError> {
+        let newest = self.newest_generation().await?;
+        let published = self.ids().await?.manifests.iter().map(|id| id.generation).max().unwrap_or(0);
+        Ok(newest.max(published) + 1)
+    }
+
+    pub(crate) fn outrun(&self) -> CheckpointError {
+        let (location, object) = (self.location.clone(), FOLDER.to_owned());
         let reason = format!("{CLAIMS} other processes were quicker");
-        let (location, object) = (self.location.clone(), generation_object(first));
-        Err(CheckpointError::Store { location, action: "claim", object, reason })
+        CheckpointError::Store { location, action: "claim", object, reason }
     }
 
     /// The newest generation claimed; 0 if there is none.
@@ -58,6 +68,6 @@ impl Store {
     }
 }
 
-fn generation_object(generation: u64) -> String {
+pub(crate) fn generation_object(generation: u64) -> String {
     format!("{FOLDER}/{generation:06}")
 }

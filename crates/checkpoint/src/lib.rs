@@ -5,7 +5,8 @@
 //! Nothing is renamed or overwritten, so a directory and an object store behave alike:
 //!
 //! ```text
-//! generations/000003                                       the coordinator that claimed generation 3 may publish
+//! generations/000003                                       the coordinator that claimed generation 3 may publish; it
+//!                                                          renews the claim while it lives
 //! 000000012000-g000003-5d20c19e.json                       a manifest: step 12000, attempt 5d20c19e
 //! 000000012000-g000003-5d20c19e/ps-0-of-2.safetensors      its parts
 //! 000000012000-g000003-5d20c19e/ps-1-of-2.safetensors
@@ -39,9 +40,11 @@ mod export;
 mod file;
 mod generation;
 mod header;
+mod holder;
 mod id;
 mod image;
 mod layout;
+mod lease;
 mod list;
 mod location;
 mod manifest;
@@ -55,9 +58,11 @@ mod verify;
 pub use checksum::{CHUNK_BYTES, Checksum};
 pub use error::{CheckpointError, Damage};
 pub use export::NamedValues;
+pub use holder::Holder;
 pub use id::{BadCheckpointId, CheckpointId};
 pub use image::ShardImage;
 pub use layout::PartLayout;
+pub use lease::{Lease, RENEW_EVERY};
 pub use list::{Found, Listed};
 pub use manifest::{FORMAT, Manifest, PartRecord, ServerState, WorkerPosition, WorkerState};
 pub use part::PartWriter;

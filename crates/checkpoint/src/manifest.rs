@@ -42,6 +42,9 @@ pub struct Manifest {
     /// True if the run ended well with this one, so that no other will follow.
     #[serde(default)]
     pub last: bool,
+    /// The generation in which the run began: checkpoints of earlier ones are of other runs.
+    #[serde(default)]
+    pub first_generation: u64,
 }
 
 /// A part that has been written.
@@ -110,6 +113,7 @@ impl Manifest {
             workers: Vec::new(),
             config: String::new(),
             last: false,
+            first_generation: 0,
         }
     }
 

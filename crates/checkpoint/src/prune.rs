@@ -24,9 +24,14 @@ impl Store {
     /// does everything newer than it: it may be in the making, or evidence of what went wrong. Checkpoints of a
     /// later format are left to the program that wrote them.
     pub async fn prune(&self, keep: usize) -> Result<Pruned, CheckpointError> {
+        self.prune_since(0, keep).await
+    }
+
+    /// As [`Store::prune`], of the checkpoints since a generation: earlier ones, which are of other runs, stay.
+    pub async fn prune_since(&self, generation: u64, keep: usize) -> Result<Pruned, CheckpointError> {
         let mut pruned = Pruned::default();
         let mut kept: Vec<CheckpointId> = Vec::new();
-        for listed in self.list().await? {
+        for listed in self.list().await?.into_iter().filter(|listed| listed.id.generation >= generation) {
             match &listed.outcome {
                 Ok(_) if kept.len() < keep.max(1) => kept.push(listed.id),
                 Err(CheckpointError::LaterFormat { .. }) => {}
@@ -41,6 +46,7 @@ impl Store {
             return Ok(pruned);
         };
         pruned.attempts = self.orphans(newest).await?;
+        pruned.attempts.retain(|id| id.generation >= generation);
         for id in &pruned.attempts {
             self.remove_parts(id).await?;
         }

@@ -73,6 +73,13 @@ impl Store {
         }
     }
 
+    /// Writes a small object in place of what is there.
+    pub(crate) async fn replace(&self, object: &str, contents: Bytes) -> Result<(), CheckpointError> {
+        self.check_directory()?;
+        let written = self.objects.put(&self.path(object), PutPayload::from_bytes(contents)).await;
+        written.map(drop).map_err(|error| CheckpointError::writing(&self.location, object, error))
+    }
+
     /// Reads a small object whole; `None` if it is not there.
     pub(crate) async fn read(&self, object: &str) -> Result<Option<Bytes>, CheckpointError> {
         let bytes = async { self.objects.get(&self.path(object)).await?.bytes().await };

@@ -177,6 +177,9 @@ pub(crate) struct CheckpointArgs {
     /// another run's checkpoints are, or one of their manifests
     #[arg(long, value_name = "auto|never|WHERE", default_value = "auto")]
     pub(crate) resume: String,
+    /// Take over the checkpoints from a run that still uses them; that run ends
+    #[arg(long)]
+    pub(crate) take_over: bool,
     /// This task is started again, so what the run has saved is what it goes on from; set by launch
     #[arg(long, hide = true)]
     pub(crate) restarted: bool,

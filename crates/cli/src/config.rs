@@ -104,7 +104,9 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
         every,
         every_steps: args.checkpoint_steps,
         keep: args.keep,
-        resume: if args.restarted { Resume::Auto } else { resume(&args.resume)? },
+        resume: resume(&args.resume)?,
+        restarted: args.restarted,
+        take_over: args.take_over,
         description: command_line(),
     }))
 }

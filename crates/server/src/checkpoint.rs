@@ -27,6 +27,10 @@ pub struct CheckpointConfig {
     pub keep: usize,
     /// What training begins from.
     pub resume: Resume,
+    /// True for a process that was started again: what its run has saved goes before `resume`.
+    pub restarted: bool,
+    /// Take over the checkpoints of a run that lives.
+    pub take_over: bool,
     /// The flags of the run, for people.
     pub description: String,
 }

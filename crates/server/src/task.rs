@@ -93,6 +93,7 @@ impl Server {
                 peer_timeout: config.peer_timeout,
                 started: config.started,
                 checkpoints: config.checkpoints.clone(),
+                address: if listener.is_some() { config.address.clone() } else { String::new() },
             };
             CoordinatorHandle::start(config, shard.clone())
         });

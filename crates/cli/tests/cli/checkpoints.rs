@@ -140,6 +140,40 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
 }
 
 #[test]
+fn a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_and_leaves_them() {
+    let first = trained(150);
+    flip_a_byte(&first);
+    for command in ["train", "launch"] {
+        let told = first.windlass(&training(200, "").replace("train", command)).run();
+        assert_eq!(told.exit_code(), Some(4), "{told}");
+        assert!(told.stderr.contains("the only checkpoint in `"), "{told}");
+        assert!(told.stderr.contains("was changed after it was written"), "{told}");
+        assert!(told.stderr.contains("`windlass checkpoint verify /"), "{told}");
+        assert!(told.stderr.contains("--resume never begins anew"), "{told}");
+    }
+    assert_eq!(manifests(&first).len(), 1);
+    let anew = first.windlass(&training(100, "--resume never")).run().succeeded();
+    assert_eq!(anew.event("started")["from"], 0);
+    assert_eq!(manifests(&first).len(), 2, "the damaged one stays");
+}
+
+#[test]
+fn a_run_that_begins_anew_leaves_the_checkpoints_of_the_earlier_run_alone() {
+    let first = trained(150);
+    let flags = "--keep 1 --checkpoint-secs 0 --checkpoint-steps 10";
+    first.windlass(&training(100, &format!("--resume never {flags}"))).run().succeeded();
+    let kept = |steps: [u64; 2]| {
+        let names: Vec<String> = manifests(&first).iter().map(|file| file.display().to_string()).collect();
+        let wanted = steps.map(|step| format!("/{step:012}-"));
+        assert!(names.len() == 2 && names.iter().zip(&wanted).all(|(name, step)| name.contains(step)), "{names:?}");
+    };
+    kept([100, 150]);
+    let resumed = first.windlass(&training(120, flags)).run().succeeded();
+    assert_eq!(resumed.event("started")["from"], 100);
+    kept([120, 150]);
+}
+
+#[test]
 fn checkpoints_that_cannot_be_kept_are_told_before_anything_is_trained() {
     for command in ["train", "launch"] {
         let words = format!("{command} linear --steps 10 --run-dir run --checkpoint-dir taken");

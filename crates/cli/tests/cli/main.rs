@@ -7,6 +7,7 @@ mod digits;
 mod dynamic;
 mod identity;
 mod in_process;
+mod leases;
 mod modes;
 mod oracle;
 mod output;

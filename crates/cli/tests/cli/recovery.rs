@@ -237,7 +237,8 @@ fn a_run_that_slept_while_another_took_over_its_checkpoints_ends_without_adding_
     let overtaken = Launched::by(endless);
     overtaken.logged("ps-0", "checkpoint of step ");
     overtaken.tasks().iter().for_each(|task| task.signal(Signal::STOP));
-    overtaken.0.windlass(&words("train", "other", STEPS)).with(files.path()).run().succeeded();
+    let second = format!("{} --take-over --data-dir", words("train", "other", STEPS).trim_end_matches(" --data-dir"));
+    overtaken.0.windlass(&second).with(files.path()).run().succeeded();
     overtaken.tasks().iter().for_each(|task| task.signal(Signal::CONT));
     let told = overtaken.wait();
     assert_eq!(told.exit_code(), Some(4), "{told}");

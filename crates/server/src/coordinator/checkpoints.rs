@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState, Store};
+use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ServerState, Store};
 use windlass_core::checkpoint::{Cycle, Mark, Next, Policy, Standing};
 use windlass_core::cluster::ServerId;
 use windlass_core::identity::Fingerprint;
@@ -18,8 +18,10 @@ use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::run::RunSpec;
 use windlass_wire::control::ModelFile;
 
+use super::beginning::{Beginning, newest};
+use super::lease_keeper::LeaseKeeper;
 use super::positions::Positions;
-use crate::checkpoint::{CheckpointConfig, Part, Resume};
+use crate::checkpoint::{CheckpointConfig, Part};
 
 /// A run's checkpoints.
 pub(super) struct Checkpoints {
@@ -27,6 +29,9 @@ pub(super) struct Checkpoints {
     /// Where the checkpoint to begin from is, if not in `store`.
     resume_from: Arc<Store>,
     generation: u64,
+    /// In which the run began.
+    first_generation: u64,
+    pub(super) lease: LeaseKeeper,
     config: CheckpointConfig,
     cycle: Cycle<Part>,
     id: Option<CheckpointId>,
@@ -50,6 +55,8 @@ pub(super) struct Checkpoints {
 pub(super) enum Done {
     /// A checkpoint was published, or could not be.
     Published(Result<CheckpointId, CheckpointError>),
+    /// The lease on the checkpoints was given up.
+    Released,
     /// The checkpoint to go back to has been looked up.
     Found(Result<Option<Box<Manifest>>, CheckpointError>),
 }
@@ -58,32 +65,30 @@ impl Checkpoints {
     /// Opens the store, makes this coordinator the one that publishes, and finds what to begin from.
     pub(super) async fn open(
         config: CheckpointConfig,
+        address: &str,
         servers: u32,
         done: mpsc::Sender<Done>,
     ) -> Result<Self, CheckpointError> {
         let store = Arc::new(Store::open(&config.location)?);
-        let generation = store.claim_generation().await?;
-        let (resume_from, found) = match &config.resume {
-            Resume::Never => (store.clone(), None),
-            Resume::Auto => (store.clone(), newest(&store).await?),
-            Resume::From(location, id) => {
-                let from = Arc::new(Store::open(location)?);
-                let found = match id {
-                    Some(id) => Some(from.load(id).await?),
-                    None => newest(&from).await?,
-                };
-                if found.is_none() {
-                    return Err(CheckpointError::NoneWhole { location: from.location().to_owned() });
+        let mut lease = store.lease(Holder::this_process(address), config.take_over).await?;
+        let Beginning { store: resume_from, found, first_generation } =
+            match Beginning::find(&config, &store, &lease).await {
+                Ok(beginning) => beginning,
+                Err(error) => {
+                    let _ = lease.release().await;
+                    return Err(error);
                 }
-                (from, found)
-            }
-        };
+            };
+        lease.set_first_generation(first_generation);
+        lease.renew().await?;
         let step = found.as_ref().map_or(0, |manifest| manifest.id.step);
         let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
         Ok(Self {
             store,
             resume_from,
-            generation,
+            generation: lease.generation(),
+            first_generation,
+            lease: LeaseKeeper::start(lease, done.clone()),
             cycle: Cycle::new(policy, servers as usize, Duration::ZERO, step),
             config,
             id: None,
@@ -143,9 +148,12 @@ impl Checkpoints {
         let (store, done, generation) = (self.store.clone(), self.done.clone(), self.generation);
         let began_from = self.found.take();
         tokio::spawn(async move {
-            let newest = newest(&store).await;
             // Without one of its own, the run goes back to where it began.
-            let found = newest.map(|newest| newest.filter(|newest| newest.id.generation == generation).or(began_from));
+            let found = match newest(&store, generation).await {
+                Ok(newest) => Ok(newest.or(began_from)),
+                Err(CheckpointError::AllDamaged { .. }) if began_from.is_some() => Ok(began_from),
+                Err(error) => Err(error),
+            };
             let _ = done.send(Done::Found(found.map(|found| found.map(Box::new)))).await;
         });
     }
@@ -194,14 +202,15 @@ impl Checkpoints {
         manifest.servers = parts.values().map(state).collect();
         manifest.workers = self.positions.at(&Standing { pushes: first.mark.pushes, notes: first.notes });
         manifest.config.clone_from(&self.config.description);
+        manifest.first_generation = self.first_generation;
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
         let (store, keep, done) = (self.store.clone(), self.config.keep, self.done.clone());
-        let files = self.files.clone();
+        let (files, first) = (self.files.clone(), self.first_generation);
         tokio::spawn(async move {
             let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
             if published.is_ok()
-                && let Err(error) = store.prune(keep).await
+                && let Err(error) = store.prune_since(first, keep).await
             {
                 warn!("cannot remove old checkpoints: {error}");
             }
@@ -239,13 +248,4 @@ async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Res
         store.keep_file(&file.content).await?;
     }
     store.publish(manifest).await
-}
-
-/// The newest checkpoint of which every byte is right.
-async fn newest(store: &Store) -> Result<Option<Manifest>, CheckpointError> {
-    let found = store.newest_verified().await?;
-    for (id, error) in &found.skipped {
-        warn!("passed over checkpoint {id}: {error}");
-    }
-    Ok(found.manifest)
 }

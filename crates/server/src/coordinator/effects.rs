@@ -56,6 +56,9 @@ impl Coordinator {
                     }
                     let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
                     self.members.tell(|_| true, &Kind::Over(over));
+                    if let Some(checkpoints) = &mut self.checkpoints {
+                        checkpoints.lease.release();
+                    }
                 }
             }
         }

@@ -3,9 +3,11 @@
 //! An actor: sessions feed it messages, `windlass_core::lifecycle` and `windlass_core::checkpoint` decide, and it tells
 //! the tasks. It touches no parameters and does nothing that takes time.
 
+mod beginning;
 mod checkpoints;
 mod effects;
 mod front;
+mod lease_keeper;
 mod members;
 mod positions;
 mod saving;
@@ -49,6 +51,8 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
     pub(crate) checkpoints: Option<CheckpointConfig>,
+    /// Where ps 0 listens; empty for a run in one process.
+    pub(crate) address: String,
 }
 
 struct Coordinator {
@@ -90,7 +94,9 @@ impl Coordinator {
     ) {
         let (done, results) = mpsc::channel(DONE);
         let opened = match config.checkpoints.clone() {
-            Some(checkpoints) => Checkpoints::open(checkpoints, config.servers, done.clone()).await.map(Some),
+            Some(checkpoints) => {
+                Checkpoints::open(checkpoints, &config.address, config.servers, done.clone()).await.map(Some)
+            }
             None => Ok(None),
         };
         let (checkpoints, refusal) = match opened {
@@ -160,7 +166,8 @@ impl Coordinator {
                 _ = tick.tick() => self.tick(),
             }
             let over = matches!(self.lifecycle.phase(), Phase::Over(_));
-            self.unheard.send_replace(over.then(|| self.members.unheard()));
+            let releasing = self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.lease.is_releasing());
+            self.unheard.send_replace(over.then(|| self.members.unheard() + usize::from(releasing)));
         }
     }
 

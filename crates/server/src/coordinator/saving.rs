@@ -57,6 +57,11 @@ impl Coordinator {
                     self.save();
                 }
             }
+            Done::Released => {
+                if let Some(checkpoints) = &mut self.checkpoints {
+                    checkpoints.lease.released();
+                }
+            }
             Done::Found(Ok(found)) => {
                 if let Some(checkpoints) = &mut self.checkpoints {
                     checkpoints.go_back_to(found);

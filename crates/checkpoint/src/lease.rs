@@ -1,0 +1,231 @@
+//! The lease on a store: a living run renews its claim of a generation, so that a second run on the same checkpoints
+//! finds out that there is a first.
+//!
+//! Nothing depends on clocks being the same: whether a holder lives is seen by its process where that can be looked at,
+//! and elsewhere by whether it renews its claim while somebody watches. What protects the checkpoints themselves is the
+//! generation (see `generation`); the lease only keeps one from being taken over unasked.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::error::CheckpointError;
+use crate::generation::{CLAIMS, generation_object};
+use crate::holder::{Holder, Life};
+use crate::store::Store;
+
+/// How often a holder renews its claim.
+pub const RENEW_EVERY: Duration = Duration::from_secs(3);
+/// A claim that is not renewed for so long, while it is watched, is taken over.
+const STALE: Duration = Duration::from_secs(12);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What a claimed generation's object says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Claim {
+    holder: Holder,
+    /// Raised with every renewal.
+    renewals: u64,
+    /// True once its run has ended.
+    released: bool,
+    /// The generation in which the run began.
+    first_generation: u64,
+}
+
+/// A generation that was claimed, to be renewed every [`RENEW_EVERY`] and released at the end.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    store: Store,
+    generation: u64,
+    claim: Claim,
+    followed: Option<u64>,
+}
+
+impl Store {
+    /// Claims the next generation for a run, unless another run holds the store and lives. With `insist` that run is
+    /// taken over.
+    pub async fn lease(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
+        self.lease_after(holder, insist, STALE).await
+    }
+
+    /// As [`Store::lease`]; a holder that cannot be seen otherwise is watched for `stale`.
+    async fn lease_after(&self, holder: Holder, insist: bool, stale: Duration) -> Result<Lease, CheckpointError> {
+        for _ in 0..CLAIMS {
+            let newest = self.newest_generation().await?;
+            let held = self.read_claim(newest).await?;
+            if let Some(claim) = held.as_ref().filter(|claim| !insist && !claim.released) {
+                self.check_free(newest, claim, &holder, stale).await?;
+            }
+            let generation = self.next_generation().await?;
+            let claim = Claim { holder: holder.clone(), first_generation: generation, ..Claim::default() };
+            if self.create(&generation_object(generation), claim.to_json()).await? {
+                let followed = held.map(|claim| claim.first_generation);
+                return Ok(Lease { store: self.clone(), generation, claim, followed });
+            }
+        }
+        Err(self.outrun())
+    }
+
+    /// Refuses if the holder of a claim lives, which may have to be watched for a while.
+    async fn check_free(
+        &self,
+        generation: u64,
+        claim: &Claim,
+        by: &Holder,
+        stale: Duration,
+    ) -> Result<(), CheckpointError> {
+        let held = || CheckpointError::Held {
+            location: self.location.clone(),
+            holder: claim.holder.describe(),
+            since: claim.holder.since,
+        };
+        match claim.holder.life_seen_by(by) {
+            Life::Replaced => return Ok(()),
+            Life::Alive => return Err(held()),
+            Life::Unknown => {}
+        }
+        let holder = claim.holder.describe();
+        info!("`{}` was last held by {holder}: watching for {stale:?} whether it lives", self.location);
+        let until = Instant::now() + stale;
+        while Instant::now() < until {
+            tokio::time::sleep(LOOK_EVERY.min(stale / 10)).await;
+            match self.read_claim(generation).await? {
+                Some(now) if now.released => return Ok(()),
+                Some(now) if now.renewals > claim.renewals => return Err(held()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What a generation's object says; `None` if there is none, or it is of a version that had no leases.
+    async fn read_claim(&self, generation: u64) -> Result<Option<Claim>, CheckpointError> {
+        let bytes = self.read(&generation_object(generation)).await?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+}
+
+impl Lease {
+    /// The generation that was claimed.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The generation in which the run of the holder before began, if there was one.
+    pub fn followed(&self) -> Option<u64> {
+        self.followed
+    }
+
+    /// Says that the run began in an earlier generation, to be written with the next renewal.
+    pub fn set_first_generation(&mut self, generation: u64) {
+        self.claim.first_generation = generation;
+    }
+
+    /// Says that the run lives. Fails with [`CheckpointError::Fenced`] if another has taken over.
+    pub async fn renew(&mut self) -> Result<(), CheckpointError> {
+        self.store.check_generation(self.generation).await?;
+        self.claim.renewals += 1;
+        self.store.replace(&generation_object(self.generation), self.claim.to_json()).await
+    }
+
+    /// Says that the run has ended, so that the next need not wait.
+    pub async fn release(&mut self) -> Result<(), CheckpointError> {
+        self.claim.released = true;
+        self.renew().await
+    }
+}
+
+impl Claim {
+    fn to_json(&self) -> Bytes {
+        serde_json::to_vec(self).expect("plain data are JSON").into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STALE: Duration = Duration::from_millis(300);
+
+    fn store() -> Store {
+        Store::open("memory:///").unwrap()
+    }
+
+    /// A process on another machine.
+    fn elsewhere(pid: u32) -> Holder {
+        let process_table = format!("machine {pid}");
+        Holder { host: "far-away".into(), pid, process_table, since: 1_800_000_000, ..Holder::default() }
+    }
+
+    /// A process of this machine that has ended.
+    fn dead() -> Holder {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        Holder { pid, ..Holder::this_process("") }
+    }
+
+    /// A process of this machine that lives: the one that started the tests.
+    fn alive() -> Holder {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", std::os::unix::process::parent_id())).unwrap();
+        let began = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+        Holder { pid: std::os::unix::process::parent_id(), began, ..Holder::this_process("") }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_a_living_process_holds_is_refused_by_its_name_and_since_when() {
+        let store = store();
+        let holder = Holder { since: 1_800_000_000, ..alive() };
+        store.lease(holder.clone(), false).await.unwrap();
+        let error = store.lease(Holder::this_process(""), false).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("process {} on {}", holder.pid, holder.host)), "{error}");
+        assert!(error.contains("since 2027-01-15 08:00:00 UTC") && error.contains("--take-over"), "{error}");
+        assert_eq!(store.newest_generation().await.unwrap(), 1, "nothing was claimed");
+    }
+
+    #[tokio::test]
+    async fn a_living_run_is_taken_over_by_one_that_insists_and_finds_out() {
+        let store = store();
+        let mut first = store.lease(alive(), false).await.unwrap();
+        first.renew().await.unwrap();
+        let second = store.lease(Holder::this_process(""), true).await.unwrap();
+        assert_eq!((first.generation(), second.generation(), second.followed()), (1, 2, Some(1)));
+        assert!(matches!(first.renew().await, Err(CheckpointError::Fenced { generation: 1, newest: 2 })));
+    }
+
+    #[tokio::test]
+    async fn a_run_that_crashed_or_ended_keeps_nobody_waiting() {
+        let store = store();
+        store.lease(dead(), false).await.unwrap();
+        let mut second = store.lease(alive(), false).await.unwrap();
+        second.release().await.unwrap();
+        assert_eq!(store.lease(Holder::this_process(""), false).await.unwrap().generation(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_run_elsewhere_lives_if_it_renews_its_claim() {
+        let store = store();
+        let mut first = store.lease(elsewhere(1), false).await.unwrap();
+        let renewing = tokio::spawn(async move {
+            while first.renew().await.is_ok() {
+                tokio::time::sleep(STALE / 10).await;
+            }
+        });
+        let error = store.lease_after(elsewhere(2), false, Duration::from_secs(60)).await.unwrap_err();
+        assert!(error.to_string().contains("process 1 on far-away"), "{error}");
+        renewing.abort();
+        let _ = renewing.await;
+        store.lease_after(elsewhere(2), false, STALE).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_claim_of_a_version_without_leases_holds_nobody_up() {
+        let store = store();
+        assert_eq!(store.claim_generation().await.unwrap(), 1);
+        let lease = store.lease(alive(), false).await.unwrap();
+        assert_eq!((lease.generation(), lease.followed()), (2, None));
+    }
+}

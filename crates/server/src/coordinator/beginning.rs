@@ -1,0 +1,81 @@
+//! Which checkpoint a run begins from, and which of those in its store are of the same run.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+use windlass_checkpoint::{CheckpointError, Lease, Manifest, Store};
+
+use crate::checkpoint::{CheckpointConfig, Resume};
+
+/// What a run begins from.
+pub(super) struct Beginning {
+    /// Where the checkpoint is.
+    pub(super) store: Arc<Store>,
+    /// The checkpoint, if there is one.
+    pub(super) found: Option<Manifest>,
+    /// The generation in which the run began. Checkpoints of earlier ones are of other runs, and are left alone.
+    pub(super) first_generation: u64,
+}
+
+impl Beginning {
+    /// Finds what to begin from. A task that was started again goes on with what its run has saved; if that is nothing
+    /// yet, it begins as the run did.
+    pub(super) async fn find(
+        config: &CheckpointConfig,
+        store: &Arc<Store>,
+        lease: &Lease,
+    ) -> Result<Self, CheckpointError> {
+        let own = lease.followed().filter(|_| config.restarted);
+        let first_generation = own.unwrap_or(lease.generation());
+        if let Some(first_generation) = own
+            && let Some(found) = newest(store, first_generation).await?
+        {
+            return Ok(Self { store: store.clone(), found: Some(found), first_generation });
+        }
+        match &config.resume {
+            Resume::Never => {
+                let others = store.list().await?.len();
+                if others > 0 {
+                    info!("the {others} checkpoints of earlier runs in {} stay where they are", store.location());
+                }
+                Ok(Self { store: store.clone(), found: None, first_generation })
+            }
+            Resume::Auto => {
+                let found = newest(store, 0).await?;
+                let first_generation = found.as_ref().map_or(first_generation, |found| found.first_generation);
+                Ok(Self { store: store.clone(), found, first_generation })
+            }
+            Resume::From(location, id) => {
+                let store = Arc::new(Store::open(location)?);
+                let found = match id {
+                    Some(id) => Some(store.load(id).await?),
+                    None => newest(&store, 0).await?,
+                };
+                match found {
+                    Some(_) => Ok(Self { store, found, first_generation }),
+                    None => Err(CheckpointError::NoneWhole { location: location.clone() }),
+                }
+            }
+        }
+    }
+}
+
+/// The newest checkpoint since a generation of which every byte is right. If there are only damaged ones, training must
+/// not begin anew as if there were none: that would be for the user to decide.
+pub(super) async fn newest(store: &Store, since: u64) -> Result<Option<Manifest>, CheckpointError> {
+    let found = store.newest_verified().await?;
+    for (id, error) in &found.skipped {
+        warn!("passed over checkpoint {id}: {error}");
+    }
+    let manifest = found.manifest.filter(|manifest| manifest.id.generation >= since);
+    let mut damaged = found.skipped.into_iter().filter(|(id, _)| id.generation >= since);
+    match (manifest, damaged.next()) {
+        (None, Some((newest, error))) => Err(CheckpointError::AllDamaged {
+            location: store.location().to_owned(),
+            count: 1 + damaged.count(),
+            newest,
+            error: Box::new(error),
+        }),
+        (manifest, _) => Ok(manifest),
+    }
+}
