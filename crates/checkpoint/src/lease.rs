@@ -15,6 +15,7 @@ use tracing::info;
 use crate::error::CheckpointError;
 use crate::generation::{CLAIMS, generation_object};
 use crate::holder::{Holder, Life};
+use crate::manifest::Manifest;
 use crate::store::Store;
 
 /// How often a holder renews its claim.
@@ -42,9 +43,38 @@ pub struct Lease {
     generation: u64,
     claim: Claim,
     followed: Option<u64>,
+    /// Whether the run of the holder before was given up without an end.
+    interrupted: bool,
+}
+
+/// The end of a run, as its store tells it.
+#[derive(Debug)]
+pub struct RunEnd {
+    /// The newest whole checkpoint that it left, if any.
+    pub newest: Option<Manifest>,
+}
+
+impl RunEnd {
+    /// The last step of a run that came to its end; `None` if it was stopped or failed.
+    pub fn finished_at(&self) -> Option<u64> {
+        self.newest.as_ref().filter(|manifest| manifest.last).map(|manifest| manifest.id.step)
+    }
 }
 
 impl Store {
+    /// How the run ended that had this generation; without one, the last run of this store. `None` if it has not ended,
+    /// or another run has begun since.
+    pub async fn run_end(&self, generation: Option<u64>) -> Result<Option<RunEnd>, CheckpointError> {
+        let newest = self.newest_generation().await?;
+        let Some(claim) = self.read_claim(newest).await?.filter(|claim| claim.released) else { return Ok(None) };
+        if generation.is_some_and(|generation| !(claim.first_generation..=newest).contains(&generation)) {
+            return Ok(None);
+        }
+        let found = self.newest_whole().await?.manifest;
+        let newest = found.filter(|manifest| manifest.id.generation >= claim.first_generation);
+        Ok(Some(RunEnd { newest }))
+    }
+
     /// Claims the next generation for a run, unless another run holds the store and lives. With `insist` that run is
     /// taken over.
     pub async fn lease(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
@@ -62,8 +92,9 @@ impl Store {
             let generation = self.next_generation().await?;
             let claim = Claim { holder: holder.clone(), first_generation: generation, ..Claim::default() };
             if self.create(&generation_object(generation), claim.to_json()).await? {
+                let interrupted = held.as_ref().is_some_and(|claim| !claim.released);
                 let followed = held.map(|claim| claim.first_generation);
-                return Ok(Lease { store: self.clone(), generation, claim, followed });
+                return Ok(Lease { store: self.clone(), generation, claim, followed, interrupted });
             }
         }
         Err(self.outrun())
@@ -117,6 +148,11 @@ impl Lease {
     /// The generation in which the run of the holder before began, if there was one.
     pub fn followed(&self) -> Option<u64> {
         self.followed
+    }
+
+    /// True if the holder before died, or was taken over, without having ended its run.
+    pub fn follows_a_crash(&self) -> bool {
+        self.interrupted
     }
 
     /// Says that the run began in an earlier generation, to be written with the next renewal.
@@ -203,6 +239,28 @@ mod tests {
         let mut second = store.lease(alive(), false).await.unwrap();
         second.release().await.unwrap();
         assert_eq!(store.lease(Holder::this_process(""), false).await.unwrap().generation(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_store_tells_that_its_run_has_ended_and_no_earlier_or_later_one() {
+        let store = store();
+        assert!(store.run_end(None).await.unwrap().is_none(), "there is none");
+        let mut first = store.lease(dead(), false).await.unwrap();
+        assert!(store.run_end(Some(1)).await.unwrap().is_none(), "it lives");
+        first.release().await.unwrap();
+        let end = store.run_end(Some(1)).await.unwrap().unwrap();
+        assert_eq!(end.finished_at(), None, "it left no checkpoint");
+        assert!(store.run_end(None).await.unwrap().is_some());
+        let mut second = store.lease(dead(), false).await.unwrap();
+        second.renew().await.unwrap();
+        assert!(store.run_end(Some(1)).await.unwrap().is_none(), "who knows whether the second goes on with it");
+        second.release().await.unwrap();
+        assert!(store.run_end(Some(1)).await.unwrap().is_none(), "it did not");
+        let mut third = store.lease(dead(), false).await.unwrap();
+        assert!(!third.follows_a_crash());
+        third.set_first_generation(2);
+        third.release().await.unwrap();
+        assert!(store.run_end(Some(2)).await.unwrap().is_some(), "the third did");
     }
 
     #[tokio::test]

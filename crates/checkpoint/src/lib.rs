@@ -62,7 +62,7 @@ pub use holder::Holder;
 pub use id::{BadCheckpointId, CheckpointId};
 pub use image::ShardImage;
 pub use layout::PartLayout;
-pub use lease::{Lease, RENEW_EVERY};
+pub use lease::{Lease, RENEW_EVERY, RunEnd};
 pub use list::{Found, Listed};
 pub use manifest::{FORMAT, Manifest, PartRecord, ServerState, WorkerPosition, WorkerState};
 pub use part::PartWriter;

@@ -88,11 +88,18 @@ pub(crate) fn follow<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: 
     });
     crate::train::watch_signals(&runtime, &config);
     info!("evaluator: scoring the checkpoints in {}", store.location());
-    let mut scored: Option<CheckpointId> = None;
+    let (mut scored, mut seen_alive): (Option<CheckpointId>, bool) = (None, false);
     let (mut since, mut spoken) = (Instant::now(), Instant::now());
     while !config.stop.is_set() {
         let found = runtime.block_on(store.newest_whole()).map_err(unusable)?.manifest;
         let Some(manifest) = found.filter(|manifest| scored.is_none_or(|scored| manifest.id > scored)) else {
+            let ended = runtime.block_on(store.run_end(None)).map_err(unusable)?.is_some();
+            seen_alive |= !ended;
+            if ended && (seen_alive || scored.is_some()) {
+                let step = scored.map_or_else(String::new, |id| format!(" at step {}", id.step));
+                info!("evaluator: the run has ended{step}");
+                return Ok(());
+            }
             if since.elapsed() > config.peer_timeout {
                 let message = format!("gave up waiting for a new checkpoint after {} s", since.elapsed().as_secs());
                 return Err(Failure { exit_code: exit_code::PEERS, message, hint: None });

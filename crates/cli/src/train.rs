@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_server::{Server, ServerConfig};
-use windlass_wire::session::Coordinator;
+use windlass_server::{RunRecords, Server, ServerConfig};
+use windlass_wire::session::{Coordinator, Records};
 use windlass_wire::{endpoint, port, roster};
 use windlass_worker::event::{Event, Watcher};
 use windlass_worker::model::Model;
@@ -191,6 +191,8 @@ impl Process {
             peer_timeout: self.config.peer_timeout,
             started: self.config.started,
             checkpoints: self.config.checkpoints.clone(),
+            // A server does not know how many steps the run is to have.
+            records: self.records(None),
         };
         Server::start(listener, config).map_err(Failure::internal)
     }
@@ -211,10 +213,17 @@ impl Process {
             own_server,
             threads: self.config.threads,
             peer_timeout: self.config.peer_timeout,
+            records: self.records(self.config.run.steps),
             started: self.config.started,
             stop: self.config.stop.clone(),
             board: self.config.board.clone(),
         }
+    }
+
+    /// What may tell a task that cannot reach ps 0 that the run has ended.
+    fn records(&self, steps: Option<u64>) -> Option<Arc<dyn Records>> {
+        let checkpoints = self.config.checkpoints.as_ref()?;
+        Some(Arc::new(RunRecords::new(checkpoints.location.clone(), steps)))
     }
 
     /// The data of a worker. Loaded before anything is started: what is wrong with it leaves nobody waiting.

@@ -86,6 +86,8 @@ struct Account {
 #[derive(Debug, Default)]
 pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
+    /// Of the processes up to this one, only those that are announced are alive.
+    latest: Incarnation,
 }
 
 impl Ledger {
@@ -97,6 +99,12 @@ impl Ledger {
         if fills || incarnation > account.incarnation {
             *account = Account { incarnation, ..Account::default() };
         }
+    }
+
+    /// Notes the coordinator's word that whoever has an incarnation up to this one, and is not announced, is dead: it
+    /// slept while the run was rolled back, say.
+    pub fn fence_up_to(&mut self, latest: Incarnation) {
+        self.latest = self.latest.max(latest);
     }
 
     /// Refuses a process that has left, and those before it, said once or more often. False if its successor is
@@ -112,7 +120,7 @@ impl Ledger {
 
     /// True if a process was declared dead, or replaced.
     pub fn is_fenced(&self, worker: WorkerId, incarnation: Incarnation) -> bool {
-        self.accounts.get(&worker).is_some_and(|account| incarnation < account.incarnation)
+        matches!(self.acquaintance(worker, incarnation), Acquaintance::Left | Acquaintance::Former)
     }
 
     /// What is known of a process.
@@ -123,6 +131,7 @@ impl Ledger {
                 Acquaintance::Left
             }
             Some(account) if incarnation < account.incarnation => Acquaintance::Former,
+            _ if incarnation <= self.latest => Acquaintance::Former,
             _ => Acquaintance::Unannounced,
         }
     }
@@ -264,6 +273,23 @@ mod tests {
         assert_eq!(ledger.enter(push(FIRST, 2)), Entry::New);
         ledger.retire(WORKER, FIRST);
         assert_eq!(ledger.enter(push(SECOND, 1)), Entry::Fenced, "its place is free, but not yet taken");
+    }
+
+    #[test]
+    fn a_process_from_before_a_restore_is_a_former_one_though_its_successor_has_not_come() {
+        let mut ledger = Ledger::default();
+        ledger.fence_up_to(Incarnation(9));
+        ledger.fence(WORKER, Incarnation(8));
+        ledger.retire(WorkerId(4), Incarnation(0));
+        assert_eq!(ledger.acquaintance(WORKER, Incarnation(8)), Acquaintance::Living, "it was announced");
+        for slept in [WORKER, WorkerId(4), WorkerId(5)] {
+            assert_eq!(ledger.acquaintance(slept, Incarnation(7)), Acquaintance::Former);
+            assert_eq!(
+                ledger.enter(PushId { worker: slept, incarnation: Incarnation(7), sequence: 1131 }),
+                Entry::Fenced
+            );
+            assert_eq!(ledger.acquaintance(slept, Incarnation(10)), Acquaintance::Unannounced, "it comes back");
+        }
     }
 
     #[test]

@@ -4,13 +4,14 @@
 //! messages itself and has no clock.
 
 mod outcome;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::{Job, TaskId, WorkerId};
 use crate::ledger::Incarnation;
-use crate::membership::{Membership, Patience, Presence};
+use crate::membership::{Membership, Occupied, Patience, Presence};
 pub use outcome::{Outcome, exit_code};
 
 /// Where a run stands.
@@ -61,6 +62,9 @@ pub enum JoinError {
     /// Another process plays that task.
     #[error("{0} is already running: two processes were started with the same --task_index")]
     Taken(TaskId),
+    /// Another process plays that task, or did until a moment ago: ask again.
+    #[error("another process plays {0}; waiting to see whether it is still alive")]
+    Contested(TaskId),
     /// The task is not in the cluster.
     #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
     Unknown(TaskId, String),
@@ -86,6 +90,8 @@ pub struct LifecycleConfig {
     pub peer_timeout: Duration,
     /// True if there are checkpoints: a lost server is waited for, and the parameters are saved at the end.
     pub checkpoints: bool,
+    /// True if the run had come to its end when the coordinator before this one died: it goes on only if workers come.
+    pub finished: bool,
     /// Incarnations are later than this one.
     pub before: Incarnation,
 }
@@ -102,8 +108,9 @@ pub struct Lifecycle {
     left: BTreeMap<WorkerId, String>,
     /// Workers that were told to stop, and since when; the others still train with them.
     leaving: BTreeMap<WorkerId, Duration>,
-    /// Since when tasks have been gathering, or the parameters have had no worker.
+    /// Since when the run has waited for the same thing without any progress, and in which phase.
     since: Duration,
+    since_phase: std::mem::Discriminant<Phase>,
     /// True if the run had begun before this gathering, so that workers may be missing for good.
     again: bool,
 }
@@ -124,6 +131,7 @@ impl Lifecycle {
             left: BTreeMap::new(),
             leaving: BTreeMap::new(),
             since: Duration::ZERO,
+            since_phase: std::mem::discriminant(&Phase::Gathering),
             again: false,
         }
     }
@@ -148,15 +156,16 @@ impl Lifecycle {
         self.tasks.iter().copied().filter(|task| !self.membership.is_present(*task)).collect()
     }
 
-    /// Whom training waits for: tasks that have not come, then servers that prepare, then the chief with first values.
-    pub fn awaited(&self) -> Vec<TaskId> {
-        let prepares = |task: &TaskId| task.job == Job::Ps && !self.ready.contains(task);
-        match self.phase {
-            Phase::Gathering => self.missing(),
-            Phase::Preparing => self.tasks.iter().copied().filter(prepares).collect(),
-            Phase::Initialising => vec![TaskId::from(self.chief)],
-            _ => Vec::new(),
-        }
+    /// The latest incarnation that any process has been given. Whoever has an earlier one and does not play a task is
+    /// dead to the run.
+    pub fn latest_incarnation(&self) -> Incarnation {
+        self.membership.latest()
+    }
+
+    /// True if this process was declared dead, or dismissed.
+    pub fn is_dead(&self, task: TaskId, incarnation: Incarnation) -> bool {
+        let replaced = self.membership.incarnation(task).is_some_and(|playing| playing > incarnation);
+        replaced || self.membership.presence(task) == Some(Presence::Dead)
     }
 
     /// Every worker of the cluster, as far as is known.
@@ -194,10 +203,15 @@ impl Lifecycle {
         match &self.phase {
             Phase::Over(outcome) => return Err(JoinError::Over(outcome.clone())),
             Phase::Saving(outcome) if task.job == Job::Worker => return Err(JoinError::Over(outcome.clone())),
-            Phase::Finishing if task.job == Job::Worker => return Err(JoinError::Over(Outcome::done())),
+            Phase::Finishing if task.job == Job::Worker && !self.is_abandoned() => {
+                return Err(JoinError::Over(Outcome::done()));
+            }
             _ => {}
         }
-        let incarnation = self.membership.join(task, now).ok_or(JoinError::Taken(task))?;
+        let incarnation = self.membership.join(task, now).map_err(|occupied| match occupied {
+            Occupied::Alive => JoinError::Taken(task),
+            Occupied::Unsure => JoinError::Contested(task),
+        })?;
         let mut effects = Vec::new();
         if task.job == Job::Worker {
             self.left.remove(&WorkerId(task.index));
@@ -211,6 +225,11 @@ impl Lifecycle {
             Phase::Gathering if self.missing().is_empty() => effects.extend(self.prepare()),
             Phase::Initialising if task == TaskId::from(self.chief) => effects.push(Effect::Initialise(self.chief)),
             Phase::Training if task.job == Job::Worker => effects.push(Effect::Start(WorkerId(task.index))),
+            // Nobody was left to score the network. This one finds that there is nothing to train, and does.
+            Phase::Finishing if task.job == Job::Worker => {
+                self.phase = Phase::Training;
+                effects.push(Effect::Start(WorkerId(task.index)));
+            }
             Phase::Gathering => {}
             _ if task.job == Job::Ps => {
                 let reason = format!("{task} was started again and has lost its parameters");
@@ -221,15 +240,15 @@ impl Lifecycle {
         Ok((incarnation, effects))
     }
 
+    /// The servers are to prepare for those who are here. If the chief is not, another is named.
     fn prepare(&mut self) -> Vec<Effect> {
+        let present = self.present_workers();
+        if !present.contains(&self.chief) {
+            self.chief = present.first().copied().unwrap_or(self.chief);
+        }
         self.phase = Phase::Preparing;
         self.ready.clear();
         vec![Effect::Prepare]
-    }
-
-    /// The servers are to restore another checkpoint than the one they were told to.
-    pub fn prepare_again(&mut self) -> Vec<Effect> {
-        if self.phase == Phase::Preparing { self.prepare() } else { Vec::new() }
     }
 
     /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
@@ -375,27 +394,6 @@ impl Lifecycle {
         effects
     }
 
-    /// Waits for those without whom training cannot go on, and not for longer than the timeout.
-    fn wait_for_tasks(&mut self, now: Duration) -> Vec<Effect> {
-        let abandoned = self.phase == Phase::Training && self.present_workers().is_empty();
-        if self.phase != Phase::Gathering && !abandoned {
-            self.since = now;
-            return Vec::new();
-        }
-        let waited = now.saturating_sub(self.since);
-        let missing = self.missing();
-        let only_workers = missing.iter().all(|task| task.job == Job::Worker) && !self.present_workers().is_empty();
-        if self.phase == Phase::Gathering && self.again && only_workers && waited >= self.config.patience.silent {
-            return self.prepare();
-        }
-        if waited < self.config.peer_timeout {
-            return Vec::new();
-        }
-        let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
-        let reason = format!("gave up waiting for {} after {} s", names.join(", "), waited.as_secs());
-        self.end(Outcome { exit_code: exit_code::PEERS, reason })
-    }
-
     fn worker_left(&mut self, worker: WorkerId, reason: String) -> Vec<Effect> {
         // Told even while the last checkpoint is written: that waits for a push that has come in part, of a worker that
         // has left the rest unsaid.
@@ -423,7 +421,10 @@ impl Lifecycle {
     fn name_another_chief(&mut self) -> Vec<Effect> {
         let Some(next) = self.present_workers().first().copied() else {
             // With parameters that can outlive them, workers are waited for as servers are.
-            if self.config.checkpoints && self.phase == Phase::Training {
+            if self.config.checkpoints {
+                if self.phase == Phase::Preparing {
+                    self.phase = Phase::Gathering;
+                }
                 return Vec::new();
             }
             let reason = "every worker is gone".to_owned();

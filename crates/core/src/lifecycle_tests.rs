@@ -23,6 +23,7 @@ fn config(workers: u32) -> LifecycleConfig {
         patience: Patience::new(seconds(10)),
         peer_timeout: seconds(60),
         checkpoints: false,
+        finished: false,
         before: Incarnation(0),
     }
 }
@@ -235,9 +236,11 @@ fn the_loss_of_a_server_ends_the_run_by_name() {
 
 #[test]
 fn a_second_process_for_the_same_task_is_refused_by_name() {
-    let (mut run, _) = training();
-    let error = run.join(TaskId::from(WorkerId(1)), None, seconds(1)).unwrap_err();
-    assert!(error.to_string().starts_with("worker 1 is already running"));
+    let (mut run, [_, second]) = training();
+    let claim = |run: &mut Lifecycle, now| run.join(TaskId::from(WorkerId(1)), None, seconds(now)).unwrap_err();
+    assert!(claim(&mut run, 1).to_string().starts_with("another process plays worker 1; waiting"));
+    run.heard(TaskId::worker(1), second, seconds(3));
+    assert!(claim(&mut run, 3).to_string().starts_with("worker 1 is already running"));
     let stranger = run.join(TaskId::from(WorkerId(7)), None, seconds(1)).unwrap_err();
     assert_eq!(stranger.to_string(), "worker 7 is not in the cluster that ps 0 was started with (1 ps, 2 workers)");
 }
@@ -399,4 +402,147 @@ fn when_the_last_worker_is_told_to_stop_the_parameters_are_saved() {
     assert!(goodbye(&mut run, 1).contains(&Effect::Save));
     let effects = run.saved();
     assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.exit_code == exit_code::TERMINATED));
+}
+
+/// A run with checkpoints whose server and chief were lost together, and whose server and worker 1 are back; it prepares.
+fn without_its_chief() -> Lifecycle {
+    let (mut run, [chief, _]) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    run.disconnected(TaskId::worker(0), chief, seconds(1));
+    run.tick(seconds(3));
+    let (worker, _) = join(&mut run, TaskId::worker(1), 3);
+    let (server, _) = join(&mut run, PS, 3);
+    run.heard(TaskId::worker(1), worker, seconds(13));
+    run.heard(PS, server, seconds(13));
+    assert_eq!(run.tick(seconds(13)), [Effect::Prepare]);
+    run
+}
+
+#[test]
+fn when_server_and_chief_are_lost_together_another_is_chief_after_the_rollback() {
+    let mut run = without_its_chief();
+    assert_eq!(run.chief(), WorkerId(1));
+    assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(1))]);
+    assert!(run.worker_finished(WorkerId(1)).contains(&Effect::AllFinished));
+    assert_eq!(run.concluded(WorkerId(1)), [Effect::Save]);
+}
+
+#[test]
+fn when_server_and_chief_are_lost_before_a_checkpoint_another_sends_the_first_values() {
+    let mut run = without_its_chief();
+    assert_eq!(run.server_ready(PS, false), [Effect::Initialise(WorkerId(1))]);
+    assert_eq!(run.initialised(), [Effect::Start(WorkerId(1))]);
+}
+
+/// Keeps everybody alive until then, and lets that much time pass.
+fn pass_with_all_alive(run: &mut Lifecycle, now: u64) -> Vec<Effect> {
+    for task in [PS, TaskId::worker(0), TaskId::worker(1)] {
+        let incarnation = run.membership.incarnation(task).unwrap();
+        run.heard(task, incarnation, seconds(now));
+    }
+    run.tick(seconds(now))
+}
+
+fn gave_up(effects: &[Effect]) -> &str {
+    match effects {
+        [Effect::Over(Outcome { exit_code: exit_code::PEERS, reason })] => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_that_does_not_get_ready_is_given_up_by_name() {
+    let mut run = lifecycle(2);
+    for task in [PS, TaskId::worker(0), TaskId::worker(1)] {
+        join(&mut run, task, 0);
+    }
+    assert_eq!(pass_with_all_alive(&mut run, 1), []);
+    run.progressed(seconds(50));
+    assert_eq!(pass_with_all_alive(&mut run, 61), [], "it reads a large checkpoint");
+    let effects = pass_with_all_alive(&mut run, 110);
+    assert_eq!(gave_up(&effects), "gave up waiting for ps 0 to prepare its parameters after 60 s");
+}
+
+#[test]
+fn a_chief_that_does_not_send_the_first_values_is_given_up_by_name() {
+    let mut run = lifecycle(2);
+    for task in [PS, TaskId::worker(0), TaskId::worker(1)] {
+        join(&mut run, task, 0);
+    }
+    run.server_ready(PS, false);
+    assert_eq!(pass_with_all_alive(&mut run, 1), []);
+    let effects = pass_with_all_alive(&mut run, 61);
+    assert_eq!(gave_up(&effects), "gave up waiting for worker 0 to send the first values after 60 s");
+}
+
+#[test]
+fn a_chief_that_does_not_come_to_an_end_with_its_scores_is_given_up_by_name() {
+    let (mut run, _) = training();
+    run.worker_finished(WorkerId(0));
+    run.worker_finished(WorkerId(1));
+    assert_eq!(run.awaited(), [TaskId::worker(0)]);
+    assert_eq!(pass_with_all_alive(&mut run, 1), []);
+    assert_eq!(pass_with_all_alive(&mut run, 700), [], "scoring may take its time");
+    let effects = pass_with_all_alive(&mut run, 721);
+    assert_eq!(gave_up(&effects), "gave up waiting for worker 0 to score the network after 720 s");
+}
+
+#[test]
+fn with_checkpoints_workers_lost_while_the_servers_prepare_are_waited_for() {
+    let mut run = Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(1) });
+    join(&mut run, PS, 0);
+    let (worker, _) = join(&mut run, TaskId::worker(0), 0);
+    run.disconnected(TaskId::worker(0), worker, seconds(0));
+    let effects = run.tick(seconds(2));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Over(_))), "{effects:?}");
+    assert_eq!(run.missing(), [TaskId::worker(0)]);
+    let (_, effects) = join(&mut run, TaskId::worker(0), 3);
+    assert!(effects.contains(&Effect::Prepare));
+    assert_eq!(run.server_ready(PS, false), [Effect::Initialise(WorkerId(0))]);
+}
+
+#[test]
+fn with_checkpoints_a_chief_lost_while_it_scored_is_waited_for_and_scores_again() {
+    let mut run = Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(1) });
+    join(&mut run, PS, 0);
+    let (worker, _) = join(&mut run, TaskId::worker(0), 0);
+    run.server_ready(PS, false);
+    run.initialised();
+    assert!(run.worker_finished(WorkerId(0)).contains(&Effect::AllFinished));
+    run.disconnected(TaskId::worker(0), worker, seconds(1));
+    run.tick(seconds(2));
+    assert_eq!((run.phase(), run.awaited()), (&Phase::Finishing, vec![TaskId::worker(0)]));
+    let (_, effects) = join(&mut run, TaskId::worker(0), 3);
+    assert!(effects.contains(&Effect::Start(WorkerId(0))), "{effects:?}");
+    assert!(run.worker_finished(WorkerId(0)).contains(&Effect::AllFinished));
+    assert_eq!(run.concluded(WorkerId(0)), [Effect::Save]);
+}
+
+#[test]
+fn a_process_whose_host_vanished_is_replaced_and_one_that_lives_is_not() {
+    let (mut run, [_, second]) = training();
+    let claim = |run: &mut Lifecycle, now| run.join(TaskId::worker(1), None, seconds(now));
+    assert_eq!(claim(&mut run, 1), Err(JoinError::Contested(TaskId::worker(1))));
+    pass_with_all_alive(&mut run, 3);
+    assert_eq!(claim(&mut run, 3), Err(JoinError::Taken(TaskId::worker(1))));
+    assert_eq!(claim(&mut run, 4), Err(JoinError::Contested(TaskId::worker(1))));
+    let effects = run.tick(seconds(7));
+    assert!(effects.contains(&Effect::Left(WorkerId(1), second, "no sign of life for 4.0 s".into())), "{effects:?}");
+    assert!(run.is_dead(TaskId::worker(1), second));
+    assert!(claim(&mut run, 7).unwrap().0 > second);
+}
+
+#[test]
+fn a_coordinator_started_again_after_the_end_ends_well_if_no_worker_comes() {
+    let config = LifecycleConfig { checkpoints: true, finished: true, ..config(2) };
+    let mut run = Lifecycle::new(config);
+    let (server, _) = join(&mut run, PS, 0);
+    run.tick(seconds(0));
+    run.heard(PS, server, seconds(10));
+    assert_eq!(run.tick(seconds(9)), [], "a worker may want to train on");
+    assert_eq!(run.tick(seconds(10)), [Effect::Over(Outcome::done())]);
+    let mut run = Lifecycle::new(config);
+    let (worker, _) = join(&mut run, TaskId::worker(0), 0);
+    run.heard(TaskId::worker(0), worker, seconds(9));
+    assert_eq!(run.tick(seconds(10)), [], "one does");
 }

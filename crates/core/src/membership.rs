@@ -1,13 +1,19 @@
 //! Who is there: which process plays each task, when it was last heard of, and when it counts as dead.
 //!
 //! Time is passed in. A process whose connection broke has a short grace to come back; one that is connected but
-//! silent (stopped, swapped out, cut off) has the whole timeout.
+//! silent (stopped, swapped out, cut off) has the whole timeout, unless another process claims its task: then it has
+//! to show within a few seconds that it is alive.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cluster::TaskId;
 use crate::ledger::Incarnation;
+
+/// How long a connected process may be silent once another process claims its task.
+const CHALLENGED: Duration = Duration::from_secs(3);
+/// What was on its way when the challenger came proves nothing; what arrives later than this does.
+const IN_FLIGHT: Duration = Duration::from_secs(1);
 
 /// How long a process may be away before it counts as dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +42,23 @@ pub enum Presence {
     Dead,
 }
 
+/// Why a process cannot play a task: another one does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occupied {
+    /// And it is alive.
+    Alive,
+    /// And it is not known yet whether it still lives: its host may have vanished without a word.
+    Unsure,
+}
+
 #[derive(Debug)]
 struct Member {
     incarnation: Incarnation,
     presence: Presence,
     connected: bool,
     heard: Duration,
+    /// Since when another process has claimed the task.
+    challenged: Option<Duration>,
 }
 
 /// The processes that play the tasks.
@@ -71,17 +88,28 @@ impl Membership {
         }
     }
 
-    /// Lets a process in and gives it an incarnation, later than any before. `None` if another process plays
-    /// that task and is still connected.
-    pub fn join(&mut self, task: TaskId, now: Duration) -> Option<Incarnation> {
-        if self.members.get(&task).is_some_and(|member| member.presence == Presence::Present && member.connected) {
-            return None;
+    /// The latest incarnation that has been given to any process.
+    pub fn latest(&self) -> Incarnation {
+        Incarnation(self.incarnations)
+    }
+
+    /// Lets a process in and gives it an incarnation, later than any before, unless another process plays that task
+    /// and is still connected. That one is challenged: a process that keeps asking gets a clear answer in seconds.
+    pub fn join(&mut self, task: TaskId, now: Duration) -> Result<Incarnation, Occupied> {
+        let connected = |member: &&mut Member| member.presence == Presence::Present && member.connected;
+        if let Some(member) = self.members.get_mut(&task).filter(connected) {
+            let since = *member.challenged.get_or_insert(now);
+            if member.heard <= since + IN_FLIGHT {
+                return Err(Occupied::Unsure);
+            }
+            member.challenged = None;
+            return Err(Occupied::Alive);
         }
         self.incarnations += 1;
         let incarnation = Incarnation(self.incarnations);
-        let member = Member { incarnation, presence: Presence::Present, connected: true, heard: now };
-        self.members.insert(task, member);
-        Some(incarnation)
+        let presence = Presence::Present;
+        self.members.insert(task, Member { incarnation, presence, connected: true, heard: now, challenged: None });
+        Ok(incarnation)
     }
 
     /// Lets a process back in whose connection broke, if it has not been declared dead meanwhile.
@@ -128,7 +156,7 @@ impl Membership {
             if !member.connected && away >= self.patience.disconnected {
                 member.presence = Presence::Dead;
                 expired.push((*task, "its connection broke and it did not come back".to_owned()));
-            } else if member.connected && away >= self.patience.silent {
+            } else if member.connected && (away >= self.patience.silent || member.is_displaced(now)) {
                 member.presence = Presence::Dead;
                 expired.push((*task, format!("no sign of life for {:.1} s", away.as_secs_f64())));
             }
@@ -154,6 +182,13 @@ impl Membership {
     fn present(&mut self, task: TaskId, incarnation: Incarnation) -> Option<&mut Member> {
         let member = self.members.get_mut(&task)?;
         (member.incarnation == incarnation && member.presence == Presence::Present).then_some(member)
+    }
+}
+
+impl Member {
+    /// True if another process has claimed the task for a while, and this one has not been heard since.
+    fn is_displaced(&self, now: Duration) -> bool {
+        self.challenged.is_some_and(|since| self.heard <= since + IN_FLIGHT && now.saturating_sub(since) >= CHALLENGED)
     }
 }
 
@@ -206,9 +241,25 @@ mod tests {
     #[test]
     fn a_task_that_is_being_played_is_not_given_away() {
         let (mut membership, incarnation) = membership();
-        assert_eq!(membership.join(TASK, seconds(1)), None);
-        membership.disconnected(TASK, incarnation, seconds(1));
-        assert!(membership.join(TASK, seconds(1)).is_some());
+        assert_eq!(membership.join(TASK, seconds(1)), Err(Occupied::Unsure));
+        membership.heard(TASK, incarnation, seconds(2));
+        assert_eq!(membership.join(TASK, seconds(2)), Err(Occupied::Unsure), "that may have been on its way");
+        membership.heard(TASK, incarnation, seconds(3));
+        assert_eq!(membership.join(TASK, seconds(3)), Err(Occupied::Alive));
+        assert!(membership.expire(seconds(5)).is_empty(), "and it stays");
+        membership.disconnected(TASK, incarnation, seconds(5));
+        assert!(membership.join(TASK, seconds(5)).is_ok());
+    }
+
+    #[test]
+    fn a_process_whose_host_vanished_is_replaced_seconds_after_another_claims_its_task() {
+        let (mut membership, vanished) = membership();
+        membership.heard(TASK, vanished, seconds(1));
+        assert_eq!(membership.join(TASK, seconds(2)), Err(Occupied::Unsure));
+        assert!(membership.expire(seconds(4)).is_empty());
+        assert_eq!(membership.join(TASK, seconds(4)), Err(Occupied::Unsure));
+        assert_eq!(membership.expire(seconds(5)), [(TASK, "no sign of life for 4.0 s".to_owned())]);
+        assert!(membership.join(TASK, seconds(5)).unwrap() > vanished);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use windlass_checkpoint::{
     CheckpointError, CheckpointId, PartLayout, PartRecord, Restore, ShardImage, SlotPolicy, Store,
 };
 use windlass_core::checkpoint::{Mark, Notes};
+use windlass_core::ledger::Incarnation;
 use windlass_core::plan::ServerPlan;
 use windlass_core::rows::RowTable;
 use windlass_core::run::{LearningRate, RunSpec};
@@ -44,6 +45,16 @@ pub enum Resume {
     Never,
     /// A checkpoint from elsewhere: where, and which if not the newest.
     From(String, Option<CheckpointId>),
+}
+
+/// Incarnations under the coordinator of a generation are later than this.
+pub(crate) fn before_generation(generation: u64) -> Incarnation {
+    Incarnation(generation << 32)
+}
+
+/// The generation of the coordinator that gave a process its incarnation.
+pub(crate) fn generation_of(incarnation: Incarnation) -> u64 {
+    incarnation.0 >> 32
 }
 
 /// What a server says of its part.

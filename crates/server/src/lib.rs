@@ -6,9 +6,11 @@ mod background;
 mod checkpoint;
 mod connection;
 mod coordinator;
+mod records;
 mod shard;
 mod task;
 
 pub use checkpoint::{CheckpointConfig, Resume};
+pub use records::RunRecords;
 pub use shard::{CutError, ParameterShard, ShardStatistics, Snapshot};
 pub use task::{Server, ServerConfig};

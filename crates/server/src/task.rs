@@ -26,7 +26,7 @@ use windlass_wire::link::{Peer, ServeError, Shard};
 use windlass_wire::lobby::{self, Lobby};
 use windlass_wire::port::{Services, StreamHandler};
 use windlass_wire::roster::{self, Introductions};
-use windlass_wire::session::{Coordinator, Progress, Session};
+use windlass_wire::session::{Coordinator, Persistence, Progress, Records, Session};
 use windlass_wire::{Socket, port};
 
 use crate::background::Background;
@@ -63,6 +63,8 @@ pub struct ServerConfig {
     pub started: Instant,
     /// The run's checkpoints, if it has any. The other servers hear of them from ps 0.
     pub checkpoints: Option<CheckpointConfig>,
+    /// What may tell that the run has ended, when ps 0 cannot be reached.
+    pub records: Option<Arc<dyn Records>>,
 }
 
 /// A parameter server at work.
@@ -118,7 +120,8 @@ impl Server {
             endpoint: Some(endpoint),
             ..Hello::default()
         };
-        let session = Session::open(coordinator.clone(), hello, Progress::default(), config.peer_timeout);
+        let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
+        let session = Session::open(coordinator.clone(), hello, Progress::default(), persistence);
         Ok(Self {
             id: config.id,
             saves: None,
@@ -194,7 +197,7 @@ impl Server {
                     Ok(restored) => task_message::Kind::ServerReady(ServerReady { number: prepare.number, restored }),
                     Err(error) => {
                         let exit_code = u32::from(error.exit_code());
-                        task_message::Kind::Failed(Failure { exit_code, reason: error.to_string() })
+                        task_message::Kind::Failed(Failure { exit_code, reason: error.to_string(), incarnation: 0 })
                     }
                 };
                 self.session.sender().send(reply).await;
@@ -264,6 +267,7 @@ impl Server {
         } else {
             ParameterShard::new(run, own, &workers)
         };
+        shard.fence_up_to(Incarnation(prepare.latest_incarnation));
         for living in &prepare.living {
             shard.fence(WorkerId(living.worker), Incarnation(living.incarnation));
         }

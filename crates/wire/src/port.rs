@@ -17,6 +17,7 @@ use tracing::debug;
 use crate::Socket;
 use crate::frame::MAGIC;
 use crate::lobby::{Caller, Lobby, Visit};
+use crate::socket::close_if_unacknowledged;
 
 /// How often the lobby is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
@@ -85,6 +86,7 @@ pub async fn serve(listener: TcpListener, services: Services, shutdown: impl Fut
 
 async fn route(stream: TcpStream, services: Services, visit: Visit) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    close_if_unacknowledged(&stream)?;
     if first_bytes(&stream).await? == MAGIC {
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;

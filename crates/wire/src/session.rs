@@ -5,6 +5,7 @@
 //! that was declared dead nevertheless is let in again: it hears another `Welcome`, and begins anew.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{debug, info};
-use windlass_core::lifecycle::exit_code;
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::{Outcome, exit_code};
 
 use crate::control::coordinator_client::CoordinatorClient;
 use crate::control::{
@@ -47,6 +49,28 @@ pub enum Coordinator {
     Remote(String),
 }
 
+/// Where a task that cannot reach the coordinator may find out that the run has ended without it.
+pub trait Records: std::fmt::Debug + Send + Sync {
+    /// How the run ended that this process was let into as that incarnation, or that it is about to join if it never was;
+    /// `None` if it has not ended, as far as is known here.
+    fn outcome(&self, incarnation: Option<Incarnation>) -> Pin<Box<dyn Future<Output = Option<Outcome>> + Send + '_>>;
+}
+
+/// For how long a task tries to reach the coordinator, and what it asks meanwhile.
+#[derive(Debug, Clone)]
+pub struct Persistence {
+    /// For so long.
+    pub patience: Duration,
+    /// What may tell that there is nobody to reach any more.
+    pub records: Option<Arc<dyn Records>>,
+}
+
+impl From<Duration> for Persistence {
+    fn from(patience: Duration) -> Self {
+        Self { patience, records: None }
+    }
+}
+
 /// What a task reports of itself with every heartbeat; shared with the thread that does the work.
 pub type Progress = Arc<Mutex<Heartbeat>>;
 
@@ -60,7 +84,13 @@ pub struct Session {
 impl Session {
     /// Opens a session in the background. The first message to arrive is a `Welcome`, or an `Over` if the
     /// coordinator does not let this task in or cannot be reached for `patience`.
-    pub fn open(coordinator: Coordinator, hello: Hello, progress: Progress, patience: Duration) -> Self {
+    pub fn open(
+        coordinator: Coordinator,
+        hello: Hello,
+        progress: Progress,
+        persistence: impl Into<Persistence>,
+    ) -> Self {
+        let Persistence { patience, records } = persistence.into();
         let (outgoing, to_send) = mpsc::channel(CHANNEL);
         let (arrived, incoming) = mpsc::channel(CHANNEL);
         let runner = Runner {
@@ -68,12 +98,15 @@ impl Session {
             hello: Hello { process: random(), ..hello },
             progress,
             patience,
+            records,
             arrived,
             incarnation: 0,
             outbox: Outbox::default(),
             heard: Heard::default(),
             away: None,
             pause: Duration::ZERO,
+            busy: None,
+            spoken: Instant::now(),
         };
         tokio::spawn(runner.run(to_send));
         Self { outgoing, incoming }
@@ -137,6 +170,7 @@ struct Runner {
     hello: Hello,
     progress: Progress,
     patience: Duration,
+    records: Option<Arc<dyn Records>>,
     arrived: mpsc::Sender<coordinator_message::Kind>,
     /// As the last welcome gave it; zero before the first.
     incarnation: u64,
@@ -146,6 +180,10 @@ struct Runner {
     away: Option<Instant>,
     /// Before the next attempt to connect.
     pause: Duration,
+    /// Why the coordinator could not let this task in yet.
+    busy: Option<String>,
+    /// When a long wait was last spoken of.
+    spoken: Instant,
 }
 
 enum Ended {
@@ -165,6 +203,7 @@ impl Runner {
                 Ended::Broken => debug!("the session with ps 0 broke"),
             }
             if self.away.is_none() {
+                self.spoken = Instant::now();
                 info!("lost the session with ps 0, connecting again");
             }
         }
@@ -173,8 +212,7 @@ impl Runner {
     /// Connects and says hello, for as long as the patience lasts.
     async fn connect(&mut self) -> Option<Channel> {
         let away = *self.away.get_or_insert_with(Instant::now);
-        let mut spoken = Instant::now();
-        let mut error = "it closes the session at once".to_owned();
+        let mut error = self.busy.clone().unwrap_or_else(|| "it closes the session at once".to_owned());
         loop {
             if away.elapsed() > self.patience {
                 self.give_up(away, &error).await;
@@ -201,10 +239,13 @@ impl Runner {
                 }
                 Err(failed) => error = failed,
             }
-            if spoken.elapsed() >= REPORT_EVERY {
-                spoken = Instant::now();
+            if self.spoken.elapsed() >= REPORT_EVERY {
+                self.spoken = Instant::now();
                 info!("waiting for ps 0{} ({} s)", self.place(), away.elapsed().as_secs());
                 debug!(%error, "ps 0 not reached");
+                if self.has_missed_the_end().await {
+                    return None;
+                }
             }
         }
     }
@@ -220,6 +261,8 @@ impl Runner {
         let away = self.away.unwrap_or_else(Instant::now);
         let deadline = tokio::time::Instant::from_std(away + self.patience);
         let mut welcomed = false;
+        let mut unanswered = tokio::time::interval(REPORT_EVERY);
+        unanswered.reset();
         loop {
             tokio::select! {
                 biased;
@@ -251,6 +294,11 @@ impl Runner {
                     }
                 },
                 () = self.arrived.closed(), if !welcomed => return Ended::Closed,
+                _ = unanswered.tick(), if !welcomed => {
+                    if self.has_missed_the_end().await {
+                        return Ended::Closed;
+                    }
+                }
                 () = tokio::time::sleep_until(deadline), if !welcomed => {
                     self.give_up(away, "it does not answer").await;
                     return Ended::Closed;
@@ -261,16 +309,20 @@ impl Runner {
 
     /// Takes a message of the coordinator, and hands it to the task unless it has come before.
     async fn take(&mut self, message: CoordinatorMessage, sender: &mpsc::Sender<TaskMessage>) -> Option<Ended> {
-        (self.away, self.pause) = (None, Duration::ZERO);
+        if let Some(coordinator_message::Kind::Busy(busy)) = message.kind {
+            if self.busy.is_none() || self.spoken.elapsed() >= REPORT_EVERY {
+                self.spoken = Instant::now();
+                info!("{}", busy.reason);
+            }
+            self.busy = Some(busy.reason);
+            return Some(Ended::Broken);
+        }
+        (self.away, self.pause, self.busy) = (None, Duration::ZERO, None);
         self.outbox.heard(message.heard);
         let kind = message.kind?;
         if let coordinator_message::Kind::Welcome(welcome) = &kind {
-            let known = self.incarnation == welcome.incarnation;
             if !self.welcome(welcome, sender).await {
                 return Some(Ended::Broken);
-            }
-            if known {
-                return None;
             }
         } else if !self.heard.is_new(message.number) {
             return None;
@@ -307,6 +359,17 @@ impl Runner {
     fn heartbeat(&self) -> TaskMessage {
         let progress = self.progress.lock().map(|progress| progress.clone()).unwrap_or_default();
         self.envelope(0, task_message::Kind::Heartbeat(progress))
+    }
+
+    /// True if the run has ended meanwhile, which the task then hears.
+    async fn has_missed_the_end(&self) -> bool {
+        let Some(records) = &self.records else { return false };
+        let incarnation = (self.incarnation != 0).then_some(Incarnation(self.incarnation));
+        let Some(Outcome { exit_code, reason }) = records.outcome(incarnation).await else { return false };
+        info!("{reason}");
+        let over = Over { exit_code: u32::from(exit_code), reason };
+        let _ = self.arrived.send(coordinator_message::Kind::Over(over)).await;
+        true
     }
 
     async fn give_up(&self, away: Instant, error: &str) {

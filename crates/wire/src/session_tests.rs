@@ -1,7 +1,7 @@
 use std::future::Future;
 
 use super::*;
-use crate::control::{Initialised, Start, Waiting, coordinator_message as from_coordinator};
+use crate::control::{Busy, Initialised, Start, Waiting, coordinator_message as from_coordinator};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -69,7 +69,7 @@ fn initialised() -> task_message::Kind {
 }
 
 #[tokio::test]
-async fn after_a_broken_connection_the_same_process_goes_on_unnoticed() {
+async fn after_a_broken_connection_the_same_process_goes_on_and_hears_nothing_twice() {
     let (mut session, mut connections) = open_session();
     let mut first = within(connections.recv()).await.unwrap();
     let (hello, heard) = first.receive_hello().await;
@@ -86,6 +86,11 @@ async fn after_a_broken_connection_the_same_process_goes_on_unnoticed() {
     second.welcome(5, 0).await;
     second.send(1, start()).await;
     second.send(2, from_coordinator::Kind::Over(Over::default())).await;
+    let welcome = within(session.receive()).await;
+    assert!(
+        matches!(welcome, Some(from_coordinator::Kind::Welcome(w)) if w.incarnation == 5),
+        "it may look after itself"
+    );
     assert!(matches!(within(session.receive()).await, Some(from_coordinator::Kind::Over(_))), "nothing comes twice");
     assert!(within(session.receive()).await.is_none());
 }
@@ -186,4 +191,20 @@ async fn what_the_coordinator_has_heard_is_not_kept_for_the_next_connection() {
     // As if it had forgotten: what it said before counts.
     second.welcome(5, 0).await;
     assert_eq!(second.receive().await.number, 20);
+}
+
+#[tokio::test]
+async fn a_task_that_cannot_be_let_in_yet_says_hello_again_until_it_is() {
+    let (mut session, mut connections) = open_session();
+    for _ in 0..2 {
+        let mut connection = within(connections.recv()).await.unwrap();
+        connection.receive_hello().await;
+        let reason = "another process plays worker 1".to_owned();
+        connection.send(0, from_coordinator::Kind::Busy(Busy { reason })).await;
+    }
+    let mut connection = within(connections.recv()).await.unwrap();
+    let (hello, _) = connection.receive_hello().await;
+    assert!(!hello.begun);
+    connection.welcome(9, 0).await;
+    assert!(matches!(within(session.receive()).await, Some(from_coordinator::Kind::Welcome(w)) if w.incarnation == 9));
 }

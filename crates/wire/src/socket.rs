@@ -14,6 +14,8 @@ const BUFFER_BYTES: usize = 4 << 20;
 /// By these a host that has gone without a word is noticed, and whoever reads from it is let go.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// And by this, while bytes are on their way to it: a connection whose bytes are not acknowledged for so long is closed.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// A tensor stream's socket.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ impl Socket {
         stream.set_nodelay(true)?;
         let keep_alive = socket2::TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER).with_interval(KEEP_ALIVE_EVERY);
         socket2::SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
+        close_if_unacknowledged(&stream)?;
         Ok(Socket::Tcp(stream))
     }
 
@@ -132,6 +135,16 @@ impl Socket {
             stream.send_staged();
         }
     }
+}
+
+/// Has the system close a TCP connection to a host that has gone without a word, or is cut off, soon after something was
+/// sent to it. By default it tries for a quarter of an hour.
+pub(crate) fn close_if_unacknowledged(stream: &impl AsFd) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = (stream, UNACKNOWLEDGED);
+    Ok(())
 }
 
 /// True for the error of a socket on which nothing has moved for its stall timeout.

@@ -11,7 +11,7 @@ use windlass_core::lifecycle::Outcome;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
 use windlass_wire::control::{AllFinished, Endpoint, Hello, ModelFile, Start, coordinator_message, task_message};
-use windlass_wire::session::{Progress, Receiver, Sender, Session};
+use windlass_wire::session::{Persistence, Progress, Receiver, Sender, Session};
 
 use crate::task::WorkerConfig;
 
@@ -84,7 +84,8 @@ impl Control {
             ..Hello::default()
         };
         let _guard = runtime.enter();
-        let session = Session::open(config.coordinator.clone(), hello, progress.clone(), config.peer_timeout);
+        let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
+        let session = Session::open(config.coordinator.clone(), hello, progress.clone(), persistence);
         let (sender, session) = session.split();
         let shared = Arc::new(Shared::default());
         let (told, messages) = mpsc::channel();
@@ -113,7 +114,8 @@ impl Control {
         self.sender.send_blocking(message);
     }
 
-    fn incarnation(&self) -> Incarnation {
+    /// As which incarnation the coordinator knows this process now.
+    pub(crate) fn incarnation(&self) -> Incarnation {
         Incarnation(*lock(&self.shared.incarnation))
     }
 
@@ -161,6 +163,7 @@ async fn listen(
         let tell = match message {
             coordinator_message::Kind::Welcome(welcome) => {
                 *lock(&shared.incarnation) = welcome.incarnation;
+                stop.welcomed(Incarnation(welcome.incarnation));
                 continue;
             }
             coordinator_message::Kind::Waiting(waiting) => {
@@ -189,12 +192,9 @@ async fn listen(
             coordinator_message::Kind::AllFinished(finished) => Told::AllFinished(finished),
             coordinator_message::Kind::Over(over) => {
                 let outcome = Outcome { exit_code: over.exit_code as u8, reason: over.reason };
-                let failed = outcome.exit_code != 0;
                 *lock(&shared.outcome) = Some(outcome);
                 // A wait for parameters that will not come any more ends here, and finds the outcome.
-                if failed {
-                    stop.set();
-                }
+                stop.run_is_over();
                 Told::Over
             }
             _ => continue,

@@ -22,7 +22,7 @@ use windlass_wire::control::{
     AllFinished, Concluded, Endpoint, Failure, Initialised, ModelFile, WorkerReport, task_message,
 };
 use windlass_wire::link::Shard;
-use windlass_wire::session::{Coordinator, Progress};
+use windlass_wire::session::{Coordinator, Progress, Records};
 
 use crate::board::BoardConfig;
 use crate::control::{Begin, Control, Instruction, Joining, Told};
@@ -106,6 +106,8 @@ pub struct WorkerConfig {
     pub threads: Option<usize>,
     /// How long to wait for peers before giving up.
     pub peer_timeout: Duration,
+    /// What may tell that the run has ended, when ps 0 cannot be reached.
+    pub records: Option<Arc<dyn Records>>,
     /// When the run was started.
     pub started: Instant,
     /// Set by the process when it is told to stop.
@@ -250,7 +252,8 @@ impl<M: Model> Worker<M> {
             // If the run has ended for a reason, that reason is the better one.
             let (exit_code, reason) = describe(&error, self.config.id);
             if exit_code != exit_code::TERMINATED {
-                let failure = Failure { exit_code: u32::from(exit_code), reason: error.to_string() };
+                let incarnation = control.incarnation().0;
+                let failure = Failure { exit_code: u32::from(exit_code), reason: error.to_string(), incarnation };
                 control.send(task_message::Kind::Failed(failure));
                 control.wait_until_over(&instructions);
             }
@@ -286,9 +289,11 @@ impl<M: Model> Worker<M> {
             };
             match done {
                 // The session joins again by itself; the coordinator then says what to do.
-                Err(TrainError::Client(ClientError::Fenced(_))) => {
-                    info!("was declared dead, or the run goes back to a checkpoint: coming in again")
+                Err(TrainError::Client(ClientError::Fenced(_) | ClientError::Rejoined)) => {
+                    info!("declared dead, or the run is rolling back: rejoining")
                 }
+                // Whatever went wrong for a process that has been replaced since is nobody's concern any more.
+                Err(error) if control.incarnation() != incarnation => info!("rejoining; {error} before that"),
                 Err(TrainError::Client(ClientError::Gone(server))) => info!("{server} lets go of its parameters"),
                 other => other?,
             }

@@ -137,6 +137,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         own_server: None,
         threads: Some(1),
         peer_timeout: Duration::from_secs(30),
+        records: None,
         started: Instant::now(),
         stop: Arc::new(Interrupt::default()),
         board: BoardConfig::default(),

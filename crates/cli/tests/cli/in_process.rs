@@ -71,6 +71,7 @@ fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {
         peer_timeout: LIMIT,
         started: Instant::now(),
         checkpoints: None,
+        records: None,
     };
     let _entered = runtime.enter();
     if listeners.is_empty() {
@@ -90,6 +91,7 @@ fn worker_config(id: WorkerId, layout: Layout, servers: &[Server]) -> WorkerConf
         own_server: (layout.servers == 0).then(|| (ServerId(0), servers[0].shard())),
         threads: Some(1),
         peer_timeout: LIMIT,
+        records: None,
         started: Instant::now(),
         stop: Arc::default(),
         board: windlass_worker::board::BoardConfig::default(),

@@ -20,6 +20,7 @@ mod resuming;
 mod rows;
 mod screen;
 mod seq2seq;
+mod sleepers;
 mod tasks;
 mod translating;
 mod usage;

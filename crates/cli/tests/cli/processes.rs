@@ -126,7 +126,7 @@ fn a_stalled_worker_is_left_out_and_joins_again_when_it_wakes() {
     let before = run.cluster.event("step", 0)["global_step"].as_u64();
     run.cluster.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > before);
     stalled.signal(Signal::CONT);
-    run.cluster.logged("worker-1", "coming in again");
+    run.cluster.logged("worker-1", "rejoining");
     run.cluster.event("started", 1);
     run.cluster.event("step", 1);
     let told = run.wait().succeeded();

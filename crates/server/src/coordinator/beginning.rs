@@ -15,6 +15,8 @@ pub(super) struct Beginning {
     pub(super) found: Option<Manifest>,
     /// The generation in which the run began. Checkpoints of earlier ones are of other runs, and are left alone.
     pub(super) first_generation: u64,
+    /// True if the coordinator before this one died when its run had already come to its end.
+    pub(super) finished: bool,
 }
 
 impl Beginning {
@@ -30,7 +32,8 @@ impl Beginning {
         if let Some(first_generation) = own
             && let Some(found) = newest(store, first_generation).await?
         {
-            return Ok(Self { store: store.clone(), found: Some(found), first_generation });
+            let finished = found.last && lease.follows_a_crash();
+            return Ok(Self { store: store.clone(), found: Some(found), first_generation, finished });
         }
         match &config.resume {
             Resume::Never => {
@@ -38,12 +41,13 @@ impl Beginning {
                 if others > 0 {
                     info!("the {others} checkpoints of earlier runs in {} stay where they are", store.location());
                 }
-                Ok(Self { store: store.clone(), found: None, first_generation })
+                Ok(Self { store: store.clone(), found: None, first_generation, finished: false })
             }
             Resume::Auto => {
                 let found = newest(store, 0).await?;
                 let first_generation = found.as_ref().map_or(first_generation, |found| found.first_generation);
-                Ok(Self { store: store.clone(), found, first_generation })
+                let finished = lease.follows_a_crash() && found.as_ref().is_some_and(|found| found.last);
+                Ok(Self { store: store.clone(), found, first_generation, finished })
             }
             Resume::From(location, id) => {
                 let store = Arc::new(Store::open(location)?);
@@ -52,7 +56,7 @@ impl Beginning {
                     None => newest(&store, 0).await?,
                 };
                 match found {
-                    Some(_) => Ok(Self { store, found, first_generation }),
+                    Some(_) => Ok(Self { store, found, first_generation, finished: false }),
                     None => Err(CheckpointError::NoneWhole { location: location.clone() }),
                 }
             }

@@ -21,7 +21,7 @@ use windlass_wire::control::ModelFile;
 use super::beginning::{Beginning, newest};
 use super::lease_keeper::LeaseKeeper;
 use super::positions::Positions;
-use crate::checkpoint::{CheckpointConfig, Part};
+use crate::checkpoint::{CheckpointConfig, Part, before_generation};
 
 /// A run's checkpoints.
 pub(super) struct Checkpoints {
@@ -39,6 +39,8 @@ pub(super) struct Checkpoints {
     positions: Positions,
     /// The checkpoint to begin from.
     found: Option<Manifest>,
+    /// Whether the run had come to its end when the coordinator before this one died.
+    finished: bool,
     /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
     /// Whether the one under way is.
@@ -71,7 +73,7 @@ impl Checkpoints {
     ) -> Result<Self, CheckpointError> {
         let store = Arc::new(Store::open(&config.location)?);
         let mut lease = store.lease(Holder::this_process(address), config.take_over).await?;
-        let Beginning { store: resume_from, found, first_generation } =
+        let Beginning { store: resume_from, found, first_generation, finished } =
             match Beginning::find(&config, &store, &lease).await {
                 Ok(beginning) => beginning,
                 Err(error) => {
@@ -98,6 +100,7 @@ impl Checkpoints {
             held_up: Duration::ZERO,
             files: Arc::default(),
             found,
+            finished,
             done,
         })
     }
@@ -113,7 +116,12 @@ impl Checkpoints {
 
     /// Incarnations of this coordinator are later than those of the ones before it.
     pub(super) fn before(&self) -> Incarnation {
-        Incarnation(self.generation << 32)
+        before_generation(self.generation)
+    }
+
+    /// True if the run had come to its end when the coordinator before this one died.
+    pub(super) fn is_finished(&self) -> bool {
+        self.finished
     }
 
     pub(super) fn location(&self) -> &str {

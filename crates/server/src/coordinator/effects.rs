@@ -83,6 +83,7 @@ impl Coordinator {
             servers: self.config.servers,
             workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),
             living: living.collect(),
+            latest_incarnation: self.lifecycle.latest_incarnation().0,
             ..Prepare::default()
         };
         info!("all {} ps and {} workers are here", self.config.servers, workers.len());
@@ -130,7 +131,7 @@ impl Coordinator {
         if !reason.is_empty() {
             warn!("{worker} is gone: {reason}; training goes on without it");
             self.members.remove(worker.into());
-            let last = self.progress.get(&worker).cloned().unwrap_or_default();
+            let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {
                 worker: worker.0,
                 steps: last.local_step,

@@ -101,6 +101,13 @@ impl Members {
         }
     }
 
+    /// Forgets these processes.
+    pub(super) fn remove_those(&mut self, which: impl Fn(TaskId, Incarnation) -> bool) {
+        let those = self.members.iter().filter(|(task, member)| which(**task, member.incarnation));
+        let those: Vec<TaskId> = those.map(|(task, _)| *task).collect();
+        those.into_iter().for_each(|task| self.remove(task));
+    }
+
     /// Says a last word on a session, whoever is there.
     pub(super) fn dismiss(&mut self, id: SessionId, kind: Kind) {
         self.deliver(id, 0, kind);

@@ -25,7 +25,7 @@ use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Endpoint, Heartbeat, Hello, Over, Waiting, WorkerReport, task_message};
+use windlass_wire::control::{Busy, Endpoint, Heartbeat, Hello, Over, Waiting, WorkerReport, task_message};
 
 use crate::checkpoint::{CheckpointConfig, Part};
 use crate::task::ShardSlot;
@@ -55,6 +55,14 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) address: String,
 }
 
+/// Why a task is not let in.
+enum Refusal {
+    /// It is to ask again.
+    ForNow(String),
+    /// It ends.
+    ForGood(Outcome),
+}
+
 struct Coordinator {
     config: CoordinatorConfig,
     shard: Arc<ShardSlot>,
@@ -75,7 +83,7 @@ struct Coordinator {
     saving: Option<(Duration, u32)>,
     endpoints: BTreeMap<u32, Endpoint>,
     reports: BTreeMap<WorkerId, WorkerReport>,
-    progress: BTreeMap<WorkerId, Heartbeat>,
+    progress: BTreeMap<TaskId, Heartbeat>,
     /// Why tasks that are waited for were not let in, by their names.
     refused: BTreeMap<String, String>,
     spoken: Instant,
@@ -128,6 +136,7 @@ impl Coordinator {
             patience: config.patience,
             peer_timeout: config.peer_timeout,
             checkpoints: checkpoints.is_some(),
+            finished: checkpoints.as_ref().is_some_and(Checkpoints::is_finished),
             before,
         });
         Self {
@@ -201,22 +210,26 @@ impl Coordinator {
     }
 
     fn hello(&mut self, id: SessionId, hello: &Hello, heard: u64) {
-        if let Err(refusal) = self.admit(id, hello, heard) {
-            if !refusal.reason.is_empty() {
-                let task = format!("{} {}", hello.job, hello.index);
-                warn!("refused {task}: {}", refusal.reason);
-                // Those who wait for it are told with the next word of whom they wait for.
-                if self.lifecycle.awaited().iter().any(|awaited| awaited.to_string() == task) {
-                    self.refused.insert(task, refusal.reason.clone());
+        match self.admit(id, hello, heard) {
+            Ok(()) => {}
+            Err(Refusal::ForNow(reason)) => self.members.dismiss(id, Kind::Busy(Busy { reason })),
+            Err(Refusal::ForGood(outcome)) => {
+                if !outcome.reason.is_empty() {
+                    let task = format!("{} {}", hello.job, hello.index);
+                    warn!("refused {task}: {}", outcome.reason);
+                    // Those who wait for it are told with the next word of whom they wait for.
+                    if self.lifecycle.awaited().iter().any(|awaited| awaited.to_string() == task) {
+                        self.refused.insert(task, outcome.reason.clone());
+                    }
                 }
+                let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
+                self.members.dismiss(id, Kind::Over(over));
             }
-            let over = Over { exit_code: u32::from(refusal.exit_code), reason: refusal.reason };
-            self.members.dismiss(id, Kind::Over(over));
         }
     }
 
-    fn admit(&mut self, id: SessionId, hello: &Hello, heard: u64) -> Result<(), Outcome> {
-        let refuse = |reason: String| Outcome { exit_code: exit_code::USAGE, reason };
+    fn admit(&mut self, id: SessionId, hello: &Hello, heard: u64) -> Result<(), Refusal> {
+        let refuse = |reason: String| Refusal::ForGood(Outcome { exit_code: exit_code::USAGE, reason });
         if hello.protocol != PROTOCOL {
             return Err(refuse(format!(
                 "ps 0 speaks protocol {PROTOCOL}, this task speaks {}: run the same version everywhere",
@@ -233,7 +246,8 @@ impl Coordinator {
         let earlier = self.members.earlier(task, hello.process);
         let joined = self.lifecycle.join(task, earlier, self.now());
         let (incarnation, effects) = joined.map_err(|error| match error {
-            JoinError::Over(outcome) => outcome,
+            JoinError::Over(outcome) => Refusal::ForGood(outcome),
+            JoinError::Contested(_) => Refusal::ForNow(error.to_string()),
             error => refuse(error.to_string()),
         })?;
         if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
@@ -287,9 +301,7 @@ impl Coordinator {
         let effects = match message {
             task_message::Kind::Heartbeat(heartbeat) => {
                 self.seen_step = self.seen_step.max(heartbeat.global_step);
-                if task.job == Job::Worker {
-                    self.progress.insert(worker, heartbeat);
-                }
+                self.note_progress(task, heartbeat);
                 return;
             }
             task_message::Kind::ServerReady(ready) if ready.number == self.prepared => {
@@ -325,7 +337,7 @@ impl Coordinator {
             task_message::Kind::Concluded(concluded) if concluded.incarnation == incarnation.0 => {
                 self.lifecycle.concluded(worker)
             }
-            task_message::Kind::Failed(failure) => {
+            task_message::Kind::Failed(failure) if is_server(task) || failure.incarnation == incarnation.0 => {
                 let reason = format!("{task}: {}", failure.reason);
                 // A failure is never a success, whatever its number.
                 let exit_code = u8::try_from(failure.exit_code).ok().filter(|code| *code > 0).unwrap_or(u8::MAX);
@@ -341,6 +353,7 @@ impl Coordinator {
             }
             // Answers to what was said before the run went back to a checkpoint.
             task_message::Kind::ServerReady(_)
+            | task_message::Kind::Failed(_)
             | task_message::Kind::Initialised(_)
             | task_message::Kind::Finished(_)
             | task_message::Kind::Concluded(_)
@@ -349,20 +362,42 @@ impl Coordinator {
         self.carry_out(effects);
     }
 
+    /// Keeps what a task reports of itself. If the run waits for that task, it is good news.
+    fn note_progress(&mut self, task: TaskId, heartbeat: Heartbeat) {
+        let stage = |heartbeat: &Heartbeat| (heartbeat.local_step, heartbeat.global_step, heartbeat.waiting.clone());
+        let now = stage(&heartbeat);
+        let before = self.progress.insert(task, heartbeat).as_ref().map(stage);
+        if before != Some(now) && self.lifecycle.awaited().contains(&task) {
+            self.lifecycle.progressed(self.now());
+        }
+    }
+
     fn tick(&mut self) {
         let now = self.now();
         (self.clock, self.ticked) = (now, Instant::now());
         let effects = self.lifecycle.tick(now);
         self.carry_out(effects);
+        self.dismiss_the_dead();
         let step = self.step();
         match self.lifecycle.phase() {
             Phase::Training => self.checkpoint(|checkpoints| checkpoints.tick(now, step)),
             Phase::Saving(_) => self.go_on_saving(now),
-            Phase::Gathering | Phase::Preparing | Phase::Initialising if self.spoken.elapsed() >= SPEAK_EVERY => {
-                self.spoken = Instant::now();
-                self.members.mention(&Kind::Waiting(self.waiting()));
-            }
             _ => {}
+        }
+        if self.lifecycle.awaited().is_empty() {
+            self.spoken = Instant::now();
+        } else if self.spoken.elapsed() >= SPEAK_EVERY {
+            self.spoken = Instant::now();
+            self.members.mention(&Kind::Waiting(self.waiting()));
+        }
+    }
+
+    /// Closes the sessions of processes that were declared dead. One that lives after all says hello again, and is let
+    /// in as another incarnation.
+    fn dismiss_the_dead(&mut self) {
+        if !matches!(self.lifecycle.phase(), Phase::Over(_)) {
+            let lifecycle = &self.lifecycle;
+            self.members.remove_those(|task, incarnation| lifecycle.is_dead(task, incarnation));
         }
     }
 
@@ -372,9 +407,12 @@ impl Coordinator {
     }
 
     fn waiting(&self) -> Waiting {
-        let tasks: Vec<String> = self.lifecycle.awaited().iter().map(ToString::to_string).collect();
+        let mut tasks: Vec<String> = self.lifecycle.awaited().iter().map(ToString::to_string).collect();
         let refused = self.refused.iter().filter(|(task, _)| tasks.contains(task));
         let notices = refused.map(|(task, reason)| format!("{task} was refused: {reason}")).collect();
+        if let Some(last) = tasks.last_mut() {
+            last.push_str(self.lifecycle.awaited_for());
+        }
         Waiting { tasks, notices }
     }
 

@@ -300,6 +300,11 @@ impl Gate {
         }
     }
 
+    /// Refuses every process up to this one that is not announced.
+    pub(super) fn fence_up_to(&mut self, latest: Incarnation) {
+        self.ledger.fence_up_to(latest);
+    }
+
     /// Refuses the processes before this one from now on, and says how far the workers are.
     pub(super) fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) -> Standing {
         let standing = self.standing();

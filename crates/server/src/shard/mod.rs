@@ -113,10 +113,15 @@ impl ParameterShard {
             blocks: blocks.into_iter().map(|block| Mutex::new(Kept::new(block))).collect(),
             gate: Mutex::new(Gate::new(&run, workers)),
             changed: Condvar::new(),
-            round: Mutex::new(Round::new(run.deterministic, workers.len())),
+            round: Mutex::new(Round::new(run.deterministic)),
             rows: plan.stripes.iter().zip(tables).map(kept).collect(),
             run,
         }
+    }
+
+    /// Refuses every process up to this incarnation, of whichever worker, that is not announced.
+    pub fn fence_up_to(&self, latest: Incarnation) {
+        lock(&self.gate).fence_up_to(latest);
     }
 
     /// Takes pushes of this process of a worker, refuses those of the ones before it, and says how far the workers were.

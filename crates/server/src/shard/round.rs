@@ -27,15 +27,15 @@ pub(super) struct Round {
     kept: Vec<(WorkerId, Gradient)>,
     sum: Option<Gradient>,
     count: usize,
-    /// Buffers for gradients to come; as many as there are workers at the most.
+    /// Buffers for gradients to come; as many as a round has had gradients at the most.
     free: Vec<Vec<f32>>,
-    free_limit: usize,
+    most: usize,
 }
 
 impl Round {
-    pub(super) fn new(deterministic: bool, workers: usize) -> Self {
-        let keep_order = deterministic && workers > 2;
-        Self { keep_order, kept: Vec::new(), sum: None, count: 0, free: Vec::new(), free_limit: workers }
+    /// An empty round. How many workers will take part is not known: some may come later.
+    pub(super) fn new(deterministic: bool) -> Self {
+        Self { keep_order: deterministic, kept: Vec::new(), sum: None, count: 0, free: Vec::new(), most: 1 }
     }
 
     /// A buffer for a gradient to arrive in.
@@ -45,13 +45,14 @@ impl Round {
 
     /// Takes back a buffer.
     pub(super) fn recycle(&mut self, buffer: Vec<f32>) {
-        if self.free.len() < self.free_limit {
+        if self.free.len() < self.most {
             self.free.push(buffer);
         }
     }
 
     pub(super) fn add(&mut self, worker: WorkerId, gradient: Gradient) {
         self.count += 1;
+        self.most = self.most.max(self.count);
         if self.keep_order {
             self.kept.push((worker, gradient));
         } else {
@@ -104,7 +105,7 @@ mod tests {
         // In single precision 1e8 + 1 - 1e8 depends on the order.
         let gradients = [1e8, 1.0, -1e8, 0.3];
         let sum = |order: [u32; 4]| {
-            let mut round = Round::new(true, 4);
+            let mut round = Round::new(true);
             for worker in order {
                 round.add(WorkerId(worker), gradient(&[gradients[worker as usize]]));
             }
@@ -118,12 +119,28 @@ mod tests {
 
     #[test]
     fn a_round_counts_what_it_sums_and_starts_anew() {
-        let mut round = Round::new(false, 2);
+        let mut round = Round::new(false);
         round.add(WorkerId(1), gradient(&[1.0, 2.0]));
         round.add(WorkerId(0), gradient(&[3.0, 5.0]));
         let (sum, count) = round.take();
         assert_eq!((sum.dense, count), (vec![4.0, 7.0], 2));
         assert_eq!(round.take().1, 0);
+    }
+
+    #[test]
+    fn buffers_are_kept_for_as_many_gradients_as_a_round_has_had() {
+        let mut round = Round::new(false);
+        for _ in 0..2 {
+            let arriving: Vec<Vec<f32>> = (0..5).map(|_| round.buffer(1)).collect();
+            for (worker, mut dense) in (0..).zip(arriving) {
+                dense[0] = 1.0;
+                round.add(WorkerId(worker), Gradient { dense, rows: Vec::new() });
+            }
+            let (sum, count) = round.take();
+            assert_eq!((sum.dense[0], count), (5.0, 5));
+            round.recycle(sum.dense);
+        }
+        assert_eq!(round.free.len(), 5, "none was allocated for the second round");
     }
 
     #[test]

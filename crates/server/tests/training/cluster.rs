@@ -180,6 +180,7 @@ impl Cluster {
             peer_timeout: site.options.peer_timeout,
             started: Instant::now(),
             checkpoints: None,
+            records: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::cluster::LIMIT;
@@ -65,6 +65,9 @@ struct State {
     live: Mutex<Vec<TcpStream>>,
     held: Mutex<bool>,
     released: Condvar,
+    /// How many connections there have been, and how many of the first of them lead nowhere.
+    connections: AtomicU64,
+    stranded: AtomicU64,
     answered: Mutex<u64>,
     answers: Condvar,
 }
@@ -73,9 +76,7 @@ impl Proxy {
     pub fn start(to: &str, cut: Cut) -> Self {
         let state = Arc::new(State::default());
         let (to, shared) = (to.to_owned(), state.clone());
-        let mut connections = 0..;
-        let enter =
-            move |client| connections.next().into_iter().for_each(|n| connect(&client, &to, budgets(cut, n), &shared));
+        let enter = move |client| connect(&client, &to, cut, &shared);
         Self { door: Door::open(enter), state }
     }
 
@@ -91,6 +92,12 @@ impl Proxy {
     /// Lets no byte through from now on, but keeps the connections.
     pub fn hold(&self) {
         *self.state.held.lock().unwrap() = true;
+    }
+
+    /// Swallows what comes on the connections that there are, without closing them, as after a broken network. Later
+    /// ones work.
+    pub fn strand(&self) {
+        self.state.stranded.store(self.state.connections.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     /// How many bytes have come from the server.
@@ -120,12 +127,14 @@ impl Drop for Proxy {
 }
 
 /// Forwards what comes and goes on a connection, each way for as many bytes as it has.
-fn connect(client: &TcpStream, to: &str, (up, down): (u64, u64), state: &Arc<State>) {
+fn connect(client: &TcpStream, to: &str, cut: Cut, state: &Arc<State>) {
+    let number = state.connections.fetch_add(1, Ordering::SeqCst);
+    let (up, down) = budgets(cut, number);
     let Ok(server) = TcpStream::connect(to) else { return };
     state.live.lock().unwrap().extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
     for (from, to, budget, answers) in [(client, &server, up, false), (&server, client, down, true)] {
         let (from, to, state) = (from.try_clone().unwrap(), to.try_clone().unwrap(), state.clone());
-        std::thread::spawn(move || forward(from, to, budget, &state, answers));
+        std::thread::spawn(move || forward((from, to), budget, &state, (number, answers)));
     }
 }
 
@@ -141,7 +150,12 @@ fn budgets(cut: Cut, connection: u64) -> (u64, u64) {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, mut budget: u64, state: &State, answers: bool) {
+fn forward(
+    (mut from, mut to): (TcpStream, TcpStream),
+    mut budget: u64,
+    state: &State,
+    (connection, answers): (u64, bool),
+) {
     let mut buffer = [0; 16 * 1024];
     loop {
         let room = budget.min(buffer.len() as u64) as usize;
@@ -154,6 +168,9 @@ fn forward(mut from: TcpStream, mut to: TcpStream, mut budget: u64, state: &Stat
             held = state.released.wait(held).unwrap();
         }
         drop(held);
+        if connection < state.stranded.load(Ordering::SeqCst) {
+            return;
+        }
         if answers {
             *state.answered.lock().unwrap() += read as u64;
             state.answers.notify_all();

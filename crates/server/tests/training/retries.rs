@@ -3,10 +3,10 @@
 
 use windlass_core::consistency::Mode;
 use windlass_core::parameter::ParameterId;
-use windlass_wire::client::{Push, RowGradient, RowRequest};
+use windlass_wire::client::{ClientError, Push, RowGradient, RowRequest};
 use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
-use crate::cluster::{Cluster, Options, Via};
+use crate::cluster::{Cluster, Options, Via, Working};
 use crate::numbers::{SYNC, by_rows, constant, dense, run, seeds};
 use crate::proxy::Cut;
 use crate::streams::{Scripted, push_header};
@@ -137,4 +137,39 @@ fn a_push_whose_rows_are_lost_on_their_way_is_not_answered() {
         cluster.shard(0).serve(&header, &mut cut_short).unwrap_err();
         assert_eq!(cut_short.answers, [], "{mode:?}");
     }
+}
+
+/// One worker, training over a connection that no longer leads anywhere though nobody has closed it. TCP by itself takes
+/// longer than this test to find that out.
+fn stranded() -> (Cluster, crate::worker::Worker, Push) {
+    let run = run(Mode::Async, vec![dense("w", &[64])]);
+    let peer_timeout = 10 * crate::cluster::LIMIT;
+    let options = Options { via: Via::Tcp, cut_streams: Some(Cut::Never), peer_timeout, ..Options::default() };
+    let cluster = Cluster::start_with(1, 1, run.clone(), options);
+    let mut worker = cluster.worker(0);
+    worker.start_training();
+    worker.pull();
+    cluster.site().streams[0].strand();
+    (cluster, worker, Push { dense: constant(&run, 1.0), ..Push::default() })
+}
+
+#[test]
+fn when_the_session_is_made_anew_a_push_on_a_dead_connection_is_sent_again_on_a_new_one() {
+    let (_cluster, mut worker, push) = stranded();
+    let (interrupt, incarnation, mut client) = (worker.interrupt(), worker.incarnation, worker.take_client());
+    client.push(push).unwrap();
+    let waiting = Working::start("a push", move || client.wait().unwrap());
+    interrupt.welcomed(incarnation);
+    let pulled = waiting.join();
+    assert_eq!((pulled.step, pulled.dense[0][0]), (1, -1.0));
+}
+
+#[test]
+fn a_worker_that_has_joined_again_no_longer_waits_as_the_process_it_was() {
+    let (_cluster, mut worker, push) = stranded();
+    let (interrupt, incarnation, mut client) = (worker.interrupt(), worker.incarnation, worker.take_client());
+    client.push(push).unwrap();
+    let waiting = Working::start("a push", move || client.wait().unwrap_err());
+    interrupt.welcomed(windlass_core::ledger::Incarnation(incarnation.0 + 1));
+    assert!(matches!(waiting.join(), ClientError::Rejoined));
 }

@@ -12,7 +12,7 @@ mod rows;
 use std::io;
 use std::ops::{AddAssign, Sub};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use windlass_core::cluster::{ServerId, WorkerId};
@@ -107,21 +107,57 @@ pub enum ClientError {
     /// The run ended elsewhere.
     #[error("the run has ended")]
     Interrupted,
+    /// The coordinator has let this process in again as another incarnation.
+    #[error("this process has joined the run again")]
+    Rejoined,
 }
 
-/// Set by whoever learns that the run is over, to end a wait.
+/// What a worker's session learns that ends the waits of its client, or makes it look after its connections.
 #[derive(Debug, Default)]
-pub struct Interrupt(AtomicBool);
+pub struct Interrupt {
+    stop: AtomicBool,
+    over: AtomicBool,
+    incarnation: AtomicU64,
+    welcomes: AtomicU64,
+}
 
 impl Interrupt {
-    /// Ends the waits of every client that holds this.
+    /// Ends the waits of every client that holds this: the process is told to stop.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// True once it has been set.
+    /// True once the process was told to stop.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Ends the waits of every client that holds this: the run is over, and whoever still waits will not be answered.
+    pub fn run_is_over(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the coordinator has welcomed this process as an incarnation: a client of an earlier one has nothing
+    /// to wait for any more, and connections from before may lead nowhere.
+    pub fn welcomed(&self, incarnation: Incarnation) {
+        self.incarnation.store(incarnation.0, Ordering::Relaxed);
+        self.welcomes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the coordinator has welcomed this process.
+    fn welcomes(&self) -> u64 {
+        self.welcomes.load(Ordering::Relaxed)
+    }
+
+    /// Why a client that connected as this incarnation should stop waiting, if it should.
+    fn check(&self, incarnation: Incarnation) -> Result<(), ClientError> {
+        if self.is_set() || self.over.load(Ordering::Relaxed) {
+            Err(ClientError::Interrupted)
+        } else if self.incarnation.load(Ordering::Relaxed) > incarnation.0 {
+            Err(ClientError::Rejoined)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -186,6 +222,8 @@ pub struct ParameterClient {
     learning_rate: LearningRate,
     peer_timeout: Duration,
     interrupt: Arc<Interrupt>,
+    /// How often the session had been welcomed when the connections were last known to be good.
+    welcomes: u64,
     /// Buffers of the last push, in which the next answer arrives.
     spare: Option<Vec<Vec<f32>>>,
     pending: Option<Pending>,
@@ -242,6 +280,7 @@ impl ParameterClient {
             sequence: 0,
             learning_rate: LearningRate::initial(config.learning_rate),
             peer_timeout: config.peer_timeout,
+            welcomes: config.interrupt.welcomes(),
             interrupt: config.interrupt,
             spare: None,
             pending: None,

@@ -18,6 +18,9 @@ use crate::handshake;
 const REPORT_EVERY: Duration = Duration::from_secs(3);
 /// How often a long wait looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A server that makes a worker wait says so every two seconds. If nothing comes from another host for so long, the
+/// connection leads nowhere, and a new one is tried.
+const SILENCE: Duration = Duration::from_secs(8);
 /// The pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -27,6 +30,7 @@ impl ParameterClient {
         let started = Instant::now();
         let mut spoken = started;
         loop {
+            self.renew_connections()?;
             if let Some((index, error)) = self.advance(&far_enough)? {
                 self.retry(index, error)?;
                 continue;
@@ -34,9 +38,7 @@ impl ParameterClient {
             if !self.wait_for_sockets(&far_enough)? {
                 return Ok(());
             }
-            if self.interrupt.is_set() {
-                return Err(ClientError::Interrupted);
-            }
+            self.interrupt.check(self.incarnation)?;
             if let Some(index) = self.silent_server(&far_enough) {
                 self.retry(index, io::Error::new(io::ErrorKind::TimedOut, "no answer"))?;
             }
@@ -101,10 +103,33 @@ impl ParameterClient {
         waited.map(|()| true).map_err(poll_failed)
     }
 
+    /// Once the session had to be made anew, connections to other hosts may lead nowhere either, and TCP would find
+    /// that out only after many seconds: they are made anew, too.
+    fn renew_connections(&mut self) -> Result<(), ClientError> {
+        let welcomes = self.interrupt.welcomes();
+        if self.welcomes == welcomes {
+            return Ok(());
+        }
+        self.welcomes = welcomes;
+        for index in self.active_servers() {
+            if self.is_on_another_host(index) {
+                self.reconnect(index, io::Error::new(io::ErrorKind::ConnectionReset, "the session was made anew"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_on_another_host(&self, index: usize) -> bool {
+        matches!(&self.servers[index].link, Link::Remote { socket: Some(Socket::Tcp(_)), .. })
+    }
+
     /// A server on whose connection nothing has moved for so long that another should be tried.
     fn silent_server(&self, far_enough: &impl Fn(&Lane) -> bool) -> Option<usize> {
-        let silent = |lane: &Lane| lane.is_silent(self.peer_timeout / 2);
-        self.lanes_short_of(far_enough).find(|(lane, _)| silent(lane)).map(|(_, index)| index)
+        let patience = |index| match self.is_on_another_host(index) {
+            true => SILENCE.min(self.peer_timeout / 2),
+            false => self.peer_timeout / 2,
+        };
+        self.lanes_short_of(far_enough).find(|(lane, index)| lane.is_silent(patience(*index))).map(|(_, index)| index)
     }
 
     fn report_wait(&self, far_enough: &impl Fn(&Lane) -> bool, started: Instant) {
@@ -138,9 +163,7 @@ impl ParameterClient {
         for (lane, index) in lanes.iter_mut().zip(&active).filter(|(lane, _)| !lane.is_answered()) {
             let server = &self.servers[*index];
             let Link::Local(shard) = &server.link else { continue };
-            if self.interrupt.is_set() {
-                return Err(ClientError::Interrupted);
-            }
+            self.interrupt.check(self.incarnation)?;
             lane.serve(server.id, shard.as_ref(), &gradients[*index], &mut places[*index])?;
             if !lane.is_answered() {
                 all_answered = false;
@@ -155,9 +178,7 @@ impl ParameterClient {
         let position = self.active_servers().iter().position(|active| *active == index);
         let lane = self.pending.as_mut().zip(position).map(|(pending, position)| &mut pending.lanes[position]);
         let (failing, pause) = lane.map_or_else(Default::default, Lane::fail);
-        if self.interrupt.is_set() {
-            return Err(ClientError::Interrupted);
-        }
+        self.interrupt.check(self.incarnation)?;
         if failing > self.peer_timeout {
             let (server, address) = (self.servers[index].id, self.address(index));
             return Err(ClientError::GaveUp { server, address, seconds: failing.as_secs_f64(), source: error });
@@ -192,9 +213,7 @@ impl ParameterClient {
                 }
                 Err(again) => error = again,
             }
-            if self.interrupt.is_set() {
-                return Err(ClientError::Interrupted);
-            }
+            self.interrupt.check(self.incarnation)?;
             if started.elapsed() > self.peer_timeout {
                 let seconds = started.elapsed().as_secs_f64();
                 return Err(ClientError::GaveUp {

@@ -1,0 +1,73 @@
+//! Whom a run waits for, what for, and for how long. Every phase that can wait for somebody has a deadline here.
+
+use std::time::Duration;
+
+use super::{Effect, Lifecycle, Outcome, Phase, exit_code};
+use crate::cluster::{Job, TaskId};
+
+/// How many times longer than for a missing task the others wait for a living chief to score the network.
+const SCORING: u32 = 12;
+
+impl Lifecycle {
+    /// Whom the run waits for: tasks that have not come, servers that prepare, the chief with the first values or the
+    /// final scores, or any worker at all.
+    pub fn awaited(&self) -> Vec<TaskId> {
+        let prepares = |task: &TaskId| task.job == Job::Ps && !self.ready.contains(task);
+        match self.phase {
+            Phase::Gathering => self.missing(),
+            Phase::Preparing => self.tasks.iter().copied().filter(prepares).collect(),
+            _ if self.is_abandoned() => self.workers().into_iter().map(TaskId::from).collect(),
+            Phase::Initialising | Phase::Finishing => vec![TaskId::from(self.chief)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// What those who are awaited are to do, as a clause after their names; empty if they are to be there.
+    pub fn awaited_for(&self) -> &'static str {
+        match self.phase {
+            Phase::Preparing => " to prepare its parameters",
+            _ if self.is_abandoned() => "",
+            Phase::Initialising => " to send the first values",
+            Phase::Finishing => " to score the network",
+            _ => "",
+        }
+    }
+
+    /// True if parameters have been trained, or are about to be, and no worker is left.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let trains = matches!(self.phase, Phase::Initialising | Phase::Training | Phase::Finishing);
+        trains && self.present_workers().is_empty()
+    }
+
+    /// Notes that one of those who are awaited gets on with what it does.
+    pub fn progressed(&mut self, now: Duration) {
+        self.since = now;
+    }
+
+    /// Waits for those without whom the run cannot go on, and not for longer than the timeout.
+    pub(super) fn wait_for_tasks(&mut self, now: Duration) -> Vec<Effect> {
+        let phase = std::mem::discriminant(&self.phase);
+        let awaited = self.awaited();
+        if awaited.is_empty() || phase != self.since_phase {
+            (self.since, self.since_phase) = (now, phase);
+        }
+        let waited = now.saturating_sub(self.since);
+        let only_workers = awaited.iter().all(|task| task.job == Job::Worker) && !self.present_workers().is_empty();
+        if self.phase == Phase::Gathering && self.again && only_workers && waited >= self.config.patience.silent {
+            return self.prepare();
+        }
+        let nobody_wants_more = self.config.finished && self.present_workers().is_empty();
+        if self.phase == Phase::Gathering && nobody_wants_more && waited >= self.config.patience.silent {
+            return self.end(Outcome::done());
+        }
+        let scores = self.phase == Phase::Finishing && !self.is_abandoned();
+        let patience = self.config.peer_timeout * if scores { SCORING } else { 1 };
+        if awaited.is_empty() || waited < patience {
+            return Vec::new();
+        }
+        let names: Vec<String> = awaited.iter().map(ToString::to_string).collect();
+        let (names, purpose) = (names.join(", "), self.awaited_for());
+        let reason = format!("gave up waiting for {names}{purpose} after {} s", waited.as_secs());
+        self.end(Outcome { exit_code: exit_code::PEERS, reason })
+    }
+}
