@@ -4,9 +4,11 @@
 //! same host finds it; one elsewhere cannot, and uses TCP. Nothing has to be configured, and nothing is left in
 //! the file system.
 
+use std::error::Error;
+use std::fmt::Display;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use crate::control::Endpoint;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// Why a task cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +48,8 @@ impl BindError {
     pub fn hint(&self) -> Option<String> {
         match self {
             BindError::InUse { host, port } => Some(format!(
-                "another task may still be running; try another port, such as {host}:{}",
-                port.checked_add(1).unwrap_or(2222)
+                "another task may still be running; try another port, such as {}",
+                written(host, port.checked_add(1).unwrap_or(2222))
             )),
             BindError::Other { .. } => {
                 Some("is this the right host for this task? --bind ADDRESS chooses another address".to_owned())
@@ -55,18 +59,46 @@ impl BindError {
 }
 
 /// Listens where a task's peers expect it. A loopback address is listened on as it is written; any other name
-/// may belong to a load balancer or a container's host, so every interface is listened on.
+/// may belong to a load balancer or a container's host, so every interface is listened on, by IPv6 and IPv4.
 pub fn listen(address: &Address) -> Result<TcpListener, BindError> {
-    let host = if address.is_loopback() { address.host() } else { "0.0.0.0" };
-    listen_on(host, address.port())
+    if address.is_loopback() {
+        return listen_on(address.host(), address.port());
+    }
+    match listen_everywhere(address.port()) {
+        // A machine without IPv6.
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => listen_on("0.0.0.0", address.port()),
+        listener => listener.map_err(|source| cannot_bind(address.host(), address.port(), source)),
+    }
 }
 
-/// Listens on exactly this host and port.
+/// Listens on exactly this host, a name or an IP address, and port. An IPv6 address may be in brackets.
 pub fn listen_on(host: &str, port: u16) -> Result<TcpListener, BindError> {
-    TcpListener::bind((host, port)).map_err(|source| match source.kind() {
+    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    TcpListener::bind((host, port)).map_err(|source| cannot_bind(host, port, source))
+}
+
+/// On all addresses of this machine of either kind. What comes by IPv4 has a peer's address within IPv6.
+fn listen_everywhere(port: u16) -> io::Result<TcpListener> {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+    socket.set_only_v6(false)?;
+    // As the standard library does, so that a task can be started again at once.
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn cannot_bind(host: &str, port: u16, source: io::Error) -> BindError {
+    match source.kind() {
         io::ErrorKind::AddrInUse => BindError::InUse { host: host.to_owned(), port },
-        _ => BindError::Other { address: format!("{host}:{port}"), source },
-    })
+        _ => BindError::Other { address: written(host, port), source },
+    }
+}
+
+/// A host and a port as users write them.
+fn written(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Set for a server to keep it from opening a Unix socket, to measure or to debug TCP on one host.
@@ -91,14 +123,55 @@ pub fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
     {
         return Socket::unix(stream);
     }
-    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", endpoint.address));
-    for address in endpoint.address.to_socket_addrs()? {
+    let addresses = endpoint.address.to_socket_addrs().map_err(|error| unresolved(&endpoint.address, &error))?;
+    let mut last = unresolved(&endpoint.address, &"it has no address");
+    for address in addresses {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => return Socket::tcp(stream),
-            Err(error) => last = error,
+            Err(error) => last = in_words(&error),
         }
     }
     Err(last)
+}
+
+/// Why a task at this address could not be reached, in words a user can act on. The host is looked up once more, since
+/// a connection that fails does not say whether it was found.
+pub async fn explain(address: &str, error: impl Error + Send + 'static) -> String {
+    if let Err(error) = tokio::net::lookup_host(address).await {
+        return unresolved(address, &error).to_string();
+    }
+    let mut cause: &(dyn Error + 'static) = &error;
+    loop {
+        if let Some(error) = cause.downcast_ref::<io::Error>() {
+            return in_words(error).to_string();
+        }
+        match cause.source() {
+            Some(deeper) => cause = deeper,
+            None => return cause.to_string(),
+        }
+    }
+}
+
+/// The error of a host that has no address, or not yet.
+fn unresolved(address: &str, error: &dyn Display) -> io::Error {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let error = error.to_string();
+    let error = error.strip_prefix("failed to lookup address information: ").unwrap_or(&error);
+    let text = format!("cannot resolve host {host:?}: {error} (is it spelled right, and known to this machine?)");
+    io::Error::new(io::ErrorKind::NotFound, text)
+}
+
+/// The error of a connection, without the numbers of the system.
+fn in_words(error: &io::Error) -> io::Error {
+    let text = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused: nothing listens there yet",
+        io::ErrorKind::TimedOut => "no answer: is the host up, and the port open?",
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "no route to the host",
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => "it closed the connection",
+        io::ErrorKind::AddrNotAvailable => "this machine has no address of that kind (IPv4 or IPv6)",
+        _ => return io::Error::new(error.kind(), error.to_string()),
+    };
+    io::Error::new(error.kind(), text)
 }
 
 #[cfg(target_os = "linux")]
@@ -125,6 +198,46 @@ mod tests {
         assert_eq!(connect(&Endpoint { address: address.clone(), local_name }).unwrap().kind(), "unix");
         let elsewhere = Endpoint { address, local_name: "windlass-1-not-on-this-host".into() };
         assert_eq!(connect(&elsewhere).unwrap().kind(), "tcp");
+    }
+
+    /// A port that was free a moment ago on all addresses.
+    fn port() -> u16 {
+        listen_everywhere(0).unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn a_host_by_name_is_listened_for_by_either_kind_of_address() {
+        let port = port();
+        let _listener = listen(&Address::new("a-name-of-this-host", port).unwrap()).unwrap();
+        for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
+            assert_eq!(connect(&Endpoint { address, local_name: String::new() }).unwrap().kind(), "tcp");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_is_listened_on_with_and_without_brackets() {
+        for host in ["::1", "[::1]"] {
+            let port = port();
+            let listener = listen_on(host, port).unwrap();
+            assert_eq!(listener.local_addr().unwrap().to_string(), format!("[::1]:{port}"));
+            let again = listen_on(host, port).unwrap_err();
+            assert_eq!(again.to_string(), format!("port {port} on ::1 is in use"));
+            assert!(again.hint().unwrap().ends_with(&format!(", such as [::1]:{}", port + 1)));
+        }
+    }
+
+    #[test]
+    fn an_unknown_host_is_named() {
+        let nowhere = Endpoint { address: "no-such-host.invalid:2222".into(), local_name: String::new() };
+        let error = connect(&nowhere).unwrap_err().to_string();
+        assert!(error.starts_with("cannot resolve host \"no-such-host.invalid\": "), "{error}");
+    }
+
+    #[test]
+    fn a_port_where_nothing_listens_is_told_from_an_unknown_host() {
+        let nobody = Endpoint { address: format!("[::1]:{}", port()), local_name: String::new() };
+        let error = connect(&nobody).unwrap_err();
+        assert_eq!(error.to_string(), "connection refused: nothing listens there yet");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,14 +52,14 @@ pub enum Caller {
     /// A process on this host, by a Unix socket.
     Local,
     /// An address in the network.
-    Remote(std::net::SocketAddr),
+    Remote(SocketAddr),
 }
 
 impl Caller {
     fn host(self) -> Option<IpAddr> {
         match self {
             Caller::Local => None,
-            Caller::Remote(address) => Some(address.ip()),
+            Caller::Remote(address) => Some(address.ip().to_canonical()),
         }
     }
 }
@@ -68,7 +68,10 @@ impl Display for Caller {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Caller::Local => formatter.write_str("this host"),
-            Caller::Remote(address) => write!(formatter, "{address}"),
+            // As its user knows it: on a port that listens for both kinds, IPv4 arrives within IPv6.
+            Caller::Remote(address) => {
+                write!(formatter, "{}", SocketAddr::new(address.ip().to_canonical(), address.port()))
+            }
         }
     }
 }

@@ -11,7 +11,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::{Response, Status};
-use tracing::{debug, info};
+use tracing::info;
+use windlass_core::cluster::TaskId;
 
 use crate::control::roster_client::RosterClient;
 use crate::control::roster_server::{Roster, RosterServer};
@@ -84,18 +85,22 @@ pub async fn await_introduction(
 
 /// Tells every ps where all of them are, whenever it is there. Never ends.
 pub async fn introduce(ps: Vec<String>) {
-    let each = ps.iter().map(|address| introduce_to(address, &ps));
+    let each = (0..).zip(&ps).map(|(index, address)| introduce_to(TaskId::ps(index), address, &ps));
     futures::future::join_all(each).await;
 }
 
-async fn introduce_to(address: &str, ps: &[String]) {
+async fn introduce_to(task: TaskId, address: &str, ps: &[String]) {
     let mut pause = RETRY_FIRST;
+    let (mut away, mut spoken) = (Instant::now(), Instant::now());
     loop {
         match held_by(address, ps).await {
-            Ok(()) => pause = RETRY_FIRST,
+            Ok(()) => (pause, away) = (RETRY_FIRST, Instant::now()),
             Err(error) => {
-                debug!(%error, "cannot introduce the ps to {address}");
                 pause = (pause * 2).min(RETRY_MOST);
+                if spoken.elapsed() >= REPORT_EVERY && away.elapsed() >= REPORT_EVERY {
+                    spoken = Instant::now();
+                    info!("waiting for {task} at {address} ({} s): {error}", away.elapsed().as_secs());
+                }
             }
         }
         tokio::time::sleep(pause).await;

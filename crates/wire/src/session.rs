@@ -241,8 +241,7 @@ impl Runner {
             }
             if self.spoken.elapsed() >= REPORT_EVERY {
                 self.spoken = Instant::now();
-                info!("waiting for ps 0{} ({} s)", self.place(), away.elapsed().as_secs());
-                debug!(%error, "ps 0 not reached");
+                info!("waiting for ps 0{} ({} s): {error}", self.place(), away.elapsed().as_secs());
                 if self.has_missed_the_end().await {
                     return None;
                 }
@@ -404,7 +403,10 @@ pub(crate) async fn dial(address: &str) -> Result<tonic::transport::Channel, Str
         .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .tcp_nodelay(true);
-    endpoint.connect().await.map_err(|error| error.to_string())
+    match endpoint.connect().await {
+        Ok(channel) => Ok(channel),
+        Err(error) => Err(crate::endpoint::explain(address, error).await),
+    }
 }
 
 /// Opens a session over the network.

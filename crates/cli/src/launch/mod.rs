@@ -7,6 +7,7 @@ mod child;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -76,14 +77,16 @@ pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: 
     .run(&messages)
 }
 
-type Listening = Vec<(TaskId, std::net::TcpListener)>;
+type Listening = Vec<(TaskId, TcpListener)>;
 
 /// The tasks in their order, with a listener on a free port for each. Their numbers are given before the
 /// children exist, and nobody can take them in between.
 fn tasks(launch: &LaunchArgs) -> Result<(u32, Listening), Failure> {
     let ps = if launch.colocate { 0 } else { launch.ps };
     let tasks = (0..ps).map(TaskId::ps).chain((0..launch.workers).map(TaskId::worker));
-    let listen = |task| match std::net::TcpListener::bind("127.0.0.1:0") {
+    // A machine may have only one of them.
+    let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(|ip| SocketAddr::new(ip, 0));
+    let listen = |task| match TcpListener::bind(&loopback[..]) {
         Ok(listener) => Ok((task, listener)),
         Err(error) => Err(Failure::usage(format!("cannot listen for {task}: {error}"))),
     };

@@ -1,5 +1,6 @@
 //! The real binary, as its users meet it: what it says, what it leaves behind, and how it ends.
 
+mod addresses;
 mod checkpoints;
 mod cluster;
 mod data;

@@ -46,7 +46,7 @@ impl Address {
     pub fn is_loopback(&self) -> bool {
         self.host == "localhost"
             || self.host.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
-            || self.host.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback())
+            || self.host.parse::<Ipv6Addr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
     }
 }
 
@@ -276,6 +276,7 @@ mod tests {
     fn only_this_machines_own_names_are_loopback() {
         let loopback = |text: &str| text.parse::<Address>().unwrap().is_loopback();
         assert!(loopback("localhost:1") && loopback("127.3.0.1:1") && loopback("[::1]:1"));
+        assert!(loopback("[::ffff:127.0.0.1]:1"));
         assert!(!loopback("10.0.0.1:1") && !loopback("localhost.com:1") && !loopback("[::2]:1"));
     }
 

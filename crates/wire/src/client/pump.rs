@@ -225,7 +225,8 @@ impl ParameterClient {
             }
             if spoken.elapsed() >= REPORT_EVERY {
                 spoken = Instant::now();
-                warn!("waiting for {} at {} ({} s)", server.id, endpoint.address, started.elapsed().as_secs());
+                let seconds = started.elapsed().as_secs();
+                warn!("waiting for {} at {} ({seconds} s): {error}", server.id, endpoint.address);
             }
             std::thread::sleep(RECONNECT_PAUSE);
         }
