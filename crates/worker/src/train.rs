@@ -149,10 +149,13 @@ impl<M: Model> Training<M> {
             let (next_batch, next_place) = early.unwrap_or_else(|| self.next_batch()); // while the servers work
             pulled = client.wait()?;
             self.follow_schedule(client, pulled.step);
-            if pulled.applied || !self.is_last(pulled.step) {
-                self.count(loss, pulled.step, began, computed);
-                self.tally.traffic += client.traffic() - traffic;
+            if !pulled.applied && self.is_last(pulled.step) {
+                // It came after the run's last update, and is no step: there is nothing to tell of.
+                (batch, place) = (next_batch, next_place);
+                continue;
             }
+            self.count(loss, pulled.step, began, computed);
+            self.tally.traffic += client.traffic() - traffic;
             epoch.count(loss);
             if self.tally.steps.is_multiple_of(self.config.log_every) {
                 let updates_per_second = interval.updates_per_second(pulled.step);

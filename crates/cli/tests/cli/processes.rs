@@ -81,6 +81,18 @@ fn every_task_has_a_log_in_words() {
 }
 
 #[test]
+fn no_step_is_told_twice() {
+    // Of the last pushes of two workers one comes after the last update.
+    let told = windlass("launch linear --steps 501 --log-every 1 --format json").run().succeeded();
+    let events = told.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    for worker in [0, 1] {
+        let of_worker = events.clone().filter(|event| event["event"] == "step" && event["worker"] == worker);
+        let steps: Vec<u64> = of_worker.map(|event| event["local_step"].as_u64().unwrap()).collect();
+        assert!(steps.iter().copied().eq(1..=steps.len() as u64), "worker {worker}: {steps:?}");
+    }
+}
+
+#[test]
 fn an_async_run_goes_on_without_a_killed_worker() {
     let run = LongRun::start("--mode async --steps 3000");
     run.kill("worker", 1);
