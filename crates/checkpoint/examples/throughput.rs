@@ -8,7 +8,7 @@ use windlass_checkpoint::{CHUNK_BYTES, CheckpointId, Checksum, Manifest, PartLay
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
@@ -61,7 +61,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn run() -> Result<RunSpec, Box<dyn std::error::Error>> {
-    let spec = ParameterSpec { name: "w".into(), shape: vec![ELEMENTS], access: Access::Dense };
+    let spec =
+        ParameterSpec { name: "w".into(), shape: vec![ELEMENTS], access: Access::Dense, kind: ParameterKind::Trained };
     Ok(RunSpec {
         model: "throughput".into(),
         mode: Mode::Async,

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 
 use thiserror::Error;
-use windlass_core::parameter::{Access, ParameterSpec};
+use windlass_core::parameter::ParameterSpec;
 
 use crate::id::CheckpointId;
 
@@ -253,10 +253,7 @@ impl fmt::Display for Damage {
 }
 
 fn describe_misfit(index: usize, expected: Option<&ParameterSpec>, found: Option<&ParameterSpec>) -> String {
-    let shape = |spec: &ParameterSpec| match spec.access {
-        Access::Dense => format!("{:?}", spec.shape),
-        Access::Rows => format!("{:?} by rows", spec.shape),
-    };
+    let shape = ParameterSpec::describe;
     match (expected, found) {
         (Some(expected), Some(found)) if expected.name == found.name => {
             format!("`{}` is {} in the model and {} in the checkpoint", expected.name, shape(expected), shape(found))

@@ -2,7 +2,7 @@
 
 use windlass_core::block::{Block, block_ranges};
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::ParameterTable;
+use windlass_core::parameter::{ParameterKind, ParameterTable};
 use windlass_core::plan::ServerPlan;
 use windlass_core::rows::RowTable;
 
@@ -51,8 +51,12 @@ impl Canvas {
             Some(*end)
         }));
         let rows = plan.stripes.iter().map(|stripe| {
-            let width = table[stripe.parameter].width();
-            Rows { width, block: Block::new(stripe.count * width, optimizer), steps: vec![0; stripe.count] }
+            let spec = &table[stripe.parameter];
+            let rows = match spec.kind {
+                ParameterKind::Constant => RowTable::constant(stripe.count, spec.width()),
+                _ => RowTable::new(stripe.count, spec.width(), optimizer),
+            };
+            Rows { width: spec.width(), steps: rows.steps().to_vec(), block: rows.into_block() }
         });
         let dense = Block::new(plan.dense_elements(), optimizer);
         Self { dense, segments: segments.collect(), rows: rows.collect() }

@@ -1,7 +1,7 @@
 //! What a server's part holds, and where. Purely a matter of the run and the plan; it moves no bytes.
 
 use safetensors::tensor::Dtype;
-use windlass_core::parameter::ParameterTable;
+use windlass_core::parameter::{ParameterId, ParameterKind, ParameterTable};
 use windlass_core::plan::{RowStripe, Segment, ServerPlan};
 use windlass_core::run::RunSpec;
 
@@ -35,7 +35,7 @@ impl PartLayout {
     }
 
     pub(crate) fn contents(&self) -> Vec<Content> {
-        contents(&self.plan, self.run.optimizer.slots())
+        contents(&self.run.parameters, &self.plan, self.run.optimizer.slots())
     }
 
     /// The tensors, in the order of their bytes.
@@ -98,6 +98,19 @@ pub(crate) enum Content {
 }
 
 impl Content {
+    /// The parameter that it is of.
+    pub fn parameter(self, plan: &ServerPlan) -> ParameterId {
+        match self {
+            Content::Dense { segment, .. } => plan.segments[segment].parameter,
+            Content::Rows { stripe, .. } | Content::Steps { stripe } => plan.stripes[stripe].parameter,
+        }
+    }
+
+    /// True for what the optimizer keeps beside the values.
+    pub fn is_optimizer_state(self) -> bool {
+        !matches!(self, Content::Dense { slot: None, .. } | Content::Rows { slot: None, .. })
+    }
+
     /// How many bytes it takes in a part with that plan.
     pub fn bytes(self, table: &ParameterTable, plan: &ServerPlan) -> usize {
         match self {
@@ -111,13 +124,16 @@ impl Content {
     }
 }
 
-/// Everything in a part, in the order of its bytes.
-pub(crate) fn contents(plan: &ServerPlan, slots: usize) -> Vec<Content> {
+/// Everything in a part, in the order of its bytes. Of what never changes there is no optimizer state.
+pub(crate) fn contents(table: &ParameterTable, plan: &ServerPlan, slots: usize) -> Vec<Content> {
     let (segments, stripes) = (0..plan.segments.len(), 0..plan.stripes.len());
-    let kinds = move || std::iter::once(None).chain((0..slots).map(Some));
+    let numbers = |slots: usize| std::iter::once(None).chain((0..slots).map(Some));
     let steps = stripes.clone().map(|stripe| Content::Steps { stripe });
-    let dense = kinds().flat_map(|slot| segments.clone().map(move |segment| Content::Dense { segment, slot }));
-    let rows = stripes.flat_map(|stripe| kinds().map(move |slot| Content::Rows { stripe, slot }));
+    let dense = numbers(slots).flat_map(|slot| segments.clone().map(move |segment| Content::Dense { segment, slot }));
+    let rows = stripes.flat_map(|stripe| {
+        let is_constant = table[plan.stripes[stripe].parameter].kind == ParameterKind::Constant;
+        numbers(if is_constant { 0 } else { slots }).map(move |slot| Content::Rows { stripe, slot })
+    });
     steps.chain(dense).chain(rows).collect()
 }
 

@@ -22,7 +22,8 @@
 //! 1. `embedding[1::2]/steps`: the step counts of every row of every stripe (`u64`; first, so that they are aligned);
 //! 2. `hidden.weight[0..78400]`: the values of every dense segment (`f32`, like all that follow);
 //! 3. `hidden.weight[0..78400]/velocity`: the optimizer's slots, each over all dense segments;
-//! 4. `embedding[1::2]`, `embedding[1::2]/velocity`: values and slots of each stripe, one stripe after the other.
+//! 4. `embedding[1::2]`, `embedding[1::2]/velocity`: values and slots of each stripe, one stripe after the other. What is
+//!    frozen is among them, and has no slots.
 //!
 //! The header's metadata hold the id, the server, the run and the plan. Checksums are XXH3-128, one for every
 //! [`CHUNK_BYTES`], so that a server which needs only some of a part can check what it reads. They guard against

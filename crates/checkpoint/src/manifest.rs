@@ -13,13 +13,13 @@ use crate::error::CheckpointError;
 use crate::id::CheckpointId;
 use crate::layout::contents;
 
-/// The version of the manifest that this program writes, and the last that it reads.
-pub const FORMAT: u32 = 1;
+/// The last version of the manifest that this program reads: 2 has parameters that are not trained.
+pub const FORMAT: u32 = 2;
 
 /// A checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// At most [`FORMAT`]: the first version that can say what is in it.
     pub format: u32,
     /// Global step, generation and attempt.
     pub id: CheckpointId,
@@ -101,8 +101,9 @@ impl Manifest {
     /// The parts of a run's servers at one step; positions, states and flags are left for the caller to fill in.
     pub fn new(id: CheckpointId, run: RunSpec, mut parts: Vec<PartRecord>) -> Self {
         parts.sort_by_key(|part| part.server);
+        let all_trained = run.parameters.iter().all(|(_, spec)| spec.kind.is_trained());
         Self {
-            format: FORMAT,
+            format: if all_trained { 1 } else { FORMAT },
             id,
             created: 0,
             learning_rate: LearningRate::initial(run.learning_rate),
@@ -176,7 +177,8 @@ impl Manifest {
         }
         check_plan(&self.run.parameters, &part.plan)?;
         let size = |content: crate::layout::Content| content.bytes(&self.run.parameters, &part.plan) as u64;
-        let tensors: u64 = contents(&part.plan, self.run.optimizer.slots()).into_iter().map(size).sum();
+        let tensors: u64 =
+            contents(&self.run.parameters, &part.plan, self.run.optimizer.slots()).into_iter().map(size).sum();
         if part.header_bytes.checked_add(tensors) != Some(part.bytes) {
             return Err(format!("has {} bytes, but {} + {tensors} by its plan", part.bytes, part.header_bytes));
         }

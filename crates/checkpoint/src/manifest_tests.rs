@@ -3,7 +3,7 @@
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::ParameterSpec;
+use windlass_core::parameter::{ParameterKind, ParameterSpec};
 use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::schedule::Schedule;
 
@@ -12,7 +12,12 @@ use crate::layout::PartLayout;
 
 /// A run of a small model with dense parameters and one reached by rows.
 pub(crate) fn run(optimizer: Optimizer) -> RunSpec {
-    let spec = |name: &str, shape: &[usize], access| ParameterSpec { name: name.into(), shape: shape.into(), access };
+    let spec = |name: &str, shape: &[usize], access| ParameterSpec {
+        name: name.into(),
+        shape: shape.into(),
+        access,
+        kind: ParameterKind::Trained,
+    };
     let parameters = vec![
         spec("hidden.weight", &[64, 64], Access::Dense),
         spec("embedding", &[7, 3], Access::Rows),
@@ -84,9 +89,23 @@ fn a_manifest_from_before_shards_had_a_least_size_and_models_an_identity_is_read
 
 #[test]
 fn a_later_format_is_refused_whatever_else_it_holds() {
-    let error = Manifest::from_json("a.json", br#"{"format": 2, "shards": {}}"#).unwrap_err();
-    assert_eq!(error.to_string(), "`a.json` has format 2, and this version reads up to 1: use a later one");
+    let error = Manifest::from_json("a.json", br#"{"format": 3, "shards": {}}"#).unwrap_err();
+    assert_eq!(error.to_string(), "`a.json` has format 3, and this version reads up to 2: use a later one");
     assert!(!error.is_damage());
+}
+
+#[test]
+fn only_a_run_with_parameters_that_are_not_trained_needs_the_later_format() {
+    let manifest = manifest();
+    assert_eq!(manifest.format, 1);
+    let mut specs: Vec<ParameterSpec> = manifest.run.parameters.iter().map(|(_, spec)| spec.clone()).collect();
+    let dense = specs.iter_mut().find(|spec| spec.access == Access::Dense).unwrap();
+    dense.kind = ParameterKind::State;
+    let run = RunSpec { parameters: ParameterTable::new(specs).unwrap(), ..manifest.run };
+    let later = Manifest::new(manifest.id, run, manifest.parts);
+    assert_eq!(later.format, 2);
+    let read = Manifest::from_json(&later.id.manifest_object(), &later.to_json().unwrap()).unwrap();
+    assert_eq!(read, later);
 }
 
 #[test]

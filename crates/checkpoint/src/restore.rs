@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::ParameterTable;
+use windlass_core::parameter::{ParameterKind, ParameterTable};
 use windlass_core::plan::{RowStripe, Segment, ServerPlan};
 
 use crate::checksum::CHUNK_BYTES;
@@ -83,7 +83,7 @@ fn check_fit(manifest: &Manifest, wanted: &Restore<'_>) -> Result<(), Checkpoint
         |table: &ParameterTable, index: usize| table.iter().nth(index).map(|(_, spec)| Box::new(spec.clone()));
     for index in 0..wanted.table.len().max(found.len()) {
         let (expected, found) = (parameter(wanted.table, index), parameter(found, index));
-        if expected != found {
+        if !expected.as_ref().zip(found.as_ref()).is_some_and(|(expected, found)| expected.takes_values_of(found)) {
             return Err(CheckpointError::DoesNotFit { id, index, expected, found });
         }
     }
@@ -107,21 +107,50 @@ struct Copy {
 enum Way {
     /// One run of bytes, to this offset in the target.
     Run { offset: usize },
-    /// Rows of one stripe, of which the other has some.
-    Rows { from: RowStripe, to: RowStripe, row_bytes: usize },
+    /// Rows, of which the target has some.
+    Rows { from: RowRun, to: RowRun, row_bytes: usize },
+}
+
+/// Rows one after the other in the bytes of a tensor: those of a stripe, but for so many bytes at the beginning.
+#[derive(Clone, Copy)]
+struct RowRun {
+    stripe: RowStripe,
+    skipped: usize,
+}
+
+impl RowRun {
+    fn of_stripe(stripe: &RowStripe) -> Self {
+        Self { stripe: *stripe, skipped: 0 }
+    }
+
+    /// A segment is part of a stripe that has all rows.
+    fn of_segment(segment: &Segment, table: &ParameterTable) -> Self {
+        let count = table[segment.parameter].rows();
+        let stripe = RowStripe { parameter: segment.parameter, first: 0, stride: 1, count };
+        Self { stripe, skipped: segment.range.start * size_of::<f32>() }
+    }
 }
 
 /// Everything that is wanted of a part.
 fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<Copy> {
+    let table = &manifest.run.parameters;
     let mut copies = Vec::new();
     let mut start = part.header_bytes;
-    for content in contents(&part.plan, manifest.run.optimizer.slots()) {
-        let bytes = content.bytes(&manifest.run.parameters, &part.plan) as u64;
+    for content in contents(table, &part.plan, manifest.run.optimizer.slots()) {
+        let bytes = content.bytes(table, &part.plan) as u64;
         let source = start..start + bytes;
         start = source.end;
+        let parameter = content.parameter(&part.plan);
+        // Frozen then or now: there is no optimizer state to restore, and it may lie in rows at one end only.
+        let frozen = [table, wanted.table].iter().any(|table| table[parameter].kind == ParameterKind::Constant);
+        if content.is_optimizer_state() && (frozen || wanted.slots == SlotPolicy::Reset) {
+            continue;
+        }
+        if frozen && table[parameter].access != wanted.table[parameter].access {
+            copies.extend(copies_between(content, part, wanted, &source, table[parameter].width()));
+            continue;
+        }
         match content {
-            Content::Dense { slot: Some(_), .. } | Content::Rows { slot: Some(_), .. } | Content::Steps { .. }
-                if wanted.slots == SlotPolicy::Reset => {}
             Content::Dense { segment, slot } => {
                 let from = &part.plan.segments[segment];
                 let targets = wanted.plan.segments.iter().enumerate();
@@ -141,6 +170,32 @@ fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<C
         }
     }
     copies
+}
+
+/// What a segment has of stripes, or a stripe of segments.
+fn copies_between(
+    content: Content,
+    part: &PartRecord,
+    wanted: &Restore<'_>,
+    source: &Range<u64>,
+    width: usize,
+) -> Vec<Copy> {
+    let copy = |target: Content, from: RowRun, to: RowRun| {
+        let way = Way::Rows { from, to, row_bytes: width * size_of::<f32>() };
+        Copy { source: source.clone(), target, way }
+    };
+    let parameter = content.parameter(&part.plan);
+    let from = match content {
+        Content::Dense { segment, .. } => RowRun::of_segment(&part.plan.segments[segment], wanted.table),
+        Content::Rows { stripe, .. } | Content::Steps { stripe } => RowRun::of_stripe(&part.plan.stripes[stripe]),
+    };
+    let stripes = wanted.plan.stripes.iter().enumerate().filter(|(_, to)| to.parameter == parameter);
+    let segments = wanted.plan.segments.iter().enumerate().filter(|(_, to)| to.parameter == parameter);
+    let to_stripes =
+        stripes.map(|(stripe, to)| copy(Content::Rows { stripe, slot: None }, from, RowRun::of_stripe(to)));
+    let to_segments = segments
+        .map(|(segment, to)| copy(Content::Dense { segment, slot: None }, from, RowRun::of_segment(to, wanted.table)));
+    to_stripes.chain(to_segments).collect()
 }
 
 /// What one segment has of another.
@@ -170,7 +225,8 @@ fn copy_stripe(
     // Rows r with r ≡ a (mod m) and r ≡ b (mod n) exist only if a ≡ b (mod gcd(m, n)).
     let common = greatest_common_divisor(from.stride, to.stride);
     let meet = from.first % common == to.first % common;
-    meet.then(|| Copy { source, target: target(stripe), way: Way::Rows { from: *from, to: *to, row_bytes } })
+    let (from, to) = (RowRun::of_stripe(from), RowRun::of_stripe(to));
+    meet.then(|| Copy { source, target: target(stripe), way: Way::Rows { from, to, row_bytes } })
 }
 
 fn greatest_common_divisor(a: usize, b: usize) -> usize {
@@ -196,14 +252,20 @@ impl Copy {
         match self.way {
             Way::Run { offset } => target[offset + start..][..bytes.len()].copy_from_slice(bytes),
             Way::Rows { from, to, row_bytes } => {
-                // The first and the last row may be cut by the chunk.
+                // The first and the last row may be cut, by the chunk or by what either side has of them.
+                let (start, wanted) = (start + from.skipped, to.skipped..to.skipped + target.len());
                 let end = start + bytes.len();
                 for row in start / row_bytes..end.div_ceil(row_bytes) {
-                    let Some(local) = to.local(from.global(row)) else { continue };
-                    let row_start = row * row_bytes;
-                    let piece = start.max(row_start)..end.min(row_start + row_bytes);
-                    let offset = local * row_bytes + (piece.start - row_start);
-                    target[offset..][..piece.len()].copy_from_slice(&bytes[piece.start - start..piece.end - start]);
+                    let Some(local) = to.stripe.local(from.stripe.global(row)) else { continue };
+                    // What each side has of the row.
+                    let has = start.saturating_sub(row * row_bytes)..row_bytes.min(end - row * row_bytes);
+                    let [first, last] = [wanted.start, wanted.end].map(|at| at.saturating_sub(local * row_bytes));
+                    let common = has.start.max(first)..has.end.min(last);
+                    if !common.is_empty() {
+                        let bytes = &bytes[row * row_bytes + common.start - start..][..common.len()];
+                        target[local * row_bytes + common.start - wanted.start..][..common.len()]
+                            .copy_from_slice(bytes);
+                    }
                 }
             }
         }

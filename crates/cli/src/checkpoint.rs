@@ -6,6 +6,7 @@ use clap::{ArgMatches, Command, FromArgMatches, Parser};
 use comfy_table::CellAlignment;
 use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, Store};
 use windlass_core::lifecycle::exit_code;
+use windlass_core::parameter::ParameterKind;
 
 use crate::failure::Failure;
 use crate::output::{count, plain_table, print_line};
@@ -187,7 +188,12 @@ async fn inspect(place: &str) -> Result<(), Failure> {
     parameters.set_header(["parameter", "shape"]);
     for (_, spec) in run.parameters.iter() {
         let shape: Vec<String> = spec.shape.iter().map(ToString::to_string).collect();
-        parameters.add_row([spec.name.clone(), shape.join(" x ")]);
+        let kind = match spec.kind {
+            ParameterKind::Trained => "",
+            ParameterKind::State => " (running statistics)",
+            ParameterKind::Constant => " (frozen)",
+        };
+        parameters.add_row([spec.name.clone(), format!("{}{kind}", shape.join(" x "))]);
     }
     print_line(&format!("\n{parameters}"));
     Ok(())

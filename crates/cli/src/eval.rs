@@ -185,7 +185,7 @@ impl<M: Model> Evaluator<M> {
             return Err(misfit(difference.describe(this, &checkpoint))
                 .with_hint("what is not given is taken from the checkpoint".to_owned()));
         }
-        if let Some(difference) = self.replica.table().first_difference(&manifest.run.parameters) {
+        if let Some(difference) = self.replica.table().difference_from_checkpoint(&manifest.run.parameters) {
             return Err(misfit(format!("{checkpoint} does not fit: {difference}"))
                 .with_hint("give the same model flags as in training".to_owned()));
         }

@@ -16,6 +16,15 @@ pub fn block_ranges(elements: usize) -> impl Iterator<Item = Range<usize>> {
     (0..elements).step_by(BLOCK_ELEMENTS).map(move |start| start..start + BLOCK_ELEMENTS.min(elements - start))
 }
 
+/// What each of those blocks has of some ranges of the elements, counted from the beginning of the block.
+pub fn ranges_by_block(ranges: &[Range<usize>], elements: usize) -> Vec<Vec<Range<usize>>> {
+    let within = |block: Range<usize>| {
+        let common = ranges.iter().map(|range| range.start.max(block.start)..range.end.min(block.end));
+        common.filter(|it| !it.is_empty()).map(|it| it.start - block.start..it.end - block.start).collect()
+    };
+    block_ranges(elements).map(within).collect()
+}
+
 /// Values and the optimizer's slots for them, all of one length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
@@ -35,6 +44,21 @@ impl Block {
     /// Moves the values by one gradient, with the optimizer the block was made for.
     pub fn apply(&mut self, optimizer: &Optimizer, update: &Update, gradient: &[f32]) {
         self.apply_range(0..self.values.len(), optimizer, update, gradient);
+    }
+
+    /// As [`Block::apply`], but in these ranges, in rising order, are values that follow training without being
+    /// trained: they become what is pushed in the place of a gradient, and the optimizer does not see them.
+    pub fn apply_around(&mut self, state: &[Range<usize>], optimizer: &Optimizer, update: &Update, pushed: &[f32]) {
+        assert_eq!(self.values.len(), pushed.len(), "a push is as long as its values");
+        let mut start = 0;
+        for range in state {
+            self.apply_range(start..range.start, optimizer, update, &pushed[start..range.start]);
+            for (value, pushed) in self.values[range.clone()].iter_mut().zip(&pushed[range.clone()]) {
+                *value = pushed * update.scale;
+            }
+            start = range.end;
+        }
+        self.apply_range(start..self.values.len(), optimizer, update, &pushed[start..]);
     }
 
     /// Adds a copy of some of `other`'s numbers after its own.
@@ -99,10 +123,39 @@ mod tests {
     }
 
     #[test]
+    fn state_becomes_the_mean_of_what_is_pushed_and_no_optimizer_touches_it() {
+        for optimizer in Optimizer::all() {
+            let mut block = Block::new(5, &optimizer);
+            block.values.fill(10.0);
+            let mut trained = block.clone();
+            let update = Update { learning_rate: 0.1, step: 1, scale: 0.5 };
+            trained.apply(&optimizer, &update, &[1.0, 2.0, 3.0, 4.0, 5.0]);
+            let before = block.clone();
+            block.apply_around(&[1..2, 3..5], &optimizer, &update, &[1.0, 2.0, 3.0, 4.0, 5.0]);
+            let [first, third] = [0, 2].map(|index| trained.values[index]);
+            assert_eq!(block.values, [first, 1.0, third, 2.0, 2.5], "{optimizer}");
+            for ((slot, trained), before) in block.slots.iter().zip(&trained.slots).zip(&before.slots) {
+                assert_eq!(slot[..], [trained[0], before[1], trained[2], before[3], before[4]], "{optimizer}");
+            }
+        }
+    }
+
+    #[test]
     #[should_panic = "a gradient is as long as its values"]
     fn a_gradient_of_another_length_is_a_broken_invariant() {
         let update = Update { learning_rate: 1.0, step: 1, scale: 1.0 };
         Block::new(4, &Optimizer::Sgd).apply(&Optimizer::Sgd, &update, &[1.0; 3]);
+    }
+
+    #[test]
+    fn ranges_are_cut_where_blocks_are() {
+        let block = BLOCK_ELEMENTS;
+        let ranges = [5..7, block - 1..2 * block + 3, 2 * block + 4..2 * block + 5];
+        assert_eq!(
+            ranges_by_block(&ranges, 2 * block + 5),
+            [vec![5..7, block - 1..block], vec![0..block], vec![0..3, 4..5]]
+        );
+        assert_eq!(ranges_by_block(&[], block), [vec![]]);
     }
 
     #[test]

@@ -27,6 +27,27 @@ pub enum Access {
     Rows,
 }
 
+/// What becomes of a parameter in training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParameterKind {
+    /// The optimizer moves it by its gradient.
+    #[default]
+    Trained,
+    /// It follows training without a gradient, like the running statistics of a normalisation. Workers push its new
+    /// value in the place of a gradient; the servers take that over, or the mean of a round, without the optimizer.
+    State,
+    /// It never changes. No step asks for it: it is reached by rows, and pulled whole where it is needed.
+    Constant,
+}
+
+impl ParameterKind {
+    /// True for what the optimizer moves.
+    pub fn is_trained(&self) -> bool {
+        *self == ParameterKind::Trained
+    }
+}
+
 /// One parameter. Its sizes are sound once it is in a [`ParameterTable`], which checks them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParameterSpec {
@@ -36,9 +57,34 @@ pub struct ParameterSpec {
     pub shape: Vec<usize>,
     /// How it is pulled and pushed.
     pub access: Access,
+    /// What becomes of it in training; all were trained when this was not recorded yet.
+    #[serde(default, skip_serializing_if = "ParameterKind::is_trained")]
+    pub kind: ParameterKind,
 }
 
 impl ParameterSpec {
+    /// Whether it can take the values of a checkpoint's parameter. It may be frozen or trained from there on, but what
+    /// was trained is no running statistic.
+    pub fn takes_values_of(&self, saved: &Self) -> bool {
+        let is_state = |spec: &Self| spec.kind == ParameterKind::State;
+        let is_frozen = |spec: &Self| spec.kind == ParameterKind::Constant;
+        self.name == saved.name
+            && self.shape == saved.shape
+            && is_state(self) == is_state(saved)
+            && (self.access == saved.access || is_frozen(self) || is_frozen(saved))
+    }
+
+    /// Its shape and what is special about it, for people.
+    pub fn describe(&self) -> String {
+        let special = match (self.kind, self.access) {
+            (ParameterKind::Trained, Access::Dense) => "",
+            (ParameterKind::Trained, Access::Rows) => " by rows",
+            (ParameterKind::State, _) => " (running statistics)",
+            (ParameterKind::Constant, _) => " (frozen)",
+        };
+        format!("{:?}{special}", self.shape)
+    }
+
     /// How many numbers it holds.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -116,7 +162,7 @@ impl ParameterTable {
             // Lengths go first, so that no two tables spell the same bytes.
             hash.number(spec.name.len());
             hash.bytes(spec.name.as_bytes());
-            hash.number(spec.access as usize);
+            hash.number(spec.access as usize + 2 * spec.kind as usize);
             hash.number(spec.shape.len());
             spec.shape.iter().for_each(|&dimension| hash.number(dimension));
         }
@@ -126,15 +172,23 @@ impl ParameterTable {
     /// What to tell a person whose tasks disagree: the first parameter that differs, as it is in
     /// this table ("here") and in the other ("there"). None if the tables are equal.
     pub fn first_difference(&self, other: &Self) -> Option<String> {
+        self.first_where(other, |here, there| here != there)
+    }
+
+    /// The same of a table whose values this one cannot take.
+    pub fn difference_from_checkpoint(&self, saved: &Self) -> Option<String> {
+        self.first_where(saved, |here, there| !here.zip(there).is_some_and(|(here, there)| here.takes_values_of(there)))
+    }
+
+    fn first_where(
+        &self,
+        other: &Self,
+        differ: impl Fn(Option<&ParameterSpec>, Option<&ParameterSpec>) -> bool,
+    ) -> Option<String> {
         let longest = self.len().max(other.len());
-        let index = (0..longest).find(|&index| self.0.get(index) != other.0.get(index))?;
+        let index = (0..longest).find(|&index| differ(self.0.get(index), other.0.get(index)))?;
         let describe = |table: &Self| match table.0.get(index) {
-            Some(ParameterSpec { name, shape, access: Access::Dense }) => {
-                format!("`{name}` of shape {shape:?}")
-            }
-            Some(ParameterSpec { name, shape, access: Access::Rows }) => {
-                format!("`{name}` of shape {shape:?} by rows")
-            }
+            Some(spec) => format!("`{}` of shape {}", spec.name, spec.describe()),
             None => "missing".to_owned(),
         };
         Some(format!("parameter {index} is {} here but {} there", describe(self), describe(other)))
@@ -207,6 +261,18 @@ pub enum ParameterError {
         /// Its shape.
         shape: Vec<usize>,
     },
+    /// Running statistics are to be reached by rows.
+    #[error("`{name}` has running statistics, which are not reached by rows")]
+    StateByRows {
+        /// The parameter.
+        name: String,
+    },
+    /// A parameter that never changes is to travel with every step.
+    #[error("`{name}` is frozen, and then not part of every step")]
+    DenseConstant {
+        /// The parameter.
+        name: String,
+    },
     /// A parameter reached by rows has more of them than can be numbered.
     #[error("parameter `{name}` has {rows} rows, more than the {} that can be numbered", u32::MAX)]
     TooManyRows {
@@ -223,8 +289,13 @@ fn checked_elements(spec: &ParameterSpec) -> Result<usize, ParameterError> {
     if spec.shape.contains(&0) {
         return Err(ParameterError::ZeroDimension { name: name(), shape: shape() });
     }
+    match (spec.kind, spec.access) {
+        (ParameterKind::State, Access::Rows) => return Err(ParameterError::StateByRows { name: name() }),
+        (ParameterKind::Constant, Access::Dense) => return Err(ParameterError::DenseConstant { name: name() }),
+        _ => {}
+    }
     if spec.access == Access::Rows {
-        if spec.shape.len() < 2 {
+        if spec.shape.len() < 2 && spec.kind != ParameterKind::Constant {
             return Err(ParameterError::RowsWithoutWidth { name: name(), shape: shape() });
         }
         if u32::try_from(spec.rows()).is_err() {

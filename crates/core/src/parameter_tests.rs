@@ -3,11 +3,20 @@
 use super::*;
 
 fn spec(name: &str, shape: &[usize], access: Access) -> ParameterSpec {
-    ParameterSpec { name: name.to_owned(), shape: shape.to_vec(), access }
+    ParameterSpec { name: name.to_owned(), shape: shape.to_vec(), access, kind: ParameterKind::Trained }
 }
 
 fn dense(name: &str, shape: &[usize]) -> ParameterSpec {
     spec(name, shape, Access::Dense)
+}
+
+/// Running statistics.
+fn state(name: &str, shape: &[usize]) -> ParameterSpec {
+    ParameterSpec { kind: ParameterKind::State, ..dense(name, shape) }
+}
+
+fn frozen(name: &str, shape: &[usize]) -> ParameterSpec {
+    ParameterSpec { kind: ParameterKind::Constant, ..spec(name, shape, Access::Rows) }
 }
 
 fn table(specs: &[ParameterSpec]) -> ParameterTable {
@@ -83,6 +92,19 @@ fn rows_need_a_second_dimension() {
 }
 
 #[test]
+fn what_is_frozen_is_reached_by_rows_whatever_its_shape_and_state_is_not() {
+    table(&[frozen("bias", &[9]), frozen("scalar", &[]), frozen("kernel", &[3, 4])]);
+    assert_eq!(
+        refusal(&[ParameterSpec { kind: ParameterKind::Constant, ..dense("a", &[9]) }]),
+        "`a` is frozen, and then not part of every step"
+    );
+    assert_eq!(
+        refusal(&[ParameterSpec { kind: ParameterKind::State, ..spec("a", &[9, 2], Access::Rows) }]),
+        "`a` has running statistics, which are not reached by rows"
+    );
+}
+
+#[test]
 fn the_fingerprint_is_the_same_number_everywhere() {
     let table = table(&[dense("a", &[2, 3]), spec("words", &[100, 8], Access::Rows)]);
     // Computed by another program from the same description.
@@ -90,14 +112,16 @@ fn the_fingerprint_is_the_same_number_everywhere() {
 }
 
 #[test]
-fn the_fingerprint_tells_names_shapes_access_and_order_apart() {
+fn the_fingerprint_tells_names_shapes_access_kinds_and_order_apart() {
     let (a, b) = (dense("a", &[2, 3]), dense("b", &[4]));
     let mut fingerprints: Vec<_> = [
         table(&[a.clone(), b.clone()]),
         table(&[b.clone(), a.clone()]),
         table(&[a.clone(), dense("c", &[4])]),
         table(&[dense("a", &[3, 2]), b.clone()]),
-        table(&[spec("a", &[2, 3], Access::Rows), b]),
+        table(&[spec("a", &[2, 3], Access::Rows), b.clone()]),
+        table(&[frozen("a", &[2, 3]), b.clone()]),
+        table(&[state("a", &[2, 3]), b]),
         table(&[a]),
     ]
     .iter()
@@ -105,7 +129,7 @@ fn the_fingerprint_tells_names_shapes_access_and_order_apart() {
     .collect();
     fingerprints.sort_unstable();
     fingerprints.dedup();
-    assert_eq!(fingerprints.len(), 6);
+    assert_eq!(fingerprints.len(), 8);
 }
 
 #[test]
@@ -131,6 +155,33 @@ fn the_first_difference_shows_a_difference_of_access() {
 }
 
 #[test]
+fn the_first_difference_shows_what_is_frozen_or_not_trained() {
+    let here = table(&[frozen("a", &[9])]);
+    assert_eq!(
+        here.first_difference(&table(&[state("a", &[9])])).unwrap(),
+        "parameter 0 is `a` of shape [9] (frozen) here but `a` of shape [9] (running statistics) there"
+    );
+}
+
+#[test]
+fn a_layer_may_be_frozen_or_trained_from_a_checkpoint_on() {
+    let (trained, frozen) = (table(&[dense("a", &[9])]), table(&[frozen("a", &[9])]));
+    assert_eq!(trained.difference_from_checkpoint(&frozen), None);
+    assert_eq!(frozen.difference_from_checkpoint(&trained), None);
+    assert!(trained.first_difference(&frozen).is_some(), "but not by some workers only");
+}
+
+#[test]
+fn values_that_were_trained_are_no_running_statistics() {
+    let (trained, state) = (table(&[dense("mean", &[9])]), table(&[state("mean", &[9])]));
+    assert_eq!(
+        state.difference_from_checkpoint(&trained).unwrap(),
+        "parameter 0 is `mean` of shape [9] (running statistics) here but `mean` of shape [9] there"
+    );
+    assert!(table(&[dense("a", &[9])]).difference_from_checkpoint(&table(&[])).is_some());
+}
+
+#[test]
 fn the_first_difference_names_a_parameter_that_one_side_lacks() {
     let (here, there) = (table(&[]), table(&[dense("bias", &[10])]));
     assert_eq!(here.first_difference(&there).unwrap(), "parameter 0 is missing here but `bias` of shape [10] there");
@@ -144,9 +195,17 @@ fn equal_tables_have_no_difference() {
 
 #[test]
 fn a_table_survives_serialisation() {
-    let table = table(&[dense("a", &[]), spec("words", &[9, 4], Access::Rows)]);
+    let table = table(&[dense("a", &[]), spec("words", &[9, 4], Access::Rows), state("b", &[2]), frozen("c", &[3])]);
     let text = serde_json::to_string(&table).unwrap();
     assert_eq!(serde_json::from_str::<ParameterTable>(&text).unwrap(), table);
+}
+
+#[test]
+fn a_table_from_before_there_were_kinds_is_read_and_one_without_others_is_written_as_before() {
+    let text = r#"[{"name":"a","shape":[2],"access":"dense"}]"#;
+    let read: ParameterTable = serde_json::from_str(text).unwrap();
+    assert_eq!(read, table(&[dense("a", &[2])]));
+    assert_eq!(serde_json::to_string(&read).unwrap(), text);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::parameter::{Access, ParameterId, ParameterTable};
+use crate::parameter::{Access, ParameterId, ParameterKind, ParameterTable};
 
 /// A cut inside a parameter falls on a multiple of this: one cache line of `f32`.
 pub const CUT_ALIGNMENT: usize = 16;
@@ -145,6 +145,18 @@ impl ServerPlan {
         self.segments.iter().map(|segment| segment.range.len()).sum()
     }
 
+    /// Where values lie that follow training without being trained, with the dense segments laid end to end; `table` is
+    /// the plan's own.
+    pub fn state(&self, table: &ParameterTable) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let places = self.segments.iter().map(|segment| {
+            let start = end;
+            end += segment.range.len();
+            (table[segment.parameter].kind, start..end)
+        });
+        places.filter(|(kind, _)| *kind == ParameterKind::State).map(|(_, place)| place).collect()
+    }
+
     /// How many elements of parameters reached by rows it holds; `table` is the plan's own.
     pub fn row_elements(&self, table: &ParameterTable) -> usize {
         self.stripes.iter().map(|stripe| stripe.count * table[stripe.parameter].width()).sum()
@@ -169,16 +181,17 @@ impl ShardPlan {
         let mut plan = Self { servers: vec![ServerPlan::default(); servers] };
         match sharding {
             Sharding::Balanced { min_bytes } => {
-                plan.cut_dense(table, min_bytes);
-                plan.stripe_rows(table);
+                let parts = plan.cut_dense(table, min_bytes);
+                plan.stripe_rows(table, parts);
             }
             Sharding::RoundRobin => plan.deal(table),
         }
         plan
     }
 
-    /// Lays the dense parameters end to end and cuts that line into one part a server.
-    fn cut_dense(&mut self, table: &ParameterTable, min_bytes: usize) {
+    /// Lays the dense parameters end to end and cuts that line into one part a server, of as many servers as get any.
+    /// Returns how many those are.
+    fn cut_dense(&mut self, table: &ParameterTable, min_bytes: usize) -> usize {
         let mut total = 0;
         let mut places = Vec::new();
         for (parameter, spec) in table.iter().filter(|(_, spec)| spec.access == Access::Dense) {
@@ -202,13 +215,15 @@ impl ShardPlan {
                 }
             }
         }
+        parts
     }
 
-    /// Gives every server every n-th row of every parameter reached by rows.
-    fn stripe_rows(&mut self, table: &ParameterTable) {
-        let stride = self.servers.len();
+    /// Gives every server every n-th row of every parameter reached by rows. Of those that never change only servers
+    /// with a part of the dense ones have any: for their sake no other is worth its round trip.
+    fn stripe_rows(&mut self, table: &ParameterTable, parts: usize) {
         for (parameter, spec) in table.iter().filter(|(_, spec)| spec.access == Access::Rows) {
-            for (first, server) in self.servers.iter_mut().enumerate().take(spec.rows()) {
+            let stride = if spec.kind == ParameterKind::Constant { parts } else { self.servers.len() };
+            for (first, server) in self.servers.iter_mut().enumerate().take(stride.min(spec.rows())) {
                 let count = (spec.rows() - first).div_ceil(stride);
                 server.stripes.push(RowStripe { parameter, first, stride, count });
             }

@@ -10,6 +10,7 @@ fn table(parameters: &[(&[usize], Access)]) -> ParameterTable {
         name: format!("parameter{index}"),
         shape: shape.to_vec(),
         access: *access,
+        kind: ParameterKind::Trained,
     };
     ParameterTable::new(parameters.iter().enumerate().map(spec).collect()).unwrap()
 }
@@ -17,6 +18,17 @@ fn table(parameters: &[(&[usize], Access)]) -> ParameterTable {
 fn dense(lengths: &[usize]) -> ParameterTable {
     let shapes: Vec<_> = lengths.iter().map(|&length| [length]).collect();
     table(&shapes.iter().map(|shape| (shape.as_slice(), Access::Dense)).collect::<Vec<_>>())
+}
+
+/// A table with some of its parameters turned into others.
+fn with_kinds(table: &ParameterTable, kinds: &[(u32, ParameterKind)]) -> ParameterTable {
+    let mut specs: Vec<ParameterSpec> = table.iter().map(|(_, spec)| spec.clone()).collect();
+    for (index, kind) in kinds {
+        let spec = &mut specs[*index as usize];
+        spec.kind = *kind;
+        spec.access = if *kind == ParameterKind::Constant { Access::Rows } else { spec.access };
+    }
+    ParameterTable::new(specs).unwrap()
 }
 
 /// Each server's segments as (parameter, start, end).
@@ -190,4 +202,28 @@ proptest! {
         let expected = if row < rows { vec![row] } else { vec![] };
         prop_assert_eq!(homes, expected);
     }
+}
+
+#[test]
+fn state_is_found_where_it_lies_however_it_is_cut() {
+    let table = with_kinds(&dense(&[3000, 5000, 10, 4000]), &[(1, ParameterKind::State), (2, ParameterKind::State)]);
+    let whole = ShardPlan::new(&table, 1, Sharding::BALANCED);
+    assert_eq!(whole.servers[0].state(&table), [3000..8000, 8000..8010]);
+    let halves = ShardPlan::new(&table, 2, Sharding::BALANCED);
+    assert_eq!(segments(&halves), [vec![(0, 0, 3000), (1, 0, 3008)], vec![(1, 3008, 5000), (2, 0, 10), (3, 0, 4000)]]);
+    assert_eq!(halves.servers[0].state(&table), [3000..6008]);
+    assert_eq!(halves.servers[1].state(&table), [0..1992, 1992..2002]);
+}
+
+#[test]
+fn what_is_frozen_is_striped_over_the_servers_that_hold_dense_parameters() {
+    let table = with_kinds(&dense(&[3000, 7, 3000]), &[(1, ParameterKind::Constant)]);
+    let stripes = |servers, min_bytes| {
+        let plan = ShardPlan::new(&table, servers, Sharding::Balanced { min_bytes });
+        let count = |server: &ServerPlan| server.stripes.iter().map(|stripe| stripe.count).sum::<usize>();
+        plan.servers.iter().map(count).collect::<Vec<_>>()
+    };
+    assert_eq!(stripes(3, 0), [3, 2, 2]);
+    assert_eq!(stripes(3, 12_000), [4, 3, 0]);
+    assert_eq!(stripes(3, 1 << 20), [7, 0, 0]);
 }

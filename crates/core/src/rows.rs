@@ -28,6 +28,11 @@ impl RowTable {
         Self { layout, block, steps: vec![0; rows] }
     }
 
+    /// Rows of zeros that no optimizer moves, and without its state.
+    pub fn constant(rows: usize, width: usize) -> Self {
+        Self::new(rows, width, &Optimizer::Sgd)
+    }
+
     /// Rows as they were, such as those of a checkpoint.
     ///
     /// # Panics

@@ -206,10 +206,11 @@ impl LearningRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameter::{Access, ParameterSpec};
+    use crate::parameter::{Access, ParameterKind, ParameterSpec};
 
     fn run() -> RunSpec {
-        let spec = ParameterSpec { name: "w".into(), shape: vec![2], access: Access::Dense };
+        let spec =
+            ParameterSpec { name: "w".into(), shape: vec![2], access: Access::Dense, kind: ParameterKind::Trained };
         RunSpec {
             model: "linear".into(),
             mode: Mode::Async,

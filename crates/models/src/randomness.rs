@@ -11,6 +11,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
+use windlass_worker::randomness::mix;
 
 /// What numbers are drawn for. Each purpose has streams of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,14 +72,6 @@ impl Randomness {
         });
         values
     }
-}
-
-/// The finaliser of SplitMix64: every bit of the result depends on every bit of the argument.
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

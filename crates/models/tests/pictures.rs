@@ -6,9 +6,14 @@ use windlass_core::optimizer::{Adam, Optimizer, Update};
 use windlass_models::autoencoder::{Autoencoder, AutoencoderFlags, Variant};
 use windlass_models::stn::{self, SpatialTransformer, StnFlags, Transformer};
 use windlass_worker::model::{Model, Setup};
+use windlass_worker::order::Place;
+use windlass_worker::randomness::Draw;
 use windlass_worker::replica::Replica;
 
 const SAMPLES: [usize; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// These models draw their own numbers, by their samples.
+const DRAW: Draw = Draw { worker: 0, place: Place { epoch: 1, batch: 1 } };
 
 fn setup(seed: u64) -> Setup {
     Setup { seed, data_dir: None }
@@ -50,7 +55,7 @@ fn losses<M: Model>(model: M, steps: u64) -> Vec<f32> {
         .map(|values| Block { values: values.clone(), ..Block::new(values.len(), &optimizer) })
         .collect();
     let mut step = |step: u64| {
-        let (loss, gradients) = replica.step(replica.batch(&SAMPLES));
+        let (loss, gradients) = replica.step(replica.batch(&SAMPLES, DRAW), DRAW);
         for (block, gradient) in blocks.iter_mut().zip(&gradients) {
             block.apply(&optimizer, &Update { learning_rate: 0.003, step, scale: 1.0 }, gradient);
         }
@@ -95,7 +100,7 @@ fn a_seed_gives_the_same_losses_bit_for_bit_and_another_seed_gives_others() {
 fn noise_depends_on_the_batch_and_not_on_what_was_drawn_before() {
     let model = autoencoder(Variant::Noise, 1);
     let replica = Replica::new(model, &Device::flex(), 1).unwrap();
-    let loss = |samples: &[usize]| replica.step(replica.batch(samples)).1;
+    let loss = |samples: &[usize]| replica.step(replica.batch(samples, DRAW), DRAW).1;
     let (first, other) = (loss(&SAMPLES), loss(&SAMPLES[1..]));
     assert_eq!(loss(&SAMPLES), first);
     assert_ne!(other, first);

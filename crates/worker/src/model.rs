@@ -32,15 +32,20 @@ pub trait Model: Sized + Send + 'static {
     fn load(flags: &Self::Flags, setup: &Setup) -> anyhow::Result<Self>;
 
     /// The network before training. Burn's random numbers have been seeded with the run's seed.
+    ///
+    /// What Burn knows of its tensors decides what becomes of them. A `Param` that requires gradients is trained. A
+    /// `RunningState`, such as the statistics of `BatchNorm`, follows training without being trained. A `Param` that does
+    /// not require gradients (`no_grad`, `freeze`) stays as it is, and so do integers and booleans.
     fn network(&self, device: &Device) -> Self::Network;
 
     /// How many training samples there are: an epoch is all of them once.
     fn samples(&self) -> usize;
 
-    /// Puts samples together to a batch.
+    /// Puts samples together to a batch. Burn's random numbers have been seeded for this batch of this worker.
     fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch;
 
-    /// The loss of a batch, to be made smaller.
+    /// The loss of a batch, to be made smaller. Burn's random numbers have been seeded for this batch of this worker, so
+    /// that `Dropout` drops the same units again after a restart.
     fn loss(&self, network: &Self::Network, batch: Self::Batch) -> Tensor<1>;
 
     /// Scores the network, after each epoch and at the end. Here it records no gradients.

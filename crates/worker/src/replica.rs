@@ -2,19 +2,17 @@
 //! the order of the module's paths. Values go in and gradients come out without being copied.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Shape, Tensor, TensorData};
-use windlass_core::parameter::{Access, ParameterError, ParameterSpec, ParameterTable};
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use windlass_core::parameter::{ParameterError, ParameterKind, ParameterTable};
 use windlass_wire::client::RowRequest;
 
 use crate::event::HeldOut;
 use crate::model::{Metrics, Model};
+use crate::randomness::{self, Draw, Purpose};
 use crate::rows::{RowParameters, UnknownRowParameter};
-
-/// Burn's random numbers are global: one network is made at a time, so that a seed gives the same one.
-static INITIALISING: Mutex<()> = Mutex::new(());
+use crate::tensors::{self, LargeInteger};
 
 /// Why a model's parameters cannot be trained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +23,9 @@ pub enum ReplicaError {
     /// One that is to be reached by rows is not there.
     #[error(transparent)]
     Rows(#[from] UnknownRowParameter),
+    /// One has an integer that cannot be kept.
+    #[error(transparent)]
+    Integer(#[from] LargeInteger),
 }
 
 /// A worker's copy of the model.
@@ -34,6 +35,8 @@ pub struct Replica<M: Model> {
     device: Device,
     table: ParameterTable,
     by_rows: RowParameters,
+    /// Whether there are running statistics.
+    has_state: bool,
     seed: u64,
     /// Whether the network still has its first values.
     is_fresh: bool,
@@ -43,11 +46,12 @@ impl<M: Model> Replica<M> {
     /// Makes the network and lists its parameters.
     pub fn new(model: M, device: &Device, seed: u64) -> Result<Self, ReplicaError> {
         let device = device.clone().autodiff();
-        let mut collector = Collector::default();
-        let network = first(&model, &device, seed, &mut collector);
-        let by_rows = RowParameters::mark(&mut collector.specs, model.row_parameters())?;
-        let table = ParameterTable::new(collector.specs)?;
-        Ok(Self { model, network: Some(network), device, table, by_rows, seed, is_fresh: true })
+        let (network, specs) = first(&model, &device, seed, tensors::list);
+        let mut specs = specs?;
+        let by_rows = RowParameters::mark(&mut specs, model.row_parameters())?;
+        let table = ParameterTable::new(specs)?;
+        let has_state = table.iter().any(|(_, spec)| spec.kind == ParameterKind::State);
+        Ok(Self { model, network: Some(network), device, table, by_rows, has_state, seed, is_fresh: true })
     }
 
     /// The parameters, by path.
@@ -62,32 +66,34 @@ impl<M: Model> Replica<M> {
 
     /// A copy of the values the network has now.
     pub fn values(&self) -> Vec<Vec<f32>> {
-        let mut reader = Reader(Vec::with_capacity(self.table.len()));
-        self.network().visit(&mut reader);
-        reader.0
+        tensors::values(self.network())
     }
 
     /// The values the network had before training, however far that has come.
     pub fn first_values(&self) -> Vec<Vec<f32>> {
-        if self.is_fresh {
+        // A step may have left running statistics behind.
+        if self.is_fresh && !self.has_state {
             return self.values();
         }
-        let mut reader = Reader(Vec::with_capacity(self.table.len()));
-        first(&self.model, &self.device, self.seed, &mut reader);
-        reader.0
+        first(&self.model, &self.device, self.seed, tensors::values).1
     }
 
-    /// Replaces all values. Of a parameter reached by rows there may be any number of rows.
+    /// Replaces the values; where a buffer is empty, what is there stays. Of a parameter reached by rows there may be any
+    /// number of rows.
     pub fn load(&mut self, values: Vec<Vec<f32>>) {
-        let network = self.network.take().expect("the network is put back after every use");
-        let mut loader = Loader { values: values.into_iter(), device: &self.device };
-        self.network = Some(network.map(&mut loader));
+        self.put(values);
         self.is_fresh = false;
     }
 
+    fn put(&mut self, values: Vec<Vec<f32>>) {
+        let network = self.network.take().expect("the network is put back after every use");
+        self.network = Some(tensors::load(network, values, &self.device));
+    }
+
     /// Puts a batch together.
-    pub fn batch(&self, samples: &[usize]) -> M::Batch {
-        self.model.batch(samples, &self.device)
+    pub fn batch(&self, samples: &[usize], draw: Draw) -> M::Batch {
+        let seed = draw.seed(self.seed, Purpose::Batch);
+        randomness::seeded(&self.device, seed, || self.model.batch(samples, &self.device))
     }
 
     /// Whether there are parameters that are reached by rows.
@@ -100,33 +106,58 @@ impl<M: Model> Replica<M> {
         self.by_rows.requests(self.model.rows(batch))
     }
 
-    /// The loss on a batch and its gradients.
-    pub fn step(&self, batch: M::Batch) -> (f32, Vec<Vec<f32>>) {
+    /// Whether there is anything to train.
+    pub(crate) fn is_trainable(&self) -> bool {
+        self.table.iter().any(|(_, spec)| spec.kind.is_trained())
+    }
+
+    /// What is pulled once, before training, and stays.
+    pub(crate) fn constants(&self) -> Vec<RowRequest> {
+        self.by_rows.constants(&self.table)
+    }
+
+    /// The loss on a batch and its gradients. The buffers of what is not trained are empty.
+    pub fn step(&self, batch: M::Batch, draw: Draw) -> (f32, Vec<Vec<f32>>) {
         let network = self.network();
-        let loss = self.model.loss(network, batch);
+        let seed = draw.seed(self.seed, Purpose::Step);
+        let loss = randomness::seeded(&self.device, seed, || self.model.loss(network, batch));
+        if self.has_state {
+            // Only this has Burn bring running state up to date. Otherwise the next forward pass would, with what it
+            // has kept from this one, over whatever has been loaded in between.
+            drop(network.valid());
+        }
         let mut gradients = loss.backward();
         let loss = loss.inner().into_data().iter::<f32>().next().unwrap_or(f32::NAN);
-        let mut taker = Taker { gradients: &mut gradients, taken: Vec::with_capacity(self.table.len()) };
-        network.visit(&mut taker);
-        (loss, taker.taken)
+        (loss, tensors::take_gradients(network, &mut gradients))
+    }
+
+    /// Puts the running statistics after a step in the places of the gradients that they do not have.
+    pub fn add_state(&self, gradients: &mut [Vec<f32>]) {
+        if self.has_state {
+            let state = tensors::state(self.network(), &self.table).into_iter();
+            let state = gradients.iter_mut().zip(state).filter(|(_, state)| !state.is_empty());
+            state.for_each(|(place, state)| *place = state);
+        }
     }
 
     /// Computes one step and throws it away. As in training, there are only the rows that the batch touches.
-    pub(crate) fn rehearse(&mut self, batch: M::Batch) {
-        if !self.has_rows() {
-            self.step(batch);
-            return;
+    pub(crate) fn rehearse(&mut self, batch: M::Batch, draw: Draw) {
+        let state = self.has_state.then(|| tensors::state(self.network(), &self.table));
+        if self.has_rows() {
+            let whole = self.network().clone();
+            let mut values = self.values();
+            for RowRequest { parameter, rows } in self.rows(&batch) {
+                let (width, table) = (self.table[parameter].width(), &mut values[parameter.0 as usize]);
+                *table = rows.iter().flat_map(|row| &table[*row as usize * width..][..width]).copied().collect();
+            }
+            self.put(values);
+            self.step(batch, draw);
+            self.network = Some(whole);
+        } else {
+            self.step(batch, draw);
         }
-        let whole = self.network().clone();
-        let mut values = self.values();
-        for RowRequest { parameter, rows } in self.rows(&batch) {
-            let (width, table) = (self.table[parameter].width(), &mut values[parameter.0 as usize]);
-            *table = rows.iter().flat_map(|row| &table[*row as usize * width..][..width]).copied().collect();
-        }
-        let is_fresh = self.is_fresh;
-        self.load(values);
-        self.step(batch);
-        (self.network, self.is_fresh) = (Some(whole), is_fresh);
+        // Burn's copies of a network share its running state.
+        state.into_iter().for_each(|state| self.put(state));
     }
 
     /// The loss on each part of the held-out data, with the values that `pull` gives for the rows it is asked for.
@@ -135,11 +166,13 @@ impl<M: Model> Replica<M> {
         draw: u64,
         mut pull: impl FnMut(Vec<RowRequest>) -> Result<Vec<Vec<f32>>, E>,
     ) -> Result<Vec<HeldOut>, E> {
-        let parts = self.model.held_out(draw, &self.device.clone().inner());
+        let (device, seed) = (self.device.clone().inner(), randomness::scoring_seed(self.seed, draw));
+        let parts = randomness::seeded(&device, seed, || self.model.held_out(draw, &device));
         let score = |(name, batch): (String, Option<M::Batch>)| {
             let Some(batch) = batch else { return Ok(HeldOut { name, loss: None }) };
             self.load(pull(self.rows(&batch))?);
-            let loss = self.model.loss(&self.network().valid(), batch);
+            let network = self.network().valid();
+            let loss = randomness::seeded(&device, seed, || self.model.loss(&network, batch));
             Ok(HeldOut { name, loss: Some(loss.into_data().iter::<f64>().next().unwrap_or(f64::NAN)) })
         };
         parts.into_iter().map(score).collect()
@@ -147,12 +180,18 @@ impl<M: Model> Replica<M> {
 
     /// Scores the network.
     pub fn evaluate(&self) -> Metrics {
-        self.model.evaluate(&self.network().valid(), &self.device.clone().inner())
+        self.scoring(|network, device| self.model.evaluate(network, device))
     }
 
     /// Lets the model do what it does with a trained network, and returns the files that it wrote.
     pub fn conclude(&self) -> anyhow::Result<Vec<PathBuf>> {
-        self.model.conclude(&self.network().valid(), &self.device.clone().inner())
+        self.scoring(|network, device| self.model.conclude(network, device))
+    }
+
+    /// Uses the network as it is in use, when it is no longer trained.
+    fn scoring<T>(&self, work: impl FnOnce(&M::Network, &Device) -> T) -> T {
+        let (device, network) = (self.device.clone().inner(), self.network().valid());
+        randomness::seeded(&device, randomness::scoring_seed(self.seed, 0), || work(&network, &device))
     }
 
     fn network(&self) -> &M::Network {
@@ -160,79 +199,20 @@ impl<M: Model> Replica<M> {
     }
 }
 
-/// The network before training. By being looked at, all its parameters are drawn.
-fn first<M: Model>(model: &M, device: &Device, seed: u64, look: &mut impl ModuleVisitor) -> M::Network {
-    let _alone = INITIALISING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    device.seed(seed);
-    let network = model.network(device);
-    network.visit(look);
-    network
+/// The network before training, with every parameter drawn, and what is made of it.
+fn first<M: Model, T>(model: &M, device: &Device, seed: u64, look: impl FnOnce(&M::Network) -> T) -> (M::Network, T) {
+    randomness::seeded(device, seed, || {
+        // Whatever device it was made on, it is one that is trained.
+        let network = model.network(device).train();
+        let seen = look(&network);
+        (network, seen)
+    })
 }
 
-/// Lists the parameters, and by looking at each makes those that Burn would only make when they are used.
-#[derive(Default)]
-struct Collector {
-    path: Vec<String>,
-    specs: Vec<ParameterSpec>,
-}
-
-impl ModuleVisitor for Collector {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let shape = param.val().dims().to_vec();
-        self.specs.push(ParameterSpec { name: self.path.join("."), shape, access: Access::Dense });
-    }
-}
-
-struct Reader(Vec<Vec<f32>>);
-
-impl ModuleVisitor for Reader {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.push(into_floats(param.val().inner()));
-    }
-}
-
-struct Loader<'a> {
-    values: std::vec::IntoIter<Vec<f32>>,
-    device: &'a Device,
-}
-
-impl ModuleMapper for Loader<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let values = self.values.next().expect("one buffer a parameter");
-        param.map(|old| {
-            let mut shape: Shape = old.shape();
-            drop(old);
-            // What is reached by rows has as many as were asked for.
-            shape[0] = values.len() / shape.iter().skip(1).product::<usize>();
-            Tensor::from_data(TensorData::new(values, shape), self.device).require_grad()
-        })
-    }
-}
-
-struct Taker<'a> {
-    gradients: &'a mut Gradients,
-    taken: Vec<Vec<f32>>,
-}
-
-impl ModuleVisitor for Taker<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        self.taken.push(match value.grad_remove(self.gradients) {
-            Some(gradient) => into_floats(gradient),
-            // A parameter that the loss does not depend on.
-            None => vec![0.0; value.shape().num_elements()],
-        });
-    }
-}
-
-fn into_floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+pub(crate) fn into_floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec_as::<f32>().expect("parameters are floats")
 }
+
+#[cfg(test)]
+#[path = "replica_tests.rs"]
+mod tests;

@@ -3,7 +3,7 @@
 //! To the network they are small tensors, and to the servers they are sections beside the dense buffers. Here one is
 //! turned into the other; which rows a batch touches is the model's to say.
 
-use windlass_core::parameter::{Access, ParameterId, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_wire::client::{ClientError, ParameterClient, Pulled, RowGradient, RowRequest};
 
 /// The most values of a whole table that are asked for at a time.
@@ -43,6 +43,16 @@ impl RowParameters {
         self.0.is_empty()
     }
 
+    /// All rows of what never changes, but for what steps ask for row by row.
+    pub(crate) fn constants(&self, table: &ParameterTable) -> Vec<RowRequest> {
+        all(table)
+            .into_iter()
+            .filter(|request| {
+                table[request.parameter].kind == ParameterKind::Constant && !self.0.contains(&request.parameter)
+            })
+            .collect()
+    }
+
     /// Asks for one list of rows a parameter.
     pub(crate) fn requests(&self, rows: Vec<Vec<u32>>) -> Vec<RowRequest> {
         assert_eq!(rows.len(), self.0.len(), "one list of rows a parameter that is reached by rows");
@@ -59,13 +69,13 @@ pub(crate) fn join(pulled: Pulled, wanted: &[RowRequest]) -> Vec<Vec<f32>> {
     values
 }
 
-/// The other way: takes the buffers of these rows out of one buffer a parameter.
+/// The other way: takes the buffers of these rows out of one buffer a parameter. What never changes has none in a step.
 pub(crate) fn split(values: &mut [Vec<f32>], rows: Vec<RowRequest>) -> Vec<RowGradient> {
     let take = |RowRequest { parameter, rows }| {
         let values = std::mem::take(&mut values[parameter.0 as usize]);
-        RowGradient { parameter, rows, values }
+        (!values.is_empty()).then_some(RowGradient { parameter, rows, values })
     };
-    rows.into_iter().map(take).collect()
+    rows.into_iter().filter_map(take).collect()
 }
 
 /// All rows of all parameters reached by rows.
@@ -77,7 +87,28 @@ pub(crate) fn all(table: &ParameterTable) -> Vec<RowRequest> {
 /// All values of all parameters. Tables come piece by piece, and so from several moments while others train.
 pub(crate) fn pull_whole(client: &mut ParameterClient, table: &ParameterTable) -> Result<Vec<Vec<f32>>, ClientError> {
     let mut whole = client.pull(Vec::new())?.dense;
-    for RowRequest { parameter, rows } in all(table) {
+    pull_rows(client, table, all(table), &mut whole)?;
+    Ok(whole)
+}
+
+/// The values of these rows alone, piece by piece; the other buffers are empty.
+pub(crate) fn pull_only(
+    client: &mut ParameterClient,
+    table: &ParameterTable,
+    rows: Vec<RowRequest>,
+) -> Result<Vec<Vec<f32>>, ClientError> {
+    let mut values = vec![Vec::new(); table.len()];
+    pull_rows(client, table, rows, &mut values)?;
+    Ok(values)
+}
+
+fn pull_rows(
+    client: &mut ParameterClient,
+    table: &ParameterTable,
+    wanted: Vec<RowRequest>,
+    whole: &mut [Vec<f32>],
+) -> Result<(), ClientError> {
+    for RowRequest { parameter, rows } in wanted {
         let piece = (PIECE_VALUES / table[parameter].width()).max(1);
         let values = &mut whole[parameter.0 as usize];
         for rows in rows.chunks(piece) {
@@ -85,5 +116,5 @@ pub(crate) fn pull_whole(client: &mut ParameterClient, table: &ParameterTable) -
             pulled.rows.iter().for_each(|rows| values.extend_from_slice(rows));
         }
     }
-    Ok(whole)
+    Ok(())
 }

@@ -199,6 +199,7 @@ impl<M: Model> Worker<M> {
         };
         let identity = identity(run.model_flags.clone(), &files);
         let replica = Replica::new(model, &Device::flex(), run.seed)?;
+        anyhow::ensure!(replica.is_trainable(), "all of the network is frozen: there is nothing to train");
         let spec = RunSpec {
             model: M::NAME.to_owned(),
             mode: run.mode,

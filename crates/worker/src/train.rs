@@ -12,6 +12,7 @@ use crate::clip::clip;
 use crate::event::{Epoch, Event, Step, Watcher};
 use crate::model::{Metrics, Model};
 use crate::order::{Order, Place};
+use crate::randomness::Draw;
 use crate::replica::Replica;
 use crate::report::{Moment, Reporter};
 use crate::rows;
@@ -116,6 +117,8 @@ impl<M: Model> Training<M> {
         }
         let (mut batch, mut place) = self.next_batch();
         let mut rows = self.replica.rows(&batch);
+        let constants = rows::pull_only(client, self.replica.table(), self.replica.constants())?;
+        self.replica.load(constants);
         let mut pulled = client.pull(rows.clone())?;
         self.tally.global_step = pulled.step;
         self.board.begin_after(pulled.step, self.report_is_due());
@@ -132,12 +135,13 @@ impl<M: Model> Training<M> {
             let began = Instant::now();
             let (base, traffic) = (pulled.step, client.traffic());
             self.replica.load(rows::join(pulled, &rows));
-            let (loss, mut gradients) = self.replica.step(batch);
+            let (loss, mut gradients) = self.replica.step(batch, self.draw(place));
             self.check(loss, base)?;
             let gradient_norm = self.measure(&gradients);
             if let Some(longest) = self.replica.model().clip_norm() {
                 clip(&mut gradients, longest);
             }
+            self.replica.add_state(&mut gradients);
             let row_gradients = rows::split(&mut gradients, rows);
             // If it has rows, the next batch is put together before they are asked for, along with the push.
             let early = self.replica.has_rows().then(|| self.next_batch());
@@ -196,13 +200,19 @@ impl<M: Model> Training<M> {
 
     /// Computes one step and throws it away, to learn how long it takes.
     pub(crate) fn rehearse(&mut self) {
-        self.replica.rehearse(self.replica.batch(self.order.peek()));
+        let draw = self.draw(Place { epoch: 0, batch: 0 });
+        self.replica.rehearse(self.replica.batch(self.order.peek(), draw), draw);
     }
 
     /// Puts the next batch together.
     fn next_batch(&mut self) -> (M::Batch, Place) {
+        let worker = self.config.worker;
         let (samples, place) = self.order.next_batch();
-        (self.replica.batch(samples), place)
+        (self.replica.batch(samples, Draw { worker, place }), place)
+    }
+
+    fn draw(&self, place: Place) -> Draw {
+        Draw { worker: self.config.worker, place }
     }
 
     /// Whether the run ends with this global step. (Other servers may be a push behind the one that counts.)
@@ -274,7 +284,9 @@ impl<M: Model> Training<M> {
         self.board.eval(step, &metrics);
         if self.board.wants_histograms() {
             let names = self.replica.table().iter().map(|(_, spec)| spec.name.as_str());
-            self.board.histogram(step, names.zip(values.iter().map(Vec::as_slice)));
+            // What never changes may have been left out.
+            let values = names.zip(values.iter().map(Vec::as_slice)).filter(|(_, values)| !values.is_empty());
+            self.board.histogram(step, values);
         }
         metrics
     }

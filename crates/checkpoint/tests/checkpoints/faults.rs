@@ -263,5 +263,5 @@ async fn a_spoilt_manifest_is_passed_over_and_one_of_a_later_format_is_not() {
     }
     fs::write(&path, r#"{"format": 7}"#).unwrap();
     let error = store.newest_whole().await.unwrap_err();
-    assert!(matches!(error, CheckpointError::LaterFormat { format: 7, supported: 1, .. }), "{error}");
+    assert!(matches!(error, CheckpointError::LaterFormat { format: 7, supported: 2, .. }), "{error}");
 }

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, Restore, SlotPolicy};
 use windlass_core::optimizer::{Adam, Optimizer};
-use windlass_core::parameter::Access;
+use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::Sharding;
+use windlass_core::rows::RowTable;
 use windlass_core::run::RunSpec;
 
 use crate::support::{image, large, memory, plans, restore, run, save, small, spec};
@@ -37,6 +38,86 @@ async fn parts_of_many_chunks_are_restored_where_chunks_cut_rows() {
     for (servers, restored) in [(1, 1), (1, 3), (2, 1), (2, 3)] {
         assert_restores(&large(), servers, &large(), restored).await;
     }
+}
+
+/// The run when some of its parameters are frozen.
+fn frozen(run: RunSpec, parameters: &[u32]) -> RunSpec {
+    let freeze = |(id, spec): (ParameterId, &ParameterSpec)| match parameters.contains(&id.0) {
+        true => ParameterSpec { kind: ParameterKind::Constant, access: Access::Rows, ..spec.clone() },
+        false => spec.clone(),
+    };
+    let parameters = run.parameters.iter().map(freeze).collect();
+    RunSpec { parameters: ParameterTable::new(parameters).unwrap(), ..run }
+}
+
+/// Restores a checkpoint for a run in which other parameters are frozen. Where one is or was, its values are all that
+/// there is; the optimizer begins anew.
+async fn assert_thaws(from: &RunSpec, servers: usize, to: &RunSpec, restored: usize) {
+    let store = memory();
+    let manifest = save(&store, from, servers, CheckpointId::new(5, 0)).await.unwrap();
+    for plan in plans(to, restored) {
+        let RunSpec { parameters: table, optimizer, .. } = to;
+        let wanted = Restore { table, plan: &plan, optimizer, slots: SlotPolicy::Restore };
+        let got = store.restore(&manifest, &wanted).await.unwrap();
+        let mut expected = image(to, &plan, 5);
+        let was_frozen = |parameter: ParameterId| from.parameters[parameter].kind == ParameterKind::Constant;
+        let mut at = 0;
+        for segment in &plan.segments {
+            let place = at..at + segment.range.len();
+            at = place.end;
+            if was_frozen(segment.parameter) {
+                expected.dense.slots.iter_mut().for_each(|slot| slot[place.clone()].fill(0.0));
+            }
+        }
+        for (table, stripe) in expected.tables.iter_mut().zip(&plan.stripes) {
+            if was_frozen(stripe.parameter) {
+                let mut block = table.block().clone();
+                block.slots.iter_mut().for_each(|slot| slot.fill(0.0));
+                *table = RowTable::restore(table.width(), block, vec![0; table.rows()]);
+            }
+        }
+        assert!(got == expected, "{servers} to {restored}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_frozen_or_trained_from_a_checkpoint_on_has_its_values() {
+    // A matrix, a table of rows, a scalar and a vector.
+    let trained = small();
+    for parameters in [&[0, 1, 2, 5][..], &[3], &[0, 1, 2, 3, 4, 5]] {
+        let some_frozen = frozen(small(), parameters);
+        for (servers, restored) in [(1, 1), (1, 3), (2, 3), (3, 2), (4, 1)] {
+            for sharding in [Sharding::BALANCED, Sharding::RoundRobin] {
+                let some_frozen = RunSpec { sharding, ..some_frozen.clone() };
+                assert_thaws(&trained, servers, &some_frozen, restored).await;
+                assert_thaws(&some_frozen, servers, &trained, restored).await;
+                assert_thaws(&some_frozen, servers, &some_frozen, restored).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn parts_of_many_chunks_thaw_where_chunks_cut_rows() {
+    let some_frozen = frozen(large(), &[0, 1]);
+    for (servers, restored) in [(1, 3), (2, 1), (2, 3)] {
+        assert_thaws(&large(), servers, &some_frozen, restored).await;
+        assert_thaws(&some_frozen, servers, &large(), restored).await;
+    }
+}
+
+#[tokio::test]
+async fn trained_values_are_not_taken_for_running_statistics() {
+    let store = memory();
+    let saved = run(vec![spec("mean", &[4], Access::Dense)]);
+    let manifest = save(&store, &saved, 1, CheckpointId::new(5, 0)).await.unwrap();
+    let state = ParameterSpec { kind: ParameterKind::State, ..spec("mean", &[4], Access::Dense) };
+    let wanted = run(vec![state]);
+    let plan = &plans(&wanted, 1)[0];
+    let RunSpec { parameters: table, optimizer, .. } = &wanted;
+    let refused = store.restore(&manifest, &Restore { table, plan, optimizer, slots: SlotPolicy::Restore }).await;
+    let words = refused.unwrap_err().to_string();
+    assert!(words.contains("`mean` is [4] (running statistics) in the model and [4] in the checkpoint"), "{words}");
 }
 
 #[tokio::test]

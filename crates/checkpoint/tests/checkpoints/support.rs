@@ -10,14 +10,14 @@ use windlass_core::block::Block;
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::{Access, ParameterId, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ServerPlan, ShardPlan, Sharding};
 use windlass_core::rows::RowTable;
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
 
 pub fn spec(name: &str, shape: &[usize], access: Access) -> ParameterSpec {
-    ParameterSpec { name: name.into(), shape: shape.into(), access }
+    ParameterSpec { name: name.into(), shape: shape.into(), access, kind: ParameterKind::Trained }
 }
 
 /// A few dense parameters, a scalar and two reached by rows.
@@ -70,22 +70,24 @@ pub fn number(version: u64, parameter: ParameterId, kind: usize, element: usize)
 
 /// What a server with that plan holds in that version.
 pub fn image(run: &RunSpec, plan: &ServerPlan, version: u64) -> ShardImage {
-    let kinds = 1 + run.optimizer.slots();
-    let block = |places: Vec<(ParameterId, usize)>| {
+    let block = |places: Vec<(ParameterId, usize)>, slots: usize| {
         let fill =
             |kind| places.iter().map(|&(parameter, element)| number(version, parameter, kind, element)).collect();
-        Block { values: fill(0), slots: (1..kinds).map(fill).collect() }
+        Block { values: fill(0), slots: (1..=slots).map(fill).collect() }
     };
     let segments = plan.segments.iter();
     let dense = segments.flat_map(|segment| segment.range.clone().map(|element| (segment.parameter, element)));
     let tables = plan.stripes.iter().map(|stripe| {
         let width = run.parameters[stripe.parameter].width();
         let rows = (0..stripe.count).map(|local| stripe.global(local));
-        let steps = rows.clone().map(|row| row as u64 * 7 + version).collect();
+        // What is frozen has had no steps and has no slots.
+        let is_frozen = run.parameters[stripe.parameter].kind == ParameterKind::Constant;
+        let steps = rows.clone().map(|row| if is_frozen { 0 } else { row as u64 * 7 + version }).collect();
+        let slots = if is_frozen { 0 } else { run.optimizer.slots() };
         let elements = rows.flat_map(|row| (row * width..(row + 1) * width).map(|element| (stripe.parameter, element)));
-        RowTable::restore(width, block(elements.collect()), steps)
+        RowTable::restore(width, block(elements.collect(), slots), steps)
     });
-    ShardImage { dense: block(dense.collect()), tables: tables.collect() }
+    ShardImage { dense: block(dense.collect(), run.optimizer.slots()), tables: tables.collect() }
 }
 
 #[allow(dead_code, reason = "the tests against a server need no memory")]

@@ -8,6 +8,7 @@ mod digits;
 mod dynamic;
 mod identity;
 mod in_process;
+mod layers;
 mod leases;
 mod modes;
 mod oracle;

@@ -11,23 +11,25 @@ use tempfile::TempDir;
 
 use crate::process::{Invocation, Told};
 
-/// The crate, built.
-struct OwnCrate {
+/// A crate of one file, built.
+pub struct OwnCrate {
     program: PathBuf,
     _directory: TempDir,
 }
 
 impl OwnCrate {
-    fn build() -> Self {
+    /// `source` is a path within this package.
+    pub fn build(source: &str, name: &str) -> Self {
         let directory = TempDir::new().unwrap();
-        let program = directory.path().join("spirals");
+        let program = directory.path().join(name);
         let library = Path::new(env!("CARGO_MANIFEST_DIR"));
         let test = std::env::current_exe().unwrap();
         let dependencies = test.parent().unwrap();
         let output = Command::new("rustc")
             .current_dir(library)
-            .args(["--crate-name=spirals", "--edition=2024", "--deny=warnings", "-Copt-level=1"])
-            .arg(library.join("examples/own_model.rs"))
+            .args(["--edition=2024", "--deny=warnings", "-Copt-level=1"])
+            .arg(format!("--crate-name={name}"))
+            .arg(library.join(source))
             .arg(format!("--extern=windlass={}", library_in(dependencies).display()))
             .arg(format!("-Ldependency={}", dependencies.display()))
             .arg("-o")
@@ -36,6 +38,10 @@ impl OwnCrate {
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Self { program, _directory: directory }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.program
     }
 
     fn run(&self, words: &str) -> Told {
@@ -55,7 +61,7 @@ fn library_in(directory: &Path) -> PathBuf {
 
 #[test]
 fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
-    let program = OwnCrate::build();
+    let program = OwnCrate::build("examples/own_model.rs", "spirals");
     let launched = program.run("launch spirals --workers 2 --steps 600 --turns 0.5 --format json --run-dir run");
     let summary = launched.succeeded().event("summary");
     assert_eq!((&summary["model"], &summary["global_step"]), (&"spirals".into(), &600.into()));

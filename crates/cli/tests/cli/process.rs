@@ -134,7 +134,12 @@ impl Process {
 
     /// Another `windlass` in that directory.
     pub fn windlass(&self, words: &str) -> Invocation {
-        Invocation::within(self.directory.clone(), Path::new(PROGRAM), words)
+        self.invoke(Path::new(PROGRAM), words)
+    }
+
+    /// Another program in that directory.
+    pub fn invoke(&self, program: &Path, words: &str) -> Invocation {
+        Invocation::within(self.directory.clone(), program, words)
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -210,7 +215,12 @@ impl Told {
 
     /// Another `windlass` in that directory.
     pub fn windlass(&self, words: &str) -> Invocation {
-        Invocation::within(self.directory.clone(), Path::new(PROGRAM), words)
+        self.invoke(Path::new(PROGRAM), words)
+    }
+
+    /// Another program in that directory.
+    pub fn invoke(&self, program: &Path, words: &str) -> Invocation {
+        Invocation::within(self.directory.clone(), program, words)
     }
 
     /// The same with a name in the place of what differs from run to run, for snapshots.

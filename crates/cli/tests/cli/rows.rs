@@ -9,6 +9,7 @@ use windlass::{Defaults, Metrics, Model, Setup, Summary};
 use windlass_core::consistency::Mode;
 use windlass_core::plan::Sharding;
 use windlass_core::schedule::Schedule;
+use windlass_worker::replica::Replica;
 use windlass_worker::task::RunConfig;
 
 use crate::in_process::{Layout, train};
@@ -20,8 +21,11 @@ const LENGTH: usize = 4;
 const SAMPLES: usize = 96;
 
 /// Learns a number for each word from the sums of a few.
+#[derive(Clone, Copy)]
 struct Lookup {
     by_rows: bool,
+    /// Then only what is made of the sums is learned.
+    frozen: bool,
 }
 
 #[derive(Clone, windlass::clap::Args)]
@@ -63,7 +67,8 @@ impl Model for Lookup {
 
     fn network(&self, device: &Device) -> Network {
         let table = Tensor::random([WORDS, SIZE], Distribution::Uniform(-0.5, 0.5), device);
-        Network { table: Param::from_tensor(table), output: LinearConfig::new(SIZE, 1).init(device) }
+        let table = Param::from_tensor(table).set_require_grad(!self.frozen);
+        Network { table, output: LinearConfig::new(SIZE, 1).init(device) }
     }
 
     fn samples(&self) -> usize {
@@ -118,7 +123,7 @@ impl Model for Lookup {
     }
 }
 
-fn learn(by_rows: bool, mode: Mode, optimizer: &str, layout: Layout) -> Summary {
+fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary {
     let run = RunConfig {
         mode,
         optimizer: Optimizer::named(optimizer).unwrap(),
@@ -137,12 +142,12 @@ fn learn(by_rows: bool, mode: Mode, optimizer: &str, layout: Layout) -> Summary 
         model_flags: std::collections::BTreeMap::new(),
         data_dir: None,
     };
-    train(layout, &run, || Lookup { by_rows }).summary
+    train(layout, &run, || lookup).summary
 }
 
 /// Adagrad and SGD leave alone what has no gradient, as a table reached by rows does.
 fn assert_rows_equal_dense(mode: Mode, optimizer: &str, layout: Layout) {
-    let (rows, dense) = (learn(true, mode, optimizer, layout), learn(false, mode, optimizer, layout));
+    let [rows, dense] = [true, false].map(|by_rows| learn(Lookup { by_rows, frozen: false }, mode, optimizer, layout));
     for ((name, by_rows), (_, dense)) in rows.metrics.iter().zip(dense.metrics.iter()) {
         assert!((by_rows - dense).abs() < 1e-5, "parameter {name}: {by_rows} by rows, {dense} dense");
     }
@@ -169,4 +174,23 @@ fn one_worker_on_two_servers_learns_the_same_by_rows() {
 #[test]
 fn workers_in_step_learn_the_same_by_rows() {
     assert_rows_equal_dense(SYNC, "sgd", Layout { servers: 2, workers: 2 });
+}
+
+#[test]
+fn a_frozen_table_stays_as_it_was_whether_or_not_it_is_reached_by_rows() {
+    for (mode, layout) in [
+        (Mode::Async, Layout { servers: 0, workers: 1 }),
+        (SYNC, Layout { servers: 2, workers: 2 }),
+        (Mode::Ssp { staleness: 1 }, Layout { servers: 1, workers: 1 }),
+    ] {
+        let [rows, whole] = [true, false].map(|by_rows| learn(Lookup { by_rows, frozen: true }, mode, "adamw", layout));
+        let trained = learn(Lookup { by_rows: false, frozen: false }, mode, "adamw", layout);
+        let values = |summary: &Summary| summary.metrics.iter().map(|(_, value)| value as f32).collect::<Vec<_>>();
+        assert_eq!(values(&rows), values(&whole), "{mode:?}");
+        let first = Replica::new(Lookup { by_rows: false, frozen: true }, &Device::flex(), 3).unwrap().values();
+        assert_eq!(values(&whole)[..WORDS * SIZE], first[0], "{mode:?}");
+        assert_ne!(values(&whole)[WORDS * SIZE..], values(&trained)[WORDS * SIZE..]);
+        let bytes = [&whole, &rows, &trained].map(|summary| summary.bytes_per_step.sent);
+        assert!(bytes[0] <= bytes[1] && bytes[1] < bytes[2] / 2.0, "{bytes:?}");
+    }
 }

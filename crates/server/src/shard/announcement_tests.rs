@@ -7,7 +7,7 @@ use std::thread;
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::schedule::Schedule;
 
@@ -43,7 +43,8 @@ impl Peer for Told {
 }
 
 fn shard() -> ParameterShard {
-    let parameter = ParameterSpec { name: "weights".into(), shape: vec![4], access: Access::Dense };
+    let parameter =
+        ParameterSpec { name: "weights".into(), shape: vec![4], access: Access::Dense, kind: ParameterKind::Trained };
     let run = RunSpec {
         model: "synthetic".into(),
         mode: Mode::Async,

@@ -11,7 +11,7 @@ use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
 use windlass_core::ledger::Incarnation;
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ServerPlan, ShardPlan, Sharding};
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
@@ -83,7 +83,8 @@ impl Peer for Pushing {
 fn shards(mode: Mode) -> Vec<ParameterShard> {
     // Of an even size, so that elements of all blocks and servers belong to a worker by their number.
     let shape = vec![6 * BLOCK_ELEMENTS];
-    let parameter = ParameterSpec { name: "weights".into(), shape, access: Access::Dense };
+    let parameter =
+        ParameterSpec { name: "weights".into(), shape, access: Access::Dense, kind: ParameterKind::Trained };
     let run = RunSpec {
         model: "synthetic".into(),
         mode,

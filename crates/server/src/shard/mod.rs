@@ -15,15 +15,17 @@ mod spares;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use windlass_checkpoint::ShardImage;
-use windlass_core::block::{Block, block_ranges};
+use windlass_core::block::{Block, block_ranges, ranges_by_block};
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::{Acquaintance, Incarnation};
 use windlass_core::optimizer::Update;
+use windlass_core::parameter::ParameterKind;
 use windlass_core::plan::{RowStripe, ServerPlan};
 use windlass_core::rows::{RowError, RowTable};
 use windlass_core::run::{LearningRate, RunSpec};
@@ -54,6 +56,8 @@ pub struct ParameterShard {
     workers: RwLock<BTreeSet<WorkerId>>,
     elements: usize,
     blocks: Vec<Mutex<Kept<Block>>>,
+    /// Where in each block values lie that follow training without being trained.
+    state: Vec<Vec<Range<usize>>>,
     spares: Arc<Spares>,
     rows: Vec<Rows>,
     gate: Mutex<Gate>,
@@ -66,6 +70,7 @@ pub struct ParameterShard {
 struct Rows {
     stripe: RowStripe,
     width: usize,
+    is_constant: bool,
     table: Mutex<KeptRows>,
 }
 
@@ -74,8 +79,10 @@ impl ParameterShard {
     pub fn new(run: RunSpec, plan: &ServerPlan, workers: &[WorkerId]) -> Self {
         let elements = plan.dense_elements();
         let blocks = block_ranges(elements).map(|range| Block::new(range.len(), &run.optimizer)).collect();
-        let table =
-            |stripe: &RowStripe| RowTable::new(stripe.count, run.parameters[stripe.parameter].width(), &run.optimizer);
+        let table = |stripe: &RowStripe| match &run.parameters[stripe.parameter] {
+            spec if spec.kind == ParameterKind::Constant => RowTable::constant(stripe.count, spec.width()),
+            spec => RowTable::new(stripe.count, spec.width(), &run.optimizer),
+        };
         let tables = plan.stripes.iter().map(table).collect();
         Self::with_values(run, plan, workers, blocks, tables)
     }
@@ -104,6 +111,7 @@ impl ParameterShard {
         let kept = |(stripe, table): (&RowStripe, RowTable)| Rows {
             stripe: *stripe,
             width: table.width(),
+            is_constant: run.parameters[stripe.parameter].kind == ParameterKind::Constant,
             table: Mutex::new(KeptRows::new(table)),
         };
         Self {
@@ -111,6 +119,7 @@ impl ParameterShard {
             elements: plan.dense_elements(),
             spares: Arc::new(Spares::new(plan.dense_elements(), run.optimizer.slots())),
             blocks: blocks.into_iter().map(|block| Mutex::new(Kept::new(block))).collect(),
+            state: ranges_by_block(&plan.state(&run.parameters), plan.dense_elements()),
             gate: Mutex::new(Gate::new(&run, workers)),
             changed: Condvar::new(),
             round: Mutex::new(Round::new(run.deterministic)),
@@ -168,7 +177,7 @@ impl ParameterShard {
         }
         let mut allowance = self.allowance();
         for _ in 0..request.rows {
-            let push = self.receive_rows(&mut allowance, peer)?;
+            let push = self.receive_rows(request, &mut allowance, peer)?;
             let mut table = lock(&self.rows[push.table].table);
             if refused().is_none() {
                 table.get_mut().write(&push.rows, &push.gradients).map_err(bad_rows)?;
@@ -253,7 +262,7 @@ impl ParameterShard {
             let (mut block, waited) = lock_timed(block);
             let claimed = lock(&self.gate).claim(request, piece);
             if let Some(age) = claimed {
-                let kept = self.apply(&mut block, age, update, gradient);
+                let kept = self.apply(piece, &mut block, age, update, gradient);
                 held_up += age.held_up(waited) + kept;
             }
             if at_once {
@@ -264,7 +273,7 @@ impl ParameterShard {
         }
         let (pieces, mut allowance) = (self.blocks.len() + request.rows as usize, self.allowance());
         for piece in self.blocks.len()..pieces {
-            let push = self.receive_rows(&mut allowance, peer)?;
+            let push = self.receive_rows(request, &mut allowance, peer)?;
             let (mut table, waited) = lock_timed(&self.rows[push.table].table);
             let claimed = lock(&self.gate).claim(request, piece);
             if let Some(age) = claimed {
@@ -283,9 +292,10 @@ impl ParameterShard {
     }
 
     /// Returns how long a checkpoint has held it up.
-    fn apply(&self, block: &mut Kept<Block>, age: Age, update: &Update, gradient: &[f32]) -> Duration {
+    fn apply(&self, index: usize, block: &mut Kept<Block>, age: Age, update: &Update, pushed: &[f32]) -> Duration {
+        let (optimizer, state) = (&self.run.optimizer, &self.state[index]);
         let copy = |block: &Block| self.spares.copy(block);
-        block.change(age, copy, |block| block.apply(&self.run.optimizer, update, gradient))
+        block.change(age, copy, |block| block.apply_around(state, optimizer, update, pushed))
     }
 
     /// Keeps a gradient for the open round, and applies the round if this completes it.
@@ -297,7 +307,7 @@ impl ParameterShard {
         }
         let mut allowance = self.allowance();
         for _ in 0..request.rows {
-            gradient.rows.push(self.receive_rows(&mut allowance, peer)?);
+            gradient.rows.push(self.receive_rows(request, &mut allowance, peer)?);
         }
         let wanted = self.receive_all_wanted(request, peer)?;
         match self.contribute(request, gradient) {
@@ -344,11 +354,11 @@ impl ParameterShard {
         let gate = lock(&self.gate);
         let (update, age) = (gate.round_update(count), gate.round_age());
         drop(gate);
-        for (block, range) in self.blocks.iter().zip(block_ranges(self.elements)) {
+        for (index, (block, range)) in self.blocks.iter().zip(block_ranges(self.elements)).enumerate() {
             let (mut block, waited) = lock_timed(block);
-            held_up += age.held_up(waited) + self.apply(&mut block, age, &update, &sum.dense[range]);
+            held_up += age.held_up(waited) + self.apply(index, &mut block, age, &update, &sum.dense[range]);
         }
-        for (index, rows) in self.rows.iter().enumerate() {
+        for (index, rows) in self.rows.iter().enumerate().filter(|(_, rows)| !rows.is_constant) {
             let (numbers, gradients) = round::sum_rows(&sum.rows, index, rows.stripe.count, rows.width);
             let (mut table, waited) = lock_timed(&rows.table);
             let applied = table.apply(age, &self.run.optimizer, &update, &numbers, &gradients);

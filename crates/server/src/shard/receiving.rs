@@ -2,7 +2,7 @@
 //! size has been checked.
 
 use windlass_core::block::block_ranges;
-use windlass_wire::frame::{FrameError, Request};
+use windlass_wire::frame::{FrameError, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError};
 
 use super::round::RowPush;
@@ -37,7 +37,7 @@ impl ParameterShard {
         }
         let mut allowance = self.allowance();
         for _ in 0..request.rows {
-            self.receive_rows(&mut allowance, peer)?;
+            self.receive_rows(request, &mut allowance, peer)?;
         }
         self.receive_all_wanted(request, peer)
     }
@@ -54,8 +54,18 @@ impl ParameterShard {
         Allowance(self.rows.iter().map(values).fold(SMALL_TABLE_VALUES, usize::saturating_add))
     }
 
-    pub(super) fn receive_rows(&self, allowance: &mut Allowance, peer: &mut dyn Peer) -> Result<RowPush, ServeError> {
+    pub(super) fn receive_rows(
+        &self,
+        request: &Request,
+        allowance: &mut Allowance,
+        peer: &mut dyn Peer,
+    ) -> Result<RowPush, ServeError> {
         let (table, rows) = self.receive_row_numbers(allowance, peer)?;
+        let Rows { stripe, is_constant, .. } = &self.rows[table];
+        if *is_constant && request.kind == RequestKind::Push {
+            let parameter = stripe.parameter.0;
+            return Err(FrameError::Section(format!("parameter {parameter} is frozen and takes no gradient")).into());
+        }
         let mut gradients = vec![0.0_f32; rows.len() * self.rows[table].width];
         peer.receive_bytes(bytemuck::cast_slice_mut(&mut gradients))?;
         Ok(RowPush { table, rows, gradients })

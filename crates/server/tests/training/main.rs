@@ -11,6 +11,7 @@ mod streams;
 mod worker;
 
 mod intruders;
+mod kinds;
 mod large;
 mod lifecycle;
 mod limits;

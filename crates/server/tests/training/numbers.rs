@@ -6,7 +6,7 @@ use windlass_core::block::Block;
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
 use windlass_core::optimizer::{Optimizer, Update};
-use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::Sharding;
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
@@ -58,12 +58,12 @@ pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
 
 /// A dense parameter.
 pub fn dense(name: &str, shape: &[usize]) -> ParameterSpec {
-    ParameterSpec { name: name.into(), shape: shape.into(), access: Access::Dense }
+    ParameterSpec { name: name.into(), shape: shape.into(), access: Access::Dense, kind: ParameterKind::Trained }
 }
 
 /// A parameter reached by rows.
 pub fn by_rows(name: &str, shape: &[usize]) -> ParameterSpec {
-    ParameterSpec { name: name.into(), shape: shape.into(), access: Access::Rows }
+    ParameterSpec { name: name.into(), shape: shape.into(), access: Access::Rows, kind: ParameterKind::Trained }
 }
 
 /// A run with plain gradient descent at rate 1 and no end, to be changed by the test.

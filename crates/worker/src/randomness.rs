@@ -1,0 +1,107 @@
+//! Burn's random numbers: those of its `Dropout`, of `Tensor::random`, and of a network's first values.
+//!
+//! Burn has one generator for the whole process, which goes on from wherever the last draw left it. So it is seeded
+//! anew for everything that draws: what a step draws follows from the run's seed, the worker and the place of its batch,
+//! and is the same again after a restart. Nobody else in the process draws meanwhile.
+
+use std::sync::{Mutex, PoisonError};
+
+use burn::tensor::Device;
+
+use crate::order::Place;
+
+static GENERATOR: Mutex<()> = Mutex::new(());
+
+/// What numbers are drawn for. Each purpose has numbers of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Putting a batch together.
+    Batch,
+    /// The forward pass.
+    Step,
+    /// Scoring a network.
+    Score,
+}
+
+/// Whose batch is drawn for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draw {
+    /// The worker.
+    pub worker: u32,
+    /// Where its batch is in the data.
+    pub place: Place,
+}
+
+impl Draw {
+    /// The seed of what this batch draws for a purpose, in a run of this seed.
+    pub(crate) fn seed(self, run: u64, purpose: Purpose) -> u64 {
+        let words = [u64::from(self.worker), self.place.epoch, self.place.batch as u64, purpose as u64];
+        words.into_iter().fold(mix(run), |key, word| mix(key ^ word))
+    }
+}
+
+/// The seed of what is drawn, in a run of this seed, for what is no step of a worker: scoring, by its number.
+pub(crate) fn scoring_seed(run: u64, number: u64) -> u64 {
+    mix(mix(mix(run) ^ number) ^ Purpose::Score as u64)
+}
+
+/// Does something that may draw random numbers, from this seed on.
+pub(crate) fn seeded<T>(device: &Device, seed: u64, work: impl FnOnce() -> T) -> T {
+    let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    device.seed(seed);
+    work()
+}
+
+/// The finaliser of SplitMix64: every bit of the result depends on every bit of the argument.
+pub fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Distribution, Tensor};
+
+    use super::*;
+
+    fn drawn(seed: u64) -> Vec<f32> {
+        let device = Device::flex();
+        let numbers = seeded(&device, seed, || Tensor::<1>::random([8], Distribution::Default, &device));
+        numbers.into_data().iter::<f32>().collect()
+    }
+
+    #[test]
+    fn every_worker_batch_and_purpose_has_numbers_of_its_own() {
+        let mut seeds = Vec::new();
+        for (worker, epoch, batch) in [(0, 1, 1), (1, 1, 1), (0, 2, 1), (0, 1, 2), (1, 2, 1)] {
+            let draw = Draw { worker, place: Place { epoch, batch } };
+            seeds.extend([Purpose::Batch, Purpose::Step].map(|purpose| draw.seed(7, purpose)));
+            seeds.push(draw.seed(8, Purpose::Step));
+        }
+        seeds.push(scoring_seed(7, 0));
+        let count = seeds.len();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), count);
+    }
+
+    #[test]
+    fn what_is_drawn_depends_on_the_seed_and_not_on_what_was_drawn_before() {
+        let first = drawn(1);
+        let other = drawn(2);
+        assert_ne!(first, other);
+        assert_eq!(drawn(1), first);
+    }
+
+    #[test]
+    fn threads_that_draw_at_the_same_time_do_not_disturb_each_other() {
+        let expected = [drawn(1), drawn(2)];
+        std::thread::scope(|scope| {
+            for (seed, expected) in (1..).zip(&expected) {
+                scope.spawn(move || (0..200).for_each(|_| assert_eq!(drawn(seed), *expected)));
+            }
+        });
+    }
+}

@@ -1,0 +1,231 @@
+//! Walks through a Burn module: which tensors it has, what becomes of them in training, and their values in and out.
+//!
+//! Every walk meets the same tensors in the same order, which is that of the parameter table. What Burn itself knows of
+//! a tensor decides its [`ParameterKind`]:
+//! - a `Param` that requires gradients is trained;
+//! - a `Param` that does not (`no_grad`, `freeze`) is constant, and so are tensors of integers and of booleans;
+//! - a `RunningState` is state.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Bool, Device, Gradients, Int, Shape, Tensor, TensorData};
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
+
+use crate::replica::into_floats;
+
+/// Up to here integers are the same as floats, which is how servers keep them.
+const EXACT_INTEGERS: i64 = 1 << 24;
+
+/// A network has an integer that servers cannot keep.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{path}` of the network has the integer {value}, and {EXACT_INTEGERS} is the most that can be kept exactly")]
+pub struct LargeInteger {
+    /// The tensor.
+    pub path: String,
+    /// What is in it.
+    pub value: i64,
+}
+
+/// What tensors a module has. Those that Burn would only make when they are used are made by this.
+pub(crate) fn list(module: &impl Module) -> Result<Vec<ParameterSpec>, LargeInteger> {
+    let mut list = List::default();
+    module.visit(&mut list);
+    // Burn shows running state as a parameter that does not require gradients, just like one that is frozen. But it
+    // keeps whoever maps a module from making it require them.
+    let mut demands = Demands::default();
+    module.clone().map(&mut Demand).visit(&mut demands);
+    for (spec, can_require) in list.specs.iter_mut().zip(demands.0) {
+        if !can_require {
+            (spec.kind, spec.access) = (ParameterKind::State, Access::Dense);
+        }
+    }
+    list.refused.map_or(Ok(list.specs), Err)
+}
+
+/// A copy of all values of a module.
+pub(crate) fn values(module: &impl Module) -> Vec<Vec<f32>> {
+    let mut reader = Reader { wanted: &|_| true, index: 0, values: Vec::new() };
+    module.visit(&mut reader);
+    reader.values
+}
+
+/// The same, of state alone; the other buffers are empty.
+pub(crate) fn state(module: &impl Module, table: &ParameterTable) -> Vec<Vec<f32>> {
+    let kinds: Vec<ParameterKind> = table.iter().map(|(_, spec)| spec.kind).collect();
+    let mut reader = Reader { wanted: &|index| kinds[index] == ParameterKind::State, index: 0, values: Vec::new() };
+    module.visit(&mut reader);
+    reader.values
+}
+
+/// The module with these values. Where a buffer is empty, what was there stays; of a parameter reached by rows there may
+/// be any number of them.
+pub(crate) fn load<M: Module>(module: M, values: Vec<Vec<f32>>, device: &Device) -> M {
+    module.map(&mut Loader { values: values.into_iter(), device })
+}
+
+/// The gradients of what is trained; the other buffers are empty.
+pub(crate) fn take_gradients(module: &impl Module, gradients: &mut Gradients) -> Vec<Vec<f32>> {
+    let mut taker = Taker { gradients, taken: Vec::new() };
+    module.visit(&mut taker);
+    taker.taken
+}
+
+#[derive(Default)]
+struct List {
+    path: Vec<String>,
+    specs: Vec<ParameterSpec>,
+    refused: Option<LargeInteger>,
+}
+
+impl List {
+    fn add(&mut self, shape: Shape, kind: ParameterKind) {
+        let access = if kind == ParameterKind::Constant { Access::Rows } else { Access::Dense };
+        self.specs.push(ParameterSpec { name: self.path.join("."), shape: shape.to_vec(), access, kind });
+    }
+}
+
+impl ModuleVisitor for List {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        self.add(value.shape(), if value.is_require_grad() { ParameterKind::Trained } else { ParameterKind::Constant });
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let large = integers(param).into_iter().find(|value| value.abs() > EXACT_INTEGERS);
+        let refuse = |value| LargeInteger { path: self.path.join("."), value };
+        self.refused = self.refused.take().or(large.map(refuse));
+        self.add(param.val().shape(), ParameterKind::Constant);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(param.val().shape(), ParameterKind::Constant);
+    }
+}
+
+/// Has everything require gradients that can.
+struct Demand;
+
+impl ModuleMapper for Demand {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.set_require_grad(true)
+    }
+}
+
+/// Which tensors require gradients now. Of integers and booleans it is known that they cannot.
+#[derive(Default)]
+struct Demands(Vec<bool>);
+
+impl ModuleVisitor for Demands {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.push(param.val().is_require_grad());
+    }
+
+    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
+        self.0.push(true);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
+        self.0.push(true);
+    }
+}
+
+struct Reader<'a> {
+    wanted: &'a dyn Fn(usize) -> bool,
+    index: usize,
+    values: Vec<Vec<f32>>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, values: impl FnOnce() -> Vec<f32>) {
+        self.values.push(if (self.wanted)(self.index) { values() } else { Vec::new() });
+        self.index += 1;
+    }
+}
+
+impl ModuleVisitor for Reader<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.read(|| into_floats(param.val().inner()));
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.read(|| integers(param).into_iter().map(|value| value as f32).collect());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.read(|| param.val().into_data().iter::<bool>().map(|value| f32::from(u8::from(value))).collect());
+    }
+}
+
+struct Loader<'a> {
+    values: std::vec::IntoIter<Vec<f32>>,
+    device: &'a Device,
+}
+
+impl Loader<'_> {
+    /// The next values, unless those that are there are to stay.
+    fn next(&mut self) -> Option<Vec<f32>> {
+        Some(self.values.next().expect("one buffer a parameter")).filter(|values| !values.is_empty())
+    }
+}
+
+impl ModuleMapper for Loader<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(values) = self.next() else { return param };
+        param.map(|old| {
+            let (mut shape, require_grad) = (old.shape(), old.is_require_grad());
+            drop(old);
+            // What is reached by rows has as many as were asked for.
+            shape[0] = values.len() / shape.iter().skip(1).product::<usize>();
+            let new = Tensor::from_data(TensorData::new(values, shape), self.device);
+            if require_grad { new.require_grad() } else { new }
+        })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let Some(values) = self.next() else { return param };
+        let values: Vec<i64> = values.into_iter().map(|value| value as i64).collect();
+        param.map(|old| Tensor::from_data(TensorData::new(values, old.shape()), (self.device, old.dtype())))
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let Some(values) = self.next() else { return param };
+        let values: Vec<bool> = values.into_iter().map(|value| value != 0.0).collect();
+        param.map(|old| Tensor::from_data(TensorData::new(values, old.shape()), (self.device, old.dtype())))
+    }
+}
+
+struct Taker<'a> {
+    gradients: &'a mut Gradients,
+    taken: Vec<Vec<f32>>,
+}
+
+impl ModuleVisitor for Taker<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        self.taken.push(match value.grad_remove(self.gradients) {
+            None if !value.is_require_grad() => Vec::new(),
+            Some(gradient) => into_floats(gradient),
+            // A parameter that the loss does not depend on.
+            None => vec![0.0; value.shape().num_elements()],
+        });
+    }
+
+    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
+        self.taken.push(Vec::new());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
+        self.taken.push(Vec::new());
+    }
+}
+
+fn integers<const D: usize>(param: &Param<Tensor<D, Int>>) -> Vec<i64> {
+    param.val().into_data().iter::<i64>().collect()
+}
