@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod cluster;
 pub mod consistency;
 pub mod difference;
+pub mod footprint;
 pub mod identity;
 pub mod ledger;
 pub mod lifecycle;

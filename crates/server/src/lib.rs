@@ -7,6 +7,7 @@ mod checkpoint;
 mod connection;
 mod coordinator;
 mod records;
+mod memory;
 mod shard;
 mod task;
 

@@ -33,6 +33,7 @@ use crate::background::Background;
 use crate::checkpoint::{self, CheckpointConfig};
 use crate::connection::Connections;
 use crate::coordinator::{CoordinatorConfig, CoordinatorHandle};
+use crate::memory;
 use crate::shard::ParameterShard;
 
 /// How long ps 0 stays after the end for the others to hear of it.
@@ -118,6 +119,7 @@ impl Server {
             job: Job::Ps.to_string(),
             index: config.id.0,
             endpoint: Some(endpoint),
+            memory: memory::available(),
             ..Hello::default()
         };
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };

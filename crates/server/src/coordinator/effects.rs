@@ -4,7 +4,7 @@ use tracing::{info, warn};
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::Effect;
+use windlass_core::lifecycle::{Effect, Outcome, exit_code};
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{AllFinished, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport};
 
@@ -69,6 +69,10 @@ impl Coordinator {
         let Some((text, run)) = &self.run else { return };
         if let Some(refusal) = self.checkpoints.as_ref().and_then(|checkpoints| checkpoints.refusal(run)) {
             let effects = self.lifecycle.failed(refusal);
+            return self.carry_out(effects);
+        }
+        if let Some(reason) = self.shortage(run) {
+            let effects = self.lifecycle.failed(Outcome { exit_code: exit_code::USAGE, reason });
             return self.carry_out(effects);
         }
         let workers = self.lifecycle.present_workers();

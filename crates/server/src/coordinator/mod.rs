@@ -4,6 +4,7 @@
 //! the tasks. It touches no parameters and does nothing that takes time.
 
 mod beginning;
+mod capacity;
 mod checkpoints;
 mod effects;
 mod front;
@@ -25,7 +26,7 @@ use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Busy, Endpoint, Heartbeat, Hello, Over, Waiting, WorkerReport, task_message};
+use windlass_wire::control::{Busy, Endpoint, Heartbeat, Hello, Memory, Over, Waiting, WorkerReport, task_message};
 
 use crate::checkpoint::{CheckpointConfig, Part};
 use crate::task::ShardSlot;
@@ -82,6 +83,8 @@ struct Coordinator {
     /// Since when the run waits for its last checkpoint, and how often that was begun.
     saving: Option<(Duration, u32)>,
     endpoints: BTreeMap<u32, Endpoint>,
+    /// The memory that each server found when it was started, as far as it knows.
+    memory: BTreeMap<u32, Memory>,
     reports: BTreeMap<WorkerId, WorkerReport>,
     progress: BTreeMap<TaskId, Heartbeat>,
     /// Why tasks that are waited for were not let in, by their names.
@@ -153,6 +156,7 @@ impl Coordinator {
             prepared: 0,
             saving: None,
             endpoints: BTreeMap::new(),
+            memory: BTreeMap::new(),
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -239,6 +243,9 @@ impl Coordinator {
         let job: Job = hello.job.parse().map_err(|_| refuse(format!("unknown job {:?}", hello.job)))?;
         let task = TaskId { job, index: hello.index };
         let run = if job == Job::Worker { Some(self.agreed_run(task, &hello.run).map_err(refuse)?) } else { None };
+        if let Some(shortage) = run.as_ref().and_then(|run| self.shortage(run)) {
+            return Err(refuse(shortage));
+        }
         if hello.begun {
             self.lifecycle.begun_before();
             self.seen_step = self.seen_step.max(hello.global_step);
@@ -252,6 +259,7 @@ impl Coordinator {
         })?;
         if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
             self.endpoints.insert(task.index, endpoint);
+            self.memory.extend(hello.memory.map(|memory| (task.index, memory)));
         }
         self.refused.remove(&task.to_string());
         if let Some(run) = run {

@@ -1,5 +1,6 @@
 //! Training on real servers in one process, with synthetic gradients in place of a model.
 
+mod absurd;
 mod attempt;
 mod cluster;
 mod faults;
