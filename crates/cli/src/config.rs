@@ -20,6 +20,7 @@ use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, T
 use crate::failure::Failure;
 use crate::output::count;
 use crate::place::{self, CHECKPOINTS};
+use crate::signals::{StoppedBy, unix_seconds};
 
 /// The least that a ps is given of a model where all ps are on one host.
 const ONE_HOST_MIN_BYTES: usize = 4 << 20;
@@ -34,6 +35,10 @@ pub(crate) struct TaskConfig {
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
     pub(crate) stop: Arc<Interrupt>,
+    /// The signal that has set it, if one has.
+    pub(crate) stopped_by: StoppedBy,
+    /// When this process began, in seconds since 1970.
+    pub(crate) began: u64,
     pub(crate) checkpoints: Option<CheckpointConfig>,
     pub(crate) board: BoardConfig,
 }
@@ -53,6 +58,8 @@ impl TaskConfig {
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
             started: started(output.started_at),
             stop: Arc::new(Interrupt::default()),
+            stopped_by: StoppedBy::default(),
+            began: unix_seconds(),
             checkpoints: checkpoints(checkpoint, output.run_dir.as_deref())?,
             board: BoardConfig {
                 directory: output.run_dir.as_deref().map(|directory| directory.join("tensorboard")),

@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::model_flags::ModelFlags;
 use crate::progress::Progress;
 use crate::terminal::Terminal;
-use crate::{logging, output};
+use crate::{logging, output, signals};
 
 /// Between two looks for a new checkpoint.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ pub(crate) fn follow<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: 
             .inspect_err(|error| warn!("no curves for TensorBoard: {error}"))
             .ok()
     });
-    crate::train::watch_signals(&runtime, &config);
+    signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &Terminal::default());
     info!("evaluator: scoring the checkpoints in {}", store.location());
     let (mut scored, mut seen_alive): (Option<CheckpointId>, bool) = (None, false);
     let (mut since, mut spoken) = (Instant::now(), Instant::now());
@@ -131,7 +131,11 @@ pub(crate) fn follow<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: 
             return Ok(());
         }
     }
-    Err(Failure { exit_code: exit_code::TERMINATED, message: "told to stop".to_owned(), hint: None })
+    let (exit_code, message) = config
+        .stopped_by
+        .get()
+        .map_or((exit_code::TERMINATED, "told to stop"), |(signal, _)| (signal.exit_code(), signal.name()));
+    Err(Failure { exit_code, message: message.to_owned(), hint: None })
 }
 
 /// The data to score with: those of the training, unless the user names others.

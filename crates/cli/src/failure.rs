@@ -4,6 +4,8 @@ use std::fmt;
 
 use windlass_core::lifecycle::{Outcome, exit_code};
 
+use crate::signals::is_stop;
+
 /// A command that did not do what it was asked to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
@@ -23,6 +25,11 @@ impl Failure {
         Self { exit_code: exit_code::INTERNAL, message: message.to_string(), hint: None }
     }
 
+    /// Whether a line of its text is a command for the user to run.
+    pub(crate) fn is_command(&self, line: &str) -> bool {
+        is_stop(self.exit_code.into()) && line.starts_with("resume")
+    }
+
     pub(crate) fn with_hint(self, hint: impl Into<Option<String>>) -> Self {
         Self { hint: hint.into(), ..self }
     }
@@ -36,7 +43,8 @@ impl From<Outcome> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "error: {}", self.message)?;
+        let kind = if is_stop(self.exit_code.into()) { "stopped" } else { "error" };
+        write!(formatter, "{kind}: {}", self.message)?;
         match &self.hint {
             Some(hint) => write!(formatter, "\nhint: {hint}"),
             None => Ok(()),

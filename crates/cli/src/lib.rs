@@ -24,6 +24,9 @@ mod output;
 mod place;
 mod program;
 mod progress;
+mod resume;
+mod signals;
+mod stopping;
 mod terminal;
 mod train;
 

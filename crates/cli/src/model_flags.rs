@@ -68,17 +68,28 @@ pub(crate) fn resumed(checkpoint: &CheckpointArgs, output: &OutputArgs) -> Resul
     if !can_be_looked_at(&location) {
         return Ok(None);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
-    let found = runtime.block_on(async { tokio::time::timeout(LOOK_FOR, look(&location, id)).await });
-    Ok(found.ok().flatten())
+    Ok(in_time(look(&location, id)).flatten())
 }
 
-async fn look(location: &str, id: Option<CheckpointId>) -> Option<Manifest> {
+/// The newest checkpoint in a store, if there is one; nothing at all if the store cannot be looked into from here.
+pub(crate) fn newest_in(location: &str) -> Option<Option<Manifest>> {
+    match can_be_looked_at(location) {
+        true => in_time(look(location, None)),
+        false => (!location.contains("://")).then_some(None),
+    }
+}
+
+async fn look(location: &str, id: Option<CheckpointId>) -> Option<Option<Manifest>> {
     let store = Store::open(location).ok()?;
     match id {
-        Some(id) => store.load(&id).await.ok(),
-        None => store.newest_whole().await.ok()?.manifest,
+        Some(id) => store.load(&id).await.ok().map(Some),
+        None => Some(store.newest_whole().await.ok()?.manifest),
     }
+}
+
+fn in_time<T>(looking: impl Future<Output = Option<T>>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    runtime.block_on(async { tokio::time::timeout(LOOK_FOR, looking).await }).ok().flatten()
 }
 
 /// Opening a directory would make it, and asking an object store without credentials takes its time.

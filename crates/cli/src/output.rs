@@ -61,6 +61,7 @@ pub(crate) fn human(event: &Event) -> String {
             "worker {} finished: {} steps of its own, global step {}, {:.2} s",
             finished.worker, finished.steps, finished.global_step, finished.seconds
         ),
+        Event::Stopped(stopped) => format!("{} was told to stop by {}", stopped.task, stopped.signal),
         Event::Summary(summary) => table(summary, None),
         Event::Wrote { path } => format!("wrote {}", path.display()),
     }

@@ -12,7 +12,7 @@ use windlass_worker::model::{Defaults, Model};
 use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::{bench, checkpoint, data, decode, eval, launch, model_flags, train};
+use crate::{bench, checkpoint, data, decode, eval, launch, model_flags, terminal, train};
 
 /// What `windlass` itself is called.
 const NAME: &str = "windlass";
@@ -69,7 +69,7 @@ impl Program {
         match self.dispatch(&matches, &arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                eprintln!("{failure}");
+                terminal::print_failure(&failure);
                 ExitCode::from(failure.exit_code)
             }
         }

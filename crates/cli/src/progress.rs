@@ -4,6 +4,7 @@ mod bars;
 mod extent;
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use windlass_worker::event::{Event, Watcher};
@@ -12,6 +13,7 @@ use crate::args::Format;
 use crate::output;
 use crate::terminal::{self, Terminal};
 use bars::Bars;
+pub(crate) use extent::Extent;
 
 /// Between two lines of one worker's steps.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -25,6 +27,17 @@ pub(crate) struct Progress {
     spoken: Option<BTreeMap<u32, Instant>>,
     /// Whether events that are there for programs alone are passed on.
     passes_all: bool,
+    extent: SharedExtent,
+}
+
+/// How far a run has come, for whoever tells how it ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedExtent(Arc<Mutex<Extent>>);
+
+impl SharedExtent {
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Extent) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl Progress {
@@ -36,12 +49,16 @@ impl Progress {
     /// Of one task.
     pub(crate) fn of_one(terminal: &Terminal, format: Format, passes_all: bool) -> Self {
         let bars = terminal.bars().filter(|_| format == Format::Human).map(Bars::new);
-        Self { terminal: terminal.clone(), format, bars, spoken: None, passes_all }
+        Self { terminal: terminal.clone(), format, bars, spoken: None, passes_all, extent: SharedExtent::default() }
     }
 
     /// As something that is told of events.
     pub(crate) fn watcher(mut self) -> Watcher {
         Box::new(move |event| self.show(event))
+    }
+
+    pub(crate) fn extent(&self) -> SharedExtent {
+        self.extent.clone()
     }
 
     /// Whether it has a use for [`Event::Progress`].
@@ -59,11 +76,14 @@ impl Progress {
 
     /// Shows an event.
     pub(crate) fn show(&mut self, event: &Event) {
+        self.extent.look(|extent| extent.see(event));
         if let Some(bars) = &mut self.bars {
             bars.show(event);
         }
         let is_wanted = match event {
             Event::Progress(_) => self.passes_all && self.format == Format::Json,
+            // Whoever was told to stop says so at its end.
+            Event::Stopped(_) => self.format == Format::Json,
             _ if self.format == Format::Json => true,
             // What bars show already.
             Event::Started(_) | Event::Step(_) | Event::Finished(_) if self.is_all_on_a_terminal() => false,

@@ -2,11 +2,13 @@
 //! no bars, and lines are only printed.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use console::Term;
 use indicatif::{MultiProgress, ProgressDrawTarget, TermLike};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::failure::Failure;
 use crate::output::print_line;
 
 /// Standard output and standard error. Whatever is printed through it while there are bars does not mix with them.
@@ -21,7 +23,7 @@ impl Terminal {
         let term = Term::buffered_stderr();
         let can_move_its_cursor = std::env::var_os("TERM").is_none_or(|name| name != "dumb");
         let bars = (term.is_term() && can_move_its_cursor).then(|| {
-            MultiProgress::with_draw_target(ProgressDrawTarget::term_like_with_hz(Box::new(Forgiving(term)), 20))
+            MultiProgress::with_draw_target(ProgressDrawTarget::term_like_with_hz(Box::new(Screen::new(term)), 20))
         });
         Self { bars }
     }
@@ -29,6 +31,11 @@ impl Terminal {
     /// Where bars are added, if there may be any.
     pub(crate) fn bars(&self) -> Option<&MultiProgress> {
         self.bars.as_ref()
+    }
+
+    /// Takes the bars away, for a process that ends without ado.
+    pub(crate) fn clear_bars(&self) {
+        let _ = self.bars.as_ref().map(MultiProgress::clear);
     }
 
     /// Prints to standard output, as it is.
@@ -41,8 +48,7 @@ impl Terminal {
         match columns() {
             None => self.print(text),
             Some(columns) => {
-                let options = textwrap::Options::new(columns.into()).subsequent_indent("    ").break_words(false);
-                self.print(&textwrap::fill(text, options));
+                self.print(&textwrap::fill(text, breaking(columns)));
             }
         }
     }
@@ -60,10 +66,35 @@ impl Terminal {
     }
 }
 
+/// Breaks lines that are too long between words alone: what is not a word is a path or a name, to be copied.
+fn breaking(columns: u16) -> textwrap::Options<'static> {
+    textwrap::Options::new(columns.into())
+        .subsequent_indent("    ")
+        .break_words(false)
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+}
+
 /// How wide standard output is, if it is a terminal.
 pub(crate) fn columns() -> Option<u16> {
-    let stdout = Term::stdout();
-    if stdout.is_term() { stdout.size_checked().map(|(_, columns)| columns) } else { None }
+    columns_of(&Term::stdout())
+}
+
+fn columns_of(term: &Term) -> Option<u16> {
+    if term.is_term() { term.size_checked().map(|(_, columns)| columns) } else { None }
+}
+
+/// Prints what has gone wrong to standard error; on a terminal, lines are broken between words, but for commands, which
+/// are there to be copied. The terminal may be gone, and that be why.
+pub(crate) fn print_failure(failure: &Failure) {
+    let text = failure.to_string();
+    let columns = columns_of(&Term::stderr());
+    let broken = |line: &str| match columns {
+        Some(columns) if !failure.is_command(line) => textwrap::fill(line, breaking(columns)),
+        _ => line.to_owned(),
+    };
+    let lines: Vec<String> = text.lines().map(broken).collect();
+    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
 }
 
 /// Whether standard output is a terminal.
@@ -96,51 +127,83 @@ impl Write for LogWriter {
 
 /// Standard error for bars, which take it for granted that a terminal can be written to: training goes on, or is saved,
 /// when the user has closed it.
+///
+/// They fill every line to its right edge. Of the last one this leaves the rest empty, with the cursor after its text:
+/// at the edge, the `^C` that a terminal shows for Ctrl-C would go to the next line, and the bars be drawn again one line
+/// too low.
 #[derive(Debug)]
-struct Forgiving(Term);
+struct Screen {
+    term: Term,
+    /// What fills the line that is being drawn, until it is known whether another follows.
+    filler: Mutex<String>,
+}
 
-impl TermLike for Forgiving {
-    fn width(&self) -> u16 {
-        self.0.size().1
+const CLEAR_TO_EDGE: &str = "\x1b[K";
+
+impl Screen {
+    fn new(term: Term) -> Self {
+        Self { term, filler: Mutex::default() }
     }
 
-    fn height(&self) -> u16 {
-        self.0.size().0
+    /// What is drawn next follows the filler.
+    fn after_filler(&self, draw: impl FnOnce(&Term) -> io::Result<()>) -> io::Result<()> {
+        let filler = std::mem::take(&mut *self.filler());
+        let _ = self.term.write_str(&filler).and_then(|()| draw(&self.term));
+        Ok(())
     }
 
-    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
-        forgive(self.0.move_cursor_up(lines))
-    }
-
-    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
-        forgive(self.0.move_cursor_down(lines))
-    }
-
-    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
-        forgive(self.0.move_cursor_right(columns))
-    }
-
-    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
-        forgive(self.0.move_cursor_left(columns))
-    }
-
-    fn write_line(&self, text: &str) -> io::Result<()> {
-        forgive(self.0.write_line(text))
-    }
-
-    fn write_str(&self, text: &str) -> io::Result<()> {
-        forgive(self.0.write_str(text))
-    }
-
-    fn clear_line(&self) -> io::Result<()> {
-        forgive(self.0.clear_line())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        forgive(self.0.flush())
+    fn filler(&self) -> MutexGuard<'_, String> {
+        self.filler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn forgive(_written: io::Result<()>) -> io::Result<()> {
-    Ok(())
+impl TermLike for Screen {
+    fn width(&self) -> u16 {
+        self.term.size().1
+    }
+
+    fn height(&self) -> u16 {
+        self.term.size().0
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        self.after_filler(|term| term.move_cursor_up(lines))
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        self.after_filler(|term| term.move_cursor_down(lines))
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.after_filler(|term| term.move_cursor_right(columns))
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.after_filler(|term| term.move_cursor_left(columns))
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.after_filler(|term| term.write_line(text))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        if !text.is_empty() && text.bytes().all(|byte| byte == b' ') {
+            self.filler().push_str(text);
+            return Ok(());
+        }
+        self.after_filler(|term| term.write_str(text))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.after_filler(Term::clear_line)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let is_cut_short = !std::mem::take(&mut *self.filler()).is_empty();
+        if is_cut_short {
+            let _ = self.term.write_str(CLEAR_TO_EDGE);
+        }
+        let _ = self.term.flush();
+        Ok(())
+    }
 }

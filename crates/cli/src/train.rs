@@ -3,16 +3,15 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use tracing::{info, warn};
-use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, WorkerId};
+use tracing::info;
+use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::session::{Coordinator, Records};
 use windlass_wire::{endpoint, port, roster};
-use windlass_worker::event::{Event, Watcher};
+use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
@@ -21,9 +20,10 @@ use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
 use crate::model_flags::ModelFlags;
-use crate::progress::Progress;
+use crate::progress::{Progress, SharedExtent};
+use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{eval, launch, logging, output};
+use crate::{config, eval, launch, logging, output, resume, signals};
 
 pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
     let resolved = match resolve_role(&args.cluster)? {
@@ -51,9 +51,11 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
     }
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
     let runtime = runtime()?;
-    watch_signals(&runtime, &config);
+    signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
     let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
-    let mut process = Process { runtime, config, watch: progress.watcher() };
+    let extent = progress.extent();
+    let task = resolved.as_ref().map(|resolved| resolved.task);
+    let mut process = Process { runtime, config, task, extent, watch: progress.watcher() };
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {
@@ -66,14 +68,20 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
                 Job::Worker => process.worker::<M>(flags, resolved, listener),
             }
         }
-    }?;
-    process.conclude(ended, args.output.run_dir.as_deref())
+    };
+    match ended {
+        Ok(ended) => process.conclude(ended, args),
+        Err(failure) => Err(process.explained(failure, args)),
+    }
 }
 
 /// One task, or several, in this process.
 struct Process {
     runtime: Runtime,
     config: TaskConfig,
+    /// The task of a cluster that it plays, if it does not train alone.
+    task: Option<TaskId>,
+    extent: SharedExtent,
     watch: Watcher,
 }
 
@@ -250,15 +258,58 @@ impl Process {
         Ok(())
     }
 
-    fn conclude(&mut self, ended: Ended, run_dir: Option<&Path>) -> Result<(), Failure> {
+    fn conclude(&mut self, ended: Ended, args: &TrainArgs) -> Result<(), Failure> {
         if let Some(summary) = ended.summary {
-            let written = run_dir.map(|directory| write_summary(directory, &summary)).transpose()?;
+            let written =
+                args.output.run_dir.as_deref().map(|directory| write_summary(directory, &summary)).transpose()?;
             (self.watch)(&Event::Summary(Box::new(summary)));
             if let Some(path) = written {
                 (self.watch)(&Event::Wrote { path });
             }
         }
-        if ended.outcome.exit_code == 0 { Ok(()) } else { Err(ended.outcome.into()) }
+        if ended.outcome.exit_code == 0 { Ok(()) } else { Err(self.explained(ended.outcome.into(), args)) }
+    }
+
+    /// If it was told to stop: adds where the run stands and how it goes on.
+    fn explained(&mut self, failure: Failure, args: &TrainArgs) -> Failure {
+        if failure.exit_code != exit_code::TERMINATED {
+            return failure;
+        }
+        let signal = self.config.stopped_by.get().copied();
+        if let Some((signal, time)) = signal {
+            let task = self.task.unwrap_or(TaskId::worker(0)).to_string();
+            (self.watch)(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
+        }
+        let (exit_code, why) = match signal {
+            Some((signal, _)) => (signal.exit_code(), signal.name().to_owned()),
+            None => (failure.exit_code, failure.message),
+        };
+        // Of a run that was launched, the launcher tells.
+        if args.output.started_at.is_some() {
+            return Failure { exit_code, message: why, hint: None };
+        }
+        let is_server = self.task.is_some_and(|task| task.job == Job::Ps);
+        // The others have the checkpoints, and perhaps go on.
+        let is_one_of_many = self.task.is_some_and(|task| task != TaskId::ps(0)) && !args.cluster.colocate;
+        let own_command = resume::command(None);
+        self.extent.look(|extent| {
+            let stop = Stop {
+                exit_code,
+                why,
+                extent: (!is_server).then_some(extent),
+                checkpoints: config::checkpoint_location(&args.checkpoint, args.output.run_dir.as_deref()),
+                resumes: args.checkpoint.resume != "never",
+                began: self.config.began,
+                told: signal.map(|(_, time)| time),
+                log: None,
+                at_once: false,
+            };
+            match self.task {
+                None => stop.report("resume", &own_command),
+                Some(_) if is_one_of_many => stop.report_alone("resume this task", &own_command),
+                Some(_) => stop.report("resume this task", &own_command),
+            }
+        })
     }
 }
 
@@ -280,37 +331,6 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 /// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.
 fn runtime() -> Result<Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Failure::internal)
-}
-
-/// A second signal so soon is the first one again: `timeout`, for one, sends it to its child and to its whole group.
-pub(crate) const SAME_SIGNAL: Duration = Duration::from_secs(1);
-
-/// The first SIGINT or SIGTERM ends the task in good order, the second at once.
-pub(crate) fn watch_signals(runtime: &Runtime, config: &TaskConfig) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let stop = config.stop.clone();
-    runtime.spawn(async move {
-        let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-        else {
-            return;
-        };
-        let mut first: Option<Instant> = None;
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            match first {
-                None => {
-                    first = Some(Instant::now());
-                    warn!("told to stop");
-                    stop.set();
-                }
-                Some(first) if first.elapsed() >= SAME_SIGNAL => std::process::exit(130),
-                Some(_) => {}
-            }
-        }
-    });
 }
 
 /// Done when the task has been told to stop.

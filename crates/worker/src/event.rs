@@ -24,6 +24,8 @@ pub enum Event {
     Epoch(Epoch),
     /// A worker has done its share.
     Finished(Finished),
+    /// A task was told to stop by a signal, and has left. Without a worker, the others go on.
+    Stopped(Stopped),
     /// The run is over; told by the chief.
     Summary(Box<Summary>),
     /// The summary, or something that the model made of the trained network, has been written to a file.
@@ -150,6 +152,17 @@ pub struct Finished {
     pub global_step: u64,
     /// How long it trained.
     pub seconds: f64,
+}
+
+/// See [`Event::Stopped`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// When, in seconds since the epoch of Unix.
+    pub time: u64,
+    /// The task, such as `worker 1`.
+    pub task: String,
+    /// The signal, such as `SIGTERM`.
+    pub signal: String,
 }
 
 /// Told of everything that happens.

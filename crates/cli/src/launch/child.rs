@@ -20,6 +20,7 @@ use windlass_worker::event::Event;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::signals::{Signals, StopSignal};
 
 /// Names the inherited listening socket to a child.
 const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
@@ -30,8 +31,8 @@ pub(super) enum Message {
     Event(Event),
     /// A task ended.
     Ended(TaskId, Ended),
-    /// The launcher was told to stop, and should end with this code.
-    Signal(u8),
+    /// The launcher was told to stop.
+    Signal(StopSignal),
 }
 
 /// How a task ended.
@@ -202,23 +203,19 @@ fn listen(stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) 
     }
 }
 
-/// Turns SIGINT and SIGTERM into messages.
+/// Turns signals that tell the launcher to stop into messages.
 pub(super) fn forward_signals(messages: mpsc::Sender<Message>) -> Result<(), Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+    // Before anything is started: a signal that comes early is not to kill.
+    let mut signals = {
+        let _guard = runtime.enter();
+        Signals::listen().map_err(Failure::internal)?
+    };
     std::thread::spawn(move || {
         runtime.block_on(async move {
-            let (Ok(mut interrupt), Ok(mut terminate)) =
-                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-            else {
-                return;
-            };
             loop {
-                let exit_code = tokio::select! {
-                    _ = interrupt.recv() => 130,
-                    _ = terminate.recv() => 143,
-                };
-                if messages.send(Message::Signal(exit_code)).is_err() {
+                let signal = signals.next().await;
+                if messages.send(Message::Signal(signal)).is_err() {
                     return;
                 }
             }

@@ -44,16 +44,16 @@ impl Bars {
     }
 
     pub(super) fn show(&mut self, event: &Event) {
+        self.extent.see(event);
         match event {
             Event::Started(started) => self.started(started),
             Event::Step(step) | Event::Progress(step) => self.moved(step),
             Event::Finished(finished) => {
-                self.extent.finished(finished);
                 let text = format!("finished: {} steps in {:.1} s", finished.steps, finished.seconds);
                 self.set_line(finished.worker, text);
             }
             Event::Summary(_) => self.clear(),
-            Event::Report(_) | Event::Epoch(_) | Event::Wrote { .. } => {}
+            Event::Report(_) | Event::Epoch(_) | Event::Wrote { .. } | Event::Stopped(_) => {}
         }
         self.draw_run();
     }
@@ -66,11 +66,14 @@ impl Bars {
 
     pub(super) fn stopping(&mut self) {
         self.stopping = true;
+        // How fast it was, and how long it would have taken, is of no interest any more.
+        if let Some(run) = &self.run {
+            run.set_style(style("{msg}"));
+        }
         self.draw_run();
     }
 
     fn started(&mut self, started: &Started) {
-        self.extent.started(started);
         self.speed.set_position(self.extent.global_step());
         self.speed.reset_eta();
         if self.run.is_none() {
@@ -88,7 +91,6 @@ impl Bars {
     }
 
     fn moved(&mut self, step: &Step) {
-        self.extent.moved(step);
         let loss = step.loss.unwrap_or(f32::NAN);
         let text = format!("step {}, loss {loss:.6}, step time {:.2} ms", step.local_step, step.step_ms);
         self.set_line(step.worker, text);
@@ -108,7 +110,7 @@ impl Bars {
         };
         let run = add(&self.all, 0, template);
         let speed = self.speed.clone();
-        let style =
+        let with_keys =
             run.style().with_key("left", left).with_key("speed", move |_: &ProgressState, text: &mut dyn Write| {
                 let _ = match speed.per_sec() {
                     speed if speed >= 10.0 => write!(text, "  {speed:.0} steps/s"),
@@ -117,7 +119,7 @@ impl Bars {
                 };
             });
         run.set_length(FULL);
-        run.set_style(style.progress_chars("=> "));
+        run.set_style(with_keys.progress_chars("=> "));
         // It may begin in the middle; how long that took is not known.
         run.set_position(position(fraction));
         run.reset_eta();
@@ -156,8 +158,12 @@ impl Drop for Bars {
 /// stay where it was drawn.
 fn add(all: &MultiProgress, place: usize, template: &str) -> ProgressBar {
     let bar = all.insert(place, ProgressBar::no_length());
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(style(template));
     bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn position(fraction: Option<f64>) -> u64 {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use windlass_worker::event::{Finished, Started, Step};
+use windlass_worker::event::{Event, Finished, Started, Step};
 
 /// What is known of a run's course from its workers' events.
 #[derive(Debug, Default)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     steps: Option<u64>,
     epochs: Option<u64>,
     global_step: u64,
@@ -24,7 +24,16 @@ struct Share {
 }
 
 impl Extent {
-    pub(super) fn started(&mut self, started: &Started) {
+    pub(crate) fn see(&mut self, event: &Event) {
+        match event {
+            Event::Started(started) => self.started(started),
+            Event::Step(step) | Event::Progress(step) => self.moved(step),
+            Event::Finished(finished) => self.finished(finished),
+            _ => {}
+        }
+    }
+
+    fn started(&mut self, started: &Started) {
         (self.steps, self.epochs) = (started.steps, started.epochs);
         // Back to a checkpoint, or on from one.
         self.global_step = started.from;
@@ -33,14 +42,14 @@ impl Extent {
         (share.of, share.epoch, share.ended) = (of, share.epoch.max(1), false);
     }
 
-    pub(super) fn moved(&mut self, step: &Step) {
+    fn moved(&mut self, step: &Step) {
         self.global_step = self.global_step.max(step.global_step);
         if let Some(share) = self.shares.get_mut(&step.worker) {
             (share.epoch, share.done) = (step.epoch, step.local_step);
         }
     }
 
-    pub(super) fn finished(&mut self, finished: &Finished) {
+    fn finished(&mut self, finished: &Finished) {
         self.global_step = self.global_step.max(finished.global_step);
         self.ended(finished.worker, finished.steps);
     }
@@ -62,7 +71,12 @@ impl Extent {
         self.shares.values().all(|share| share.ended)
     }
 
-    pub(super) fn global_step(&self) -> u64 {
+    /// True once a worker has begun to train.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
+    pub(crate) fn global_step(&self) -> u64 {
         self.global_step
     }
 
@@ -82,9 +96,14 @@ impl Extent {
 
     /// Where the run is, in words.
     pub(super) fn place(&self) -> String {
+        self.place_at(self.global_step)
+    }
+
+    /// The same, if it is known to have come to this step.
+    pub(crate) fn place_at(&self, global_step: u64) -> String {
         let step = match self.steps {
-            Some(steps) => format!("step {} of {steps}", self.global_step),
-            None => format!("step {}", self.global_step),
+            Some(steps) => format!("step {global_step} of {steps}"),
+            None => format!("step {global_step}"),
         };
         match self.epochs {
             // Of the slowest, since the run waits for it.

@@ -24,14 +24,13 @@ impl Launched {
 
     /// The process that plays a task, once there is one.
     pub fn task(&self, job: &str, index: u32) -> Task {
-        let plays = format!("--job-name\0{job}\0--task-index\0{index}\0");
-        let find = || self.tasks().into_iter().find(|task| task.command_line().ends_with(&plays));
+        let find = || self.tasks().into_iter().find(|task| task.plays(job, index));
         eventually(&format!("{job} {index} is started"), find)
     }
 
     /// Every process that the launcher has started and that lives.
     pub fn tasks(&self) -> Vec<Task> {
-        Task::all().filter(|task| task.parent == self.0.pid().as_raw_nonzero().get()).collect()
+        Task::of(self.0.pid()).collect()
     }
 
     /// Waits until a task has written this to its log.
@@ -76,6 +75,16 @@ impl Task {
     fn all() -> impl Iterator<Item = Self> {
         let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         all.filter_map(|pid| Self::find(Pid::from_raw(pid)?))
+    }
+
+    /// Every process that this one has started and that lives.
+    pub fn of(parent: Pid) -> impl Iterator<Item = Self> {
+        Self::all().filter(move |task| task.parent == parent.as_raw_nonzero().get())
+    }
+
+    /// True if a launcher has started it as this task.
+    pub fn plays(&self, job: &str, index: u32) -> bool {
+        self.command_line().ends_with(&format!("--job-name\0{job}\0--task-index\0{index}\0"))
     }
 
     /// Every process that works in this directory.

@@ -23,6 +23,7 @@ mod rows;
 mod screen;
 mod seq2seq;
 mod sleepers;
+mod stopping;
 mod tasks;
 mod translating;
 mod usage;

@@ -223,6 +223,17 @@ impl Told {
         Invocation::within(self.directory.clone(), program, words)
     }
 
+    /// A command line in that directory, as a user types it.
+    pub fn shell(&self, command: &str) -> Invocation {
+        Invocation::within(self.directory.clone(), Path::new("sh"), "-c").with(command)
+    }
+
+    /// What follows this at the beginning of a line of what it said on standard error.
+    pub fn after(&self, begin: &str) -> &str {
+        let line = self.stderr.lines().find_map(|line| line.strip_prefix(begin));
+        line.unwrap_or_else(|| panic!("no line begins with {begin:?} in {self}"))
+    }
+
     /// The same with a name in the place of what differs from run to run, for snapshots.
     pub fn naming(mut self, text: &str, name: &str) -> Self {
         self.stdout = self.stdout.replace(text, name);

@@ -2,16 +2,18 @@
 //! terminal's screen.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
+use crate::cluster::Task;
 use crate::process::{Invocation, eventually, windlass};
 
 /// Lines above the screen that are kept.
@@ -22,6 +24,7 @@ pub struct Screen {
     child: Child,
     emulator: Arc<Mutex<vt100::Parser>>,
     reader: Option<std::thread::JoinHandle<()>>,
+    keyboard: File,
     _command: Invocation,
 }
 
@@ -38,6 +41,7 @@ impl Screen {
         let [height, width] = [rows, columns].map(|size| NonZeroU16::new(size).expect("a terminal has some size"));
         let emulator = Arc::new(Mutex::new(vt100::Parser::new(height, width, SCROLLBACK)));
         let (shared, mut user) = (emulator.clone(), File::from(user));
+        let keyboard = user.try_clone().unwrap();
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The last close of the other end is an error to whoever reads.
@@ -45,7 +49,14 @@ impl Screen {
                 shared.lock().unwrap().process(&bytes[..count]);
             }
         });
-        Self { child, emulator, reader: Some(reader), _command: command }
+        Self { child, emulator, reader: Some(reader), keyboard, _command: command }
+    }
+
+    /// Presses Ctrl-C. The terminal shows it, but does not know whom to tell: the command is not the leader of a session.
+    pub fn interrupt(&mut self) {
+        self.keyboard.write_all(b"\x03").unwrap();
+        eventually("^C on the screen", || self.lines().iter().any(|line| line.contains("^C")).then_some(()));
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
     /// The lines on the screen.
@@ -115,8 +126,10 @@ fn line(screen: &vt100::Screen, row: u16, columns: u16) -> String {
 
 /// The lines that were left behind by bars, or cut by the edge of the terminal.
 fn misplaced(lines: &[String]) -> Vec<&String> {
-    let is_bar = |line: &&String| line.contains('[') || line.contains(" left") || line.contains("step time");
-    lines.iter().filter(|line| is_bar(line) || line.ends_with("(wrapped)")).collect()
+    let is_bar = |line: &&String| line.contains('[') || line.contains(" s left") || line.contains(", step time");
+    // A command is in one piece, to be copied.
+    let is_cut = |line: &&String| line.ends_with("(wrapped)") && !line.starts_with("resume: ");
+    lines.iter().filter(|line| is_bar(line) || is_cut(line)).collect()
 }
 
 /// The lines of the table of workers.
@@ -154,4 +167,37 @@ fn a_run_in_one_process_shows_the_same() {
     assert!(status.success(), "{lines:#?}");
     assert_eq!(workers(&lines)[0], "0", "{lines:#?}");
     assert_eq!(misplaced(&lines), Vec::<&String>::new(), "{lines:#?}");
+}
+
+#[test]
+fn a_run_that_is_interrupted_leaves_no_bars_behind() {
+    for (command, columns) in [("launch", 80), ("launch", 120), ("train", 80)] {
+        let words = format!("{command} mnist --steps 1000000 --evaluate end --run-dir run");
+        let mut screen = Screen::start(windlass(&words), 24, columns);
+        screen.shows("worker 0  step ", 1);
+        screen.interrupt();
+        let (status, lines) = screen.wait();
+        assert_eq!(status.code(), Some(130), "{lines:#?}");
+        assert_eq!(misplaced(&lines), Vec::<&String>::new(), "{command} at {columns} columns: {lines:#?}");
+        let last: Vec<&String> =
+            lines.iter().skip_while(|line| !line.starts_with("stopped: SIGINT at step ")).collect();
+        assert!(last.len() > 2 && last[1].starts_with("checkpoint: step "), "{lines:#?}");
+        assert!(last[2].starts_with("resume: "), "{lines:#?}");
+    }
+}
+
+#[test]
+fn a_worker_that_leaves_is_seen_to_have_left() {
+    let run = Screen::start(windlass("launch mnist --workers 3 --steps 3000 --evaluate end --run-dir run"), 24, 80);
+    run.shows("worker ", 3);
+    run.shows("worker 1  step ", 1);
+    Task::of(Pid::from_child(&run.child)).find(|task| task.plays("worker", 1)).expect("it trains").signal(Signal::TERM);
+    run.shows("worker 1  was told to stop by SIGTERM", 1);
+    let (status, lines) = run.wait();
+    assert!(status.success(), "{lines:#?}");
+    assert_eq!(misplaced(&lines), Vec::<&String>::new(), "{lines:#?}");
+    assert_eq!(workers(&lines), ["0", "1", "2"], "{lines:#?}");
+    let row =
+        lines.iter().find(|line| line.contains("left: it was told to stop")).unwrap_or_else(|| panic!("{lines:#?}"));
+    assert!(row.split_whitespace().nth(1).and_then(|steps| steps.parse().ok()) > Some(0u64), "it made steps: {row}");
 }

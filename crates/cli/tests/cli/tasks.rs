@@ -211,7 +211,7 @@ fn a_colocated_worker_told_to_stop_ends_the_run_that_needs_its_parameters() {
     assert_eq!(stopped.wait().exit_code(), Some(143));
     let told = stays.wait();
     assert_eq!(told.exit_code(), Some(143), "{told}");
-    assert!(told.stderr.ends_with("error: ps 1 was told to stop\n"), "{told}");
+    assert!(told.after("stopped: ").starts_with("ps 1 was told to stop at step "), "{told}");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_ps_told_to_stop_ends_the_run() {
     assert_eq!(ps.wait().exit_code(), Some(143));
     let told = worker.wait();
     assert_eq!(told.exit_code(), Some(143), "{told}");
-    assert!(told.stderr.ends_with("error: ps 0 was told to stop\n"), "{told}");
+    assert!(told.after("stopped: ").starts_with("ps 0 was told to stop at step "), "{told}");
 }
 
 #[test]

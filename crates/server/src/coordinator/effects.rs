@@ -51,6 +51,8 @@ impl Coordinator {
                 Effect::Over(outcome) => {
                     if outcome.exit_code == 0 {
                         info!("training has ended");
+                    } else if outcome.exit_code == exit_code::TERMINATED {
+                        info!("the run ends: {}", outcome.reason);
                     } else {
                         warn!("the run ends: {}", outcome.reason);
                     }
@@ -138,7 +140,8 @@ impl Coordinator {
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {
                 worker: worker.0,
-                steps: last.local_step,
+                // Not the last that it has told, which may be half a second old.
+                steps: self.positions.began(worker),
                 loss: f64::from(last.loss),
                 left: reason.clone(),
                 ..WorkerReport::default()

@@ -1,0 +1,297 @@
+//! The launcher while its tasks run: it shows what they tell, decides what becomes of the run when one of them ends, and
+//! ends the others when the run does.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+use windlass_core::cluster::{Job, TaskId};
+use windlass_worker::event::{Event, Stopped};
+
+use super::child::{Child, Ended, Message, Plan};
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::signals::{StopSignal, Turn, Turns, is_stop, unix_seconds};
+use crate::stopping::Stop;
+
+/// How long tasks have to end after one has failed.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long they have when the run was told to stop, and a last checkpoint may have to be written: a little longer than
+/// they give themselves.
+const DRAIN: Duration = Duration::from_secs(70);
+/// Lines of a failed task's log that are shown.
+const TAIL: usize = 15;
+
+/// How a run that is stopped can be taken up again.
+pub(super) struct Resumption {
+    /// Where its checkpoints are.
+    pub(super) checkpoints: Option<String>,
+    /// Whether it goes on from a checkpoint that was there before it.
+    pub(super) resumes: bool,
+    /// When it began, in seconds since 1970.
+    pub(super) began: u64,
+    /// The command that goes on.
+    pub(super) command: String,
+}
+
+pub(super) struct Launcher {
+    plan: Plan,
+    children: Vec<Child>,
+    progress: Progress,
+    /// How often a task may still be started again.
+    restarts: u32,
+    resumption: Resumption,
+    /// Why the run ends before its time, if it does.
+    cause: Option<Cause>,
+    signals: Turns,
+    /// Tasks that were told to stop.
+    stopped: Vec<Stopped>,
+    /// Whether tasks were killed before they could end by themselves.
+    at_once: bool,
+    summarised: bool,
+}
+
+/// Why a run ends before its time.
+enum Cause {
+    /// A task has failed.
+    Failed(Failure),
+    /// It was told to stop: with which code that ends, and by which signal and when if not a task but the launcher was
+    /// told.
+    Stopped(u8, Option<(StopSignal, u64)>),
+}
+
+/// How soon the tasks are to end.
+enum End {
+    /// They are told, and killed after a while.
+    Within(Duration),
+    /// They end by themselves, and are killed after a while.
+    By(Duration),
+    /// They are killed.
+    AtOnce,
+}
+
+impl Launcher {
+    pub(super) fn new(
+        plan: Plan,
+        children: Vec<Child>,
+        progress: Progress,
+        restarts: u32,
+        resumption: Resumption,
+    ) -> Self {
+        Self {
+            plan,
+            children,
+            progress,
+            restarts,
+            resumption,
+            cause: None,
+            signals: Turns::default(),
+            stopped: Vec::new(),
+            at_once: false,
+            summarised: false,
+        }
+    }
+
+    /// Until every task has ended.
+    pub(super) fn run(mut self, messages: &mpsc::Receiver<Message>) -> Result<(), Failure> {
+        let mut deadline: Option<Instant> = None;
+        while self.children.iter().any(Child::is_running) {
+            let message = match deadline {
+                None => messages.recv().ok(),
+                Some(deadline) => match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(message) => Some(message),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        self.at_once = true;
+                        self.children.iter().filter(|child| child.is_running()).for_each(Child::kill);
+                        messages.recv().ok()
+                    }
+                    Err(mpsc::RecvTimeoutError::Disconnected) => None,
+                },
+            };
+            let Some(message) = message else { break };
+            match self.handle(message) {
+                Some(End::Within(grace)) if deadline.is_none() => {
+                    deadline = Some(Instant::now() + grace);
+                    self.children.iter().filter(|child| child.is_running()).for_each(Child::terminate);
+                }
+                Some(End::By(grace)) => deadline = deadline.or_else(|| Some(Instant::now() + grace)),
+                Some(End::AtOnce) => deadline = Some(Instant::now()),
+                _ => {}
+            }
+        }
+        // What the last task told may still be on its way.
+        while let Ok(message) = messages.try_recv() {
+            self.handle(message);
+        }
+        self.progress.finish();
+        match self.cause.take() {
+            Some(Cause::Failed(failure)) => Err(failure),
+            Some(Cause::Stopped(exit_code, signal)) => Err(self.describe_stop(exit_code, signal)),
+            None if !self.summarised => Err(Failure::internal("the run ended without a summary")),
+            None => {
+                self.progress.say(&format!("logs and checkpoints are in {}", self.plan.run_dir.display()));
+                Ok(())
+            }
+        }
+    }
+
+    /// How soon the run is to be ended, if it is.
+    fn handle(&mut self, message: Message) -> Option<End> {
+        match message {
+            Message::Event(event) => {
+                self.summarised |= matches!(event, Event::Summary(_));
+                if let Event::Stopped(stopped) = &event {
+                    self.stopped.push(stopped.clone());
+                }
+                self.progress.show(&event);
+                None
+            }
+            Message::Ended(task, ended) => self.task_ended(task, ended),
+            Message::Signal(signal) => self.signalled(signal),
+        }
+    }
+
+    fn signalled(&mut self, signal: StopSignal) -> Option<End> {
+        match self.signals.next(Instant::now()) {
+            Turn::First => {
+                self.progress.stopping();
+                self.progress.say("stopping; a second Ctrl-C ends all tasks at once");
+                self.cause.get_or_insert(Cause::Stopped(signal.exit_code(), Some((signal, unix_seconds()))));
+                Some(End::Within(DRAIN))
+            }
+            Turn::Echo => None,
+            Turn::Again => Some(End::AtOnce),
+        }
+    }
+
+    fn task_ended(&mut self, task: TaskId, ended: Ended) -> Option<End> {
+        let position = self.children.iter().position(|child| child.task == task)?;
+        self.children[position].ended();
+        if self.cause.is_none() && self.start_again(position, ended) {
+            return None;
+        }
+        match ended {
+            Ended::Exited(0) => None,
+            _ if self.cause.is_some() => Some(End::Within(GRACE)),
+            Ended::Killed(signal) if self.goes_on_without(task) => {
+                self.leave_out(task, &format!("was killed by signal {signal}"));
+                None
+            }
+            Ended::Exited(code) if is_stop(code) => match self.signal_of(task) {
+                Some(signal) if self.goes_on_without(task) => {
+                    self.leave_out(task, &format!("was told to stop by {signal}"));
+                    None
+                }
+                _ => {
+                    self.cause = Some(Cause::Stopped(code as u8, None));
+                    // The coordinator ends the run, and the last checkpoint may have to be written; but a run that has
+                    // not begun waits for whoever is missing.
+                    Some(if self.has_begun() { End::By(DRAIN) } else { End::Within(GRACE) })
+                }
+            },
+            ended => {
+                self.cause = Some(Cause::Failed(self.describe_failure(&self.children[position], ended)));
+                Some(End::Within(GRACE))
+            }
+        }
+    }
+
+    /// Training goes on without a worker, as it would on many machines; but not without the parameters that it may have
+    /// held, and it does not begin without it.
+    fn goes_on_without(&self, task: TaskId) -> bool {
+        let is_running = |job| self.children.iter().any(|child| child.task.job == job && child.is_running());
+        task.job == Job::Worker && is_running(Job::Worker) && is_running(Job::Ps) && self.has_begun()
+    }
+
+    fn has_begun(&self) -> bool {
+        self.progress.extent().look(|extent| extent.has_begun())
+    }
+
+    fn leave_out(&mut self, task: TaskId, why: &str) {
+        warn!("{task} {why}; the others go on");
+        self.progress.left(task.index, why);
+    }
+
+    /// The signal by which somebody else has told a task to stop.
+    fn signal_of(&self, task: TaskId) -> Option<&str> {
+        self.stopped.iter().find(|stopped| stopped.task == task.to_string()).map(|stopped| &*stopped.signal)
+    }
+
+    /// Starts a task again that came to harm, if that is wanted. One that ended for a reason of the run's would only
+    /// end so again.
+    fn start_again(&mut self, position: usize, ended: Ended) -> bool {
+        let came_to_harm = match ended {
+            Ended::Killed(_) => true,
+            Ended::Exited(code) => !matches!(code, 0 | 2..=5) && !is_stop(code),
+        };
+        if !came_to_harm || self.restarts == 0 {
+            return false;
+        }
+        self.restarts -= 1;
+        let child = &mut self.children[position];
+        match self.plan.start_again(child) {
+            Ok(()) => {
+                warn!("{} {}; started it again ({} restarts left)", child.task, describe(ended), self.restarts);
+                true
+            }
+            Err(error) => {
+                warn!("cannot start {} again: {error}", child.task);
+                false
+            }
+        }
+    }
+
+    /// How a run was stopped, of which somebody has told a task, or this launcher by a signal.
+    fn describe_stop(&self, exit_code: u8, signal: Option<(StopSignal, u64)>) -> Failure {
+        let (why, told) = match (signal, self.stopped.first()) {
+            (Some((signal, time)), _) => (signal.name().to_owned(), Some(time)),
+            (None, Some(Stopped { time, task, signal })) => {
+                (format!("{task} was told to stop by {signal}"), Some(*time))
+            }
+            (None, None) => ("a task was told to stop".to_owned(), None),
+        };
+        let log = self.children.first().map(|child| child.log.display().to_string());
+        let Resumption { checkpoints, resumes, began, command } = &self.resumption;
+        self.progress.extent().look(|extent| {
+            let stop = Stop {
+                exit_code,
+                why,
+                extent: Some(extent),
+                checkpoints: checkpoints.clone(),
+                resumes: *resumes,
+                began: *began,
+                told,
+                log,
+                at_once: self.at_once,
+            };
+            stop.report("resume", command)
+        })
+    }
+
+    fn describe_failure(&self, child: &Child, ended: Ended) -> Failure {
+        let exit_code = match ended {
+            Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
+            Ended::Killed(_) => 1,
+        };
+        let how = describe(ended);
+        let log = std::fs::read_to_string(&child.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL)..];
+        let message = format!("{} {how}; the end of {}:\n  {}", child.task, child.log.display(), tail.join("\n  "));
+        Failure { exit_code, message, hint: None }
+    }
+}
+
+fn describe(ended: Ended) -> String {
+    match ended {
+        Ended::Exited(code) => format!("ended with exit code {code}"),
+        Ended::Killed(signal) => format!("was killed by signal {signal}"),
+    }
+}
+
+impl Drop for Launcher {
+    /// However the launcher ends, no task outlives it. (A launcher that is killed takes them along; see `child`.)
+    fn drop(&mut self) {
+        self.children.iter().filter(|child| child.is_running()).for_each(Child::kill);
+    }
+}

@@ -1,0 +1,173 @@
+//! The signals that tell a process to stop: Ctrl-C, SIGTERM and SIGHUP, as when its terminal is closed. The first ends
+//! it in good order, the second at once.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::warn;
+use windlass_wire::client::Interrupt;
+
+use crate::terminal::Terminal;
+
+/// A second signal so soon is the first one again: `timeout`, for one, sends it to its child and to its whole group.
+const ECHO: Duration = Duration::from_millis(200);
+
+/// A signal that means: stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopSignal {
+    Interrupt,
+    Terminate,
+    HangUp,
+}
+
+impl StopSignal {
+    /// With which a process ends that it has stopped, as shells count.
+    pub(crate) fn exit_code(self) -> u8 {
+        128 + match self {
+            StopSignal::HangUp => 1,
+            StopSignal::Interrupt => 2,
+            StopSignal::Terminate => 15,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            StopSignal::Interrupt => "SIGINT",
+            StopSignal::Terminate => "SIGTERM",
+            StopSignal::HangUp => "SIGHUP",
+        }
+    }
+}
+
+/// True for the exit codes of a process that was told to stop.
+pub(crate) fn is_stop(exit_code: i32) -> bool {
+    let signals = [StopSignal::Interrupt, StopSignal::Terminate, StopSignal::HangUp];
+    signals.iter().any(|signal| i32::from(signal.exit_code()) == exit_code)
+}
+
+/// What has told this process to stop, if anything has, and when, in seconds since 1970.
+pub(crate) type StoppedBy = Arc<OnceLock<(StopSignal, u64)>>;
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The signals as they come. From the first call on they do not end the process by themselves.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    /// None if whoever started this process wants it to outlive its terminal, as `nohup` does.
+    hang_up: Option<Signal>,
+}
+
+impl Signals {
+    /// Needs the async runtime.
+    pub(crate) fn listen() -> std::io::Result<Self> {
+        let hang_up = if is_hang_up_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hang_up })
+    }
+
+    pub(crate) async fn next(&mut self) -> StopSignal {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+            _ = hang_up => StopSignal::HangUp,
+        }
+    }
+}
+
+/// Only the kernel knows with which signals ignored a process was started.
+fn is_hang_up_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
+
+/// Which of several signals this is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    First,
+    /// The first once more.
+    Echo,
+    /// Whoever sent it does not want to wait any longer.
+    Again,
+}
+
+/// Counts signals.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Option<Instant>);
+
+impl Turns {
+    pub(crate) fn next(&mut self, now: Instant) -> Turn {
+        match self.0 {
+            None => {
+                self.0 = Some(now);
+                Turn::First
+            }
+            Some(first) if now.saturating_duration_since(first) < ECHO => Turn::Echo,
+            Some(_) => Turn::Again,
+        }
+    }
+}
+
+/// Lets the first signal set `stop`, and the second end the process.
+pub(crate) fn watch(runtime: &Runtime, stop: Arc<Interrupt>, stopped_by: StoppedBy, terminal: &Terminal) {
+    let terminal = terminal.clone();
+    // Before anything is begun: a signal that comes early is not to kill.
+    let signals = {
+        let _guard = runtime.enter();
+        Signals::listen()
+    };
+    let mut signals = match signals {
+        Ok(signals) => signals,
+        Err(error) => return warn!("cannot listen for signals: {error}"),
+    };
+    runtime.spawn(async move {
+        let mut turns = Turns::default();
+        loop {
+            let signal = signals.next().await;
+            match turns.next(Instant::now()) {
+                Turn::First => {
+                    warn!("told to stop by {}; a second one ends it at once", signal.name());
+                    let _ = stopped_by.set((signal, unix_seconds()));
+                    stop.set();
+                }
+                Turn::Echo => {}
+                Turn::Again => {
+                    terminal.clear_bars();
+                    terminal.print_error(&format!("stopped: at once by a second {}", signal.name()));
+                    std::process::exit(signal.exit_code().into());
+                }
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_shells() {
+        let codes = [StopSignal::HangUp, StopSignal::Interrupt, StopSignal::Terminate].map(StopSignal::exit_code);
+        assert_eq!(codes, [129, 130, 143]);
+        assert!(codes.iter().all(|code| is_stop((*code).into())) && !is_stop(137) && !is_stop(0));
+    }
+
+    #[test]
+    fn the_second_signal_counts_unless_it_is_the_first_once_more() {
+        let (mut turns, first) = (Turns::default(), Instant::now());
+        assert_eq!(turns.next(first), Turn::First);
+        assert_eq!(turns.next(first + ECHO / 2), Turn::Echo);
+        assert_eq!(turns.next(first + ECHO), Turn::Again);
+    }
+}

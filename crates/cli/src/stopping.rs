@@ -1,0 +1,197 @@
+//! What the user of a run that was stopped wants to know: how far it came, where its checkpoint is, and how it goes on.
+
+use std::fmt::Write;
+
+use windlass_checkpoint::Manifest;
+
+use crate::failure::Failure;
+use crate::model_flags;
+use crate::progress::Extent;
+
+/// A run that was stopped before its end.
+pub(crate) struct Stop<'a> {
+    pub(crate) exit_code: u8,
+    /// What was told, or who.
+    pub(crate) why: String,
+    /// How far the run had come, where that is known.
+    pub(crate) extent: Option<&'a Extent>,
+    /// Where its checkpoints are, if it has any.
+    pub(crate) checkpoints: Option<String>,
+    /// Whether it would have gone on from a checkpoint that was there before it.
+    pub(crate) resumes: bool,
+    /// When it began, and when it was told to stop as far as that is known, in seconds since 1970.
+    pub(crate) began: u64,
+    pub(crate) told: Option<u64>,
+    /// Where it says why a checkpoint could not be written.
+    pub(crate) log: Option<String>,
+    /// True if the last one was not waited for.
+    pub(crate) at_once: bool,
+}
+
+/// What is known of the run's newest checkpoint.
+enum Newest {
+    /// There is nowhere to write one.
+    Nowhere,
+    None,
+    /// Of this step, and written after the run was told to stop.
+    Last(u64),
+    /// Of this step, from before that.
+    Earlier(u64),
+    /// It cannot be seen from here.
+    Unknown,
+}
+
+impl Stop<'_> {
+    /// In words, with the newest checkpoint looked up where that can be done, and the command that goes on from it.
+    pub(crate) fn report(&self, what: &str, command: &str) -> Failure {
+        let newest = match &self.checkpoints {
+            None => Newest::Nowhere,
+            // An object store may take its time.
+            Some(location) if self.at_once && location.contains("://") => Newest::Unknown,
+            Some(location) => match model_flags::newest_in(location) {
+                Some(found) => {
+                    let found = found.filter(|manifest| self.is_of_run(manifest));
+                    found.map_or(Newest::None, |manifest| self.newest(manifest.id.step, manifest.created))
+                }
+                None => Newest::Unknown,
+            },
+        };
+        let mut text = self.reached(&newest);
+        let _ = write!(text, "\ncheckpoint: {}", self.checkpoint(&newest));
+        if !matches!(newest, Newest::Nowhere | Newest::None) {
+            let _ = write!(text, "\n{what}: {command}");
+        }
+        self.failure(text)
+    }
+
+    /// The same of a task whose checkpoints are others' concern.
+    pub(crate) fn report_alone(&self, what: &str, command: &str) -> Failure {
+        self.failure(format!("{}\n{what}: {command}", self.reached(&Newest::Unknown)))
+    }
+
+    fn failure(&self, message: String) -> Failure {
+        Failure { exit_code: self.exit_code, message, hint: None }
+    }
+
+    /// False for a checkpoint of another run, which this one has begun anew beside.
+    fn is_of_run(&self, manifest: &Manifest) -> bool {
+        self.resumes || manifest.created >= self.began
+    }
+
+    /// Whether it was written when the run was told to stop, or needed not to be.
+    fn newest(&self, step: u64, created: u64) -> Newest {
+        let seen = self.extent.map_or(0, Extent::global_step);
+        let is_last = self.told.is_none_or(|told| created >= told) || step >= seen;
+        if is_last { Newest::Last(step) } else { Newest::Earlier(step) }
+    }
+
+    fn reached(&self, newest: &Newest) -> String {
+        let why = &self.why;
+        match (self.extent, newest) {
+            (Some(extent), _) if !extent.has_begun() => format!("{why} before training began"),
+            // Not every step is told, and some may have been made while that was written.
+            (Some(extent), Newest::Last(step)) => format!("{why} at {}", extent.place_at(*step)),
+            (Some(extent), _) => format!("{why} at {}", extent.place_at(extent.global_step())),
+            (None, Newest::Last(step)) => format!("{why} at step {step}"),
+            (None, _) => why.clone(),
+        }
+    }
+
+    fn checkpoint(&self, newest: &Newest) -> String {
+        let place = self.checkpoints.as_deref().unwrap_or_default();
+        let missing = || match &self.log {
+            _ if self.at_once => "the last one was not waited for".to_owned(),
+            Some(log) => format!("the last one could not be written, see {log}"),
+            None => "the last one could not be written".to_owned(),
+        };
+        let seen = self.extent.map_or(0, Extent::global_step);
+        match newest {
+            Newest::Nowhere => "none (neither --run-dir nor --checkpoint-dir was given)".to_owned(),
+            Newest::None if self.extent.is_some_and(Extent::has_begun) => format!("none ({})", missing()),
+            Newest::None if self.extent.is_some() => "none (nothing was trained)".to_owned(),
+            Newest::None => "none was written".to_owned(),
+            Newest::Unknown => format!("in {place}"),
+            Newest::Last(step) => format!("step {step}, in {place}"),
+            Newest::Earlier(step) => {
+                let lost = seen.saturating_sub(*step);
+                format!("step {step}, in {place} ({}; {lost} steps are lost)", missing())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_worker::event::{Event, Started};
+
+    use super::*;
+
+    fn extent(at: u64) -> Extent {
+        let mut extent = Extent::default();
+        extent.see(&Event::Started(Started {
+            worker: 0,
+            chief: true,
+            batches: 10,
+            batch_size: 1,
+            from: at,
+            steps: Some(500),
+            epochs: None,
+            threads: 1,
+            transports: Vec::new(),
+        }));
+        extent
+    }
+
+    fn stop(extent: Option<&Extent>, at_once: bool) -> Stop<'_> {
+        Stop {
+            exit_code: 130,
+            why: "SIGINT".to_owned(),
+            extent,
+            checkpoints: Some("run/checkpoints".to_owned()),
+            resumes: true,
+            began: 1000,
+            told: Some(2000),
+            log: Some("run/ps-0.log".to_owned()),
+            at_once,
+        }
+    }
+
+    fn told(stop: &Stop<'_>, newest: &Newest) -> (String, String) {
+        (stop.reached(newest), stop.checkpoint(newest))
+    }
+
+    fn texts(reached: &str, checkpoint: &str) -> (String, String) {
+        (reached.to_owned(), checkpoint.to_owned())
+    }
+
+    #[test]
+    fn the_last_checkpoint_is_where_the_run_goes_on() {
+        let extent = extent(470);
+        let stop = stop(Some(&extent), false);
+        let expected = texts("SIGINT at step 465 of 500", "step 465, in run/checkpoints");
+        // Steps that were made while it was written are not in it.
+        assert_eq!(told(&stop, &stop.newest(465, 2001)), expected);
+        let expected = texts("SIGINT at step 470 of 500", "step 470, in run/checkpoints");
+        assert_eq!(told(&stop, &stop.newest(470, 1990)), expected, "there was nothing new to save");
+    }
+
+    #[test]
+    fn an_earlier_checkpoint_is_not_taken_for_the_last() {
+        let extent = extent(470);
+        for (at_once, why) in
+            [(false, "the last one could not be written, see run/ps-0.log"), (true, "the last one was not waited for")]
+        {
+            let stop = stop(Some(&extent), at_once);
+            let checkpoint = format!("step 400, in run/checkpoints ({why}; 70 steps are lost)");
+            assert_eq!(told(&stop, &stop.newest(400, 1990)), texts("SIGINT at step 470 of 500", &checkpoint));
+            assert_eq!(stop.checkpoint(&Newest::None), format!("none ({why})"));
+        }
+    }
+
+    #[test]
+    fn a_server_does_not_know_how_far_training_was() {
+        let stop = stop(None, false);
+        assert_eq!(told(&stop, &stop.newest(400, 2001)), texts("SIGINT at step 400", "step 400, in run/checkpoints"));
+        assert_eq!(told(&stop, &Newest::None), texts("SIGINT", "none was written"));
+    }
+}
