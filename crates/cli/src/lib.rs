@@ -17,6 +17,7 @@ mod data;
 mod decode;
 mod eval;
 mod failure;
+mod finished;
 mod launch;
 mod logging;
 mod model_flags;

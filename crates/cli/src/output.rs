@@ -57,12 +57,19 @@ pub(crate) fn human(event: &Event) -> String {
                 epoch.worker, epoch.epoch, epoch.loss, epoch.seconds
             )
         }
-        Event::Finished(finished) => format!(
-            "worker {} finished: {} steps of its own, global step {}, {:.2} s",
-            finished.worker, finished.steps, finished.global_step, finished.seconds
-        ),
+        Event::Finished(finished) => {
+            let of_them = match finished.steps_this_run {
+                steps if steps == finished.steps => String::new(),
+                steps => format!(", {steps} of them in this run"),
+            };
+            format!(
+                "worker {} finished: {} steps of its own{of_them}, global step {}, {:.2} s",
+                finished.worker, finished.steps, finished.global_step, finished.seconds
+            )
+        }
         Event::Stopped(stopped) => format!("{} was told to stop by {}", stopped.task, stopped.signal),
         Event::Summary(summary) => table(summary, None),
+        Event::AlreadyFinished { reason } => reason.clone(),
         Event::Wrote { path } => format!("wrote {}", path.display()),
     }
 }
@@ -104,13 +111,25 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         run.add_row([name.to_owned(), value]);
     };
     row("run", format!("{} on {layout}, {}, {}", summary.model, summary.mode, summary.optimizer));
-    row("steps", format!("{} in {:.2} s", summary.global_step, summary.wall_seconds));
-    row("first step", format!("after {:.2} s", summary.first_step_seconds));
-    row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
-    row("a step", format!("{:.2} ms (p50), {:.2} ms (p95)", summary.step_ms.p50, summary.step_ms.p95));
-    let bytes = &summary.bytes_per_step;
-    row("it moves", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
-    row("loss", format!("{:.6}", summary.loss));
+    let (steps, seconds) = (summary.global_step, summary.wall_seconds);
+    row(
+        "steps",
+        match summary.steps_this_run {
+            0 => format!("{steps}, none of them in this run"),
+            of_them if of_them == steps => format!("{steps} in {seconds:.2} s"),
+            of_them => format!("{steps}, {of_them} of them in {seconds:.2} s"),
+        },
+    );
+    if summary.steps_this_run > 0 {
+        row("first step", format!("after {:.2} s", summary.first_step_seconds));
+        row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
+        row("a step", format!("{:.2} ms (p50), {:.2} ms (p95)", summary.step_ms.p50, summary.step_ms.p95));
+        let bytes = &summary.bytes_per_step;
+        row("it moves", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
+    }
+    if let Some(loss) = summary.loss {
+        row("loss", format!("{loss:.6}"));
+    }
     row("scores", scores(&summary.metrics));
     if summary.workers > 1 {
         let dropped = format!("{} dropped as stale", summary.dropped_gradients);
@@ -123,12 +142,12 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let total: u64 = summary.per_worker.iter().map(|worker| worker.steps).sum();
+    let total: u64 = summary.per_worker.iter().map(|worker| worker.steps_this_run).sum();
     for worker in &summary.per_worker {
         workers.add_row([
             worker.worker.to_string(),
-            worker.steps.to_string(),
-            format!("{:.0}%", 100.0 * worker.steps as f64 / total.max(1) as f64),
+            worker.steps_this_run.to_string(),
+            format!("{:.0}%", 100.0 * worker.steps_this_run as f64 / total.max(1) as f64),
             format!("{:.2}", worker.step_ms_p50),
             format!("{:.2}", worker.compute_ms),
             format!("{:.2}", worker.wait_ms),

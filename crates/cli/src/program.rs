@@ -217,7 +217,7 @@ impl<M: Model> Entry for ModelEntry<M> {
         let checkpoint: CheckpointArgs = parse(matches)?;
         let training: TrainingArgs = parse(matches)?;
         let args = TrainArgs { cluster: crate::args::ClusterArgs::default(), training, checkpoint, output };
-        launch::run(M::NAME, &launch, &args, &defaults)
+        launch::run(M::NAME, &model_flags::recorded::<M>(matches), &launch, &args, &defaults)
     }
 
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure> {

@@ -85,8 +85,9 @@ impl Progress {
             // Whoever was told to stop says so at its end.
             Event::Stopped(_) => self.format == Format::Json,
             _ if self.format == Format::Json => true,
-            // What bars show already.
-            Event::Started(_) | Event::Step(_) | Event::Finished(_) if self.is_all_on_a_terminal() => false,
+            // What bars show already; but not where training goes on from.
+            Event::Started(started) if self.is_all_on_a_terminal() => started.chief && started.from > 0,
+            Event::Step(_) | Event::Finished(_) if self.is_all_on_a_terminal() => false,
             Event::Epoch(epoch) if self.is_all_on_a_terminal() => epoch.metrics.is_some(),
             Event::Step(step) => self.is_due(step.worker),
             _ => true,

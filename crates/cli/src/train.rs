@@ -23,7 +23,7 @@ use crate::model_flags::ModelFlags;
 use crate::progress::{Progress, SharedExtent};
 use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{config, eval, launch, logging, output, resume, signals};
+use crate::{config, eval, finished, launch, logging, output, resume, signals};
 
 pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
     let resolved = match resolve_role(&args.cluster)? {
@@ -49,10 +49,16 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
     if let Some(resolved) = &resolved {
         config.fit_to(&resolved.cluster, &args.training);
     }
+    let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
+    if resolved.is_none()
+        && let Some(reason) = finished::already(M::NAME, &config.run.model_flags, args, &config.run, 1)?
+    {
+        progress.watcher()(&Event::AlreadyFinished { reason });
+        return Ok(());
+    }
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
     let runtime = runtime()?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
-    let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
     let extent = progress.extent();
     let task = resolved.as_ref().map(|resolved| resolved.task);
     let mut process = Process { runtime, config, task, extent, watch: progress.watcher() };
@@ -266,6 +272,8 @@ impl Process {
             if let Some(path) = written {
                 (self.watch)(&Event::Wrote { path });
             }
+        } else if ended.outcome.exit_code == 0 && !ended.outcome.reason.is_empty() {
+            (self.watch)(&Event::AlreadyFinished { reason: ended.outcome.reason.clone() });
         }
         if ended.outcome.exit_code == 0 { Ok(()) } else { Err(self.explained(ended.outcome.into(), args)) }
     }

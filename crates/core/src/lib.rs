@@ -12,6 +12,7 @@ pub mod footprint;
 pub mod identity;
 pub mod ledger;
 pub mod lifecycle;
+pub mod limits;
 pub mod membership;
 pub mod optimizer;
 pub mod parameter;

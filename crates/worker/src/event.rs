@@ -28,6 +28,11 @@ pub enum Event {
     Stopped(Stopped),
     /// The run is over; told by the chief.
     Summary(Box<Summary>),
+    /// The run had ended before it was started again: nothing was trained or written.
+    AlreadyFinished {
+        /// What it has had, where it is, and how it goes on.
+        reason: String,
+    },
     /// The summary, or something that the model made of the trained network, has been written to a file.
     Wrote {
         /// Where.
@@ -146,8 +151,11 @@ pub struct Epoch {
 pub struct Finished {
     /// The worker.
     pub worker: u32,
-    /// Its steps.
+    /// Its steps, those before the checkpoint that the run began from included.
     pub steps: u64,
+    /// Its steps without those.
+    #[serde(default)]
+    pub steps_this_run: u64,
     /// All workers' updates so far.
     pub global_step: u64,
     /// How long it trained.

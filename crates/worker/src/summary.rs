@@ -23,8 +23,11 @@ pub struct Summary {
     pub optimizer: String,
     /// Samples a step of a worker.
     pub batch_size: usize,
-    /// Updates applied.
+    /// Updates applied, those before the checkpoint that the run began from included.
     pub global_step: u64,
+    /// Updates applied in this run.
+    #[serde(default)]
+    pub steps_this_run: u64,
     /// The global step of the checkpoint that training last began from; 0 if from none.
     #[serde(default)]
     pub resumed_at: u64,
@@ -42,8 +45,8 @@ pub struct Summary {
     pub step_ms: Percentiles,
     /// What a step of a worker moves, on average.
     pub bytes_per_step: Bytes,
-    /// The loss of the workers' last batches, on average.
-    pub loss: f64,
+    /// The loss of the workers' last batches, on average; nothing if there were none.
+    pub loss: Option<f64>,
     /// The final scores.
     pub metrics: Metrics,
     /// Gradients dropped as stale.
@@ -77,8 +80,11 @@ pub struct Bytes {
 pub struct WorkerSummary {
     /// The worker.
     pub worker: u32,
-    /// Its steps.
+    /// Its steps, those before the checkpoint that the run began from included.
     pub steps: u64,
+    /// Its steps in this run.
+    #[serde(default)]
+    pub steps_this_run: u64,
     /// The median time of its steps.
     pub step_ms_p50: f64,
     /// Of a step, the mean time spent computing.
@@ -110,6 +116,8 @@ pub struct Facts {
     pub batch_size: usize,
     /// Time from the start to the end.
     pub wall_seconds: f64,
+    /// The global step at which the chief began to take part.
+    pub began_at: u64,
     /// The final scores.
     pub metrics: Metrics,
 }
@@ -125,6 +133,7 @@ impl Summary {
             per_worker.push(WorkerSummary {
                 worker: report.worker,
                 steps: report.steps,
+                steps_this_run: report.steps.saturating_sub(report.began_at),
                 step_ms_p50: own.percentile_ms(50.0),
                 compute_ms: report.compute_ms,
                 wait_ms: report.wait_ms,
@@ -138,8 +147,9 @@ impl Summary {
         let own_steps = samples as f64 / facts.batch_size as f64;
         let bytes =
             |pick: fn(&WorkerReport) -> u64| finished.reports.iter().map(pick).sum::<u64>() as f64 / own_steps.max(1.0);
-        let losses: Vec<f64> =
-            finished.reports.iter().filter(|report| report.left.is_empty()).map(|report| report.loss).collect();
+        // A worker that has made no step has no loss to tell of.
+        let tells = |report: &&WorkerReport| report.left.is_empty() && report.samples > 0;
+        let losses: Vec<f64> = finished.reports.iter().filter(tells).map(|report| report.loss).collect();
         let rate = |count: f64| if finished.training_seconds > 0.0 { count / finished.training_seconds } else { 0.0 };
         // The first step starts the clock and is not within it.
         let applied = finished.global_step.saturating_sub(finished.resumed_at);
@@ -154,6 +164,8 @@ impl Summary {
             optimizer: facts.optimizer,
             batch_size: facts.batch_size,
             global_step: finished.global_step,
+            // Whichever of the two processes has not been started again knows better.
+            steps_this_run: finished.global_step.saturating_sub(finished.began_at.min(facts.began_at)),
             resumed_at: finished.resumed_at,
             wall_seconds: facts.wall_seconds,
             first_step_seconds: finished.first_step_seconds,
@@ -165,7 +177,7 @@ impl Summary {
                 sent: bytes(|report| report.bytes_sent),
                 received: bytes(|report| report.bytes_received),
             },
-            loss: losses.iter().sum::<f64>() / losses.len().max(1) as f64,
+            loss: (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64),
             metrics: facts.metrics,
             dropped_gradients: finished.dropped_gradients,
             mean_staleness: finished.mean_staleness,

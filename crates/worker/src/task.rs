@@ -182,6 +182,8 @@ struct Worker<M: Model> {
     training: Training<M>,
     pool: rayon::ThreadPool,
     progress: Progress,
+    /// Where training was when this process first took part: the global step, and its own batches.
+    began_at: Option<(u64, u64)>,
 }
 
 impl<M: Model> Worker<M> {
@@ -239,7 +241,7 @@ impl<M: Model> Worker<M> {
                 threads::choose(&mut training, cores)?
             }
         };
-        Ok(Self { config, run, spec, files, training, pool, progress })
+        Ok(Self { config, run, spec, files, training, pool, progress, began_at: None })
     }
 
     fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
@@ -359,6 +361,7 @@ impl<M: Model> Worker<M> {
         watch: &mut Watcher,
     ) -> Result<(), TrainError> {
         let client = self.connected(incarnation, begin.servers, client)?;
+        let (_, first) = *self.began_at.get_or_insert((begin.global_step, begin.batches));
         self.training.go_to(begin.batches, &begin.note);
         watch(&Event::Started(Started {
             worker: self.config.id.0,
@@ -378,6 +381,7 @@ impl<M: Model> Worker<M> {
         watch(&Event::Finished(Finished {
             worker: self.config.id.0,
             steps: tally.steps,
+            steps_this_run: tally.steps.saturating_sub(first),
             global_step: tally.global_step,
             seconds: began.elapsed().as_secs_f64(),
         }));
@@ -401,6 +405,7 @@ impl<M: Model> Worker<M> {
             left: String::new(),
             bytes_sent: tally.traffic.sent,
             bytes_received: tally.traffic.received,
+            began_at: self.began_at.map_or(0, |(_, batches)| batches),
         }
     }
 
@@ -425,6 +430,7 @@ impl<M: Model> Worker<M> {
             optimizer: self.spec.optimizer.name().to_owned(),
             batch_size: self.run.batch_size,
             wall_seconds: self.config.started.elapsed().as_secs_f64(),
+            began_at: self.began_at.map_or(u64::MAX, |(step, _)| step),
             metrics,
         };
         Ok(Summary::new(facts, finished))

@@ -139,11 +139,15 @@ impl Launcher {
     fn handle(&mut self, message: Message) -> Option<End> {
         match message {
             Message::Event(event) => {
-                self.summarised |= matches!(event, Event::Summary(_));
+                // Every task says that the run had ended before.
+                let is_repeated = self.summarised && matches!(event, Event::AlreadyFinished { .. });
+                self.summarised |= matches!(event, Event::Summary(_) | Event::AlreadyFinished { .. });
                 if let Event::Stopped(stopped) = &event {
                     self.stopped.push(stopped.clone());
                 }
-                self.progress.show(&event);
+                if !is_repeated {
+                    self.progress.show(&event);
+                }
                 None
             }
             Message::Ended(task, ended) => self.task_ended(task, ended),

@@ -13,12 +13,15 @@ use std::sync::mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use windlass_core::cluster::{Job, TaskId};
+use windlass_worker::event::Event;
 use windlass_worker::model::Defaults;
 
 use crate::args::{Format, LaunchArgs, TrainArgs, hyphenate};
 use crate::config::{TaskConfig, checkpoint_location, make_run_dir};
 use crate::failure::Failure;
+use crate::finished;
 use crate::logging;
+use crate::model_flags::ModelFlags;
 use crate::output::count;
 use crate::progress::Progress;
 use crate::resume;
@@ -28,15 +31,25 @@ use child::Plan;
 pub(crate) use child::inherited_listener;
 use launcher::{Launcher, Resumption};
 
-pub(crate) fn run(model: &str, launch: &LaunchArgs, args: &TrainArgs, defaults: &Defaults) -> Result<(), Failure> {
+pub(crate) fn run(
+    model: &str,
+    model_flags: &ModelFlags,
+    launch: &LaunchArgs,
+    args: &TrainArgs,
+    defaults: &Defaults,
+) -> Result<(), Failure> {
     let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
     logging::start_beside(&terminal);
     let progress = Progress::of_many(&terminal, args.output.format);
     // Checked here too, so that a mistake is told once and before anything is started.
-    TaskConfig::new(args, defaults, Some(launch.workers))?;
+    let config = TaskConfig::new(args, defaults, Some(launch.workers))?;
     if launch.workers == 0 || (launch.ps == 0 && !launch.colocate) {
         return Err(Failure::usage("a cluster has at least one ps and one worker")
             .with_hint("--colocate needs no ps; `train` needs no cluster".to_owned()));
+    }
+    if let Some(reason) = finished::already(model, model_flags, args, &config.run, launch.workers)? {
+        progress.watcher()(&Event::AlreadyFinished { reason });
+        return Ok(());
     }
     let tasks = tasks(launch)?;
     let run_dir = args.output.run_dir.clone().unwrap_or_else(|| default_run_dir(model));

@@ -49,10 +49,11 @@ impl Bars {
             Event::Started(started) => self.started(started),
             Event::Step(step) | Event::Progress(step) => self.moved(step),
             Event::Finished(finished) => {
-                let text = format!("finished: {} steps in {:.1} s", finished.steps, finished.seconds);
+                let text = format!("finished: {} steps in {:.1} s", finished.steps_this_run, finished.seconds);
                 self.set_line(finished.worker, text);
             }
             Event::Summary(_) => self.clear(),
+            Event::AlreadyFinished { .. } => self.clear(),
             Event::Report(_) | Event::Epoch(_) | Event::Wrote { .. } | Event::Stopped(_) => {}
         }
         self.draw_run();

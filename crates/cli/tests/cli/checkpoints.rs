@@ -20,7 +20,7 @@ fn training(steps: u64, flags: &str) -> String {
 }
 
 /// The manifests in `run`, oldest first.
-fn manifests(told: &Told) -> Vec<PathBuf> {
+pub fn manifests(told: &Told) -> Vec<PathBuf> {
     let files = fs::read_dir(told.directory().join("run/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
     let mut manifests: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "json")).collect();
     manifests.retain(|file| file.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit()));

@@ -6,6 +6,7 @@ mod cluster;
 mod data;
 mod digits;
 mod dynamic;
+mod finished;
 mod identity;
 mod in_process;
 mod layers;

@@ -201,3 +201,15 @@ fn a_worker_that_leaves_is_seen_to_have_left() {
         lines.iter().find(|line| line.contains("left: it was told to stop")).unwrap_or_else(|| panic!("{lines:#?}"));
     assert!(row.split_whitespace().nth(1).and_then(|steps| steps.parse().ok()) > Some(0u64), "it made steps: {row}");
 }
+
+#[test]
+fn a_resumed_run_says_from_where_it_goes_on() {
+    for command in ["train", "launch"] {
+        let words = |steps| format!("{command} mnist --steps {steps} --evaluate end --run-dir run");
+        let first = windlass(&words(300)).run().succeeded();
+        let (status, lines) = Screen::start(first.windlass(&words(500)), 24, 80).wait();
+        assert!(status.success(), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.starts_with("worker 0 trains on from global step 300 ")), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.starts_with(" steps       500, 200 of them in ")), "{lines:#?}");
+    }
+}

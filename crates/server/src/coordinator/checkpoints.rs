@@ -11,10 +11,11 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ServerState, Store};
 use windlass_core::checkpoint::{Cycle, Mark, Next, Policy, Standing};
-use windlass_core::cluster::ServerId;
+use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::identity::Fingerprint;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::limits::Limits;
 use windlass_core::run::RunSpec;
 use windlass_wire::control::ModelFile;
 
@@ -148,6 +149,21 @@ impl Checkpoints {
             warn!("{}", difference.describe("this run", &checkpoint));
         }
         None
+    }
+
+    /// What to say if the run that was found has ended well, and this one asks for no more than that has had. `epochs` are
+    /// the whole passes of those who are here; with dynamic workers, others may come for what they have not had.
+    pub(super) fn finished(
+        &self,
+        run: &RunSpec,
+        epochs: &BTreeMap<WorkerId, u64>,
+        others_may_come: bool,
+    ) -> Option<String> {
+        let (manifest, location) = self.found().filter(|(manifest, _)| manifest.last)?;
+        let limits = Limits { steps: run.steps, epochs: run.data.as_ref().and_then(|data| data.epochs) };
+        let others = manifest.workers.iter().filter(|state| others_may_come && !epochs.contains_key(&state.worker));
+        let fewest = epochs.values().copied().chain(others.map(|state| state.position.epoch)).min();
+        limits.finished(manifest.id.step, fewest.unwrap_or(0), location)
     }
 
     /// Looks for the newest checkpoint anew, after a server was lost.

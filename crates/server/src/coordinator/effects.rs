@@ -8,7 +8,8 @@ use windlass_core::lifecycle::{Effect, Outcome, exit_code};
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{AllFinished, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport};
 
-use super::{Coordinator, is_server};
+use super::checkpoints::Checkpoints;
+use super::{Began, Coordinator, is_server};
 
 impl Coordinator {
     /// Does what the lifecycle has decided.
@@ -49,8 +50,10 @@ impl Coordinator {
                     self.members.tell(|task| task.job == Job::Worker, &finished);
                 }
                 Effect::Over(outcome) => {
-                    if outcome.exit_code == 0 {
+                    if outcome == Outcome::done() {
                         info!("training has ended");
+                    } else if outcome.exit_code == 0 {
+                        info!("{}", outcome.reason);
                     } else if outcome.exit_code == exit_code::TERMINATED {
                         info!("the run ends: {}", outcome.reason);
                     } else {
@@ -111,10 +114,26 @@ impl Coordinator {
             }
         }
         self.positions.restore(&positions);
+        if let Some(reason) = self.finished_before() {
+            let effects = self.lifecycle.failed(Outcome { exit_code: 0, reason });
+            return self.carry_out(effects);
+        }
+        if self.began.is_none() {
+            let step = self.checkpoints.as_ref().and_then(Checkpoints::found).map_or(0, |(found, _)| found.id.step);
+            self.began = Some(Began { step, batches: self.positions.all_began() });
+        }
         for living in &prepare.living {
             self.positions.replace(WorkerId(living.worker), Incarnation(living.incarnation), &Standing::default());
         }
         self.members.tell(is_server, &Kind::Prepare(prepare));
+    }
+
+    /// What to say if the run had ended before, and nothing is left to train.
+    fn finished_before(&self) -> Option<String> {
+        let (_, run) = self.run.as_ref()?;
+        let present = self.lifecycle.present_workers().into_iter();
+        let epochs = present.map(|worker| (worker, self.positions.epochs(worker))).collect();
+        self.checkpoints.as_ref()?.finished(run, &epochs, self.config.workers.is_none())
     }
 
     /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
@@ -144,6 +163,7 @@ impl Coordinator {
                 steps: self.positions.began(worker),
                 loss: f64::from(last.loss),
                 left: reason.clone(),
+                began_at: u64::MAX,
                 ..WorkerReport::default()
             };
             self.reports.insert(worker, report);
@@ -157,8 +177,14 @@ impl Coordinator {
         let statistics = self.shard.get().map(|shard| shard.statistics()).unwrap_or_default();
         let first = statistics.first_step.unwrap_or(self.config.started);
         let last = statistics.last_step.unwrap_or(first);
+        let began = self.began.clone().unwrap_or_default();
+        // A worker that was started again does not know where the run began, nor does a coordinator that was.
+        let report = |(worker, report): (&WorkerId, &WorkerReport)| WorkerReport {
+            began_at: report.began_at.min(began.batches.get(worker).copied().unwrap_or(0)),
+            ..report.clone()
+        };
         AllFinished {
-            reports: self.reports.values().cloned().collect(),
+            reports: self.reports.iter().map(report).collect(),
             global_step: statistics.steps,
             dropped_gradients: statistics.dropped,
             first_step_seconds: first.saturating_duration_since(self.config.started).as_secs_f64(),
@@ -166,6 +192,7 @@ impl Coordinator {
             mean_staleness: statistics.staleness as f64 / statistics.pushes.max(1) as f64,
             chief: self.lifecycle.chief().0,
             resumed_at: statistics.resumed_at,
+            began_at: began.step,
         }
     }
 }

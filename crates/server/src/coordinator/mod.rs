@@ -64,6 +64,15 @@ enum Refusal {
     ForGood(Outcome),
 }
 
+/// Where a run begins: at a checkpoint, or at the beginning.
+#[derive(Debug, Clone, Default)]
+struct Began {
+    /// The global step.
+    step: u64,
+    /// The batches that each worker has had.
+    batches: BTreeMap<WorkerId, u64>,
+}
+
 struct Coordinator {
     config: CoordinatorConfig,
     shard: Arc<ShardSlot>,
@@ -74,6 +83,8 @@ struct Coordinator {
     run: Option<(String, RunSpec)>,
     checkpoints: Option<Checkpoints>,
     positions: Positions,
+    /// Where the run was when it first began to train, as far as this coordinator knows.
+    began: Option<Began>,
     /// The last global step that anyone has seen.
     seen_step: u64,
     /// While the checkpoint to go back to is looked up: whether the servers wait for it.
@@ -151,6 +162,7 @@ impl Coordinator {
             run: None,
             checkpoints,
             positions: Positions::default(),
+            began: None,
             seen_step: 0,
             looking: None,
             prepared: 0,

@@ -55,6 +55,16 @@ impl Positions {
         self.0.get(&worker).map_or(0, |position| position.batches)
     }
 
+    /// The whole passes over its data that a worker had made before its process began.
+    pub(super) fn epochs(&self, worker: WorkerId) -> u64 {
+        self.0.get(&worker).map_or(0, |position| position.batches / position.pass.max(1))
+    }
+
+    /// The batches that each worker had before its process began.
+    pub(super) fn all_began(&self) -> BTreeMap<WorkerId, u64> {
+        self.0.iter().map(|(worker, position)| (*worker, position.batches)).collect()
+    }
+
     /// What the worker's process is to be given back when it begins.
     pub(super) fn note(&self, worker: WorkerId) -> &str {
         self.0.get(&worker).map_or("", |position| &position.note)

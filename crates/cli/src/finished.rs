@@ -1,0 +1,44 @@
+//! Whether a run has ended already, as far as its newest checkpoint tells before anything is started. Whatever cannot be
+//! told here the coordinator finds out, which knows the data too.
+
+use windlass_core::identity::Identity;
+use windlass_core::limits::Limits;
+use windlass_worker::task::RunConfig;
+
+use crate::args::TrainArgs;
+use crate::config::checkpoint_location;
+use crate::failure::Failure;
+use crate::model_flags::{self, ModelFlags};
+
+/// What to say of a run of so many workers if it has had all that it is to have.
+pub(crate) fn already(
+    model: &str,
+    flags: &ModelFlags,
+    args: &TrainArgs,
+    run: &RunConfig,
+    workers: u32,
+) -> Result<Option<String>, Failure> {
+    let Some(manifest) = model_flags::resumed(&args.checkpoint, &args.output)? else { return Ok(None) };
+    let here = Identity { flags: flags.clone(), ..Identity::default() };
+    let fits = manifest.run.model == model && here.difference_from_checkpoint(&manifest.run.identity).is_none();
+    if !manifest.last || !fits {
+        return Ok(None);
+    }
+    // Epochs are of the same length only over the same data, and of as many workers if they share it.
+    let has_same_epochs = manifest.run.data.as_ref().is_some_and(|data| {
+        let is_shared_alike = !data.shard_data || manifest.workers.len() == workers as usize;
+        data.batch_size == run.batch_size as u64
+            && data.shard_data == run.shard_data
+            && data.directory == run.data_dir
+            && is_shared_alike
+    });
+    let epochs =
+        |worker| manifest.workers.iter().find(|state| state.worker.0 == worker).map_or(0, |it| it.position.epoch);
+    let fewest = (0..workers).map(epochs).min().unwrap_or(0);
+    let limits = Limits { steps: run.steps, epochs: run.epochs.filter(|_| has_same_epochs) };
+    let place = match args.checkpoint.resume.as_str() {
+        "auto" => checkpoint_location(&args.checkpoint, args.output.run_dir.as_deref()).unwrap_or_default(),
+        place => place.to_owned(),
+    };
+    Ok(limits.finished(manifest.id.step, fewest, &place))
+}
