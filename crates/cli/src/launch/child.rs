@@ -20,7 +20,10 @@ use windlass_worker::event::Event;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::signals::{Signals, StopSignal};
+use crate::signals::{Signals, StopSignal, unix_seconds};
+
+/// What a line of a log begins with that says that the task is started, perhaps once more.
+pub(super) const STARTED: &str = "==== ";
 
 /// Names the inherited listening socket to a child.
 const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
@@ -66,9 +69,7 @@ impl Plan {
         let mut children = Vec::new();
         for (task, listener) in &self.listeners {
             let log = self.run_dir.join(format!("{}-{}.log", task.job, task.index));
-            let started =
-                File::create(&log).and_then(|_| start(*task, &self.arguments, listener, &log, &self.messages));
-            match started {
+            match start(*task, &self.arguments, listener, &log, &self.messages) {
                 Ok(child) => children.push(child),
                 Err(error) => {
                     children.iter().for_each(Child::kill);
@@ -117,7 +118,9 @@ fn start(
     log: &std::path::Path,
     messages: &mpsc::Sender<Message>,
 ) -> std::io::Result<Child> {
-    let file = OpenOptions::new().append(true).open(log)?;
+    // What an earlier run in this directory has said may be why this one is started.
+    let mut file = OpenOptions::new().create(true).append(true).open(log)?;
+    writeln!(file, "{STARTED}{task} at {}", now())?;
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(arguments)
@@ -144,6 +147,12 @@ fn start(
         let _ = messages.send(Message::Ended(task, ended));
     });
     Ok(Child { task, log: log.to_owned(), pid, running: true })
+}
+
+/// The date and time, for people.
+fn now() -> String {
+    let time = chrono::DateTime::from_timestamp(unix_seconds() as i64, 0).unwrap_or_default();
+    time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// Lets a child keep its listener, and ties its life to the launcher's.

@@ -8,7 +8,7 @@ use tracing::warn;
 use windlass_core::cluster::{Job, TaskId};
 use windlass_worker::event::{Event, Stopped};
 
-use super::child::{Child, Ended, Message, Plan};
+use super::child::{Child, Ended, Message, Plan, STARTED};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::signals::{StopSignal, Turn, Turns, is_stop, unix_seconds};
@@ -279,7 +279,9 @@ impl Launcher {
         };
         let how = describe(ended);
         let log = std::fs::read_to_string(&child.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
+        // Of this start, not of one before.
+        let mut lines: Vec<&str> = log.lines().rev().take_while(|line| !line.starts_with(STARTED)).collect();
+        lines.reverse();
         let tail = &lines[lines.len().saturating_sub(TAIL)..];
         let message = format!("{} {how}; the end of {}:\n  {}", child.task, child.log.display(), tail.join("\n  "));
         Failure { exit_code, message, hint: None }

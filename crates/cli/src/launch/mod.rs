@@ -52,8 +52,10 @@ pub(crate) fn run(
         return Ok(());
     }
     let tasks = tasks(launch)?;
-    let run_dir = args.output.run_dir.clone().unwrap_or_else(|| default_run_dir(model));
-    make_run_dir(&run_dir)?;
+    let run_dir = match &args.output.run_dir {
+        Some(run_dir) => make_run_dir(run_dir).map(|()| run_dir.clone())?,
+        None => new_run_dir(model)?,
+    };
     let began = unix_seconds();
     let (sender, messages) = mpsc::channel();
     child::forward_signals(sender.clone())?;
@@ -151,6 +153,21 @@ fn child_arguments(
     Ok(arguments)
 }
 
-fn default_run_dir(model: &str) -> PathBuf {
-    Path::new("runs").join(format!("{model}-{}", unix_seconds()))
+/// Makes a directory for a run that no other has, even one that is started in the same second.
+fn new_run_dir(model: &str) -> Result<PathBuf, Failure> {
+    let runs = Path::new("runs");
+    make_run_dir(runs)?;
+    let name = format!("{model}-{}", unix_seconds());
+    let names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));
+    for directory in names.map(|name| runs.join(name)) {
+        match std::fs::create_dir(&directory) {
+            Ok(()) => return Ok(directory),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                let directory = directory.display();
+                return Err(Failure::usage(format!("cannot make the run directory {directory}: {error}")));
+            }
+        }
+    }
+    unreachable!("there is always another name")
 }

@@ -1,5 +1,7 @@
 //! Runs that `launch` starts, and what becomes of them when processes die, stall or are told to stop.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -78,6 +80,30 @@ fn every_task_has_a_log_in_words() {
     ] {
         assert!(log(task).contains(text), "no {text:?} in the log of {task}:\n{}", log(task));
     }
+}
+
+#[test]
+fn what_a_run_that_crashed_has_logged_is_there_when_it_is_launched_again() {
+    let crashed = windlass("launch linear --optimizer sgd --learning-rate 1e30 --run-dir run").run();
+    let log = || std::fs::read_to_string(crashed.directory().join("run/worker-0.log")).unwrap();
+    let before = log();
+    assert!(before.contains("the loss is inf"), "{before}");
+    crashed.windlass("launch linear --steps 10 --run-dir run").run().succeeded();
+    let after = log();
+    assert!(after.starts_with(&before), "{after}");
+    assert_eq!(after.lines().filter(|line| line.starts_with("==== worker 0 at 2")).count(), 2, "{after}");
+}
+
+#[test]
+fn two_launches_in_one_second_have_a_directory_each() {
+    let first = windlass("launch linear --steps 10");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    // Whenever it comes to it, another was there before.
+    let taken = (now..now + 100).map(|second| format!("runs/linear-{second}/summary.json"));
+    let told = taken.fold(first, |first, name| first.with_file(&name, "another's")).run().succeeded();
+    let directory = told.stdout.lines().next().and_then(|line| line.split_once("logs in ")).unwrap().1.to_owned();
+    assert!(directory.starts_with("runs/linear-") && directory.ends_with("-2"), "{told}");
+    assert_ne!(std::fs::read(told.directory().join(directory).join("summary.json")).unwrap(), b"another's");
 }
 
 #[test]
