@@ -123,9 +123,9 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     if summary.steps_this_run > 0 {
         row("first step", format!("after {:.2} s", summary.first_step_seconds));
         row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
-        row("a step", format!("{:.2} ms (p50), {:.2} ms (p95)", summary.step_ms.p50, summary.step_ms.p95));
+        row("step time", format!("{:.2} ms (p50), {:.2} ms (p95)", summary.step_ms.p50, summary.step_ms.p95));
         let bytes = &summary.bytes_per_step;
-        row("it moves", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
+        row("traffic", format!("{} sent, {} received a step", size(bytes.sent), size(bytes.received)));
     }
     if let Some(loss) = summary.loss {
         row("loss", format!("{loss:.6}"));
@@ -144,17 +144,19 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     }
     let total: u64 = summary.per_worker.iter().map(|worker| worker.steps_this_run).sum();
     for worker in &summary.per_worker {
+        // One that has left has not told how long its steps took.
+        let time = |ms: f64| if worker.left.is_some() && ms == 0.0 { String::new() } else { format!("{ms:.2}") };
         workers.add_row([
             worker.worker.to_string(),
             worker.steps_this_run.to_string(),
             format!("{:.0}%", 100.0 * worker.steps_this_run as f64 / total.max(1) as f64),
-            format!("{:.2}", worker.step_ms_p50),
-            format!("{:.2}", worker.compute_ms),
-            format!("{:.2}", worker.wait_ms),
+            time(worker.step_ms_p50),
+            time(worker.compute_ms),
+            time(worker.wait_ms),
             worker.left.as_ref().map(|why| format!("left: {why}")).unwrap_or_default(),
         ]);
     }
-    format!("\n{run}\n\n{workers}")
+    format!("\n{run}\n\n{workers}\n")
 }
 
 pub(crate) fn plain_table() -> Table {

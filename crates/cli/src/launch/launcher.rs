@@ -21,6 +21,9 @@ const GRACE: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(70);
 /// Lines of a failed task's log that are shown.
 const TAIL: usize = 15;
+/// How the last words of a task that fails begin.
+const ERROR: &str = "error: ";
+const HINT: &str = "hint: ";
 
 /// How a run that is stopped can be taken up again.
 pub(super) struct Resumption {
@@ -272,19 +275,30 @@ impl Launcher {
         })
     }
 
+    /// What a task that failed said last; if it did not come to that, the end of its log.
     fn describe_failure(&self, child: &Child, ended: Ended) -> Failure {
         let exit_code = match ended {
             Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
             Ended::Killed(_) => 1,
         };
-        let how = describe(ended);
-        let log = std::fs::read_to_string(&child.log).unwrap_or_default();
+        let (task, how, log) = (child.task, describe(ended), child.log.display());
+        let text = std::fs::read_to_string(&child.log).unwrap_or_default();
         // Of this start, not of one before.
-        let mut lines: Vec<&str> = log.lines().rev().take_while(|line| !line.starts_with(STARTED)).collect();
+        let mut lines: Vec<&str> = text.lines().rev().take_while(|line| !line.starts_with(STARTED)).collect();
         lines.reverse();
-        let tail = &lines[lines.len().saturating_sub(TAIL)..];
-        let message = format!("{} {how}; the end of {}:\n  {}", child.task, child.log.display(), tail.join("\n  "));
-        Failure { exit_code, message, hint: None }
+        let said =
+            lines.iter().rposition(|line| line.starts_with(ERROR)).filter(|_| !matches!(ended, Ended::Killed(_)));
+        let Some(said) = said else {
+            let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n  ");
+            return Failure { exit_code, message: format!("{task} {how}; the end of {log}:\n  {tail}"), hint: None };
+        };
+        let (hints, words): (Vec<&str>, Vec<&str>) = lines[said..].iter().partition(|line| line.starts_with(HINT));
+        let message = words.join("\n");
+        Failure {
+            exit_code,
+            message: format!("{}\n({task} {how}; its log is {log})", message.trim_start_matches(ERROR)),
+            hint: hints.first().map(|hint| hint.trim_start_matches(HINT).to_owned()),
+        }
     }
 }
 

@@ -29,13 +29,14 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
     steps 202 in [N] s
     first step after [N] s
     speed [N] steps/s, [N] samples/s
-    a step [N] ms (p50), [N] ms (p95)
-    it moves 8 B sent, 8 B received
+    step time [N] ms (p50), [N] ms (p95)
+    traffic 8 B sent, 8 B received a step
     loss [N]
     scores w [N], b [N], mean squared error [N]
 
     worker steps share step ms compute ms wait ms
     0 202 100% [N] [N] [N]
+
     wrote run/summary.json
     ")
     });
@@ -58,8 +59,8 @@ fn a_launched_run_tells_of_every_worker() {
     steps 101 in [N] s
     first step after [N] s
     speed [N] steps/s, [N] samples/s
-    a step [N] ms (p50), [N] ms (p95)
-    it moves 8 B sent, 8 B received
+    step time [N] ms (p50), [N] ms (p95)
+    traffic 8 B sent, 8 B received a step
     loss [N]
     scores w [N], b [N], mean squared error [N]
     gradients 0 dropped as stale, on average [N] updates old
@@ -67,6 +68,7 @@ fn a_launched_run_tells_of_every_worker() {
     worker steps share step ms compute ms wait ms
     0 101 50% [N] [N] [N]
     1 101 50% [N] [N] [N]
+
     wrote run/summary.json
     logs and checkpoints are in run
     worker 1 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory
