@@ -72,6 +72,7 @@ fn run() -> Result<RunSpec, Box<dyn std::error::Error>> {
         sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
+        staleness_scaling: false,
         parameters: ParameterTable::new(vec![spec])?,
         identity: Identity::default(),
         data: None,

@@ -32,6 +32,7 @@ pub(crate) fn run(optimizer: Optimizer) -> RunSpec {
         sharding: Sharding::BALANCED,
         steps: Some(10),
         deterministic: false,
+        staleness_scaling: false,
         parameters: ParameterTable::new(parameters).unwrap(),
         identity: Identity::default(),
         data: None,

@@ -71,6 +71,10 @@ pub(crate) struct TrainingArgs {
     /// With --mode ssp: how many steps a worker may be ahead of the slowest
     #[arg(long, value_name = "S")]
     pub(crate) staleness: Option<u64>,
+    /// With --mode async or ssp: divide the learning rate of a push by its staleness, the number of updates since the
+    /// worker read its parameters
+    #[arg(long)]
+    pub(crate) staleness_scaling: bool,
     /// sgd, momentum, adagrad, adam, adamw or rmsprop
     #[arg(long, value_name = "NAME")]
     pub(crate) optimizer: Option<String>,

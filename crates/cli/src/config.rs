@@ -234,6 +234,7 @@ fn run_config(
         shuffle: defaults.shuffle,
         shard_data: args.shard_data,
         deterministic: args.deterministic,
+        staleness_scaling: args.staleness_scaling,
         evaluate_epochs: args.evaluate == Evaluate::Epoch,
         log_every: output.log_every,
         model_flags: BTreeMap::new(),
@@ -256,6 +257,10 @@ fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
     }
     if args.staleness.is_some() && args.mode != ModeName::Ssp {
         return Err(Failure::usage("--staleness needs --mode ssp"));
+    }
+    if args.staleness_scaling && args.mode == ModeName::Sync {
+        return Err(Failure::usage("--staleness-scaling needs --mode async or ssp")
+            .with_hint("gradients of a sync round are never stale: omit the flag".to_owned()));
     }
     if args.deterministic && args.mode != ModeName::Sync && workers != Some(1) {
         return Err(Failure::usage("--deterministic needs --mode sync")

@@ -32,6 +32,9 @@ pub struct RunSpec {
     pub steps: Option<u64>,
     /// Sum the gradients of a round in the order of workers, whatever order they came in.
     pub deterministic: bool,
+    /// Divide the learning rate of a push by the number of updates since its values were read.
+    #[serde(default)]
+    pub staleness_scaling: bool,
     /// The parameters.
     pub parameters: ParameterTable,
     /// What the model is beside its parameters.
@@ -136,6 +139,7 @@ impl RunSpec {
             least,
             option("steps", self.steps),
             switch("deterministic", self.deterministic),
+            switch("staleness-scaling", self.staleness_scaling),
         ]
     }
 }
@@ -203,6 +207,12 @@ impl LearningRate {
     }
 }
 
+/// The rate for a gradient that is this many updates old. One update is what two workers in turn have, and no reason to
+/// go slower.
+pub fn staleness_scaled(rate: f32, staleness: u64) -> f32 {
+    rate / staleness.max(1) as f32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,6 +230,7 @@ mod tests {
             sharding: Sharding::BALANCED,
             steps: Some(10),
             deterministic: false,
+            staleness_scaling: false,
             parameters: ParameterTable::new(vec![spec]).unwrap(),
             identity: Identity::default(),
             data: Some(DataSpec {
@@ -269,6 +280,10 @@ mod tests {
             (
                 RunSpec { deterministic: true, ..run() },
                 "with --deterministic, the other workers without --deterministic",
+            ),
+            (
+                RunSpec { staleness_scaling: true, ..run() },
+                "with --staleness-scaling, the other workers without --staleness-scaling",
             ),
             (with_data(|data| data.seed = 7), "with --seed 7, the other workers with --seed 1"),
             (with_data(|data| data.shard_data = true), "with --shard-data, the other workers without --shard-data"),
@@ -332,6 +347,13 @@ mod tests {
     fn a_run_survives_json() {
         let json = serde_json::to_string(&run()).unwrap();
         assert_eq!(serde_json::from_str::<RunSpec>(&json).unwrap(), run());
+    }
+
+    #[test]
+    fn a_run_from_before_rates_shrank_with_staleness_is_read() {
+        let mut json = serde_json::to_value(run()).unwrap();
+        json.as_object_mut().unwrap().remove("staleness_scaling");
+        assert_eq!(serde_json::from_value::<RunSpec>(json).unwrap(), run());
     }
 
     #[test]

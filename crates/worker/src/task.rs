@@ -66,6 +66,8 @@ pub struct RunConfig {
     /// Sum gradients in the order of workers.
     pub deterministic: bool,
     /// Whether the chief scores the network after every epoch, and not only at the end.
+    /// Divide the learning rate of a push by its staleness.
+    pub staleness_scaling: bool,
     pub evaluate_epochs: bool,
     /// Steps between two lines of the log.
     pub log_every: u64,
@@ -212,6 +214,7 @@ impl<M: Model> Worker<M> {
             steps: run.steps,
             deterministic: run.deterministic,
             parameters: replica.table().clone(),
+            staleness_scaling: run.staleness_scaling,
             identity,
             data: Some(data),
         };

@@ -51,6 +51,7 @@ pub fn run(parameters: Vec<ParameterSpec>) -> RunSpec {
         sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
+        staleness_scaling: false,
         parameters: ParameterTable::new(parameters).unwrap(),
         identity: Identity::default(),
         data: None,

@@ -171,6 +171,7 @@ fn run_config() -> RunConfig {
         shuffle: false,
         shard_data: false,
         deterministic: false,
+        staleness_scaling: false,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: std::collections::BTreeMap::new(),

@@ -116,6 +116,7 @@ fn run(optimizer: Optimizer, layout: Layout) -> RunConfig {
         shuffle: false,
         shard_data: true,
         deterministic: false,
+        staleness_scaling: false,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: std::collections::BTreeMap::new(),

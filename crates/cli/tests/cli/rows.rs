@@ -137,6 +137,7 @@ fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary
         shuffle: true,
         shard_data: true,
         deterministic: false,
+        staleness_scaling: false,
         evaluate_epochs: true,
         log_every: 10,
         model_flags: std::collections::BTreeMap::new(),

@@ -54,6 +54,7 @@ fn shard() -> ParameterShard {
         sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
+        staleness_scaling: false,
         parameters: ParameterTable::new(vec![parameter]).unwrap(),
         identity: Identity::default(),
         data: None,

@@ -94,6 +94,7 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
         sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
+        staleness_scaling: false,
         parameters: ParameterTable::new(vec![parameter]).unwrap(),
         identity: Identity::default(),
         data: None,

@@ -8,7 +8,7 @@ use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::{Admission, Consistency};
 use windlass_core::ledger::{Acquaintance, Entry, Fate, Incarnation, Ledger, PushId};
 use windlass_core::optimizer::Update;
-use windlass_core::run::{LearningRate, RunSpec};
+use windlass_core::run::{LearningRate, RunSpec, staleness_scaled};
 use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
 use super::cut::{CutError, CutStage};
@@ -71,6 +71,8 @@ pub(super) struct Gate {
     /// True once a push has been let in.
     begun: bool,
     consistency: Consistency,
+    /// Whether the rate of a push is divided by its staleness.
+    scales_by_staleness: bool,
     ledger: Ledger,
     notes: LastNotes,
     /// The rate of the last update, which workers are told.
@@ -90,6 +92,7 @@ impl Gate {
             closed: false,
             begun: false,
             consistency: Consistency::new(run.mode, workers, run.steps),
+            scales_by_staleness: run.staleness_scaling,
             ledger: Ledger::default(),
             notes: LastNotes::default(),
             learning_rate: LearningRate::initial(run.learning_rate),
@@ -233,7 +236,7 @@ impl Gate {
         match fate {
             Fate::Taken { .. } if self.consistency.has_rounds() => return Verdict::Skip(AnswerKind::Values),
             // A push that was cut off goes on where it stopped, as the same step.
-            Fate::Taken { step } => return Verdict::Apply(self.update(step, 1.0)),
+            Fate::Taken { step } => return Verdict::Apply(self.push_update(step, request)),
             Fate::Pending | Fate::Dropped => {}
         }
         let version = self.consistency.version();
@@ -243,7 +246,7 @@ impl Gate {
                 self.statistics.staleness += version.saturating_sub(request.base);
                 self.statistics.pushes += 1;
                 self.count_step();
-                Verdict::Apply(self.update(step, 1.0))
+                Verdict::Apply(self.push_update(step, request))
             }
             Admission::Collect => Verdict::Collect,
             Admission::Stale => {
@@ -435,6 +438,17 @@ impl Gate {
 
     pub(super) fn statistics(&self) -> ShardStatistics {
         ShardStatistics { steps: self.consistency.version(), ..self.statistics }
+    }
+
+    /// The update that one push makes. What it was computed from is as old as there are updates in between; that does
+    /// not change when a push that was cut off goes on later.
+    fn push_update(&self, step: u64, request: &Request) -> Update {
+        let update = self.update(step, 1.0);
+        if !self.scales_by_staleness {
+            return update;
+        }
+        let staleness = (step - 1).saturating_sub(request.base);
+        Update { learning_rate: staleness_scaled(update.learning_rate, staleness), ..update }
     }
 
     fn update(&self, step: u64, scale: f32) -> Update {

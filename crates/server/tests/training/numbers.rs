@@ -77,6 +77,7 @@ pub fn run(mode: Mode, parameters: Vec<ParameterSpec>) -> RunSpec {
         sharding: Sharding::BALANCED,
         steps: None,
         deterministic: false,
+        staleness_scaling: false,
         parameters: ParameterTable::new(parameters).unwrap(),
         identity: Identity::default(),
         data: None,

@@ -1,6 +1,6 @@
 //! The numbers that come out are those of a straight loop in a single process.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 
 use windlass_core::consistency::Mode;
 use windlass_core::optimizer::Optimizer;
@@ -9,7 +9,9 @@ use windlass_core::run::RunSpec;
 use windlass_wire::client::Push;
 
 use crate::cluster::{Cluster, LIMIT, Options, Via};
-use crate::numbers::{SYNC, assert_close, assert_same_bits, gradient, one_vector, run, several_blocks, straight_loop};
+use crate::numbers::{
+    SYNC, assert_close, assert_same_bits, constant, gradient, one_vector, run, several_blocks, straight_loop,
+};
 
 const STEPS: u64 = 3;
 
@@ -111,6 +113,31 @@ fn a_deterministic_run_does_not_depend_on_the_order_of_pushes() {
     };
     let expected = values([[0, 1, 2, 3]; 3]);
     assert_same_bits(&values([[3, 2, 1, 0], [1, 0, 3, 2], [2, 3, 1, 0]]), &expected, "two orders");
+}
+
+#[test]
+fn the_rate_of_a_push_is_divided_by_its_staleness_if_that_is_wanted() {
+    let value = |mode, staleness_scaling, servers| {
+        let run = RunSpec { staleness_scaling, ..run(mode, several_blocks()) };
+        let cluster = Cluster::start(servers, 4, run.clone());
+        let (pulled, turns) = (Arc::new(Barrier::new(4)), Turns::default());
+        let trained = cluster.train(move |worker| {
+            worker.pull();
+            pulled.wait();
+            // All have computed on the first values: the pushes are 0, 1, 2 and 3 updates old.
+            turns.take(worker.id.0.into(), || {
+                worker.push(constant(&run, -1.0));
+            });
+        });
+        trained.last.dense[0][0]
+    };
+    for mode in [Mode::Async, Mode::Ssp { staleness: 1 }] {
+        for servers in [1, 2] {
+            assert_eq!(value(mode, false, servers), 4.0, "{mode:?}, {servers} ps");
+            let scaled = value(mode, true, servers);
+            assert!((scaled - (1.0 + 1.0 + 1.0 / 2.0 + 1.0 / 3.0)).abs() < 1e-6, "{mode:?}, {servers} ps: {scaled}");
+        }
+    }
 }
 
 /// Lets threads act one after the other.

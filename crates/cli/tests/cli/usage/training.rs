@@ -230,6 +230,17 @@ fn deterministic_needs_sync() {
 }
 
 #[test]
+fn staleness_scaling_is_not_for_sync() {
+    assert_snapshot!(windlass("launch linear --mode sync --staleness-scaling").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --staleness-scaling needs --mode async or ssp
+    hint: gradients of a sync round are never stale: omit the flag
+    ");
+}
+
+#[test]
 fn a_ps_is_not_for_a_colocated_launch() {
     assert_snapshot!(windlass("launch linear --colocate --ps 2").run(), @"
     exit code 2
