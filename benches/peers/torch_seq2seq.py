@@ -144,7 +144,7 @@ def main():
     print(f"{'case':20} {'windlass ms':>12} {'PyTorch ms':>12} {'ratio':>7}")
     print(f"{'seq2seq':20} {statistics.median(ours):12.2f} {statistics.median(theirs):12.2f} {ratio:7.2f}")
     bytes_moved = summary["bytes_per_step"]
-    print(f"a step moves {bytes_moved['sent'] / 1e6:.1f} MB and {bytes_moved['received'] / 1e6:.1f} MB")
+    print(f"traffic per step: {bytes_moved['sent'] / 1e6:.1f} MB sent, {bytes_moved['received'] / 1e6:.1f} MB received")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ impl Model for Spirals {
     fn evaluate(&self, network: &Network, device: &Device) -> Metrics {
         let (points, classes) = self.batch(&(0..self.points.len()).collect::<Vec<_>>(), device);
         let right = network.forward(points).argmax(1).squeeze_dim::<1>(1).equal(classes).int().sum();
-        Metrics::default().with("accuracy", right.into_data().iter::<f64>().sum::<f64>() / self.points.len() as f64)
+        Metrics::default()
+            .with("training_accuracy", right.into_data().iter::<f64>().sum::<f64>() / self.points.len() as f64)
     }
 }
 

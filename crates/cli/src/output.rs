@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use windlass_worker::event::{Event, Report};
+use windlass_worker::event::{Event, Report, perplexity_name};
 use windlass_worker::model::Metrics;
 use windlass_worker::summary::Summary;
 
@@ -39,7 +39,7 @@ pub(crate) fn human(event: &Event) -> String {
             )
         }
         Event::Step(step) | Event::Progress(step) => format!(
-            "worker {}  step {:>6}  global {:>6}  epoch {:>3}  batch {:>4} of {}  cost {:<10.6}  avg {:.2} ms",
+            "worker {}  step {:>6}  global {:>6}  epoch {:>3}  batch {:>4} of {}  loss {:<10.6}  avg {:.2} ms",
             step.worker,
             step.local_step,
             step.global_step,
@@ -53,7 +53,7 @@ pub(crate) fn human(event: &Event) -> String {
         Event::Epoch(epoch) => {
             let scores = epoch.metrics.as_ref().map(|metrics| format!("  {}", scores(metrics))).unwrap_or_default();
             format!(
-                "worker {}  epoch {} ended: mean cost {:.6}{scores}  {:.2} s",
+                "worker {}  epoch {} ended: mean loss {:.6}{scores}  {:.2} s",
                 epoch.worker, epoch.epoch, epoch.loss, epoch.seconds
             )
         }
@@ -79,8 +79,9 @@ fn report(report: &Report) -> String {
     let speed = report.step_ms.zip(report.samples_per_second).map_or_else(String::new, |(step_ms, samples)| {
         format!("  step-time {:.3} s  {samples:.0} samples/s", step_ms / 1e3)
     });
+    let perplexity = perplexity_name(report.sampled);
     let mut text = format!(
-        "worker {}  current step {} (global {})  learning rate {:.4}{speed}  perplexity {:.2}",
+        "worker {}  current step {} (global {})  learning rate {:.4}{speed}  {perplexity} {:.2}",
         report.worker,
         report.local_step,
         report.global_step,
@@ -89,7 +90,7 @@ fn report(report: &Report) -> String {
     );
     for part in &report.held_out {
         text += &match part.loss {
-            Some(loss) => format!("\n  eval: {} perplexity {:.2}", part.name, loss.exp()),
+            Some(loss) => format!("\n  eval: {} {perplexity} {:.2}", part.name, loss.exp()),
             None => format!("\n  eval: {} is empty", part.name),
         };
     }
@@ -123,12 +124,13 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     if summary.steps_this_run > 0 {
         row("first step", format!("after {:.2} s", summary.first_step_seconds));
         row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
-        row("step time", format!("{:.2} ms (p50), {:.2} ms (p95)", summary.step_ms.p50, summary.step_ms.p95));
+        let Percentiles { p50, p95 } = summary.step_ms;
+        row("step time", format!("median {p50:.2} ms, 95th percentile {p95:.2} ms"));
         let bytes = &summary.bytes_per_step;
-        row("traffic", format!("{} sent, {} received a step", size(bytes.sent), size(bytes.received)));
+        row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
     }
     if let Some(loss) = summary.loss {
-        row("loss", format!("{loss:.6}"));
+        row("loss", format!("{loss:.6} a sample, in the last batches"));
     }
     row("scores", scores(&summary.metrics));
     if summary.workers > 1 {
@@ -136,7 +138,7 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         row("gradients", format!("{dropped}, on average {:.2} updates old", summary.mean_staleness));
     }
     let mut workers = table_within(columns);
-    workers.set_header(["worker", "steps", "share", "step ms", "compute ms", "wait ms", ""]);
+    workers.set_header(["worker", "steps", "share", "mean step ms", "compute ms", "wait ms", ""]);
     for column in 0..6 {
         if let Some(column) = workers.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -150,7 +152,7 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
             worker.worker.to_string(),
             worker.steps_this_run.to_string(),
             format!("{:.0}%", 100.0 * worker.steps_this_run as f64 / total.max(1) as f64),
-            time(worker.step_ms_p50),
+            time(worker.step_ms),
             time(worker.compute_ms),
             time(worker.wait_ms),
             worker.left.as_ref().map(|why| format!("left: {why}")).unwrap_or_default(),

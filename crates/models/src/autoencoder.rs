@@ -204,23 +204,24 @@ impl Model for Autoencoder {
         }
     }
 
-    /// The cost over the test images: as in training, and for a corrupting variant also of drawing clean images.
+    fn loss_is_summed(&self) -> bool {
+        true
+    }
+
+    /// The mean loss of a test image: as in training, and for a corrupting variant also of drawing clean images.
     fn evaluate(&self, network: &Coder, device: &Device) -> Metrics {
         let test = self.images.test();
         let all: Vec<usize> = (0..test.len()).collect();
-        let cost = |prepare: &dyn Fn(Batch) -> Batch| {
+        let loss = |prepare: &dyn Fn(Batch) -> Batch| {
             let batches = all.chunks(EVALUATION_BATCH).map(|samples| self.make_batch(test, samples, device));
-            batches.map(|batch| scalar(self.loss(network, prepare(batch)))).sum::<f64>()
+            batches.map(|batch| scalar(self.loss(network, prepare(batch)))).sum::<f64>() / test.len().max(1) as f64
         };
-        let test_cost = cost(&|batch| batch);
-        let metrics = Metrics::default()
-            .with("test_cost", test_cost)
-            .with("test_cost_per_image", test_cost / test.len().max(1) as f64);
+        let metrics = Metrics::default().with("test_loss", loss(&|batch| batch));
         match self.flags.variant {
             Variant::Plain | Variant::Variational => metrics,
             Variant::Noise | Variant::Masking => {
-                let clean = cost(&|batch| Batch { corrupted: None, ..batch });
-                metrics.with("test_cost_of_clean_images", clean)
+                let clean = loss(&|batch| Batch { corrupted: None, ..batch });
+                metrics.with("test_loss_of_clean_images", clean)
             }
         }
     }

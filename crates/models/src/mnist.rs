@@ -120,11 +120,15 @@ impl Model for Mnist {
         }
     }
 
+    fn loss_is_summed(&self) -> bool {
+        self.flags.variant == Variant::Relu
+    }
+
     fn evaluate(&self, network: &Perceptron, device: &Device) -> Metrics {
         let test = score(network, self.images.test(), device);
         let validation = score(network, self.images.validation(), device);
         Metrics::default()
-            .with("accuracy", test.accuracy)
+            .with("test_accuracy", test.accuracy)
             .with("validation_accuracy", validation.accuracy)
             .with("validation_cross_entropy", validation.cross_entropy)
     }
@@ -142,7 +146,7 @@ fn batch(images: &Images, samples: &[usize], device: &Device) -> (Tensor<2>, Ten
 
 struct Score {
     accuracy: f64,
-    /// Summed over the images.
+    /// The mean over the images.
     cross_entropy: f64,
 }
 
@@ -156,5 +160,6 @@ fn score(network: &Perceptron, images: &Images, device: &Device) -> Score {
         right += hits.into_data().iter::<f64>().sum::<f64>();
         summed += cross_entropy(scores, labels).into_data().iter::<f64>().sum::<f64>();
     }
-    Score { accuracy: right / images.len().max(1) as f64, cross_entropy: summed }
+    let count = images.len().max(1) as f64;
+    Score { accuracy: right / count, cross_entropy: summed / count }
 }

@@ -151,7 +151,7 @@ impl Model for SpatialTransformer {
         let test = score(network, self.images.test(), device);
         let validation = score(network, self.images.validation(), device);
         Metrics::default()
-            .with("accuracy", test.accuracy)
+            .with("test_accuracy", test.accuracy)
             .with("validation_accuracy", validation.accuracy)
             .with("validation_cross_entropy", validation.cross_entropy)
     }

@@ -81,7 +81,7 @@ pub struct Step {
     pub batch: usize,
     /// Batches an epoch.
     pub batches: usize,
-    /// The loss of this step's batch; `null` in JSON if it is no number.
+    /// The loss of this step's batch, a sample; `null` in JSON if it is no number.
     pub loss: Option<f32>,
     /// The mean time of a step since the last such event, in milliseconds.
     pub step_ms: f64,
@@ -104,6 +104,9 @@ pub struct Report {
     pub samples_per_second: Option<f64>,
     /// The mean loss since the last report.
     pub loss: f64,
+    /// Whether losses are among a sample of the classes: they are lower than among all, as `eval` has them.
+    #[serde(default)]
+    pub sampled: bool,
     /// The scores of the held-out data.
     pub held_out: Vec<HeldOut>,
     /// What the numbers say is going wrong, and what can be done.
@@ -115,9 +118,15 @@ impl Report {
     pub fn perplexities(&self) -> Metrics {
         let known = self.held_out.iter().filter_map(|part| Some((&part.name, part.loss?)));
         known.fold(Metrics::default(), |metrics, (name, loss)| {
-            metrics.with(&format!("held_out_{}_perplexity", name.replace(' ', "_")), loss.exp())
+            let score = perplexity_name(self.sampled);
+            metrics.with(&format!("held_out_{name}_{score}").replace(' ', "_"), loss.exp())
         })
     }
+}
+
+/// What the exponential of a cross-entropy is called: among a sample of the words it is another score.
+pub fn perplexity_name(sampled: bool) -> &'static str {
+    if sampled { "sampled perplexity" } else { "perplexity" }
 }
 
 /// A part of the held-out data.
@@ -138,7 +147,7 @@ pub struct Epoch {
     pub epoch: u64,
     /// All workers' updates so far.
     pub global_step: u64,
-    /// The mean loss over the epoch.
+    /// The mean loss over the epoch, a sample.
     pub loss: f32,
     /// Scores, from the chief.
     pub metrics: Option<Metrics>,

@@ -48,6 +48,11 @@ pub trait Model: Sized + Send + 'static {
     /// that `Dropout` drops the same units again after a restart.
     fn loss(&self, network: &Self::Network, batch: Self::Batch) -> Tensor<1>;
 
+    /// Whether [`Model::loss`] adds up the losses of a batch's samples instead of taking their mean. Shown is the mean.
+    fn loss_is_summed(&self) -> bool {
+        false
+    }
+
     /// Scores the network, after each epoch and at the end. Here it records no gradients.
     fn evaluate(&self, network: &Self::Network, device: &Device) -> Metrics;
 

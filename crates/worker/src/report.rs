@@ -21,6 +21,8 @@ pub struct Reports {
     /// What the learning rate, which all workers share, is multiplied with when a worker's loss is above that of its
     /// last three reports. A schedule goes before it.
     pub decay: f32,
+    /// Whether losses are among a sample of the classes, and perplexities are to be called so.
+    pub sampled: bool,
 }
 
 /// A worker's place and numbers at the time of a report.
@@ -108,7 +110,7 @@ impl Reporter {
         let loss = *losses / *steps as f64;
         let known: Vec<f64> = held_out.iter().filter_map(|part| part.loss).collect();
         let held_out_loss = known.iter().sum::<f64>() / known.len() as f64;
-        let warning = overfitting.observe(moment.local_step, loss, held_out_loss);
+        let warning = overfitting.observe(moment.local_step, loss, held_out_loss, self.config.sampled);
         let report = Report {
             worker: moment.worker,
             local_step: moment.local_step,
@@ -117,6 +119,7 @@ impl Reporter {
             step_ms: timed.map(|(steps, seconds)| seconds * 1e3 / steps),
             samples_per_second: timed.map(|(steps, seconds)| steps * moment.batch_size as f64 / seconds.max(1e-9)),
             loss,
+            sampled: self.config.sampled,
             held_out,
             warning,
         };
@@ -134,7 +137,7 @@ mod tests {
     const EVERY: u64 = 3;
 
     fn reporter() -> Reporter {
-        Reporter::new(Reports { every: EVERY, decay: 0.5 })
+        Reporter::new(Reports { every: EVERY, decay: 0.5, sampled: false })
     }
 
     /// Lets a worker report on steps with losses that rise now and then, and says at which steps the rate fell. Its

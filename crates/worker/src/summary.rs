@@ -45,7 +45,7 @@ pub struct Summary {
     pub step_ms: Percentiles,
     /// What a step of a worker moves, on average.
     pub bytes_per_step: Bytes,
-    /// The loss of the workers' last batches, on average; nothing if there were none.
+    /// The loss of the workers' last batches, a sample, on average; nothing if there were none.
     pub loss: Option<f64>,
     /// The final scores.
     pub metrics: Metrics,
@@ -87,6 +87,9 @@ pub struct WorkerSummary {
     pub steps_this_run: u64,
     /// The median time of its steps.
     pub step_ms_p50: f64,
+    /// The mean time of its steps: computing and waiting.
+    #[serde(default)]
+    pub step_ms: f64,
     /// Of a step, the mean time spent computing.
     pub compute_ms: f64,
     /// Of a step, the mean time spent waiting for the servers.
@@ -135,6 +138,7 @@ impl Summary {
                 steps: report.steps,
                 steps_this_run: report.steps.saturating_sub(report.began_at),
                 step_ms_p50: own.percentile_ms(50.0),
+                step_ms: report.compute_ms + report.wait_ms,
                 compute_ms: report.compute_ms,
                 wait_ms: report.wait_ms,
                 wait_ms_p50: report.wait_ms_p50,
@@ -144,9 +148,10 @@ impl Summary {
         let samples: u64 = finished.reports.iter().map(|report| report.samples).sum();
         let steps: u64 = finished.reports.iter().map(|report| report.steps).sum();
         // Like samples, bytes are of the present processes alone; steps are not.
-        let own_steps = samples as f64 / facts.batch_size as f64;
-        let bytes =
-            |pick: fn(&WorkerReport) -> u64| finished.reports.iter().map(pick).sum::<u64>() as f64 / own_steps.max(1.0);
+        let own_steps: u64 = finished.reports.iter().map(|report| report.own_steps).sum();
+        let bytes = |pick: fn(&WorkerReport) -> u64| {
+            finished.reports.iter().map(pick).sum::<u64>() as f64 / own_steps.max(1) as f64
+        };
         // A worker that has made no step has no loss to tell of.
         let tells = |report: &&WorkerReport| report.left.is_empty() && report.samples > 0;
         let losses: Vec<f64> = finished.reports.iter().filter(tells).map(|report| report.loss).collect();
@@ -183,5 +188,55 @@ impl Summary {
             mean_staleness: finished.mean_staleness,
             per_worker,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            model: "linear".into(),
+            mode: "async".into(),
+            ps: 1,
+            workers: 2,
+            colocated: false,
+            optimizer: "sgd".into(),
+            batch_size: 100,
+            wall_seconds: 3.0,
+            metrics: Metrics::default(),
+        }
+    }
+
+    fn report(worker: u32, own_steps: u64, batch_size: u64) -> WorkerReport {
+        WorkerReport {
+            worker,
+            steps: own_steps + 500, // those of an earlier process included
+            own_steps,
+            samples: own_steps * batch_size,
+            bytes_sent: own_steps * 300,
+            bytes_received: own_steps * 400,
+            compute_ms: 2.0,
+            wait_ms: 0.5,
+            ..WorkerReport::default()
+        }
+    }
+
+    #[test]
+    fn traffic_is_a_step_however_many_samples_each_worker_has_in_its() {
+        for batch_size in [10, 100, 1000] {
+            let reports = vec![report(0, 10, 100), report(1, 30, batch_size)];
+            let finished = AllFinished { reports, global_step: 40, ..AllFinished::default() };
+            let bytes = Summary::new(facts(), &finished).bytes_per_step;
+            assert_eq!((bytes.sent, bytes.received), (300.0, 400.0), "batches of {batch_size}");
+        }
+    }
+
+    #[test]
+    fn the_mean_time_of_a_workers_steps_is_that_of_its_parts() {
+        let finished = AllFinished { reports: vec![report(0, 10, 100)], ..AllFinished::default() };
+        let worker = &Summary::new(facts(), &finished).per_worker[0];
+        assert_eq!((worker.step_ms, worker.compute_ms, worker.wait_ms), (2.5, 2.0, 0.5));
     }
 }

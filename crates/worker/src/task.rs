@@ -399,6 +399,7 @@ impl<M: Model> Worker<M> {
             incarnation: incarnation.0,
             worker: self.config.id.0,
             steps: tally.steps,
+            own_steps: tally.own_steps,
             samples: tally.own_steps * self.run.batch_size as u64,
             loss: f64::from(tally.loss),
             compute_ms: mean_ms(tally.compute),

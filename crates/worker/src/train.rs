@@ -70,6 +70,8 @@ pub struct Training<M: Model> {
     progress: Progress,
     board: Board,
     reporter: Option<Reporter>,
+    /// What makes a batch's loss that of a sample.
+    loss_scale: f32,
     /// Read by whoever evaluates or reports after training.
     pub tally: Tally,
 }
@@ -79,7 +81,8 @@ impl<M: Model> Training<M> {
     pub fn new(config: TrainConfig, replica: Replica<M>, order: Order, progress: Progress) -> Self {
         let board = Board::new(config.board.clone());
         let reporter = replica.model().reports().map(Reporter::new);
-        Self { config, replica, order, progress, board, reporter, tally: Tally::default() }
+        let loss_scale = if replica.model().loss_is_summed() { 1.0 / order.peek().len() as f32 } else { 1.0 };
+        Self { config, replica, order, progress, board, reporter, loss_scale, tally: Tally::default() }
     }
 
     /// The worker's copy of the model.
@@ -137,6 +140,7 @@ impl<M: Model> Training<M> {
             self.replica.load(rows::join(pulled, &rows));
             let (loss, mut gradients) = self.replica.step(batch, self.draw(place));
             self.check(loss, base)?;
+            let loss = loss * self.loss_scale;
             let gradient_norm = self.measure(&gradients);
             if let Some(longest) = self.replica.model().clip_norm() {
                 clip(&mut gradients, longest);

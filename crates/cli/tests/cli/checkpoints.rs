@@ -283,8 +283,8 @@ fn eval_scores_as_the_run_itself_did() {
     let told = first.windlass(eval).with(files.path()).run().succeeded();
     let told: Value = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(told["global_step"], 100);
-    assert_eq!(told["metrics"]["accuracy"], summary(&first)["metrics"]["accuracy"], "{told}");
-    assert!(told["metrics"]["accuracy"].as_f64().is_some_and(|accuracy| accuracy > 0.2), "{told}");
+    assert_eq!(told["metrics"]["test_accuracy"], summary(&first)["metrics"]["test_accuracy"], "{told}");
+    assert!(told["metrics"]["test_accuracy"].as_f64().is_some_and(|accuracy| accuracy > 0.2), "{told}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn mnist_learns_to_read(flags: &str) {
         format!("launch mnist --steps 600 --learning-rate 0.002 {flags} --format json --run-dir run --data-dir");
     let summary = launch(windlass(&words).with(files.path()));
     assert_adds_up(&summary);
-    assert!(summary["metrics"]["accuracy"].as_f64() > Some(0.85), "{summary:#}");
+    assert!(summary["metrics"]["test_accuracy"].as_f64() > Some(0.85), "{summary:#}");
 }
 
 fn a_model_of_ones_own_learns(flags: &str) {
@@ -63,7 +63,7 @@ fn a_model_of_ones_own_learns(flags: &str) {
     let words = format!("launch spirals --steps 3000 {flags} --format json --run-dir run");
     let summary = launch(Invocation::new(&example, &words));
     assert_adds_up(&summary);
-    assert!(summary["metrics"]["accuracy"].as_f64() > Some(0.9), "{summary:#}");
+    assert!(summary["metrics"]["training_accuracy"].as_f64() > Some(0.9), "{summary:#}");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_single_process_reads_built_in_digits() {
     assert!(told.stderr.contains("no --data-dir: training on built-in digits, drawn from seed 1"), "{told}");
     let summary = summary(&told);
     assert_adds_up(&summary);
-    assert!(summary["metrics"]["accuracy"].as_f64() > Some(0.85), "{summary:#}");
+    assert!(summary["metrics"]["test_accuracy"].as_f64() > Some(0.85), "{summary:#}");
 }
 
 #[test]

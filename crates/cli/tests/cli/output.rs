@@ -19,22 +19,22 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
     assert_looks_like(&told, || {
         assert_snapshot!(told.stdout, @"
     worker 0 trains for 2 epochs: 101 batches of 1 an epoch, 1 thread, parameters by in-process, chief
-    worker 0 step 100 global 100 epoch 1 batch 100 of 101 cost [N] avg [N] ms
-    worker 0 epoch 1 ended: mean cost [N] w [N], b [N], mean squared error [N] [N] s
-    worker 0 step 200 global 200 epoch 2 batch 99 of 101 cost [N] avg [N] ms
-    worker 0 epoch 2 ended: mean cost [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 step 100 global 100 epoch 1 batch 100 of 101 loss [N] avg [N] ms
+    worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 step 200 global 200 epoch 2 batch 99 of 101 loss [N] avg [N] ms
+    worker 0 epoch 2 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
     worker 0 finished: 202 steps of its own, global step 202, [N] s
 
     run linear on one process, async, sgd
     steps 202 in [N] s
     first step after [N] s
     speed [N] steps/s, [N] samples/s
-    step time [N] ms (p50), [N] ms (p95)
-    traffic 8 B sent, 8 B received a step
-    loss [N]
+    step time median [N] ms, 95th percentile [N] ms
+    traffic per step 8 B sent, 8 B received
+    loss [N] a sample, in the last batches
     scores w [N], b [N], mean squared error [N]
 
-    worker steps share step ms compute ms wait ms
+    worker steps share mean step ms compute ms wait ms
     0 202 100% [N] [N] [N]
 
     wrote run/summary.json
@@ -52,27 +52,27 @@ fn a_launched_run_tells_of_every_worker() {
         assert_snapshot!(lines.join("\n"), @"
     linear on 1 ps and 2 workers, logs in run
     worker 0 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory, chief
-    worker 0 epoch 1 ended: mean cost [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
     worker 0 finished: 101 steps of its own, global step 101, [N] s
 
     run linear on 1 ps, 2 workers, sync, sgd
     steps 101 in [N] s
     first step after [N] s
     speed [N] steps/s, [N] samples/s
-    step time [N] ms (p50), [N] ms (p95)
-    traffic 8 B sent, 8 B received a step
-    loss [N]
+    step time median [N] ms, 95th percentile [N] ms
+    traffic per step 8 B sent, 8 B received
+    loss [N] a sample, in the last batches
     scores w [N], b [N], mean squared error [N]
     gradients 0 dropped as stale, on average [N] updates old
 
-    worker steps share step ms compute ms wait ms
+    worker steps share mean step ms compute ms wait ms
     0 101 50% [N] [N] [N]
     1 101 50% [N] [N] [N]
 
     wrote run/summary.json
     logs and checkpoints are in run
     worker 1 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory
-    worker 1 epoch 1 ended: mean cost [N] [N] s
+    worker 1 epoch 1 ended: mean loss [N] [N] s
     worker 1 finished: 101 steps of its own, global step 101, [N] s
     ")
     });

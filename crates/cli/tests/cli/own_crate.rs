@@ -65,7 +65,7 @@ fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
     let launched = program.run("launch spirals --workers 2 --steps 600 --turns 0.5 --format json --run-dir run");
     let summary = launched.succeeded().event("summary");
     assert_eq!((&summary["model"], &summary["global_step"]), (&"spirals".into(), &600.into()));
-    assert!(summary["metrics"]["accuracy"].as_f64() > Some(0.9), "{summary:#}");
+    assert!(summary["metrics"]["training_accuracy"].as_f64() > Some(0.9), "{summary:#}");
     let help = program.run("--help").succeeded().stdout;
     assert!(help.contains("Usage: spirals <COMMAND>"), "{help}");
     let commands = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());

@@ -43,11 +43,11 @@ fn train(command: &str, words: &str) -> Told {
 }
 
 fn learns_to_draw(command: &str, flags: &str) {
-    let cost = |steps: u32| {
+    let loss = |steps: u32| {
         let told = train(command, &format!("{AUTOENCODER} {flags} --evaluate end --steps {steps}"));
-        summary(&told)["metrics"]["test_cost"].as_f64().unwrap()
+        summary(&told)["metrics"]["test_loss"].as_f64().unwrap()
     };
-    let (before, after) = (cost(1), cost(300));
+    let (before, after) = (loss(1), loss(300));
     assert!(after < 0.75 * before, "from {before} to {after}");
 }
 
@@ -55,7 +55,7 @@ fn learns_to_read(command: &str, flags: &str) {
     let told = train(command, &format!("{STN} {flags} --evaluate end --steps 200 --learning-rate 0.003"));
     let metrics = &summary(&told)["metrics"];
     // One in ten is guesswork.
-    assert!(metrics["accuracy"].as_f64() > Some(0.3), "{metrics:#}");
+    assert!(metrics["test_accuracy"].as_f64() > Some(0.3), "{metrics:#}");
 }
 
 #[test]

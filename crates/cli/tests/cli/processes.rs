@@ -76,7 +76,7 @@ fn every_task_has_a_log_in_words() {
         ("ps-0", "ps 0 listens on 127.0.0.1:"),
         ("ps-1", "holds 1 of 2 parameter values"),
         ("worker-0", "worker 0 finished: 101 steps of its own"),
-        ("worker-1", "epoch 1 ended: mean cost"),
+        ("worker-1", "epoch 1 ended: mean loss"),
     ] {
         assert!(log(task).contains(text), "no {text:?} in the log of {task}:\n{}", log(task));
     }

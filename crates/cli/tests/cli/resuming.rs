@@ -118,8 +118,8 @@ fn an_evaluator_scores_checkpoints_beside_a_run_and_ends_with_it() {
     evaluator.log("evaluator: scoring the checkpoints in");
     let trained = run.wait().succeeded();
     let scored = evaluator.wait().succeeded();
-    let accuracy = summary(&trained)["metrics"]["accuracy"].as_f64().unwrap();
-    let last = format!("evaluator  step {STEPS}: accuracy {:.2}%", accuracy * 100.0);
+    let accuracy = summary(&trained)["metrics"]["test_accuracy"].as_f64().unwrap();
+    let last = format!("evaluator  step {STEPS}: test accuracy {:.2}%", accuracy * 100.0);
     assert!(scored.stdout.contains(&last), "no {last:?} in {scored}");
     let curves = fs::read_dir(trained.directory().join("run/tensorboard/evaluator")).unwrap().count();
     assert!(curves > 0, "it writes curves of its own");

@@ -126,7 +126,8 @@ fn line(screen: &vt100::Screen, row: u16, columns: u16) -> String {
 
 /// The lines that were left behind by bars, or cut by the edge of the terminal.
 fn misplaced(lines: &[String]) -> Vec<&String> {
-    let is_bar = |line: &&String| line.contains('[') || line.contains(" s left") || line.contains(", step time");
+    let is_worker = |line: &String| line.starts_with("worker ") && line.contains("step time");
+    let is_bar = |line: &&String| line.contains('[') || line.contains(" s left") || is_worker(line);
     // A command is in one piece, to be copied.
     let is_cut = |line: &&String| line.ends_with("(wrapped)") && !line.starts_with("resume: ");
     lines.iter().filter(|line| is_bar(line) || is_cut(line)).collect()

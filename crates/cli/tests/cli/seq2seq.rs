@@ -26,6 +26,13 @@ fn from_files(words: &str) -> Invocation {
         .with_file("fr", FRENCH)
 }
 
+/// With a sentence to score, which is in the first bucket.
+fn with_dev_text(words: &str) -> Invocation {
+    from_files(&format!("{words} --dev-from dev.en --dev-to dev.fr"))
+        .with_file("dev.en", "two\n")
+        .with_file("dev.fr", "deux\n")
+}
+
 #[test]
 fn the_self_test_learns_all_its_sentences() {
     let told = windlass("train seq2seq --self-test --threads 1 --format json --run-dir run").run().succeeded();
@@ -91,14 +98,7 @@ fn the_same_seed_trains_the_same_network_bit_for_bit() {
 
 #[test]
 fn a_report_tells_of_every_bucket_and_of_those_that_are_empty() {
-    let told = from_files(SMALL)
-        .with("--dev-from")
-        .with("dev.en")
-        .with("--dev-to")
-        .with("dev.fr")
-        .with_file("dev.en", "two\n")
-        .with_file("dev.fr", "deux\n");
-    let told = told.run().succeeded();
+    let told = with_dev_text(SMALL).run().succeeded();
     let numbers = without_numbers(&told.stdout);
     let report: Vec<&str> = numbers.lines().skip_while(|line| !line.contains("current step")).take(3).collect();
     assert_snapshot!(report.join("\n"), @"
@@ -106,6 +106,19 @@ fn a_report_tells_of_every_bucket_and_of_those_that_are_empty() {
       eval: bucket 0 perplexity [N]
       eval: bucket 1 is empty
     ");
+}
+
+#[test]
+fn a_perplexity_among_a_sample_of_the_words_is_called_so() {
+    let told = with_dev_text(&format!("{SMALL} --samples 3 --run-dir run")).run().succeeded();
+    let report: Vec<&str> = told.stdout.lines().filter(|line| line.contains("perplexity")).collect();
+    assert!(report[0].contains("current step 3") && report[0].contains("  sampled perplexity "), "{told}");
+    assert!(report[1].starts_with("  eval: bucket 0 sampled perplexity "), "{told}");
+    // The final scores are among all words.
+    let summary = summary(&told);
+    assert!(metric(&summary, "dev_perplexity") > 1.0, "{summary:#}");
+    let scores = told.stdout.lines().find(|line| line.trim_start().starts_with("scores")).unwrap();
+    assert!(!scores.contains("sampled"), "{told}");
 }
 
 /// Measured and computed numbers hidden.

@@ -139,7 +139,8 @@ impl Model for Seq2Seq {
     }
 
     fn reports(&self) -> Option<Reports> {
-        Some(Reports { every: self.settings.report_every, decay: self.settings.decay })
+        let sampled = self.batching.samples.is_some();
+        Some(Reports { every: self.settings.report_every, decay: self.settings.decay, sampled })
     }
 
     /// A batch a bucket, with the loss that is trained on: sampled if that is.
