@@ -50,6 +50,7 @@ pub(crate) fn human(event: &Event) -> String {
             step.step_ms,
         ),
         Event::Report(report) => self::report(report),
+        Event::Warning(warning) => format!("warning: {}\nhint: {}", warning.message, warning.hint),
         Event::Epoch(epoch) => {
             let scores = epoch.metrics.as_ref().map(|metrics| format!("  {}", scores(metrics))).unwrap_or_default();
             format!(
@@ -124,7 +125,7 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     if summary.steps_this_run > 0 {
         row("first step", format!("after {:.2} s", summary.first_step_seconds));
         row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
-        let Percentiles { p50, p95 } = summary.step_ms;
+        let (p50, p95) = (summary.step_ms.p50, summary.step_ms.p95);
         row("step time", format!("median {p50:.2} ms, 95th percentile {p95:.2} ms"));
         let bytes = &summary.bytes_per_step;
         row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
@@ -136,6 +137,10 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     if summary.workers > 1 {
         let dropped = format!("{} dropped as stale", summary.dropped_gradients);
         row("gradients", format!("{dropped}, on average {:.2} updates old", summary.mean_staleness));
+    }
+    if let Some(warning) = &summary.warning {
+        row("warning", warning.message.clone());
+        row("hint", warning.hint.clone());
     }
     let mut workers = table_within(columns);
     workers.set_header(["worker", "steps", "share", "mean step ms", "compute ms", "wait ms", ""]);

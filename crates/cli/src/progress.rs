@@ -96,6 +96,11 @@ impl Progress {
             return;
         }
         match (self.format, event) {
+            (Format::Json, Event::Warning(warning)) => {
+                // Whoever reads the log of a task, and not its events, is to hear of it too.
+                tracing::warn!("{}; {}", warning.message, warning.hint);
+                self.terminal.print(&serde_json::to_string(event).unwrap_or_default());
+            }
             (Format::Json, event) => self.terminal.print(&serde_json::to_string(event).unwrap_or_default()),
             (Format::Human, Event::Summary(summary)) => {
                 self.terminal.print(&output::table(summary, terminal::columns()));

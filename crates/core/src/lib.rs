@@ -10,6 +10,7 @@ pub mod consistency;
 pub mod difference;
 pub mod footprint;
 pub mod identity;
+pub mod learning;
 pub mod ledger;
 pub mod lifecycle;
 pub mod limits;

@@ -124,6 +124,10 @@ impl Model for Mnist {
         self.flags.variant == Variant::Relu
     }
 
+    fn chance_loss(&self) -> Option<f64> {
+        Some((CLASSES as f64).ln())
+    }
+
     fn evaluate(&self, network: &Perceptron, device: &Device) -> Metrics {
         let test = score(network, self.images.test(), device);
         let validation = score(network, self.images.validation(), device);

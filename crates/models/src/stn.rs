@@ -147,6 +147,10 @@ impl Model for SpatialTransformer {
         cross_entropy(network.forward(batch.images, &batch.dropout).scores, batch.labels).mean()
     }
 
+    fn chance_loss(&self) -> Option<f64> {
+        Some((CLASSES as f64).ln())
+    }
+
     fn evaluate(&self, network: &Reader, device: &Device) -> Metrics {
         let test = score(network, self.images.test(), device);
         let validation = score(network, self.images.validation(), device);

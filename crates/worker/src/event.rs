@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use windlass_core::learning::Finding;
 
 use crate::model::Metrics;
 use crate::summary::Summary;
@@ -20,6 +21,8 @@ pub enum Event {
     Progress(Step),
     /// A worker reports on its last steps and on held-out data, for models that ask for it.
     Report(Report),
+    /// The run does not learn, or no longer: told by the chief, once for each kind of trouble.
+    Warning(Warning),
     /// A worker has been through the data once; the chief has scored the network.
     Epoch(Epoch),
     /// A worker has done its share.
@@ -127,6 +130,22 @@ impl Report {
 /// What the exponential of a cross-entropy is called: among a sample of the words it is another score.
 pub fn perplexity_name(sampled: bool) -> &'static str {
     if sampled { "sampled perplexity" } else { "perplexity" }
+}
+
+/// See [`Event::Warning`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Warning {
+    /// The worker that noticed it.
+    pub worker: u32,
+    /// What is wrong; losses are a sample.
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// How many updates there were, on average, between reading parameters and pushing their gradient.
+    pub mean_staleness: f64,
+    /// The same in words.
+    pub message: String,
+    /// What to try.
+    pub hint: String,
 }
 
 /// A part of the held-out data.

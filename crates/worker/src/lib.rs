@@ -6,6 +6,7 @@ pub mod board;
 mod clip;
 mod control;
 pub mod event;
+mod learning;
 pub mod model;
 pub mod order;
 pub mod randomness;

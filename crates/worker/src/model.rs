@@ -53,6 +53,12 @@ pub trait Model: Sized + Send + 'static {
         false
     }
 
+    /// The loss of a sample if the network only guesses, such as the logarithm of the number of classes: a run whose
+    /// loss stays there or rises above it is warned of. Without it, losses are compared with the first ones.
+    fn chance_loss(&self) -> Option<f64> {
+        None
+    }
+
     /// Scores the network, after each epoch and at the end. Here it records no gradients.
     fn evaluate(&self, network: &Self::Network, device: &Device) -> Metrics;
 

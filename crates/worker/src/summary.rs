@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use windlass_core::timing::Durations;
 use windlass_wire::control::{AllFinished, WorkerReport};
 
+use crate::event::Warning;
 use crate::model::Metrics;
 
 /// A whole run in numbers.
@@ -47,6 +48,9 @@ pub struct Summary {
     pub bytes_per_step: Bytes,
     /// The loss of the workers' last batches, a sample, on average; nothing if there were none.
     pub loss: Option<f64>,
+    /// What is wrong with how the run learnt, as the chief saw it at the end.
+    #[serde(default)]
+    pub warning: Option<Warning>,
     /// The final scores.
     pub metrics: Metrics,
     /// Gradients dropped as stale.
@@ -123,6 +127,8 @@ pub struct Facts {
     pub began_at: u64,
     /// The final scores.
     pub metrics: Metrics,
+    /// What is wrong with how the run learnt.
+    pub warning: Option<Warning>,
 }
 
 impl Summary {
@@ -183,6 +189,7 @@ impl Summary {
                 received: bytes(|report| report.bytes_received),
             },
             loss: (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64),
+            warning: facts.warning,
             metrics: facts.metrics,
             dropped_gradients: finished.dropped_gradients,
             mean_staleness: finished.mean_staleness,
@@ -206,6 +213,7 @@ mod tests {
             batch_size: 100,
             wall_seconds: 3.0,
             metrics: Metrics::default(),
+            warning: None,
         }
     }
 

@@ -11,6 +11,7 @@ use tracing::info;
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::identity::{Fingerprint, Identity, ModelFlag};
+use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::optimizer::Optimizer;
@@ -65,9 +66,9 @@ pub struct RunConfig {
     pub shard_data: bool,
     /// Sum gradients in the order of workers.
     pub deterministic: bool,
-    /// Whether the chief scores the network after every epoch, and not only at the end.
     /// Divide the learning rate of a push by its staleness.
     pub staleness_scaling: bool,
+    /// Whether the chief scores the network after every epoch, and not only at the end.
     pub evaluate_epochs: bool,
     /// Steps between two lines of the log.
     pub log_every: u64,
@@ -213,8 +214,8 @@ impl<M: Model> Worker<M> {
             sharding: run.sharding,
             steps: run.steps,
             deterministic: run.deterministic,
-            parameters: replica.table().clone(),
             staleness_scaling: run.staleness_scaling,
+            parameters: replica.table().clone(),
             identity,
             data: Some(data),
         };
@@ -233,6 +234,13 @@ impl<M: Model> Worker<M> {
                     }
                     _ => 1,
                 },
+            situation: Situation {
+                mode: run.mode,
+                workers: config.workers,
+                learning_rate: run.learning_rate,
+                staleness_scaling: run.staleness_scaling,
+                mean_staleness: 0.0,
+            },
             board: config.board.clone(),
         };
         let progress = Progress::default();
@@ -365,7 +373,7 @@ impl<M: Model> Worker<M> {
     ) -> Result<(), TrainError> {
         let client = self.connected(incarnation, begin.servers, client)?;
         let (_, first) = *self.began_at.get_or_insert((begin.global_step, begin.batches));
-        self.training.go_to(begin.batches, &begin.note);
+        self.training.go_to(begin.batches, &begin.note, begin.global_step);
         watch(&Event::Started(Started {
             worker: self.config.id.0,
             chief: control.is_chief(),
@@ -436,6 +444,7 @@ impl<M: Model> Worker<M> {
             wall_seconds: self.config.started.elapsed().as_secs_f64(),
             began_at: self.began_at.map_or(u64::MAX, |(step, _)| step),
             metrics,
+            warning: self.training.warning(),
         };
         Ok(Summary::new(facts, finished))
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use windlass_core::learning::advice::Situation;
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientError, ParameterClient, Pulled, Push, RowRequest};
@@ -9,7 +10,8 @@ use windlass_wire::session::Progress;
 
 use crate::board::{Board, BoardConfig, Point, norm};
 use crate::clip::clip;
-use crate::event::{Epoch, Event, Step, Watcher};
+use crate::event::{Epoch, Event, Step, Warning, Watcher};
+use crate::learning::{LearningWatch, Observed};
 use crate::model::{Metrics, Model};
 use crate::order::{Order, Place};
 use crate::randomness::Draw;
@@ -40,6 +42,8 @@ pub struct TrainConfig {
     pub evaluate_epochs: bool,
     /// Samples that make one update of the parameters.
     pub samples_an_update: usize,
+    /// What advice depends on, should the run not learn.
+    pub situation: Situation,
     /// Curves for TensorBoard.
     pub board: BoardConfig,
 }
@@ -70,6 +74,7 @@ pub struct Training<M: Model> {
     progress: Progress,
     board: Board,
     reporter: Option<Reporter>,
+    learning: LearningWatch,
     /// What makes a batch's loss that of a sample.
     loss_scale: f32,
     /// Read by whoever evaluates or reports after training.
@@ -81,8 +86,9 @@ impl<M: Model> Training<M> {
     pub fn new(config: TrainConfig, replica: Replica<M>, order: Order, progress: Progress) -> Self {
         let board = Board::new(config.board.clone());
         let reporter = replica.model().reports().map(Reporter::new);
+        let learning = LearningWatch::new(config.worker, config.situation, replica.model().chance_loss());
         let loss_scale = if replica.model().loss_is_summed() { 1.0 / order.peek().len() as f32 } else { 1.0 };
-        Self { config, replica, order, progress, board, reporter, loss_scale, tally: Tally::default() }
+        Self { config, replica, order, progress, board, reporter, learning, loss_scale, tally: Tally::default() }
     }
 
     /// The worker's copy of the model.
@@ -96,11 +102,17 @@ impl<M: Model> Training<M> {
     }
 
     /// Goes to where this worker has had so many batches, in this process or an earlier one, and sent this note along
-    /// with the last of them.
-    pub fn go_to(&mut self, batches: u64, note: &str) {
+    /// with the last of them, and where the run has come to this step.
+    pub fn go_to(&mut self, batches: u64, note: &str, global_step: u64) {
         self.order.seek(batches);
         self.tally.steps = batches;
         self.reporter.iter_mut().for_each(|reporter| reporter.recall(note));
+        self.learning.begin_after(global_step);
+    }
+
+    /// What is wrong with how the run learns, as of the last step.
+    pub fn warning(&self) -> Option<Warning> {
+        self.learning.last_warning()
     }
 
     /// True if this worker has had all the epochs it is to have.
@@ -165,6 +177,12 @@ impl<M: Model> Training<M> {
             self.count(loss, pulled.step, began, computed);
             self.tally.traffic += client.traffic() - traffic;
             epoch.count(loss);
+            let staleness = pulled.step.saturating_sub(base + 1);
+            let learning_rate = client.learning_rate().rate;
+            let warning = self.learning.observe(Observed { step: pulled.step, loss, staleness, learning_rate });
+            if let Some(warning) = warning.filter(|_| is_chief()) {
+                watch(&Event::Warning(warning));
+            }
             if self.tally.steps.is_multiple_of(self.config.log_every) {
                 let updates_per_second = interval.updates_per_second(pulled.step);
                 let step = self.step_event(place, &mut interval);
@@ -172,11 +190,11 @@ impl<M: Model> Training<M> {
                     self.board.train(Point {
                         step: pulled.step,
                         loss,
-                        learning_rate: client.learning_rate().rate,
+                        learning_rate,
                         step_ms: step.step_ms,
                         samples_per_second: updates_per_second * self.config.samples_an_update as f64,
                         gradient_norm,
-                        staleness: pulled.step.saturating_sub(base + 1),
+                        staleness,
                     });
                 }
                 watch(&Event::Step(step));

@@ -10,6 +10,7 @@ mod finished;
 mod identity;
 mod in_process;
 mod layers;
+mod learning;
 mod leases;
 mod modes;
 mod oracle;

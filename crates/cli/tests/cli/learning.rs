@@ -1,0 +1,76 @@
+//! What a run says of its own learning: a warning when there is none, and nothing when all is well.
+
+use serde_json::Value;
+
+use crate::cluster::summary;
+use crate::process::{Told, windlass};
+
+/// Far too large a rate: losses grow beyond those of a guess within a few steps, but stay numbers.
+const DIVERGING: &str =
+    "mnist --variant sigmoid --hidden 10 --learning-rate 100 --steps 300 --evaluate end --run-dir run";
+
+fn warnings(told: &Told) -> Vec<Value> {
+    let events = told.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    events.filter(|event| event["event"] == "warning").collect()
+}
+
+#[test]
+fn a_run_that_diverges_says_so_and_what_to_try_and_ends_well() {
+    let told = windlass(&format!("train {DIVERGING} --threads 1")).run().succeeded();
+    let said: Vec<&str> = told.stdout.lines().filter(|line| line.contains("training diverges")).collect();
+    assert_eq!(said.len(), 2, "while it happens and in the table: {told}");
+    assert!(said[0].starts_with("warning: training diverges: at step 20 the loss is "), "{told}");
+    assert!(said[0].contains("a guess has 2.30"), "{told}");
+    assert!(said[1].trim_start().starts_with("warning "), "{told}");
+    let hint = "hint: the learning rate may be too large: try --learning-rate 10";
+    assert!(told.stdout.lines().any(|line| line == hint), "{told}");
+    let warning = &summary(&told)["warning"];
+    assert_eq!((&warning["trouble"], &warning["global_step"]), (&"diverging".into(), &300.into()), "{warning}");
+    assert!(warning["loss"].as_f64() > warning["chance"].as_f64(), "{warning}");
+}
+
+#[test]
+fn a_launched_run_that_diverges_tells_it_as_an_event_and_in_the_chiefs_log() {
+    let told = windlass(&format!("launch {DIVERGING} --workers 2 --format json")).run().succeeded();
+    let warnings = warnings(&told);
+    assert_eq!(warnings.len(), 1, "{told}");
+    assert_eq!((&warnings[0]["worker"], &warnings[0]["trouble"]), (&0.into(), &"diverging".into()), "{told}");
+    let hint = warnings[0]["hint"].as_str().unwrap();
+    assert!(hint.contains("try --mode sync, --staleness-scaling, or --learning-rate 50"), "{hint}");
+    let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
+    assert!(log.contains(warnings[0]["message"].as_str().unwrap()), "{log}");
+    assert_eq!(summary(&told)["warning"]["trouble"], "diverging");
+}
+
+#[test]
+fn a_run_that_learns_nothing_says_so() {
+    let words = "train mnist --learning-rate 0 --steps 450 --evaluate end --threads 1 --format json --run-dir run";
+    let told = windlass(words).run().succeeded();
+    let warnings = warnings(&told);
+    assert_eq!(warnings.len(), 1, "{told}");
+    assert_eq!((&warnings[0]["trouble"], &warnings[0]["global_step"]), (&"not_learning".into(), &400.into()), "{told}");
+    assert!(warnings[0]["hint"].as_str().unwrap().starts_with("the learning rate is 0"), "{told}");
+    assert_eq!(summary(&told)["warning"]["trouble"], "not_learning");
+}
+
+#[test]
+fn healthy_runs_are_not_warned_of() {
+    for words in ["train linear", "train mnist --steps 600 --evaluate end", "launch mnist --steps 900 --evaluate end"] {
+        let told = windlass(&format!("{words} --format json --run-dir run")).run().succeeded();
+        assert_eq!(warnings(&told), Vec::<Value>::new(), "{words}");
+        assert_eq!(summary(&told)["warning"], Value::Null, "{words}");
+    }
+}
+
+#[test]
+fn a_summed_loss_is_shown_a_sample() {
+    // Before training a guess is as good, in either variant's way of adding up: its loss is the logarithm of ten.
+    let told =
+        windlass("train mnist --learning-rate 0 --steps 20 --log-every 5 --threads 1 --format json --run-dir run")
+            .run()
+            .succeeded();
+    let near = |loss: &Value| assert!((loss.as_f64().unwrap() - 10f64.ln()).abs() < 0.5, "{told}");
+    near(&told.event("step")["loss"]);
+    near(&summary(&told)["loss"]);
+    near(&summary(&told)["metrics"]["validation_cross_entropy"]);
+}
