@@ -23,3 +23,4 @@ pub mod rows;
 pub mod run;
 pub mod schedule;
 pub mod timing;
+pub mod vector;

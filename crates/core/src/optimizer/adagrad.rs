@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tiny::{flush, flush_root};
 use super::{Rule, Slots, Update};
 
 /// `a += g²; p -= lr·g / (√a + ε)`
@@ -30,14 +31,15 @@ impl Rule for Adagrad {
         self.initial_accumulator
     }
 
-    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+    #[inline(always)]
+    fn pass(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
         let Update { learning_rate, scale, .. } = *update;
         let epsilon = self.epsilon;
         let [accumulator, _] = slots;
         for ((value, accumulator), gradient) in values.iter_mut().zip(accumulator).zip(gradient) {
-            let gradient = gradient * scale;
-            *accumulator += gradient * gradient;
-            *value -= learning_rate * gradient / (accumulator.sqrt() + epsilon);
+            let gradient = flush_root(*gradient) * scale;
+            *accumulator = flush(*accumulator + gradient * gradient);
+            *value = flush(*value - learning_rate * gradient / (accumulator.sqrt() + epsilon));
         }
     }
 }

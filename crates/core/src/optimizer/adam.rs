@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tiny::{flush, flush_root};
 use super::{Rule, Slots, Update};
 
 /// `m = β₁·m + (1-β₁)·g; v = β₂·v + (1-β₂)·g²; p -= lr·m̂ / (√v̂ + ε)`, where in step `t`
@@ -51,9 +52,10 @@ impl Rule for Adam {
         &["first_moment", "second_moment"]
     }
 
-    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+    #[inline(always)]
+    fn pass(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
         let &Adam { beta1, beta2, epsilon } = self;
-        AdamW { beta1, beta2, epsilon, weight_decay: 0.0 }.apply(update, values, slots, gradient);
+        AdamW { beta1, beta2, epsilon, weight_decay: 0.0 }.pass(update, values, slots, gradient);
     }
 }
 
@@ -62,7 +64,8 @@ impl Rule for AdamW {
         &["first_moment", "second_moment"]
     }
 
-    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+    #[inline(always)]
+    fn pass(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
         let Update { learning_rate, step, scale } = *update;
         let &AdamW { beta1, beta2, epsilon, weight_decay } = self;
         let (rest1, rest2) = (1.0 - beta1, 1.0 - beta2);
@@ -71,10 +74,10 @@ impl Rule for AdamW {
         let keep = 1.0 - learning_rate * weight_decay;
         let [mean, square] = slots;
         for (((value, mean), square), gradient) in values.iter_mut().zip(mean).zip(square).zip(gradient) {
-            let gradient = gradient * scale;
-            *mean = beta1 * *mean + rest1 * gradient;
-            *square = beta2 * *square + rest2 * (gradient * gradient);
-            *value = keep * *value - rate * *mean / (square.sqrt() * root + epsilon);
+            let gradient = flush_root(*gradient) * scale;
+            *mean = flush(beta1 * *mean + rest1 * gradient);
+            *square = flush(beta2 * *square + rest2 * (gradient * gradient));
+            *value = flush(keep * *value - rate * *mean / (square.sqrt() * root + epsilon));
         }
     }
 }

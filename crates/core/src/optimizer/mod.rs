@@ -6,6 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::vector::vectorised;
+
 mod adagrad;
 mod adam;
 mod momentum;
@@ -13,6 +15,7 @@ mod rmsprop;
 mod sgd;
 #[cfg(test)]
 mod tests;
+mod tiny;
 
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
@@ -150,7 +153,8 @@ pub struct UnknownOptimizer {
 /// What each optimizer's file provides. [`Optimizer::apply`] has checked the lengths.
 ///
 /// Loops zip over slices and have no branches, so that they compile to vector instructions, and
-/// multiply and add apart: without a guaranteed instruction for it `mul_add` is a slow call.
+/// multiply and add apart: without a guaranteed instruction for it `mul_add` is a slow call. What they
+/// read and write is never denormal (see `tiny`).
 trait Rule {
     /// One name a slot; there are at most [`MAX_SLOTS`].
     fn slot_names(&self) -> &'static [&'static str];
@@ -159,5 +163,14 @@ trait Rule {
         0.0
     }
 
-    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]);
+    /// One pass over the slices, `#[inline(always)]`.
+    fn pass(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]);
+
+    /// The same, with the vector instructions of this processor.
+    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+        vectorised(
+            #[inline(always)]
+            || self.pass(update, values, slots, gradient),
+        );
+    }
 }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tiny::flush;
 use super::{Rule, Slots, Update};
 
 /// `v = m·v + g; p -= lr·v`, and with Nesterov's look-ahead `p -= lr·(g + m·v)`.
@@ -26,21 +27,22 @@ impl Rule for Momentum {
         &["velocity"]
     }
 
-    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+    #[inline(always)]
+    fn pass(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
         let Update { learning_rate, scale, .. } = *update;
         let momentum = self.momentum;
         let [velocity, _] = slots;
         let state = values.iter_mut().zip(velocity).zip(gradient);
         if self.nesterov {
             for ((value, velocity), gradient) in state {
-                let gradient = gradient * scale;
-                *velocity = momentum * *velocity + gradient;
-                *value -= learning_rate * (gradient + momentum * *velocity);
+                let gradient = flush(*gradient) * scale;
+                *velocity = flush(momentum * *velocity + gradient);
+                *value = flush(*value - learning_rate * (gradient + momentum * *velocity));
             }
         } else {
             for ((value, velocity), gradient) in state {
-                *velocity = momentum * *velocity + gradient * scale;
-                *value -= learning_rate * *velocity;
+                *velocity = flush(momentum * *velocity + flush(*gradient) * scale);
+                *value = flush(*value - learning_rate * *velocity);
             }
         }
     }

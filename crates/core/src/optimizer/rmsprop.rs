@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tiny::{flush, flush_root};
 use super::{Rule, Slots, Update};
 
 /// `s = d·s + (1-d)·g²; v = m·v + lr·g / √(s + ε); p -= v`
@@ -32,7 +33,8 @@ impl Rule for RmsProp {
         if slot == 0 { 1.0 } else { 0.0 }
     }
 
-    fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
+    #[inline(always)]
+    fn pass(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
         let Update { learning_rate, scale, .. } = *update;
         let &RmsProp { decay, momentum, epsilon } = self;
         let rest = 1.0 - decay;
@@ -40,16 +42,16 @@ impl Rule for RmsProp {
         let state = values.iter_mut().zip(square).zip(gradient);
         if momentum == 0.0 {
             for ((value, square), gradient) in state {
-                let gradient = gradient * scale;
-                *square = decay * *square + rest * (gradient * gradient);
-                *value -= learning_rate * gradient / (*square + epsilon).sqrt();
+                let gradient = flush_root(*gradient) * scale;
+                *square = flush(decay * *square + rest * (gradient * gradient));
+                *value = flush(*value - learning_rate * gradient / (*square + epsilon).sqrt());
             }
         } else {
             for (((value, square), gradient), velocity) in state.zip(velocity) {
-                let gradient = gradient * scale;
-                *square = decay * *square + rest * (gradient * gradient);
-                *velocity = momentum * *velocity + learning_rate * gradient / (*square + epsilon).sqrt();
-                *value -= *velocity;
+                let gradient = flush_root(*gradient) * scale;
+                *square = flush(decay * *square + rest * (gradient * gradient));
+                *velocity = flush(momentum * *velocity + learning_rate * gradient / (*square + epsilon).sqrt());
+                *value = flush(*value - *velocity);
             }
         }
     }

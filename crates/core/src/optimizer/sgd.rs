@@ -1,5 +1,6 @@
 //! Plain gradient descent. It keeps no state.
 
+use super::tiny::flush;
 use super::{Rule, Slots, Update};
 
 /// `p -= lr·g`
@@ -10,10 +11,11 @@ impl Rule for Sgd {
         &[]
     }
 
-    fn apply(&self, update: &Update, values: &mut [f32], _slots: Slots<'_>, gradient: &[f32]) {
+    #[inline(always)]
+    fn pass(&self, update: &Update, values: &mut [f32], _slots: Slots<'_>, gradient: &[f32]) {
         let rate = update.learning_rate * update.scale;
         for (value, gradient) in values.iter_mut().zip(gradient) {
-            *value -= rate * gradient;
+            *value = flush(*value - rate * flush(*gradient));
         }
     }
 }

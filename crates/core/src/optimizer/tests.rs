@@ -19,7 +19,7 @@ pub(super) fn assert_trajectory(optimizer: Optimizer, learning_rate: f32, gradie
 }
 
 /// Every optimizer, and those variants that take another path.
-fn variants() -> Vec<Optimizer> {
+pub(super) fn variants() -> Vec<Optimizer> {
     let mut variants = Optimizer::all().to_vec();
     variants.push(Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() }));
     variants.push(Optimizer::RmsProp(RmsProp { momentum: 0.9, ..RmsProp::default() }));
