@@ -131,7 +131,7 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
     }
     if let Some(loss) = summary.loss {
-        row("loss", format!("{loss:.6} a sample, in the last batches"));
+        row("loss", format!("{loss:.6} per sample, in the last batches"));
     }
     row("scores", scores(&summary.metrics));
     if summary.workers > 1 {

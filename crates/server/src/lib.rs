@@ -6,8 +6,8 @@ mod background;
 mod checkpoint;
 mod connection;
 mod coordinator;
-mod records;
 mod memory;
+mod records;
 mod shard;
 mod task;
 

@@ -84,7 +84,7 @@ pub struct Step {
     pub batch: usize,
     /// Batches an epoch.
     pub batches: usize,
-    /// The loss of this step's batch, a sample; `null` in JSON if it is no number.
+    /// The loss of this step's batch, per sample; `null` in JSON if it is no number.
     pub loss: Option<f32>,
     /// The mean time of a step since the last such event, in milliseconds.
     pub step_ms: f64,
@@ -137,7 +137,7 @@ pub fn perplexity_name(sampled: bool) -> &'static str {
 pub struct Warning {
     /// The worker that noticed it.
     pub worker: u32,
-    /// What is wrong; losses are a sample.
+    /// What is wrong; losses are per sample.
     #[serde(flatten)]
     pub finding: Finding,
     /// How many updates there were, on average, between reading parameters and pushing their gradient.
@@ -166,7 +166,7 @@ pub struct Epoch {
     pub epoch: u64,
     /// All workers' updates so far.
     pub global_step: u64,
-    /// The mean loss over the epoch, a sample.
+    /// The mean loss over the epoch, per sample.
     pub loss: f32,
     /// Scores, from the chief.
     pub metrics: Option<Metrics>,

@@ -19,7 +19,7 @@ pub(crate) struct LearningWatch {
 pub(crate) struct Observed {
     /// The global step after it.
     pub(crate) step: u64,
-    /// Its loss, a sample.
+    /// Its loss, per sample.
     pub(crate) loss: f32,
     /// How many updates old its gradient was.
     pub(crate) staleness: u64,

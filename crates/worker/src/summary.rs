@@ -46,7 +46,7 @@ pub struct Summary {
     pub step_ms: Percentiles,
     /// What a step of a worker moves, on average.
     pub bytes_per_step: Bytes,
-    /// The loss of the workers' last batches, a sample, on average; nothing if there were none.
+    /// The loss of the workers' last batches, per sample, on average; nothing if there were none.
     pub loss: Option<f64>,
     /// What is wrong with how the run learnt, as the chief saw it at the end.
     #[serde(default)]

@@ -7,8 +7,8 @@ mod child;
 mod launcher;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 

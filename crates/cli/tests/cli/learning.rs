@@ -20,7 +20,7 @@ fn a_run_that_diverges_says_so_and_what_to_try_and_ends_well() {
     let said: Vec<&str> = told.stdout.lines().filter(|line| line.contains("training diverges")).collect();
     assert_eq!(said.len(), 2, "while it happens and in the table: {told}");
     assert!(said[0].starts_with("warning: training diverges: at step 20 the loss is "), "{told}");
-    assert!(said[0].contains("a guess has 2.30"), "{told}");
+    assert!(said[0].contains("chance is 2.30"), "{told}");
     assert!(said[1].trim_start().starts_with("warning "), "{told}");
     let hint = "hint: the learning rate may be too large: try --learning-rate 10";
     assert!(told.stdout.lines().any(|line| line == hint), "{told}");
@@ -63,7 +63,7 @@ fn healthy_runs_are_not_warned_of() {
 }
 
 #[test]
-fn a_summed_loss_is_shown_a_sample() {
+fn a_summed_loss_is_shown_per_sample() {
     // Before training a guess is as good, in either variant's way of adding up: its loss is the logarithm of ten.
     let told =
         windlass("train mnist --learning-rate 0 --steps 20 --log-every 5 --threads 1 --format json --run-dir run")

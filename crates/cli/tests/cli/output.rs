@@ -31,7 +31,7 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
     speed [N] steps/s, [N] samples/s
     step time median [N] ms, 95th percentile [N] ms
     traffic per step 8 B sent, 8 B received
-    loss [N] a sample, in the last batches
+    loss [N] per sample, in the last batches
     scores w [N], b [N], mean squared error [N]
 
     worker steps share mean step ms compute ms wait ms
@@ -61,7 +61,7 @@ fn a_launched_run_tells_of_every_worker() {
     speed [N] steps/s, [N] samples/s
     step time median [N] ms, 95th percentile [N] ms
     traffic per step 8 B sent, 8 B received
-    loss [N] a sample, in the last batches
+    loss [N] per sample, in the last batches
     scores w [N], b [N], mean squared error [N]
     gradients 0 dropped as stale, on average [N] updates old
 

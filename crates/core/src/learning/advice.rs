@@ -32,20 +32,20 @@ pub fn describe(finding: &Finding, situation: &Situation) -> String {
     let Finding { trouble, step, loss, best, best_step, start, chance } = *finding;
     let mut told = match trouble {
         Trouble::Diverging => format!("training diverges: at step {} the loss is {loss:.2}", count(step)),
-        Trouble::LearningSlowly => format!("little is learnt: at step {} the loss is {loss:.2}", count(step)),
-        Trouble::NotLearning => format!("nothing is learnt: at step {} the loss is {loss:.2}", count(step)),
+        Trouble::LearningSlowly => format!("the run learns slowly: at step {} the loss is {loss:.2}", count(step)),
+        Trouble::NotLearning => format!("the run is not learning: at step {} the loss is {loss:.2}", count(step)),
     };
     let mut facts = Vec::new();
     if best < loss {
         facts.push(format!("its best was {best:.2} at step {}", count(best_step)));
     }
     match (chance, start) {
-        (Some(chance), _) => facts.push(format!("a guess has {chance:.2}")),
+        (Some(chance), _) => facts.push(format!("chance is {chance:.2}")),
         (None, Some(start)) => facts.push(format!("it began at {start:.2}")),
         (None, None) => {}
     }
     if situation.stale_workers().is_some() {
-        facts.push(format!("a gradient is {:.1} updates old on average", situation.mean_staleness));
+        facts.push(format!("gradients are {:.1} updates old on average", situation.mean_staleness));
     }
     if !facts.is_empty() {
         told += &format!(" ({})", facts.join("; "));
@@ -110,15 +110,15 @@ mod tests {
     fn a_divergence_is_told_in_numbers() {
         assert_eq!(
             describe(&finding(Trouble::Diverging), &SIXTEEN),
-            "training diverges: at step 12,345 the loss is 2.30 (its best was 0.41 at step 1,200; a guess has 2.30; a \
-             gradient is 15.2 updates old on average)"
+            "training diverges: at step 12,345 the loss is 2.30 (its best was 0.41 at step 1,200; chance is 2.30; \
+             gradients are 15.2 updates old on average)"
         );
     }
 
     #[test]
     fn what_is_not_known_is_not_told() {
         let unknown = Finding { start: None, chance: None, best: 2.3, ..finding(Trouble::NotLearning) };
-        assert_eq!(describe(&unknown, &ALONE), "nothing is learnt: at step 12,345 the loss is 2.30");
+        assert_eq!(describe(&unknown, &ALONE), "the run is not learning: at step 12,345 the loss is 2.30");
         let began = Finding { chance: None, ..finding(Trouble::Diverging) };
         assert!(describe(&began, &ALONE).ends_with("(its best was 0.41 at step 1,200; it began at 2.40)"));
     }
