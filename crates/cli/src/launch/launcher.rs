@@ -10,6 +10,7 @@ use windlass_worker::event::{Event, Stopped};
 
 use super::child::{Child, Ended, Message, Plan, STARTED};
 use crate::failure::Failure;
+use crate::output::count;
 use crate::progress::Progress;
 use crate::signals::{StopSignal, Turn, Turns, is_stop, unix_seconds};
 use crate::stopping::Stop;
@@ -238,7 +239,8 @@ impl Launcher {
         let child = &mut self.children[position];
         match self.plan.start_again(child) {
             Ok(()) => {
-                warn!("{} {}; started it again ({} restarts left)", child.task, describe(ended), self.restarts);
+                let left = count(self.restarts as usize, "restart");
+                warn!("{} {}; started it again ({left} left)", child.task, describe(ended));
                 true
             }
             Err(error) => {

@@ -23,6 +23,8 @@ const SCROLLBACK: usize = 1000;
 pub struct Screen {
     child: Child,
     emulator: Arc<Mutex<vt100::Parser>>,
+    /// Everything that the terminal was sent.
+    sent: Arc<Mutex<Vec<u8>>>,
     reader: Option<std::thread::JoinHandle<()>>,
     keyboard: File,
     _command: Invocation,
@@ -41,21 +43,24 @@ impl Screen {
         let [height, width] = [rows, columns].map(|size| NonZeroU16::new(size).expect("a terminal has some size"));
         let emulator = Arc::new(Mutex::new(vt100::Parser::new(height, width, SCROLLBACK)));
         let (shared, mut user) = (emulator.clone(), File::from(user));
-        let keyboard = user.try_clone().unwrap();
+        let (keyboard, sent) = (user.try_clone().unwrap(), Arc::<Mutex<Vec<u8>>>::default());
+        let transcript = sent.clone();
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The last close of the other end is an error to whoever reads.
             while let Ok(count @ 1..) = user.read(&mut bytes) {
                 shared.lock().unwrap().process(&bytes[..count]);
+                transcript.lock().unwrap().extend(&bytes[..count]);
             }
         });
-        Self { child, emulator, reader: Some(reader), keyboard, _command: command }
+        Self { child, emulator, sent, reader: Some(reader), keyboard, _command: command }
     }
 
     /// Presses Ctrl-C. The terminal shows it, but does not know whom to tell: the command is not the leader of a session.
     pub fn interrupt(&mut self) {
         self.keyboard.write_all(b"\x03").unwrap();
-        eventually("^C on the screen", || self.lines().iter().any(|line| line.contains("^C")).then_some(()));
+        let is_shown = || self.sent.lock().unwrap().windows(2).any(|bytes| bytes == b"^C");
+        eventually("^C on the screen", || is_shown().then_some(()));
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 

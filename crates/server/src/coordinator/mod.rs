@@ -29,6 +29,7 @@ use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{Busy, Endpoint, Heartbeat, Hello, Memory, Over, Waiting, WorkerReport, task_message};
 
 use crate::checkpoint::{CheckpointConfig, Part};
+use crate::memory;
 use crate::task::ShardSlot;
 use checkpoints::{Checkpoints, Done};
 pub(crate) use front::CoordinatorHandle;
@@ -168,7 +169,8 @@ impl Coordinator {
             prepared: 0,
             saving: None,
             endpoints: BTreeMap::new(),
-            memory: BTreeMap::new(),
+            // Of ps 0, in which this is: a worker may come before ps 0 has said hello.
+            memory: memory::available().map(|memory| (0, memory)).into_iter().collect(),
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
             refused: BTreeMap::new(),
