@@ -100,6 +100,9 @@ impl Process {
         let worker = self.worker_config(WorkerId(0), Some(1), 0, server.coordinator(), own);
         let serving = self.runtime.spawn(server.run());
         let ended = self.train(model, worker);
+        if ended.outcome.exit_code == exit_code::USAGE {
+            serving.abort(); // It would wait for a worker that never came.
+        }
         let _ = self.runtime.block_on(serving);
         Ok(ended)
     }
@@ -178,6 +181,9 @@ impl Process {
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
         let serving = self.runtime.spawn(server.run_until(stopped(self.config.stop.clone())));
         let ended = self.train(model, worker);
+        if ended.outcome.exit_code == exit_code::USAGE {
+            self.config.stop.set(); // As above; whoever waits for this process learns that it has gone.
+        }
         let served = self.runtime.block_on(serving);
         match served {
             Ok(outcome) if ended.outcome.exit_code == 0 => Ok(Ended { outcome, ..ended }),

@@ -172,9 +172,11 @@ fn what_is_frozen_stays_as_it_was_and_the_optimizer_has_no_state_of_it() {
 
 #[test]
 fn a_network_that_is_wholly_frozen_is_not_trained() {
-    let refused = layers("train layers --freeze all").run();
-    assert_eq!(refused.exit_code(), Some(2), "{refused}");
-    assert!(refused.stderr.contains("all of the network is frozen: there is nothing to train"), "{refused}");
+    for words in ["train layers", "launch layers", "launch layers --colocate"] {
+        let refused = layers(&format!("{words} --freeze all")).run();
+        assert_eq!(refused.exit_code(), Some(2), "{refused}");
+        assert!(refused.stderr.contains("all of the network is frozen: there is nothing to train"), "{refused}");
+    }
     let told = trained("train layers --steps 100");
     after(&told, "eval layers --checkpoint run --freeze all").run().succeeded();
 }
@@ -191,18 +193,18 @@ fn what_is_frozen_does_not_travel() {
 
 #[test]
 fn a_layer_may_be_frozen_or_trained_again_from_a_checkpoint_on() {
-    let trained_first = trained("launch layers --ps 2 --min-shard-bytes 0 --steps 200 --freeze nothing");
+    let trained_first = trained("launch layers --ps 2 --min-shard-bytes 0 --steps 300 --freeze nothing");
     let before = tensors(&trained_first);
     let resume = |told: &Told, flags: &str| {
         after(told, &format!("launch layers --format json --run-dir run {flags}")).run().succeeded()
     };
-    let frozen = resume(&trained_first, "--steps 400 --freeze first");
+    let frozen = resume(&trained_first, "--steps 600 --freeze first");
     let then = tensors(&frozen);
     for name in ["features.weight", "features.bias"] {
         assert_eq!(bits(&then[name]), bits(&before[name]), "{name}");
     }
     assert_ne!(then["hidden.weight"], before["hidden.weight"]);
-    let again = resume(&frozen, "--ps 2 --min-shard-bytes 0 --steps 600 --freeze nothing");
+    let again = resume(&frozen, "--ps 2 --min-shard-bytes 0 --steps 1500 --freeze nothing");
     assert_ne!(tensors(&again)["features.weight"], then["features.weight"]);
     assert!(summary(&again)["metrics"]["accuracy"].as_f64() > Some(0.85));
 }
@@ -229,6 +231,19 @@ fn a_sync_run_that_is_told_to_stop_and_resumed_ends_with_the_same_bits() {
     let resumed = after(&stopped, flags).run().succeeded();
     assert!(summary(&resumed)["resumed_at"].as_u64() > Some(100));
     same_bits(&tensors(&resumed), &whole);
+}
+
+#[test]
+fn a_sync_run_that_loses_its_ps_ends_with_the_same_bits() {
+    let flags = "launch layers --mode sync --dropout 0.3 --steps 1500 --checkpoint-steps 200 --restart 1 \
+                 --format json --run-dir run";
+    let whole = tensors(&layers(flags).run().succeeded());
+    let run = Launched::by(layers(flags));
+    run.logged("ps-0", "checkpoint of step ");
+    run.task("ps", 0).signal(Signal::KILL);
+    let told = run.wait().succeeded();
+    assert!(summary(&told)["resumed_at"].as_u64() >= Some(200));
+    same_bits(&tensors(&told), &whole);
 }
 
 fn same_bits(one: &BTreeMap<String, Vec<f32>>, other: &BTreeMap<String, Vec<f32>>) {
