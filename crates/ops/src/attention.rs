@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::buffer::{contiguous, dimensions, floats, tensor};
 use crate::elementary::{exp, tanh};
 use crate::record::Saved;
-use crate::vector::{largest, replace_and_sum, share, sum, vectorised};
+use crate::vector::{column_sums, largest, replace_and_sum, share, sum, vectorised};
 
 /// What an element of a key costs, in plain passes over a float.
 const COST: usize = 8;
@@ -98,41 +98,33 @@ impl Saved<4> for Attention {
         let mut keys = vec![0.0; batch * length * size];
         let mut values = vec![0.0; if wanted[1] { batch * length * depth } else { 0 }];
         let mut query = vec![0.0; batch * size];
+        // Of each row by itself, and then added up in the order of rows: whatever share of them a thread has.
+        let mut directions = vec![0.0; batch * size];
         let share = share(batch, length * size * COST);
         let piece = if wanted[1] { length * depth } else { 0 };
         let mut pieces = values.chunks_mut((share * piece).max(1));
         let pieces: Vec<&mut [f32]> = (0..batch.div_ceil(share)).map(|_| pieces.next().unwrap_or_default()).collect();
-        let directions: Vec<Vec<f32>> = keys
-            .par_chunks_mut(share * length * size)
+        keys.par_chunks_mut(share * length * size)
             .zip(pieces)
-            .zip(query.par_chunks_mut(share * size))
+            .zip(query.par_chunks_mut(share * size).zip(directions.par_chunks_mut(share * size)))
             .enumerate()
-            .map(|(part, ((keys, values), query))| {
-                let mut direction = vec![0.0; size];
+            .for_each(|(part, ((keys, values), (query, directions)))| {
                 for row in 0..query.len() / size {
                     let values = &mut values[row * piece..(row + 1) * piece];
                     let keys = &mut keys[row * length * size..(row + 1) * length * size];
                     let query = &mut query[row * size..(row + 1) * size];
+                    let direction = &mut directions[row * size..(row + 1) * size];
                     let row = part * share + row;
                     let output = &floats(&output)[row * depth..][..depth];
                     let weights = &floats(&self.weights)[row * length..][..length];
-                    attend_back(self.row(row), weights, output, [keys, values, query, &mut direction]);
+                    attend_back(self.row(row), weights, output, [keys, values, query, direction]);
                 }
-                direction
-            })
-            .collect();
-        let direction = wanted[3].then(|| {
-            let mut total = vec![0.0; size];
-            for direction in directions {
-                total.iter_mut().zip(direction).for_each(|(total, direction)| *total += direction);
-            }
-            tensor(total, [size])
-        });
+            });
         [
             wanted[0].then(|| tensor(keys, [batch, length, size])),
             wanted[1].then(|| tensor(values, [batch, length, depth])),
             wanted[2].then(|| tensor(query, [batch, size])),
-            direction,
+            wanted[3].then(|| tensor(column_sums(&directions, size), [size])),
         ]
     }
 }

@@ -1,7 +1,9 @@
 //! Matrix products on slices, by the same library as Burn's CPU backend.
 //!
 //! Large products are split by rows over the threads of the caller's rayon pool: one product per thread keeps the
-//! speed of a single thread on each, whatever the shape.
+//! speed of a single thread on each, whatever the shape. However many threads there are, the result has the same bits:
+//! the library adds up each element in an order that depends on the shape, but not on the rows beside it, and parts are
+//! never so small that it would go another way (see [`least_rows`]).
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -164,7 +166,27 @@ pub(crate) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
 fn share(rows: usize, columns: usize, depth: usize) -> usize {
     let most = rows * columns * depth / FEW;
     let threads = rayon::current_num_threads().min(most);
-    if threads < 2 || rows < threads * TILE { rows.max(1) } else { rows.div_ceil(threads).next_multiple_of(TILE) }
+    even_share(rows, threads, TILE, least_rows(columns, depth))
+}
+
+/// Rows for each of so many threads: a multiple of `tile`, and even in the last part at least `least`.
+pub(crate) fn even_share(rows: usize, threads: usize, tile: usize, least: usize) -> usize {
+    let least = least.max(tile);
+    let mut share = rows.div_ceil(threads.min(rows / least).max(1)).next_multiple_of(tile);
+    while share < rows && (1..least).contains(&(rows % share)) {
+        share += tile;
+    }
+    share.min(rows).max(1)
+}
+
+/// How many rows a part of a product must have for its elements to be added up as in the whole. For few elements, for a
+/// single row, and where both sides are short but the sums are long, gemm adds in another order.
+pub(crate) fn least_rows(columns: usize, depth: usize) -> usize {
+    const FEW_ELEMENTS: usize = 256;
+    const SHORT: usize = 64;
+    const LONG: usize = 512;
+    let short = if columns <= SHORT && depth > LONG { SHORT + 1 } else { 2 };
+    short.max(FEW_ELEMENTS / columns.max(1) + 1)
 }
 
 /// # Safety

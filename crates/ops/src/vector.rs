@@ -1,29 +1,10 @@
 //! Loops for the processor at hand: its vector instructions, and the threads of the caller's rayon pool.
 
 use rayon::prelude::*;
+pub(crate) use windlass_core::vector::vectorised;
 
 /// Below so many floats, handing a loop to other threads costs more than it saves.
 const FEW: usize = 1 << 15;
-
-/// Compiles `work` for wide vectors too, and runs the version this processor has.
-///
-/// Give a closure marked `#[inline(always)]`, or it stays as narrow as the rest of the program.
-#[inline(always)]
-pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        // SAFETY: the processor has these instructions.
-        #[allow(unsafe_code)]
-        return unsafe { wide(work) };
-    }
-    work()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn wide<R>(work: impl FnOnce() -> R) -> R {
-    work()
-}
 
 /// How many of `count` things a thread should take when each costs about as much as `cost` floats.
 pub(crate) fn share(count: usize, cost: usize) -> usize {
@@ -95,4 +76,18 @@ pub(crate) fn sum(count: usize, term: impl Fn(usize) -> f32) -> f32 {
         }
     }
     lanes.iter().sum::<f32>() + (whole..count).map(term).sum::<f32>()
+}
+
+/// The sum of every column of a row-major matrix, row after row.
+pub(crate) fn column_sums(values: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; width];
+    vectorised(
+        #[inline(always)]
+        || {
+            for row in values.chunks_exact(width) {
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+            }
+        },
+    );
+    sums
 }

@@ -2,7 +2,7 @@
 //!
 //! More is not always faster: a small network loses more by handing work over than it gains. Unless the user says
 //! how many, one thread and all threads are each tried on a few real batches before training, and the faster is
-//! taken.
+//! taken. Either computes the same bits, so that a run can be repeated or resumed with another number.
 
 use std::time::{Duration, Instant};
 

@@ -9,11 +9,12 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::gru::{self, Step, StepBack};
-use super::{Remaining, Sizes, all_contiguous, column_sums, divide, of_step};
+use super::{Remaining, Sizes, all_contiguous, divide, of_step};
 use crate::attention::{Row, attend, attend_back};
 use crate::buffer::{contiguous, dimensions, floats, into_floats, tensor};
-use crate::matrix::{Matrix, MatrixMut, Old, multiply, product, transposed};
+use crate::matrix::{Matrix, MatrixMut, Old, least_rows, multiply, product, transposed};
 use crate::record::Saved;
+use crate::vector::column_sums;
 
 /// How many tensors a decoder is given.
 pub(crate) const INPUTS: usize = 11;
@@ -95,6 +96,14 @@ impl Given {
             query_bias,
             direction,
         }
+    }
+
+    /// Rows of the batch for each thread.
+    fn share(&self) -> usize {
+        let (size, depth) = self.depths();
+        let hidden = self.sizes.hidden;
+        let of_attention = least_rows(hidden.min(size).min(depth), hidden.max(size).max(depth));
+        self.sizes.share(self.sizes.least_rows().max(of_attention))
     }
 
     /// Numbers of a key, and of a value.
@@ -190,7 +199,7 @@ pub(crate) fn forward(inputs: [FlexTensor; INPUTS]) -> (FlexTensor, Decoder) {
     let Sizes { time, batch, hidden, .. } = given.sizes;
     let (size, depth) = given.depths();
     let mut buffers = Buffers::new(&given);
-    let share = given.sizes.share();
+    let share = given.share();
     let parts = buffers.divide(&given, share);
     parts.into_par_iter().enumerate().for_each(|(index, part)| part.run(&given, index * share));
     let mut said = Vec::with_capacity(time * batch * (hidden + depth));
@@ -307,14 +316,14 @@ struct PartBack<'a> {
 }
 
 impl Decoder {
-    /// Goes through all steps backwards, for the rows from `first_row` on. Returns the gradient of v.
+    /// Goes through all steps backwards, for the rows from `first_row` on. Returns the gradient of v from each row.
     fn back(&self, mut part: PartBack<'_>, turned: &Turned, output: &[f32], first_row: usize) -> Vec<f32> {
         let given = &self.given;
         let Sizes { time, batch, hidden, .. } = given.sizes;
         let (size, depth) = given.depths();
         let (rows, length, width) = (part.words[0].len() / hidden, given.length, hidden + depth);
         let of_rows = |width: usize| first_row * width..(first_row + rows) * width;
-        let mut direction = vec![0.0; size];
+        let mut direction = vec![0.0; rows * size];
         let (mut found, mut gradient) = (vec![0.0; rows * depth], vec![0.0; rows * hidden]);
         let (mut below, mut scratch) = (vec![0.0; rows * hidden], vec![0.0; rows * hidden]);
         for at in (0..time).rev() {
@@ -330,7 +339,8 @@ impl Decoder {
                 let values = &mut part.values[row * length * depth..(row + 1) * length * depth];
                 let query = &mut part.queries[at][row * size..(row + 1) * size];
                 let weights = &weights[row * length..(row + 1) * length];
-                attend_back(of_row, weights, found, [keys, values, query, &mut direction]);
+                let direction = &mut direction[row * size..(row + 1) * size];
+                attend_back(of_row, weights, found, [keys, values, query, direction]);
             }
             for layer in (0..given.layers).rev() {
                 let query_weight = Matrix::new(&turned.query, given.layers * hidden);
@@ -411,7 +421,7 @@ impl Saved<INPUTS> for Decoder {
         let mut keys = vec![0.0; batch * length * size];
         let mut values = vec![0.0; batch * length * depth];
         let mut first = vec![0.0; layers * batch * hidden];
-        let share = given.sizes.share();
+        let share = given.share();
         let mut parts: Vec<PartBack<'_>> = divide(&mut words, batch, share, hidden)
             .into_iter()
             .zip(divide(&mut queries, batch, share, size))

@@ -24,7 +24,7 @@ pub(crate) fn forward(inputs: [FlexTensor; 5]) -> (FlexTensor, Gru) {
     let mut gates = project(sizes, &input, &input_weight);
     let mut states = vec![0.0; time * batch * hidden];
     let mut resets = vec![0.0; time * batch * hidden];
-    let share = sizes.share();
+    let share = sizes.share(sizes.least_rows());
     divide(&mut gates, batch, share, 3 * hidden)
         .into_par_iter()
         .zip(divide(&mut states, batch, share, hidden))
@@ -125,7 +125,7 @@ impl Saved<5> for Gru {
         let mut gates = into_floats(self.gates);
         let gates = gates.as_mut_slice::<f32>().expect("converted to f32");
         let mut carried = vec![0.0; batch * hidden];
-        let share = sizes.share();
+        let share = sizes.share(sizes.least_rows());
         let turned = Turned::new(sizes, &self.recurrent_weight);
         divide(gates, batch, share, 3 * hidden)
             .into_par_iter()

@@ -28,7 +28,7 @@ pub(crate) fn forward(inputs: [FlexTensor; 6], forget_bias: f32) -> (FlexTensor,
     let mut states = vec![0.0; (time + 1) * batch * hidden];
     let mut cells = vec![0.0; time * batch * hidden];
     let (steps, last) = states.split_at_mut(time * batch * hidden);
-    let share = sizes.share();
+    let share = sizes.share(sizes.least_rows());
     divide(&mut gates, batch, share, 4 * hidden)
         .into_par_iter()
         .zip(divide(steps, batch, share, hidden))
@@ -114,7 +114,7 @@ impl Saved<6> for Lstm {
         let gates = gates.as_mut_slice::<f32>().expect("converted to f32");
         let mut carried = vec![0.0; batch * hidden];
         let mut carried_cell = last.to_vec();
-        let share = sizes.share();
+        let share = sizes.share(sizes.least_rows());
         let turned = Turned::new(sizes, &self.recurrent_weight);
         let cells = floats(&self.cells);
         divide(gates, batch, share, 4 * hidden)

@@ -13,8 +13,8 @@ use std::ops::Range;
 use burn::backend::flex::FlexTensor;
 
 use crate::buffer::{contiguous, dimensions, floats, tensor};
-use crate::matrix::{Matrix, MatrixMut, Old, multiply_large, product, transposed};
-use crate::vector::vectorised;
+use crate::matrix::{Matrix, MatrixMut, Old, even_share, least_rows, multiply_large, product, transposed};
+use crate::vector::column_sums;
 
 /// The smallest number of rows for which a thread's matrix products run at full speed, and its multiples.
 const TILE: usize = 4;
@@ -47,11 +47,15 @@ impl Sizes {
         self.gates * self.hidden
     }
 
-    /// Rows of the batch for each thread.
-    fn share(&self) -> usize {
+    /// Rows of the batch for each thread: as many as products of theirs need for the same bits as those of all rows.
+    fn share(&self, least: usize) -> usize {
         let most = self.time * self.batch * self.hidden * self.width() / FEW;
-        let threads = rayon::current_num_threads().min(most).max(1);
-        self.batch.div_ceil(threads).next_multiple_of(TILE)
+        even_share(self.batch, rayon::current_num_threads().min(most), TILE, least)
+    }
+
+    /// What the products of a step need.
+    fn least_rows(&self) -> usize {
+        least_rows(self.hidden, self.width())
     }
 }
 
@@ -112,19 +116,6 @@ impl Remaining<'_> {
         let width = self.sizes.width();
         tensor(column_sums(self.gates, width), [width])
     }
-}
-
-fn column_sums(values: &[f32], width: usize) -> Vec<f32> {
-    let mut sums = vec![0.0; width];
-    vectorised(
-        #[inline(always)]
-        || {
-            for row in values.chunks_exact(width) {
-                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-            }
-        },
-    );
-    sums
 }
 
 /// The recurrent weights as the way back multiplies by them at every step.

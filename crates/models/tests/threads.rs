@@ -1,0 +1,76 @@
+//! The number of threads changes no bit of a step of any model, so that what a run computes does not depend on how many
+//! a worker has, or found to be fastest.
+
+use burn::tensor::Device;
+use clap::{Args, Command, FromArgMatches};
+use windlass_models::{Autoencoder, Mnist, Seq2Seq, SpatialTransformer};
+use windlass_worker::model::{Model, Setup};
+use windlass_worker::replica::Replica;
+
+/// A model with these flags, and a batch of its first samples.
+fn load<M: Model>(flags: &str, samples: usize) -> (Replica<M>, Vec<usize>) {
+    let command = M::Flags::augment_args(Command::new(M::NAME).no_binary_name(true));
+    let flags = M::Flags::from_arg_matches(&command.get_matches_from(flags.split_whitespace())).unwrap();
+    let model = M::load(&flags, &Setup { seed: 1, data_dir: None }).unwrap();
+    let mut replica = Replica::new(model, &Device::flex(), 1).unwrap();
+    let samples: Vec<usize> = (0..samples).collect();
+    load_rows(&mut replica, &samples);
+    (replica, samples)
+}
+
+/// The loss and the gradients of a step, as bits, on so many threads.
+fn step<M: Model>(replica: &mut Replica<M>, samples: &[usize], threads: usize) -> Vec<Vec<u32>> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let (loss, gradients) = pool.install(move || replica.step(replica.batch(samples)));
+    assert!(loss.is_finite());
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
+    std::iter::once(vec![loss.to_bits()]).chain(gradients.iter().map(|gradient| bits(gradient))).collect()
+}
+
+/// Of parameters reached by rows, a step has those that its batch touches.
+fn load_rows<M: Model>(replica: &mut Replica<M>, samples: &[usize]) {
+    let batch = replica.batch(samples);
+    let mut values = replica.values();
+    let paths: Vec<String> = replica.model().row_parameters().iter().map(|path| (*path).to_owned()).collect();
+    for (path, rows) in paths.iter().zip(replica.model().rows(&batch)) {
+        let (id, spec) = replica.table().iter().find(|(_, spec)| spec.name == *path).unwrap();
+        let table = &mut values[id.0 as usize];
+        *table = rows.iter().flat_map(|row| &table[*row as usize * spec.width()..][..spec.width()]).copied().collect();
+    }
+    replica.load(values);
+}
+
+fn assert_same_bits<M: Model>(flags: &str, samples: usize) {
+    let (mut replica, samples) = load::<M>(flags, samples);
+    let one = step(&mut replica, &samples, 1);
+    for threads in [2, 3, 4, 7] {
+        let several = step(&mut replica, &samples, threads);
+        let differ: Vec<usize> = (0..one.len()).filter(|index| one[*index] != several[*index]).collect();
+        assert!(differ.is_empty(), "{} {flags}, {threads} threads: the loss (0) or gradients {differ:?}", M::NAME);
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_mnist() {
+    assert_same_bits::<Mnist>("", 100);
+    assert_same_bits::<Mnist>("--variant sigmoid --hidden 1024,1024", 101);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_the_autoencoder() {
+    for variant in ["plain", "variational"] {
+        assert_same_bits::<Autoencoder>(&format!("--variant {variant}"), 128);
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_the_spatial_transformer() {
+    assert_same_bits::<SpatialTransformer>("--images 200", 101);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_translation() {
+    assert_same_bits::<Seq2Seq>("", 64);
+    assert_same_bits::<Seq2Seq>("--size 100 --layers 1", 37);
+    assert_same_bits::<Seq2Seq>("--cell lstm", 50);
+}

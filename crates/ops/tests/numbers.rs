@@ -1,0 +1,145 @@
+//! What holds for the numbers of the fused operations: the threads they are computed on change no bit of them.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use windlass_ops::{
+    Attended, GruDecoderParameters, GruParameters, LstmParameters, LstmState, attention, gru, gru_decoder,
+    linear_cross_entropy, lstm,
+};
+
+/// Values that look random and are the same everywhere, between -0.5 and 0.5.
+fn values<const D: usize>(seed: u32, shape: [usize; D]) -> Tensor<D> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    tensor((0..shape.iter().product()).map(next).collect(), shape).require_grad()
+}
+
+fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
+}
+
+fn classes(rows: usize, width: usize) -> Tensor<1, Int> {
+    let classes = (0..rows).map(|row| ((row * 7 + 3) % width) as i64).collect::<Vec<_>>();
+    Tensor::from_data(TensorData::new(classes, [rows]), &Device::flex().autodiff())
+}
+
+/// The values of an output and the gradients of its inputs.
+macro_rules! with_gradients {
+    ($output:expr, $($input:expr),+) => {{
+        let output = $output;
+        let gradients = (output.clone() * output.clone()).sum().backward();
+        vec![numbers(output.inner()), $(numbers($input.grad(&gradients).unwrap())),+]
+    }};
+}
+
+fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// On one thread and on several.
+fn assert_same_bits_on_any_threads(what: &str, compute: impl Fn() -> Vec<Vec<f32>> + Send + Sync) {
+    let on = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let all = pool.install(&compute);
+        all.iter().map(|values| values.iter().map(|value| value.to_bits()).collect()).collect::<Vec<Vec<u32>>>()
+    };
+    let one = on(1);
+    for threads in [2, 3, 4, 7, 16] {
+        let several = on(threads);
+        let differ: Vec<usize> = (0..one.len()).filter(|index| one[*index] != several[*index]).collect();
+        assert!(differ.is_empty(), "{what} on {threads} threads: the output (0) or gradients {differ:?} differ");
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_an_attention() {
+    assert_same_bits_on_any_threads("attention", || {
+        let (keys, found) = (values(1, [41, 20, 100]), values(2, [41, 20, 60]));
+        let (query, direction) = (values(3, [41, 100]), values(4, [100]));
+        let (context, _) = attention(keys.clone(), found.clone(), query.clone(), direction.clone());
+        with_gradients!(context, keys, found, query, direction)
+    });
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_a_wide_softmax() {
+    // By 16 threads a row is left over.
+    for (rows, size, width) in [(129, 200, 2000), (1000, 600, 40), (96, 700, 60)] {
+        assert_same_bits_on_any_threads(&format!("{rows} rows of {width}"), || {
+            let (hidden, weight, bias) = (values(1, [rows, size]), values(2, [size, width]), values(3, [width]));
+            let loss = linear_cross_entropy(hidden.clone(), weight.clone(), bias.clone(), classes(rows, width));
+            with_gradients!(loss, hidden, weight, bias)
+        });
+    }
+}
+
+fn gru_parameters(input: usize, hidden: usize) -> GruParameters {
+    GruParameters {
+        input_weight: values(11, [input, 3 * hidden]),
+        recurrent_weight: values(12, [hidden, 3 * hidden]),
+        bias: values(13, [3 * hidden]),
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_recurrent_layers() {
+    // By 4 threads a row is left over.
+    let (time, batch, hidden) = (12, 37, 100);
+    assert_same_bits_on_any_threads("gru", || {
+        let (input, state, parameters) =
+            (values(1, [time, batch, 30]), values(2, [batch, hidden]), gru_parameters(30, 100));
+        let states = gru(input.clone(), state.clone(), parameters.clone());
+        let GruParameters { input_weight, recurrent_weight, bias } = parameters;
+        with_gradients!(states, input, state, input_weight, recurrent_weight, bias)
+    });
+    assert_same_bits_on_any_threads("lstm", || {
+        let (input, start) = (values(1, [time, batch, 30]), values(2, [batch, hidden]));
+        let parameters = LstmParameters {
+            input_weight: values(3, [30, 4 * hidden]),
+            recurrent_weight: values(4, [hidden, 4 * hidden]),
+            bias: values(5, [4 * hidden]),
+            forget_bias: 1.0,
+        };
+        let state = LstmState { hidden: start.clone(), cell: start.clone() };
+        let (states, _) = lstm(input.clone(), state, parameters.clone());
+        let LstmParameters { input_weight, recurrent_weight, bias, .. } = parameters;
+        with_gradients!(states, input, start, input_weight, recurrent_weight, bias)
+    });
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_a_decoder() {
+    let (time, batch, hidden, length) = (9, 37, 100, 15);
+    assert_same_bits_on_any_threads("decoder", || {
+        let input = values(1, [time, batch, hidden]);
+        let attended = Attended { keys: values(2, [batch, length, 80]), values: values(3, [batch, length, 90]) };
+        let parameters = GruDecoderParameters {
+            layers: vec![gru_parameters(hidden, hidden); 2],
+            attended: values(4, [90, hidden]),
+            query_weight: values(5, [2 * hidden, 80]),
+            query_bias: values(6, [80]),
+            direction: values(7, [80]),
+        };
+        let start = values(8, [batch, hidden]);
+        let said = gru_decoder(input.clone(), attended.clone(), vec![start.clone(); 2], parameters.clone());
+        let GruDecoderParameters { layers, attended: mapped, query_weight, query_bias, direction } = parameters;
+        let GruParameters { input_weight, recurrent_weight, bias } = &layers[0];
+        let Attended { keys, values } = attended;
+        with_gradients!(
+            said,
+            input,
+            keys,
+            values,
+            start,
+            mapped,
+            query_weight,
+            query_bias,
+            direction,
+            input_weight,
+            recurrent_weight,
+            bias
+        )
+    });
+}
