@@ -36,7 +36,7 @@ impl Saved<1> for Sigmoid {
             gradient,
             self.output,
             #[inline(always)]
-            |gradient, output| gradient * output * (1.0 - output),
+            |gradient, output| elementary::flush(gradient * output * (1.0 - output)),
         ))]
     }
 }

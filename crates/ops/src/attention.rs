@@ -7,7 +7,7 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use crate::buffer::{contiguous, dimensions, floats, tensor};
-use crate::elementary::{exp, tanh};
+use crate::elementary::{exp_or_zero, tanh};
 use crate::record::Saved;
 use crate::vector::{column_sums, largest, replace_and_sum, share, sum, vectorised};
 
@@ -70,7 +70,7 @@ pub(crate) fn attend(weights: &mut [f32], context: &mut [f32], row: Row) {
             let total = replace_and_sum(
                 weights,
                 #[inline(always)]
-                |score| exp(score - largest),
+                |score| exp_or_zero(score - largest),
             );
             for (weight, value) in weights.iter_mut().zip(values.chunks_exact(context.len())) {
                 *weight /= total;

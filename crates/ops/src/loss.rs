@@ -8,7 +8,7 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use crate::buffer::{contiguous, dimensions, floats, into_floats, tensor};
-use crate::elementary::exp;
+use crate::elementary::exp_or_zero;
 use crate::matrix::{Matrix, product};
 use crate::record::Saved;
 use crate::vector::{largest, replace_and_sum, share, vectorised};
@@ -118,7 +118,7 @@ fn exponential_row(row: &mut [f32], bias: Option<&[f32]>, class: usize) -> (f32,
             let sum = replace_and_sum(
                 row,
                 #[inline(always)]
-                |score| exp(score - largest),
+                |score| exp_or_zero(score - largest),
             );
             row[class] -= sum;
             (sum.ln() - chosen, 1.0 / sum)

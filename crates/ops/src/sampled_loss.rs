@@ -6,7 +6,7 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use crate::buffer::{contiguous, dimensions, floats, tensor};
-use crate::elementary::exp;
+use crate::elementary::exp_or_zero;
 use crate::loss::{factors, scale_rows};
 use crate::matrix::{Matrix, product};
 use crate::record::Saved;
@@ -70,9 +70,9 @@ fn score_row(
             let others = replace_and_sum(
                 scores,
                 #[inline(always)]
-                |score| exp(score - largest),
+                |score| exp_or_zero(score - largest),
             );
-            let total = others + exp(right - largest);
+            let total = others + exp_or_zero(right - largest);
             [total.ln() - (right - largest), 1.0 / total, -others / total]
         },
     )

@@ -1,9 +1,10 @@
-//! What holds for the numbers of the fused operations: the threads they are computed on change no bit of them.
+//! What holds for the numbers of the fused operations: the threads they are computed on change no bit of them, and
+//! gradients that vanish are zero before they are denormal.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use windlass_ops::{
-    Attended, GruDecoderParameters, GruParameters, LstmParameters, LstmState, attention, gru, gru_decoder,
-    linear_cross_entropy, lstm,
+    Attended, GruDecoderParameters, GruParameters, LstmParameters, LstmState, attention, cross_entropy, gru,
+    gru_decoder, linear_cross_entropy, lstm, sigmoid,
 };
 
 /// Values that look random and are the same everywhere, between -0.5 and 0.5.
@@ -142,4 +143,58 @@ fn the_number_of_threads_changes_no_bit_of_a_decoder() {
             bias
         )
     });
+}
+
+/// How many of a gradient's numbers are neither zero nor denormal. None may be denormal.
+fn normal<const D: usize>(gradient: Tensor<D>) -> usize {
+    let gradient = numbers(gradient);
+    let denormal = gradient.iter().filter(|value| value.is_subnormal()).count();
+    assert_eq!(denormal, 0, "denormal numbers of {}", gradient.len());
+    gradient.iter().filter(|value| **value != 0.0).count()
+}
+
+#[test]
+fn the_gradient_of_a_confident_softmax_is_zero_before_it_is_denormal() {
+    let width = 200;
+    // Scores from 0 down to -199, the loss weighted as by the mean over a batch.
+    let scores = tensor((0..width).map(|score| -(score as f32)).collect(), [1, width]).require_grad();
+    let class = Tensor::<1, Int>::from_data(TensorData::from([0i64]), &Device::flex().autodiff());
+    let gradients = (cross_entropy(scores.clone(), class) * 0.001).sum().backward();
+    // e^-55 is the last that counts.
+    assert_eq!(normal(scores.grad(&gradients).unwrap()), 56);
+}
+
+#[test]
+fn the_gradient_of_a_saturated_sigmoid_is_zero_before_it_is_denormal() {
+    let inputs = tensor((0..100).map(|input| -(input as f32)).collect(), [100]).require_grad();
+    let gradients = (sigmoid(inputs.clone()) * 1e-5).sum().backward();
+    // 1e-5 · e^-43 is above 2^-80, 1e-5 · e^-44 is not.
+    assert_eq!(normal(inputs.grad(&gradients).unwrap()), 44);
+}
+
+#[test]
+fn a_gradient_that_vanishes_over_time_is_zero_before_it_is_denormal() {
+    let (time, hidden) = (200, 8);
+    let zeros = |shape: [usize; 2]| Tensor::<2>::zeros(shape, &Device::flex().autodiff());
+    let input = Tensor::<3>::zeros([time, 1, 1], &Device::flex().autodiff()).require_grad();
+    // An update gate of sigmoid(-1), a forget gate of sigmoid(-1): each step keeps a quarter of the gradient.
+    let bias = |gates| Tensor::<1>::full([gates * hidden], -1.0, &Device::flex().autodiff());
+    let state = zeros([1, hidden]);
+    let parameters = GruParameters {
+        input_weight: values(1, [1, 3 * hidden]),
+        recurrent_weight: zeros([hidden, 3 * hidden]),
+        bias: bias(3),
+    };
+    let last = gru(input.clone(), state.clone(), parameters).narrow(0, time - 1, 1);
+    let of_gru = normal(input.grad(&last.sum().backward()).unwrap());
+    let parameters = LstmParameters {
+        input_weight: values(1, [1, 4 * hidden]),
+        recurrent_weight: zeros([hidden, 4 * hidden]),
+        bias: bias(4),
+        forget_bias: 0.0,
+    };
+    let last = lstm(input.clone(), LstmState { hidden: state.clone(), cell: state }, parameters).1;
+    let of_lstm = normal(input.grad(&last.hidden.sum().backward()).unwrap());
+    // 0.27^t is below 2^-80 after some 42 steps.
+    assert!((30..60).contains(&of_gru) && (30..60).contains(&of_lstm), "{of_gru} and {of_lstm} steps count");
 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::{Remaining, Sizes, Turned, all_contiguous, divide, of_step, project};
 use crate::buffer::{contiguous, dimensions, floats, into_floats, tensor};
-use crate::elementary::{sigmoid, tanh};
+use crate::elementary::{flush, sigmoid, tanh};
 use crate::matrix::{Matrix, MatrixMut, Old, multiply};
 use crate::record::Saved;
 use crate::vector::vectorised;
@@ -189,7 +189,8 @@ pub(super) fn step_back(step: StepBack, turned: Matrix) {
                     update.iter_mut().zip(candidate).zip(carried).zip(previous.iter().zip(gradient))
                 {
                     let (u, c) = (*update, *candidate);
-                    let state = *carried + gradient;
+                    // Over many steps it vanishes.
+                    let state = flush(*carried + gradient);
                     *carried = state * u;
                     *update = state * (previous - c) * u * (1.0 - u);
                     *candidate = state * (1.0 - u) * (1.0 - c * c);

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::{Remaining, Sizes, Turned, all_contiguous, divide, of_step, project};
 use crate::buffer::{contiguous, dimensions, floats, into_floats, tensor};
-use crate::elementary::{sigmoid, tanh};
+use crate::elementary::{flush, sigmoid, tanh};
 use crate::matrix::{Matrix, MatrixMut, Old, multiply};
 use crate::record::Saved;
 use crate::vector::vectorised;
@@ -202,9 +202,10 @@ fn row_back(
 ) {
     for index in 0..carried_cell.len() {
         let (i, j, f, o) = (input[index], new[index], forget[index], output[index]);
-        let state = carried[index] + gradient[index];
+        // Over many steps both vanish.
+        let state = flush(carried[index] + gradient[index]);
         let squashed = tanh(cell[index]);
-        let inner = carried_cell[index] + state * o * (1.0 - squashed * squashed);
+        let inner = flush(carried_cell[index] + state * o * (1.0 - squashed * squashed));
         input[index] = inner * j * i * (1.0 - i);
         new[index] = inner * i * (1.0 - j * j);
         forget[index] = inner * previous_cell[index] * f * (1.0 - f);
