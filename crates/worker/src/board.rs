@@ -113,9 +113,3 @@ impl Board {
         }
     }
 }
-
-/// The length of a gradient as one vector.
-pub(crate) fn norm(gradients: &[Vec<f32>]) -> f64 {
-    let squares = |gradient: &Vec<f32>| gradient.iter().map(|value| f64::from(*value) * f64::from(*value)).sum::<f64>();
-    gradients.iter().map(squares).sum::<f64>().sqrt()
-}

@@ -3,9 +3,10 @@
 //! Start reading at [`train`], the loop; [`task`] is the life around it, [`model`] what a user implements.
 
 pub mod board;
-mod clip;
+pub mod buffer;
 mod control;
 pub mod event;
+mod gradient;
 mod learning;
 pub mod model;
 pub mod order;

@@ -1,13 +1,15 @@
 //! The adapter between Burn and the parameters as the servers know them: one buffer of floats a parameter, in
-//! the order of the module's paths. Values go in and gradients come out without being copied.
+//! the order of the module's paths. Values go in and gradients come out in the memory that Burn gave them, without
+//! being copied (see [`crate::buffer`]).
 
 use std::path::PathBuf;
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use windlass_core::parameter::{ParameterError, ParameterKind, ParameterTable};
 use windlass_wire::client::RowRequest;
 
+use crate::buffer::TensorBuffer;
 use crate::event::HeldOut;
 use crate::model::{Metrics, Model};
 use crate::randomness::{self, Draw, Purpose};
@@ -80,12 +82,12 @@ impl<M: Model> Replica<M> {
 
     /// Replaces the values; where a buffer is empty, what is there stays. Of a parameter reached by rows there may be any
     /// number of rows.
-    pub fn load(&mut self, values: Vec<Vec<f32>>) {
-        self.put(values);
+    pub fn load<B: Into<TensorBuffer>>(&mut self, values: Vec<B>) {
+        self.put(values.into_iter().map(Into::into).collect());
         self.is_fresh = false;
     }
 
-    fn put(&mut self, values: Vec<Vec<f32>>) {
+    fn put(&mut self, values: Vec<TensorBuffer>) {
         let network = self.network.take().expect("the network is put back after every use");
         self.network = Some(tensors::load(network, values, &self.device));
     }
@@ -117,7 +119,7 @@ impl<M: Model> Replica<M> {
     }
 
     /// The loss on a batch and its gradients. The buffers of what is not trained are empty.
-    pub fn step(&self, batch: M::Batch, draw: Draw) -> (f32, Vec<Vec<f32>>) {
+    pub fn step(&self, batch: M::Batch, draw: Draw) -> (f32, Vec<TensorBuffer>) {
         let network = self.network();
         let seed = draw.seed(self.seed, Purpose::Step);
         let loss = randomness::seeded(&self.device, seed, || self.model.loss(network, batch));
@@ -132,7 +134,7 @@ impl<M: Model> Replica<M> {
     }
 
     /// Puts the running statistics after a step in the places of the gradients that they do not have.
-    pub fn add_state(&self, gradients: &mut [Vec<f32>]) {
+    pub fn add_state(&self, gradients: &mut [TensorBuffer]) {
         if self.has_state {
             let state = tensors::state(self.network(), &self.table).into_iter();
             let state = gradients.iter_mut().zip(state).filter(|(_, state)| !state.is_empty());
@@ -164,7 +166,7 @@ impl<M: Model> Replica<M> {
     pub(crate) fn score_held_out<E>(
         &mut self,
         draw: u64,
-        mut pull: impl FnMut(Vec<RowRequest>) -> Result<Vec<Vec<f32>>, E>,
+        mut pull: impl FnMut(Vec<RowRequest>) -> Result<Vec<TensorBuffer>, E>,
     ) -> Result<Vec<HeldOut>, E> {
         let (device, seed) = (self.device.clone().inner(), randomness::scoring_seed(self.seed, draw));
         let parts = randomness::seeded(&device, seed, || self.model.held_out(draw, &device));
@@ -207,10 +209,6 @@ fn first<M: Model, T>(model: &M, device: &Device, seed: u64, look: impl FnOnce(&
         let seen = look(&network);
         (network, seen)
     })
-}
-
-pub(crate) fn into_floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec_as::<f32>().expect("parameters are floats")
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 //! turned into the other; which rows a batch touches is the model's to say.
 
 use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterSpec, ParameterTable};
-use windlass_wire::client::{ClientError, ParameterClient, Pulled, RowGradient, RowRequest};
+use windlass_wire::client::{ClientError, RowGradient, RowRequest};
+
+use crate::buffer::{ParameterClient, Pulled, TensorBuffer};
 
 /// The most values of a whole table that are asked for at a time.
 const PIECE_VALUES: usize = 1 << 20;
@@ -61,16 +63,16 @@ impl RowParameters {
 }
 
 /// One buffer a parameter; of those reached by rows it has the rows that were asked for.
-pub(crate) fn join(pulled: Pulled, wanted: &[RowRequest]) -> Vec<Vec<f32>> {
+pub(crate) fn join(pulled: Pulled, wanted: &[RowRequest]) -> Vec<TensorBuffer> {
     let mut values = pulled.dense;
     for (request, rows) in wanted.iter().zip(pulled.rows) {
-        values[request.parameter.0 as usize] = rows;
+        values[request.parameter.0 as usize] = rows.into();
     }
     values
 }
 
 /// The other way: takes the buffers of these rows out of one buffer a parameter. What never changes has none in a step.
-pub(crate) fn split(values: &mut [Vec<f32>], rows: Vec<RowRequest>) -> Vec<RowGradient> {
+pub(crate) fn split(values: &mut [TensorBuffer], rows: Vec<RowRequest>) -> Vec<RowGradient<TensorBuffer>> {
     let take = |RowRequest { parameter, rows }| {
         let values = std::mem::take(&mut values[parameter.0 as usize]);
         (!values.is_empty()).then_some(RowGradient { parameter, rows, values })
@@ -85,7 +87,10 @@ pub(crate) fn all(table: &ParameterTable) -> Vec<RowRequest> {
 }
 
 /// All values of all parameters. Tables come piece by piece, and so from several moments while others train.
-pub(crate) fn pull_whole(client: &mut ParameterClient, table: &ParameterTable) -> Result<Vec<Vec<f32>>, ClientError> {
+pub(crate) fn pull_whole(
+    client: &mut ParameterClient,
+    table: &ParameterTable,
+) -> Result<Vec<TensorBuffer>, ClientError> {
     let mut whole = client.pull(Vec::new())?.dense;
     pull_rows(client, table, all(table), &mut whole)?;
     Ok(whole)
@@ -96,8 +101,8 @@ pub(crate) fn pull_only(
     client: &mut ParameterClient,
     table: &ParameterTable,
     rows: Vec<RowRequest>,
-) -> Result<Vec<Vec<f32>>, ClientError> {
-    let mut values = vec![Vec::new(); table.len()];
+) -> Result<Vec<TensorBuffer>, ClientError> {
+    let mut values = vec![TensorBuffer::default(); table.len()];
     pull_rows(client, table, rows, &mut values)?;
     Ok(values)
 }
@@ -106,15 +111,16 @@ fn pull_rows(
     client: &mut ParameterClient,
     table: &ParameterTable,
     wanted: Vec<RowRequest>,
-    whole: &mut [Vec<f32>],
+    whole: &mut [TensorBuffer],
 ) -> Result<(), ClientError> {
     for RowRequest { parameter, rows } in wanted {
         let piece = (PIECE_VALUES / table[parameter].width()).max(1);
-        let values = &mut whole[parameter.0 as usize];
+        let mut values = Vec::with_capacity(table[parameter].elements());
         for rows in rows.chunks(piece) {
             let pulled = client.pull(vec![RowRequest { parameter, rows: rows.to_vec() }])?;
             pulled.rows.iter().for_each(|rows| values.extend_from_slice(rows));
         }
+        whole[parameter.0 as usize] = values.into();
     }
     Ok(())
 }

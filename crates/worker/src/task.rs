@@ -18,7 +18,7 @@ use windlass_core::optimizer::Optimizer;
 use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::run::{DataSpec, RunSpec};
 use windlass_core::schedule::Schedule;
-use windlass_wire::client::{ClientConfig, ClientError, Interrupt, ParameterClient, Route};
+use windlass_wire::client::{ClientConfig, ClientError, Interrupt, Route};
 use windlass_wire::control::{
     AllFinished, Concluded, Endpoint, Failure, Initialised, ModelFile, WorkerReport, task_message,
 };
@@ -26,6 +26,7 @@ use windlass_wire::link::Shard;
 use windlass_wire::session::{Coordinator, Progress, Records};
 
 use crate::board::BoardConfig;
+use crate::buffer::ParameterClient;
 use crate::control::{Begin, Control, Instruction, Joining, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
@@ -325,7 +326,7 @@ impl<M: Model> Worker<M> {
         servers: Vec<Endpoint>,
         client: &mut Connected,
     ) -> Result<(), TrainError> {
-        let mut values = self.training.replica().first_values();
+        let mut values = self.training.replica().first_values().into_iter().map(Into::into).collect::<Vec<_>>();
         let rows = rows::split(&mut values, rows::all(&self.spec.parameters));
         self.connected(incarnation, servers, client)?.initialise(values, rows)?;
         control.send(task_message::Kind::Initialised(Initialised { incarnation: incarnation.0 }));

@@ -10,7 +10,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Gradients, Int, Shape, Tensor, TensorData};
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 
-use crate::replica::into_floats;
+use crate::buffer::TensorBuffer;
 
 /// Up to here integers are the same as floats, which is how servers keep them.
 const EXACT_INTEGERS: i64 = 1 << 24;
@@ -49,21 +49,21 @@ pub(crate) fn values(module: &impl Module) -> Vec<Vec<f32>> {
 }
 
 /// The same, of state alone; the other buffers are empty.
-pub(crate) fn state(module: &impl Module, table: &ParameterTable) -> Vec<Vec<f32>> {
+pub(crate) fn state(module: &impl Module, table: &ParameterTable) -> Vec<TensorBuffer> {
     let kinds: Vec<ParameterKind> = table.iter().map(|(_, spec)| spec.kind).collect();
     let mut reader = Reader { wanted: &|index| kinds[index] == ParameterKind::State, index: 0, values: Vec::new() };
     module.visit(&mut reader);
-    reader.values
+    reader.values.into_iter().map(TensorBuffer::from).collect()
 }
 
 /// The module with these values. Where a buffer is empty, what was there stays; of a parameter reached by rows there may
 /// be any number of them.
-pub(crate) fn load<M: Module>(module: M, values: Vec<Vec<f32>>, device: &Device) -> M {
+pub(crate) fn load<M: Module>(module: M, values: Vec<TensorBuffer>, device: &Device) -> M {
     module.map(&mut Loader { values: values.into_iter(), device })
 }
 
 /// The gradients of what is trained; the other buffers are empty.
-pub(crate) fn take_gradients(module: &impl Module, gradients: &mut Gradients) -> Vec<Vec<f32>> {
+pub(crate) fn take_gradients(module: &impl Module, gradients: &mut Gradients) -> Vec<TensorBuffer> {
     let mut taker = Taker { gradients, taken: Vec::new() };
     module.visit(&mut taker);
     taker.taken
@@ -151,7 +151,7 @@ impl Reader<'_> {
 
 impl ModuleVisitor for Reader<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.read(|| into_floats(param.val().inner()));
+        self.read(|| param.val().inner().into_data().try_into_vec_as::<f32>().expect("parameters are floats"));
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
@@ -164,13 +164,13 @@ impl ModuleVisitor for Reader<'_> {
 }
 
 struct Loader<'a> {
-    values: std::vec::IntoIter<Vec<f32>>,
+    values: std::vec::IntoIter<TensorBuffer>,
     device: &'a Device,
 }
 
 impl Loader<'_> {
     /// The next values, unless those that are there are to stay.
-    fn next(&mut self) -> Option<Vec<f32>> {
+    fn next(&mut self) -> Option<TensorBuffer> {
         Some(self.values.next().expect("one buffer a parameter")).filter(|values| !values.is_empty())
     }
 }
@@ -183,46 +183,46 @@ impl ModuleMapper for Loader<'_> {
             drop(old);
             // What is reached by rows has as many as were asked for.
             shape[0] = values.len() / shape.iter().skip(1).product::<usize>();
-            let new = Tensor::from_data(TensorData::new(values, shape), self.device);
+            let new = values.into_tensor(shape, self.device);
             if require_grad { new.require_grad() } else { new }
         })
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         let Some(values) = self.next() else { return param };
-        let values: Vec<i64> = values.into_iter().map(|value| value as i64).collect();
+        let values: Vec<i64> = values.iter().map(|value| *value as i64).collect();
         param.map(|old| Tensor::from_data(TensorData::new(values, old.shape()), (self.device, old.dtype())))
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
         let Some(values) = self.next() else { return param };
-        let values: Vec<bool> = values.into_iter().map(|value| value != 0.0).collect();
+        let values: Vec<bool> = values.iter().map(|value| *value != 0.0).collect();
         param.map(|old| Tensor::from_data(TensorData::new(values, old.shape()), (self.device, old.dtype())))
     }
 }
 
 struct Taker<'a> {
     gradients: &'a mut Gradients,
-    taken: Vec<Vec<f32>>,
+    taken: Vec<TensorBuffer>,
 }
 
 impl ModuleVisitor for Taker<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         self.taken.push(match value.grad_remove(self.gradients) {
-            None if !value.is_require_grad() => Vec::new(),
-            Some(gradient) => into_floats(gradient),
+            None if !value.is_require_grad() => TensorBuffer::default(),
+            Some(gradient) => TensorBuffer::take(gradient),
             // A parameter that the loss does not depend on.
-            None => vec![0.0; value.shape().num_elements()],
+            None => vec![0.0; value.shape().num_elements()].into(),
         });
     }
 
     fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
-        self.taken.push(Vec::new());
+        self.taken.push(TensorBuffer::default());
     }
 
     fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
-        self.taken.push(Vec::new());
+        self.taken.push(TensorBuffer::default());
     }
 }
 

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windlass_core::learning::advice::Situation;
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
-use windlass_wire::client::{ClientError, ParameterClient, Pulled, Push, RowRequest};
+use windlass_wire::client::{ClientError, Push, RowRequest};
 use windlass_wire::session::Progress;
 
-use crate::board::{Board, BoardConfig, Point, norm};
-use crate::clip::clip;
+use crate::board::{Board, BoardConfig, Point};
+use crate::buffer::{ParameterClient, Pulled, TensorBuffer};
 use crate::event::{Epoch, Event, Step, Warning, Watcher};
+use crate::gradient;
 use crate::learning::{LearningWatch, Observed};
 use crate::model::{Metrics, Model};
 use crate::order::{Order, Place};
@@ -153,9 +154,9 @@ impl<M: Model> Training<M> {
             let (loss, mut gradients) = self.replica.step(batch, self.draw(place));
             self.check(loss, base)?;
             let loss = loss * self.loss_scale;
-            let gradient_norm = self.measure(&gradients);
-            if let Some(longest) = self.replica.model().clip_norm() {
-                clip(&mut gradients, longest);
+            let norm = self.measure(&gradients);
+            if let (Some(norm), Some(longest)) = (norm, self.replica.model().clip_norm()) {
+                gradient::clip(&mut gradients, norm, longest);
             }
             self.replica.add_state(&mut gradients);
             let row_gradients = rows::split(&mut gradients, rows);
@@ -193,7 +194,7 @@ impl<M: Model> Training<M> {
                         learning_rate,
                         step_ms: step.step_ms,
                         samples_per_second: updates_per_second * self.config.samples_an_update as f64,
-                        gradient_norm,
+                        gradient_norm: norm.unwrap_or_default(),
                         staleness,
                     });
                 }
@@ -293,21 +294,21 @@ impl<M: Model> Training<M> {
         }
     }
 
-    /// The length of a gradient, if the next step is one whose curves are written.
-    fn measure(&self, gradients: &[Vec<f32>]) -> f64 {
+    /// The length of a gradient, if it is to be clipped or if this is a step whose curves are written.
+    fn measure(&self, gradients: &[TensorBuffer]) -> Option<f64> {
         let shown = (self.tally.steps + 1).is_multiple_of(self.config.log_every) && self.board.is_wanted();
-        if shown { norm(gradients) } else { 0.0 }
+        (shown || self.replica.model().clip_norm().is_some()).then(|| gradient::norm(gradients))
     }
 
     /// Scores the network with these values, and writes the scores to the curves.
-    pub fn score(&mut self, step: u64, values: &[Vec<f32>]) -> Metrics {
+    pub fn score(&mut self, step: u64, values: &[TensorBuffer]) -> Metrics {
         self.replica.load(values.to_vec());
         let metrics = self.replica.evaluate();
         self.board.eval(step, &metrics);
         if self.board.wants_histograms() {
             let names = self.replica.table().iter().map(|(_, spec)| spec.name.as_str());
             // What never changes may have been left out.
-            let values = names.zip(values.iter().map(Vec::as_slice)).filter(|(_, values)| !values.is_empty());
+            let values = names.zip(values.iter().map(|values| &**values)).filter(|(_, values)| !values.is_empty());
             self.board.histogram(step, values);
         }
         metrics

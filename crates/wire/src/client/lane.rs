@@ -10,7 +10,7 @@ use windlass_core::plan::ShardPlan;
 
 use super::local::LocalPeer;
 use super::rows::{RowsIn, RowsOut};
-use super::{ClientError, ParameterClient, Push, Traffic};
+use super::{ClientError, FloatBuffer, ParameterClient, Push, Traffic};
 use crate::Socket;
 use crate::exchange::{Arrival, Incoming, Outgoing, is_final};
 use crate::frame::{Answer, AnswerKind, HEADER_BYTES, Request, RequestKind};
@@ -42,7 +42,12 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(client: &ParameterClient, index: usize, kind: RequestKind, push: &Push) -> Self {
+    pub(super) fn new<B: FloatBuffer>(
+        client: &ParameterClient<B>,
+        index: usize,
+        kind: RequestKind,
+        push: &Push<B>,
+    ) -> Self {
         let plan = &client.plan.servers[index];
         let note = if index == 0 { whole_words(&push.note) } else { Vec::new() };
         let rows_out = RowsOut::new(&client.table, plan, push);
@@ -77,7 +82,13 @@ impl Lane {
     }
 
     /// A lane that asks for values of at least a version, in place of one that was given older ones.
-    pub(super) fn again(&self, client: &ParameterClient, index: usize, version: u64, push: &Push) -> Self {
+    pub(super) fn again<B: FloatBuffer>(
+        &self,
+        client: &ParameterClient<B>,
+        index: usize,
+        version: u64,
+        push: &Push<B>,
+    ) -> Self {
         let wanted = Push { wanted: push.wanted.clone(), ..Push::default() };
         let mut lane = Self::new(client, index, RequestKind::Pull, &wanted);
         lane.request.base = version;
@@ -250,8 +261,8 @@ pub(super) fn dense_elements(spec: &ParameterSpec) -> usize {
 }
 
 /// For every server, the pieces of the caller's buffers that belong to it. No pieces for an empty push.
-pub(super) fn gather<'a>(plan: &ShardPlan, dense: &'a [Vec<f32>]) -> Vec<Vec<&'a [f32]>> {
-    let piece = |parameter: usize, range: &Range<usize>| &dense[parameter][range.clone()];
+pub(super) fn gather<'a, B: FloatBuffer>(plan: &ShardPlan, dense: &'a [B]) -> Vec<Vec<&'a [f32]>> {
+    let piece = |parameter: usize, range: &Range<usize>| &dense[parameter].floats()[range.clone()];
     let servers = plan.servers.iter().map(|server| {
         let segments = server.segments.iter().filter(|_| !dense.is_empty());
         segments.map(|segment| piece(segment.parameter.0 as usize, &segment.range)).collect()
@@ -260,7 +271,7 @@ pub(super) fn gather<'a>(plan: &ShardPlan, dense: &'a [Vec<f32>]) -> Vec<Vec<&'a
 }
 
 /// For every server, the places in the caller's buffers where its values arrive. Empty buffers have no places.
-pub(super) fn scatter<'a>(plan: &ShardPlan, dense: &'a mut [Vec<f32>]) -> Vec<Vec<&'a mut [f32]>> {
+pub(super) fn scatter<'a, B: FloatBuffer>(plan: &ShardPlan, dense: &'a mut [B]) -> Vec<Vec<&'a mut [f32]>> {
     let mut cuts: Vec<(u32, usize, usize, usize)> = Vec::new();
     for (server, part) in plan.servers.iter().enumerate() {
         for segment in &part.segments {
@@ -271,7 +282,7 @@ pub(super) fn scatter<'a>(plan: &ShardPlan, dense: &'a mut [Vec<f32>]) -> Vec<Ve
     let mut places: Vec<Vec<&'a mut [f32]>> = plan.servers.iter().map(|_| Vec::new()).collect();
     let mut cuts = cuts.into_iter().peekable();
     for (parameter, buffer) in dense.iter_mut().enumerate() {
-        let mut rest: &'a mut [f32] = buffer;
+        let mut rest = buffer.floats_mut();
         while let Some((_, start, end, server)) = cuts.next_if(|cut| cut.0 as usize == parameter) {
             if rest.is_empty() {
                 continue;

@@ -4,6 +4,7 @@
 //! worker can prepare its next batch. A server is reached by a socket or, in the same process, by a call; a
 //! connection that breaks is made again and the push repeated under its number, so that it is applied once.
 
+mod buffer;
 mod lane;
 mod local;
 mod pump;
@@ -25,17 +26,18 @@ use crate::Socket;
 use crate::control::Endpoint;
 use crate::frame::{NOTE_LIMIT, RequestKind};
 use crate::link::Shard;
+pub use buffer::FloatBuffer;
 use lane::Lane;
 
 /// Rows of one parameter with their gradients.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RowGradient {
+pub struct RowGradient<B = Vec<f32>> {
     /// The parameter.
     pub parameter: ParameterId,
     /// The row numbers.
     pub rows: Vec<u32>,
     /// Their gradients, one after the other.
-    pub values: Vec<f32>,
+    pub values: B,
 }
 
 /// Rows of one parameter that are wanted.
@@ -48,23 +50,29 @@ pub struct RowRequest {
 }
 
 /// One step's gradients, and the rows wanted for the next.
-#[derive(Debug, Default)]
-pub struct Push {
+#[derive(Debug)]
+pub struct Push<B = Vec<f32>> {
     /// One buffer a parameter, in the order of the table; empty for parameters accessed by rows.
-    pub dense: Vec<Vec<f32>>,
+    pub dense: Vec<B>,
     /// Gradients of rows.
-    pub rows: Vec<RowGradient>,
+    pub rows: Vec<RowGradient<B>>,
     /// Rows whose values are wanted in the answer.
     pub wanted: Vec<RowRequest>,
     /// What this worker wants back if it has to go on after this push, as JSON; empty if there is nothing.
     pub note: String,
 }
 
+impl<B> Default for Push<B> {
+    fn default() -> Self {
+        Self { dense: Vec::new(), rows: Vec::new(), wanted: Vec::new(), note: String::new() }
+    }
+}
+
 /// Values, as the servers gave them.
 #[derive(Debug)]
-pub struct Pulled {
+pub struct Pulled<B = Vec<f32>> {
     /// One buffer a parameter, in the order of the table; empty for parameters accessed by rows.
-    pub dense: Vec<Vec<f32>>,
+    pub dense: Vec<B>,
     /// The wanted rows' values, in the order they were asked for.
     pub rows: Vec<Vec<f32>>,
     /// The global step: how many updates the first server's values have had.
@@ -211,8 +219,8 @@ struct Server {
     base: u64,
 }
 
-/// A worker's hold on the parameters.
-pub struct ParameterClient {
+/// A worker's hold on the parameters, whose values it keeps in buffers of one kind.
+pub struct ParameterClient<B = Vec<f32>> {
     table: ParameterTable,
     plan: ShardPlan,
     servers: Vec<Server>,
@@ -225,14 +233,14 @@ pub struct ParameterClient {
     /// How often the session had been welcomed when the connections were last known to be good.
     welcomes: u64,
     /// Buffers of the last push, in which the next answer arrives.
-    spare: Option<Vec<Vec<f32>>>,
-    pending: Option<Pending>,
+    spare: Option<Vec<B>>,
+    pending: Option<Pending<B>>,
     traffic: Traffic,
 }
 
-struct Pending {
-    push: Push,
-    arriving: Vec<Vec<f32>>,
+struct Pending<B> {
+    push: Push<B>,
+    arriving: Vec<B>,
     lanes: Vec<Lane>,
 }
 
@@ -260,7 +268,7 @@ impl Sub for Traffic {
     }
 }
 
-impl ParameterClient {
+impl<B: FloatBuffer> ParameterClient<B> {
     /// Connects to every server that holds part of the parameters.
     pub fn connect(config: ClientConfig) -> Result<Self, ClientError> {
         let servers = config.routes.into_iter().enumerate().map(|(index, route)| Server {
@@ -293,19 +301,19 @@ impl ParameterClient {
     }
 
     /// Sets the values on every server. For the chief, before training.
-    pub fn initialise(&mut self, dense: Vec<Vec<f32>>, rows: Vec<RowGradient>) -> Result<(), ClientError> {
+    pub fn initialise(&mut self, dense: Vec<B>, rows: Vec<RowGradient<B>>) -> Result<(), ClientError> {
         self.send(RequestKind::Initialise, Push { dense, rows, ..Push::default() })?;
         self.wait().map(drop)
     }
 
     /// Reads the values.
-    pub fn pull(&mut self, wanted: Vec<RowRequest>) -> Result<Pulled, ClientError> {
+    pub fn pull(&mut self, wanted: Vec<RowRequest>) -> Result<Pulled<B>, ClientError> {
         self.send(RequestKind::Pull, Push { wanted, ..Push::default() })?;
         self.wait()
     }
 
     /// Sends gradients. Returns when they have left; [`ParameterClient::wait`] gives the new values.
-    pub fn push(&mut self, push: Push) -> Result<(), ClientError> {
+    pub fn push(&mut self, push: Push<B>) -> Result<(), ClientError> {
         self.sequence += 1;
         self.send(RequestKind::Push, push)
     }
@@ -335,7 +343,7 @@ impl ParameterClient {
     }
 
     /// The values that answer the last push or pull. In synchronous training all servers' are of the same round.
-    pub fn wait(&mut self) -> Result<Pulled, ClientError> {
+    pub fn wait(&mut self) -> Result<Pulled<B>, ClientError> {
         self.complete()?;
         self.align()?;
         let pending = self.pending.take().expect("wait follows push or pull");
@@ -415,28 +423,28 @@ impl ParameterClient {
         (0..self.servers.len()).filter(holds).collect()
     }
 
-    fn send(&mut self, kind: RequestKind, push: Push) -> Result<(), ClientError> {
+    fn send(&mut self, kind: RequestKind, push: Push<B>) -> Result<(), ClientError> {
         assert!(self.pending.is_none(), "one request at a time");
         self.check(kind, &push);
         let active = self.active_servers();
         let lanes = active.iter().map(|index| Lane::new(self, *index, kind, &push)).collect();
         let arriving = match kind {
-            RequestKind::Initialise => vec![Vec::new(); self.table.len()],
+            RequestKind::Initialise => self.table.iter().map(|_| B::default()).collect(),
             _ => self.spare.take().unwrap_or_else(|| self.empty_buffers()),
         };
         self.pending = Some(Pending { push, arriving, lanes });
         self.pump(|lane| lane.is_sent())
     }
 
-    fn empty_buffers(&self) -> Vec<Vec<f32>> {
-        self.table.iter().map(|(_, spec)| vec![0.0; lane::dense_elements(spec)]).collect()
+    fn empty_buffers(&self) -> Vec<B> {
+        self.table.iter().map(|(_, spec)| B::zeros(lane::dense_elements(spec))).collect()
     }
 
     /// A push that does not fit the table would be taken for something else at the other end.
-    fn check(&self, kind: RequestKind, push: &Push) {
+    fn check(&self, kind: RequestKind, push: &Push<B>) {
         if kind != RequestKind::Pull && (!push.dense.is_empty() || self.table.iter().any(|(_, spec)| is_dense(spec))) {
             let expected: Vec<usize> = self.table.iter().map(|(_, spec)| lane::dense_elements(spec)).collect();
-            let got: Vec<usize> = push.dense.iter().map(Vec::len).collect();
+            let got: Vec<usize> = push.dense.iter().map(|buffer| buffer.floats().len()).collect();
             assert_eq!(got, expected, "one buffer a parameter, as long as it is");
         }
         assert!(push.note.len() <= NOTE_LIMIT as usize * size_of::<u32>(), "a note of {} bytes", push.note.len());

@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 use windlass_core::cluster::ServerId;
 
 use super::lane::{Lane, gather, scatter};
-use super::{ClientError, Link, ParameterClient, Pending};
+use super::{ClientError, FloatBuffer, Link, ParameterClient, Pending};
 use crate::Socket;
 use crate::control::Endpoint;
 use crate::exchange::wait_ready;
@@ -24,7 +24,7 @@ const SILENCE: Duration = Duration::from_secs(8);
 /// The pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-impl ParameterClient {
+impl<B: FloatBuffer> ParameterClient<B> {
     /// Moves bytes until every remote lane has come as far as asked.
     pub(super) fn pump(&mut self, far_enough: impl Fn(&Lane) -> bool) -> Result<(), ClientError> {
         let started = Instant::now();

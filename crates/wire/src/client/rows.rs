@@ -3,7 +3,7 @@
 use windlass_core::parameter::ParameterTable;
 use windlass_core::plan::ServerPlan;
 
-use super::{Push, RowRequest};
+use super::{FloatBuffer, Push, RowRequest};
 
 /// The sections that go to one server.
 pub(super) struct RowsOut {
@@ -13,7 +13,7 @@ pub(super) struct RowsOut {
 }
 
 impl RowsOut {
-    pub(super) fn new(table: &ParameterTable, plan: &ServerPlan, push: &Push) -> Self {
+    pub(super) fn new(table: &ParameterTable, plan: &ServerPlan, push: &Push<impl FloatBuffer>) -> Self {
         let mut out = Self { sections: 0, wanted_sections: 0, words: Vec::new() };
         for gradient in &push.rows {
             let Some(stripe) = plan.stripes.iter().find(|stripe| stripe.parameter == gradient.parameter) else {
@@ -24,7 +24,7 @@ impl RowsOut {
             out.words.extend([gradient.parameter.0, here.len() as u32]);
             out.words.extend(here.iter().map(|(_, local)| *local as u32));
             for (position, _) in &here {
-                let values = &gradient.values[position * width..(position + 1) * width];
+                let values = &gradient.values.floats()[position * width..(position + 1) * width];
                 out.words.extend_from_slice(bytemuck::cast_slice(values));
             }
             out.sections += 1;

@@ -1,0 +1,95 @@
+//! The memory of a Burn tensor, on its way between the network and the servers.
+
+use std::ops::{Deref, DerefMut};
+
+use burn::tensor::{Bytes, DType, Device, Shape, Tensor, TensorData};
+use windlass_wire::client::{self, FloatBuffer};
+
+/// A hold on the parameters that gives and takes the memory of tensors.
+pub(crate) type ParameterClient = client::ParameterClient<TensorBuffer>;
+/// Values as it gives them.
+pub(crate) type Pulled = client::Pulled<TensorBuffer>;
+
+/// The floats of a tensor in the memory that Burn gave it. As a `Vec<f32>` most gradients would be copies: Burn's CPU
+/// backend allocates the results of matrix products as bytes, and memory must be freed with the alignment that it was
+/// allocated with.
+#[derive(Debug, Clone)]
+pub struct TensorBuffer(Bytes);
+
+impl TensorBuffer {
+    /// The values of a tensor, without a copy if no other tensor shares them.
+    pub(crate) fn take<const D: usize>(tensor: Tensor<D>) -> Self {
+        let data = tensor.into_data().try_cast_as::<f32>().expect("parameters are floats");
+        Self(data.into_parts().0)
+    }
+
+    /// A tensor with these values, without a copy.
+    pub(crate) fn into_tensor<const D: usize>(self, shape: Shape, device: &Device) -> Tensor<D> {
+        Tensor::from_data(TensorData::from_bytes(self.0, shape, DType::F32), device)
+    }
+}
+
+impl Default for TensorBuffer {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl From<Vec<f32>> for TensorBuffer {
+    fn from(values: Vec<f32>) -> Self {
+        Self(Bytes::from_elems(values))
+    }
+}
+
+impl Deref for TensorBuffer {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+impl DerefMut for TensorBuffer {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+impl FloatBuffer for TensorBuffer {
+    fn zeros(len: usize) -> Self {
+        vec![0.0; len].into()
+    }
+
+    fn floats(&self) -> &[f32] {
+        self
+    }
+
+    fn floats_mut(&mut self) -> &mut [f32] {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gradient_and_the_values_in_its_place_stay_where_burn_put_them() {
+        let device = Device::flex();
+        // Of a matrix product, and as the operations fused here make them.
+        let product = Tensor::<2>::ones([8, 300], &device).matmul(Tensor::ones([300, 70], &device));
+        let plain = Tensor::<2>::from_data(TensorData::new(vec![2.0_f32; 560], [8, 70]), &device);
+        for tensor in [product, plain] {
+            let data = tensor.into_data();
+            let address = data.as_bytes().as_ptr();
+            let mut buffer = TensorBuffer::take(Tensor::<2>::from_data(data, &device));
+            assert_eq!(buffer.as_ptr().cast(), address);
+            assert_eq!(buffer.len(), 560);
+            buffer.fill(3.0);
+            let tensor: Tensor<2> = buffer.into_tensor(Shape::new([8, 70]), &device);
+            let data = tensor.into_data();
+            assert_eq!(data.as_bytes().as_ptr(), address);
+            assert_eq!(data, TensorData::new(vec![3.0_f32; 560], [8, 70]));
+        }
+    }
+}
