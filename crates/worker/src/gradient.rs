@@ -1,4 +1,5 @@
-//! The gradient of a step as one vector over all parameters, dense or by rows: its length.
+//! The gradient of a step as one vector over all parameters, dense or by rows: its length, and whether it is fit to be
+//! pushed.
 
 use windlass_core::vector::vectorised;
 
@@ -7,7 +8,7 @@ use crate::buffer::TensorBuffer;
 /// Sums that are kept beside each other, so that the compiler adds them with vector instructions.
 const LANES: usize = 8;
 
-/// Its length.
+/// Its length. In double precision no finite gradient is too long: the length is finite just if every number is.
 pub(crate) fn norm(gradients: &[TensorBuffer]) -> f64 {
     gradients.iter().map(|values| sum_of_squares(values)).sum::<f64>().sqrt()
 }
@@ -19,6 +20,21 @@ pub(crate) fn clip(gradients: &mut [TensorBuffer], norm: f64, longest: f32) {
         let scale = longest / length;
         gradients.iter_mut().for_each(|values| values.iter_mut().for_each(|value| *value *= scale));
     }
+}
+
+/// The first number that is infinite or not one, and the parameter it belongs to.
+pub(crate) fn not_finite(gradients: &[TensorBuffer]) -> Option<(usize, f32)> {
+    let parameter = gradients.iter().position(|values| !all_finite(values))?;
+    let value = gradients[parameter].iter().find(|value| !value.is_finite())?;
+    Some((parameter, *value))
+}
+
+/// Without a way out of the loop, which would keep it from being vectorised.
+fn all_finite(values: &[f32]) -> bool {
+    vectorised(
+        #[inline(always)]
+        || values.iter().fold(true, |finite, value| finite & value.is_finite()),
+    )
 }
 
 fn sum_of_squares(values: &[f32]) -> f64 {
@@ -63,5 +79,24 @@ mod tests {
         let mut gradients = buffers(vec![vec![3.0], vec![4.0]]);
         clip(&mut gradients, 5.0, 5.0);
         assert_eq!([gradients[0][0], gradients[1][0]], [3.0, 4.0]);
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_is_found_wherever_it_is() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for place in [0, 1, 30, 31, 32, 99] {
+                let mut gradients = buffers(vec![vec![f32::MAX; 7], vec![-1.0; 100]]);
+                assert_eq!(not_finite(&gradients), None);
+                gradients[1][place] = bad;
+                let (parameter, found) = not_finite(&gradients).unwrap();
+                assert_eq!((parameter, found.to_bits()), (1, bad.to_bits()));
+                assert!(!norm(&gradients).is_finite());
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_finite_gradient_has_a_finite_length() {
+        assert!(norm(&buffers(vec![vec![f32::MAX; 1000]; 3])).is_finite());
     }
 }

@@ -466,7 +466,9 @@ impl<M: Model> Worker<M> {
 
 fn describe(error: &TrainError, worker: WorkerId) -> (u8, String) {
     match error {
-        TrainError::NotFinite { .. } => (exit_code::NUMERIC, format!("{worker}: {error}")),
+        TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } => {
+            (exit_code::NUMERIC, format!("{worker}: {error}"))
+        }
         TrainError::Client(ClientError::Interrupted) => (exit_code::TERMINATED, "told to stop".to_owned()),
         TrainError::Client(_) => (exit_code::PEERS, error.to_string()),
     }

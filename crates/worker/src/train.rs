@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::learning::advice::Situation;
+use windlass_core::parameter::ParameterId;
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientError, Push, RowRequest};
@@ -59,6 +60,22 @@ pub enum TrainError {
     #[error("the loss is {loss} at step {step} (global step {global_step})")]
     NotFinite {
         /// What it is.
+        loss: f32,
+        /// The worker's step.
+        step: u64,
+        /// The global step.
+        global_step: u64,
+    },
+    /// The loss is a number, but part of its gradient is infinite or not one. Nothing of it was pushed.
+    #[error(
+        "the gradient of {parameter} has {value} in it at step {step} (global step {global_step}), where the loss is {loss}"
+    )]
+    GradientNotFinite {
+        /// The path of the parameter.
+        parameter: String,
+        /// What is in its gradient.
+        value: f32,
+        /// The loss.
         loss: f32,
         /// The worker's step.
         step: u64,
@@ -153,8 +170,8 @@ impl<M: Model> Training<M> {
             self.replica.load(rows::join(pulled, &rows));
             let (loss, mut gradients) = self.replica.step(batch, self.draw(place));
             self.check(loss, base)?;
+            let norm = self.measure(&gradients, loss, base)?;
             let loss = loss * self.loss_scale;
-            let norm = self.measure(&gradients);
             if let (Some(norm), Some(longest)) = (norm, self.replica.model().clip_norm()) {
                 gradient::clip(&mut gradients, norm, longest);
             }
@@ -294,10 +311,18 @@ impl<M: Model> Training<M> {
         }
     }
 
-    /// The length of a gradient, if it is to be clipped or if this is a step whose curves are written.
-    fn measure(&self, gradients: &[TensorBuffer]) -> Option<f64> {
+    /// Checks that a gradient is finite. Its length, if it is to be clipped or if this is a step whose curves are
+    /// written, tells that too.
+    fn measure(&self, gradients: &[TensorBuffer], loss: f32, global_step: u64) -> Result<Option<f64>, TrainError> {
         let shown = (self.tally.steps + 1).is_multiple_of(self.config.log_every) && self.board.is_wanted();
-        (shown || self.replica.model().clip_norm().is_some()).then(|| gradient::norm(gradients))
+        let norm = (shown || self.replica.model().clip_norm().is_some()).then(|| gradient::norm(gradients));
+        if norm.is_some_and(f64::is_finite) {
+            return Ok(norm);
+        }
+        let Some((parameter, value)) = gradient::not_finite(gradients) else { return Ok(norm) };
+        let parameter = self.replica.table()[ParameterId(parameter as u32)].name.clone();
+        let (step, global_step) = (self.tally.steps + 1, global_step + 1);
+        Err(TrainError::GradientNotFinite { parameter, value, loss, step, global_step })
     }
 
     /// Scores the network with these values, and writes the scores to the curves.

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Instant;
 
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use windlass::event::Event;
 use windlass::{Model, Summary};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
 use windlass_server::{Server, ServerConfig};
+use windlass_wire::link::Shard;
 use windlass_wire::session::Coordinator;
 use windlass_worker::event::Watcher;
 use windlass_worker::task::{self, Ended, RunConfig, WorkerConfig};
@@ -34,28 +36,51 @@ pub struct Trained {
 /// A worker and its step, and the loss there.
 pub type Loss = ((u32, u64), f32);
 
+/// How every task of a run ended.
+pub struct AllEnded {
+    pub workers: Vec<Ended>,
+    pub servers: Vec<Outcome>,
+    /// Every worker's loss at each of its steps that it told of.
+    pub losses: Vec<Loss>,
+}
+
 /// Trains a model to its end.
 pub fn train<M: Model>(layout: Layout, run: &RunConfig, model: impl Fn() -> M) -> Trained {
+    let AllEnded { workers, servers, losses } = train_until_ended(layout, run, model, |shard| shard);
+    assert!(servers.iter().all(|outcome| *outcome == Outcome::done()), "{servers:?}");
+    assert!(workers.iter().all(|ended| ended.outcome == Outcome::done()), "{workers:?}");
+    let summary = workers.into_iter().find_map(|ended| ended.summary).expect("the chief has a summary");
+    Trained { summary, losses }
+}
+
+/// Trains a model until every task has ended, well or not. A shard in the worker's own process is reached through
+/// what `between` makes of it.
+pub fn train_until_ended<M: Model>(
+    layout: Layout,
+    run: &RunConfig,
+    model: impl Fn() -> M,
+    between: impl Fn(Arc<dyn Shard>) -> Arc<dyn Shard>,
+) -> AllEnded {
     let runtime = Runtime::new().unwrap();
     let servers = start_servers(&runtime, layout);
     let losses = Arc::new(Mutex::new(Vec::new()));
     let (sender, ended) = mpsc::channel();
     for worker in (0..layout.workers).map(WorkerId) {
         let (sender, runtime, run, model) = (sender.clone(), runtime.handle().clone(), run.clone(), model());
-        let (config, mut watch) = (worker_config(worker, layout, &servers), watcher(losses.clone()));
+        let (mut config, mut watch) = (worker_config(worker, layout, &servers), watcher(losses.clone()));
+        config.own_server = config.own_server.map(|(id, shard)| (id, between(shard)));
         std::thread::spawn(move || drop(sender.send(task::run(&runtime, config, run, model, &mut watch))));
     }
     let outcomes: Vec<_> = servers.into_iter().map(|server| runtime.spawn(server.run())).collect();
-    let ended: Vec<Ended> = (0..layout.workers).map(|_| ended.recv_timeout(LIMIT).expect("a worker ends")).collect();
-    for outcome in outcomes {
+    let workers = (0..layout.workers).map(|_| ended.recv_timeout(LIMIT).expect("a worker ends")).collect();
+    let end = |outcome: JoinHandle<Outcome>| {
         let outcome = runtime.block_on(async { tokio::time::timeout(LIMIT, outcome).await });
-        assert_eq!(outcome.expect("a server ends").unwrap(), Outcome::done());
-    }
-    assert!(ended.iter().all(|ended| ended.outcome == Outcome::done()), "{ended:?}");
-    let summary = ended.into_iter().find_map(|ended| ended.summary).expect("the chief has a summary");
+        outcome.expect("a server ends").unwrap()
+    };
+    let servers = outcomes.into_iter().map(end).collect();
     let mut losses = std::mem::take(&mut *losses.lock().unwrap());
     losses.sort_unstable_by_key(|(step, _)| *step);
-    Trained { summary, losses }
+    AllEnded { workers, servers, losses }
 }
 
 fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {

@@ -7,6 +7,7 @@ mod data;
 mod digits;
 mod dynamic;
 mod finished;
+mod gradients;
 mod identity;
 mod in_process;
 mod layers;

@@ -1,0 +1,170 @@
+//! A gradient that is not finite is not pushed, though the loss is: the run ends and names it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use windlass::burn::module::{Module, Param};
+use windlass::burn::tensor::{Device, Tensor};
+use windlass::optimizer::Optimizer;
+use windlass::{Defaults, Metrics, Model, Setup};
+use windlass_core::consistency::Mode;
+use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::plan::Sharding;
+use windlass_core::schedule::Schedule;
+use windlass_wire::frame::{Request, RequestKind};
+use windlass_wire::link::{Peer, ServeError, Shard};
+use windlass_worker::task::RunConfig;
+
+use crate::in_process::{AllEnded, Layout, train, train_until_ended};
+
+/// The sample whose loss has no derivative.
+const BAD: usize = 3;
+
+/// Half of it is reached by rows. With the bad sample a part of the loss is the root of zero.
+#[derive(Clone, Copy)]
+struct Roots {
+    /// Which parameter that part is of, if there is one.
+    bad: Option<&'static str>,
+    clips: bool,
+}
+
+#[derive(Clone, windlass::clap::Args)]
+struct NoFlags {}
+
+#[derive(Module, Debug)]
+struct Network {
+    dense: Param<Tensor<1>>,
+    table: Param<Tensor<2>>,
+}
+
+impl Model for Roots {
+    const NAME: &'static str = "roots";
+    const ABOUT: &'static str = "a loss that is finite where its gradient is not";
+    type Flags = NoFlags;
+    type Network = Network;
+    type Batch = usize;
+
+    fn defaults(_flags: &NoFlags) -> Defaults {
+        unreachable!("the test says how to train")
+    }
+
+    fn load(_flags: &NoFlags, _setup: &Setup) -> anyhow::Result<Self> {
+        unreachable!("the test makes the model")
+    }
+
+    fn network(&self, device: &Device) -> Network {
+        Network {
+            dense: Param::from_tensor(Tensor::ones([40], device)),
+            table: Param::from_tensor(Tensor::ones([10, 4], device)),
+        }
+    }
+
+    fn samples(&self) -> usize {
+        8
+    }
+
+    fn batch(&self, samples: &[usize], _device: &Device) -> usize {
+        samples[0]
+    }
+
+    fn loss(&self, network: &Network, sample: usize) -> Tensor<1> {
+        let factor = |name| if sample == BAD && self.bad == Some(name) { 0.0 } else { 1.0 };
+        let (dense, table) = (network.dense.val(), network.table.val());
+        (dense.sum() * factor("dense")).sqrt() + (table.sum() * factor("table")).sqrt()
+    }
+
+    fn evaluate(&self, _network: &Network, _device: &Device) -> Metrics {
+        Metrics::default()
+    }
+
+    fn row_parameters(&self) -> &[&str] {
+        &["table"]
+    }
+
+    fn rows(&self, sample: &usize) -> Vec<Vec<u32>> {
+        vec![vec![*sample as u32, 9]]
+    }
+
+    fn clip_norm(&self) -> Option<f32> {
+        self.clips.then_some(1.0)
+    }
+}
+
+fn run() -> RunConfig {
+    RunConfig {
+        mode: Mode::Async,
+        optimizer: Optimizer::Sgd,
+        learning_rate: 0.01,
+        schedule: Schedule::Constant,
+        sharding: Sharding::BALANCED,
+        batch_size: 1,
+        steps: Some(8),
+        epochs: None,
+        seed: 3,
+        shuffle: false,
+        shard_data: false,
+        deterministic: false,
+        evaluate_epochs: false,
+        log_every: 1,
+        model_flags: BTreeMap::new(),
+        data_dir: None,
+    }
+}
+
+/// A shard that counts what is pushed to it.
+struct Counted {
+    shard: Arc<dyn Shard>,
+    pushes: Arc<AtomicUsize>,
+}
+
+impl Shard for Counted {
+    fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        if request.kind == RequestKind::Push {
+            self.pushes.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shard.serve(request, peer)
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_ends_the_run_before_it_is_pushed() {
+    for bad in ["dense", "table"] {
+        for clips in [false, true] {
+            let model = Roots { bad: Some(bad), clips };
+            let pushes = Arc::new(AtomicUsize::new(0));
+            let count = |shard| Arc::new(Counted { shard, pushes: pushes.clone() }) as Arc<dyn Shard>;
+            let ended = train_until_ended(Layout { servers: 0, workers: 1 }, &run(), || model, count);
+            let AllEnded { workers, servers, losses } = ended;
+            let reason = &workers[0].outcome.reason;
+            assert_eq!(workers[0].outcome.exit_code, exit_code::NUMERIC, "{reason}");
+            let what =
+                format!("worker 0: the gradient of {bad} has NaN in it at step 4 (global step 4), where the loss is ");
+            assert!(reason.starts_with(&what), "{reason}");
+            assert!(reason[what.len()..].parse::<f32>().unwrap().is_finite(), "{reason}");
+            assert_eq!(servers[0].exit_code, exit_code::NUMERIC, "{servers:?}");
+            assert_eq!((losses.len(), pushes.load(Ordering::Relaxed)), (BAD, BAD), "steps and pushes");
+        }
+    }
+}
+
+#[test]
+fn all_tasks_are_told_whose_gradient_was_not_finite() {
+    let model = Roots { bad: Some("table"), clips: false };
+    for mode in [Mode::Async, Mode::Sync { replicas_to_aggregate: None }] {
+        let run = RunConfig { mode, ..run() };
+        let ended = train_until_ended(Layout { servers: 2, workers: 2 }, &run, || model, |shard| shard);
+        let workers = ended.workers.iter().map(|ended| &ended.outcome);
+        for Outcome { exit_code, reason } in workers.chain(&ended.servers) {
+            assert_eq!(*exit_code, exit_code::NUMERIC, "{reason}");
+            assert!(reason.contains(": the gradient of table has NaN in it at step 4 (global step "), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn the_same_model_without_the_root_of_zero_trains_to_its_end() {
+    let model = Roots { bad: None, clips: false };
+    let trained = train(Layout { servers: 0, workers: 1 }, &run(), || model);
+    assert_eq!(trained.losses.len(), 8);
+}
