@@ -4,8 +4,10 @@
 //! medians over the rounds are shown. Nothing here is a test: it prints what it measures.
 
 mod bulk;
+mod course;
 mod layouts;
 mod peers;
+mod processor;
 
 use std::path::PathBuf;
 
@@ -45,17 +47,20 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return Err(Failure::usage("--rounds is at least 1 and --steps at least 100"));
     }
     logging::start();
-    let mut rounds = Vec::new();
-    let mut peers = Vec::new();
+    let (mut rounds, mut courses, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
         let measured = LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<Vec<_>, _>>()?;
         rounds.push(measured);
+        courses.push(course::measure()?);
         if let Some(program) = &args.peers {
             peers.push(peers::measure(program)?);
         }
     }
+    println!("{}", processor::describe());
     print_layouts(&rounds);
+    println!();
+    course::print(&courses);
     if !peers.is_empty() {
         println!();
         peers::print(&rounds, &peers);

@@ -1,0 +1,82 @@
+//! Whether a step takes as long late in a run as early in it: the README's first command, ReLU and Adam, in one process.
+//!
+//! It would not if numbers that decay were left to become denormal, which Intel's processors take a hundred times as
+//! long for: Adam's means do after some 700 steps.
+
+use std::process::{Command, Stdio};
+
+use windlass_worker::event::Event;
+
+use super::median;
+use crate::failure::Failure;
+
+const STEPS: u64 = 5000;
+/// Steps that count as early or late.
+const SLICE: u64 = 500;
+/// Steps of which a mean is taken; the median over many of those is shown.
+const MEAN_OF: u64 = 10;
+
+/// How long a step took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Course {
+    early_ms: f64,
+    late_ms: f64,
+}
+
+/// Runs it once.
+pub(super) fn measure() -> Result<Course, Failure> {
+    let output = Command::new(std::env::current_exe().map_err(Failure::internal)?)
+        .args(["train", "mnist", "--evaluate", "end", "--format", "json"])
+        .args(["--steps", &STEPS.to_string(), "--log-every", &MEAN_OF.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(Failure::internal)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Failure::internal(format!("train mnist failed: {said}")));
+    }
+    Ok(course(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn course(events: &str) -> Course {
+    let steps: Vec<(u64, f64)> = events
+        .lines()
+        .filter_map(|line| match serde_json::from_str(line) {
+            Ok(Event::Step(step)) => Some((step.local_step, step.step_ms)),
+            _ => None,
+        })
+        .collect();
+    let over = |slice: &dyn Fn(u64) -> bool| {
+        median(steps.iter().filter(|(step, _)| slice(*step)).map(|(_, step_ms)| *step_ms).collect())
+    };
+    Course { early_ms: over(&|step| step <= SLICE), late_ms: over(&|step| step > STEPS - SLICE) }
+}
+
+/// Prints the medians over all rounds.
+pub(super) fn print(courses: &[Course]) {
+    let over_rounds = |value: fn(&Course) -> f64| median(courses.iter().map(value).collect());
+    println!(
+        "mnist relu with Adam, single process: {:.3} ms a step in the first {SLICE} steps, {:.3} in the last {SLICE} of \
+         {STEPS}; late vs early {:.2}",
+        over_rounds(|course| course.early_ms),
+        over_rounds(|course| course.late_ms),
+        over_rounds(|course| course.late_ms / course.early_ms),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_and_late_steps_are_told_apart_and_other_events_left_out() {
+        let step = |step: u64, step_ms: f64| {
+            format!(
+                r#"{{"event":"step","time":1.0,"worker":0,"local_step":{step},"global_step":{step},"epoch":1,"batch":1,"batches":2,"loss":0.5,"step_ms":{step_ms}}}"#
+            )
+        };
+        let lines = [step(10, 1.0), step(500, 1.0), step(510, 9.0), step(4500, 9.0), step(4510, 3.0), step(5000, 3.0)];
+        let Course { early_ms, late_ms } = course(&format!("{}\nno event\n", lines.join("\n")));
+        assert_eq!((early_ms, late_ms), (1.0, 3.0));
+    }
+}
