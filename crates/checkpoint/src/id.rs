@@ -14,7 +14,7 @@ pub struct CheckpointId {
     pub step: u64,
     /// The generation of the coordinator that wrote it; 0 if none was claimed.
     pub generation: u64,
-    /// Random, so that no two attempts share objects.
+    /// Partly random, so that no two attempts share objects. Of two at one step, the later is the greater.
     pub attempt: u32,
 }
 
@@ -22,6 +22,11 @@ impl CheckpointId {
     /// A new attempt at this step.
     pub fn new(step: u64, generation: u64) -> Self {
         Self { step, generation, attempt: rand::random() }
+    }
+
+    /// The attempt of this number by the coordinator of a generation, at this step.
+    pub fn of_attempt(step: u64, generation: u64, number: u64) -> Self {
+        Self { step, generation, attempt: (number as u32) << 16 | u32::from(rand::random::<u16>()) }
     }
 
     /// The name of its manifest within the store.

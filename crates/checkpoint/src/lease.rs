@@ -42,9 +42,16 @@ pub struct Lease {
     store: Store,
     generation: u64,
     claim: Claim,
-    followed: Option<u64>,
-    /// Whether the run of the holder before was given up without an end.
-    interrupted: bool,
+    followed: Option<Followed>,
+}
+
+/// The run of the holder before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Followed {
+    /// The generation in which it began.
+    pub first_generation: u64,
+    /// True if its holder died, or was taken over, without having ended it.
+    pub crashed: bool,
 }
 
 /// The end of a run, as its store tells it.
@@ -92,9 +99,9 @@ impl Store {
             let generation = self.next_generation().await?;
             let claim = Claim { holder: holder.clone(), first_generation: generation, ..Claim::default() };
             if self.create(&generation_object(generation), claim.to_json()).await? {
-                let interrupted = held.as_ref().is_some_and(|claim| !claim.released);
-                let followed = held.map(|claim| claim.first_generation);
-                return Ok(Lease { store: self.clone(), generation, claim, followed, interrupted });
+                let followed =
+                    held.map(|claim| Followed { first_generation: claim.first_generation, crashed: !claim.released });
+                return Ok(Lease { store: self.clone(), generation, claim, followed });
             }
         }
         Err(self.outrun())
@@ -145,14 +152,9 @@ impl Lease {
         self.generation
     }
 
-    /// The generation in which the run of the holder before began, if there was one.
-    pub fn followed(&self) -> Option<u64> {
+    /// The run of the holder before, if there was one.
+    pub fn followed(&self) -> Option<Followed> {
         self.followed
-    }
-
-    /// True if the holder before died, or was taken over, without having ended its run.
-    pub fn follows_a_crash(&self) -> bool {
-        self.interrupted
     }
 
     /// Says that the run began in an earlier generation, to be written with the next renewal.
@@ -228,7 +230,8 @@ mod tests {
         let mut first = store.lease(alive(), false).await.unwrap();
         first.renew().await.unwrap();
         let second = store.lease(Holder::this_process(""), true).await.unwrap();
-        assert_eq!((first.generation(), second.generation(), second.followed()), (1, 2, Some(1)));
+        let followed = Some(Followed { first_generation: 1, crashed: true });
+        assert_eq!((first.generation(), second.generation(), second.followed()), (1, 2, followed));
         assert!(matches!(first.renew().await, Err(CheckpointError::Fenced { generation: 1, newest: 2 })));
     }
 
@@ -257,7 +260,7 @@ mod tests {
         second.release().await.unwrap();
         assert!(store.run_end(Some(1)).await.unwrap().is_none(), "it did not");
         let mut third = store.lease(dead(), false).await.unwrap();
-        assert!(!third.follows_a_crash());
+        assert!(third.followed().is_some_and(|followed| !followed.crashed));
         third.set_first_generation(2);
         third.release().await.unwrap();
         assert!(store.run_end(Some(2)).await.unwrap().is_some(), "the third did");

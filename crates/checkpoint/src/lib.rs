@@ -36,6 +36,7 @@
 //! This crate does not decide when a checkpoint is taken, nor how values stand still while it is.
 
 mod checksum;
+mod discard;
 mod error;
 mod export;
 mod file;
@@ -63,7 +64,7 @@ pub use holder::Holder;
 pub use id::{BadCheckpointId, CheckpointId};
 pub use image::ShardImage;
 pub use layout::PartLayout;
-pub use lease::{Lease, RENEW_EVERY, RunEnd};
+pub use lease::{Followed, Lease, RENEW_EVERY, RunEnd};
 pub use list::{Found, Listed};
 pub use manifest::{FORMAT, Manifest, PartRecord, ServerState, WorkerPosition, WorkerState};
 pub use part::PartWriter;

@@ -6,6 +6,7 @@ use object_store::{ObjectStoreExt, WriteMultipart};
 use tokio::runtime::Handle;
 
 use crate::checksum::{CHUNK_BYTES, Summing};
+use crate::discard::discarded;
 use crate::error::CheckpointError;
 use crate::id::CheckpointId;
 use crate::image::ShardImage;
@@ -23,9 +24,11 @@ impl Store {
     /// Starts to write a server's part of a checkpoint.
     pub async fn begin_part(&self, id: &CheckpointId, layout: &PartLayout) -> Result<PartWriter, CheckpointError> {
         let object = id.part_object(layout.server, layout.servers);
-        self.check_directory()?;
-        let upload = self.objects.put_multipart(&self.path(&object)).await;
-        let upload = upload.map_err(|error| CheckpointError::writing(&self.location, &object, error))?;
+        self.check_directory().await?;
+        let upload = match self.objects.put_multipart(&self.path(&object)).await {
+            Ok(upload) => upload,
+            Err(error) => return Err(discarded(self, &object, error).await),
+        };
 
         let header = layout.header(id);
         let bytes = header.len() + layout.tensor_bytes();
@@ -45,7 +48,7 @@ impl Store {
             written: 0,
             steps_end: header.len() + layout.step_bytes(),
             record,
-            location: self.location.clone(),
+            store: self.clone(),
         };
         writer.append(header.into()).await?;
         Ok(writer)
@@ -63,7 +66,7 @@ pub struct PartWriter {
     /// Where the steps of rows end and floats begin.
     steps_end: usize,
     record: PartRecord,
-    location: String,
+    store: Store,
 }
 
 impl PartWriter {
@@ -117,7 +120,7 @@ impl PartWriter {
         let upload = self.upload.take().ok_or_else(|| self.failed_before())?;
         match upload.finish().await {
             Ok(_) => Ok(self.record.clone()),
-            Err(error) => Err(CheckpointError::writing(&self.location, &self.record.object, error)),
+            Err(error) => Err(discarded(&self.store, &self.record.object, error).await),
         }
     }
 
@@ -141,7 +144,7 @@ impl PartWriter {
         };
         if let Err(error) = upload.wait_for_capacity(IN_FLIGHT).await {
             self.abort().await;
-            return Err(CheckpointError::writing(&self.location, &self.record.object, error));
+            return Err(CheckpointError::writing(&self.store.location, &self.record.object, error));
         }
         upload.put(bytes);
         Ok(())
@@ -159,7 +162,7 @@ impl PartWriter {
 
     async fn abort(&mut self) {
         if let Some(upload) = self.upload.take() {
-            report_abort(&self.record.object, upload.abort().await);
+            abort(upload, &self.store, &self.record.object).await;
         }
     }
 }
@@ -176,15 +179,16 @@ impl<T: AsRef<[f32]>> AsRef<[u8]> for Numbers<T> {
 impl Drop for PartWriter {
     fn drop(&mut self) {
         if let (Some(upload), Ok(runtime)) = (self.upload.take(), Handle::try_current()) {
-            let object = self.record.object.clone();
-            runtime.spawn(async move { report_abort(&object, upload.abort().await) });
+            let (store, object) = (self.store.clone(), self.record.object.clone());
+            runtime.spawn(async move { abort(upload, &store, &object).await });
         }
     }
 }
 
 /// What could not be cleaned up is swept by a later prune.
-fn report_abort(object: &str, outcome: object_store::Result<()>) {
-    if let Err(error) = outcome {
+async fn abort(upload: WriteMultipart, store: &Store, object: &str) {
+    if let Err(error) = upload.abort().await {
         tracing::debug!(object, %error, "an unfinished part could not be removed");
     }
+    store.discard_part(object).await;
 }

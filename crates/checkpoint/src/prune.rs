@@ -69,7 +69,7 @@ impl Store {
         Ok(orphans.into_iter().filter(|id| id.age() < newest.age()).collect())
     }
 
-    async fn remove_parts(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
+    pub(crate) async fn remove_parts(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
         for object in self.list_below(&id.to_string()).await? {
             self.remove(self.name(&object.location)).await?;
         }

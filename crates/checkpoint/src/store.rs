@@ -64,7 +64,7 @@ impl Store {
 
     /// Writes a small object; false if it is there already.
     pub(crate) async fn create(&self, object: &str, contents: Bytes) -> Result<bool, CheckpointError> {
-        self.check_directory()?;
+        self.check_directory().await?;
         let payload = PutPayload::from_bytes(contents);
         match self.objects.put_opts(&self.path(object), payload, PutMode::Create.into()).await {
             Ok(_) => Ok(true),
@@ -75,7 +75,7 @@ impl Store {
 
     /// Writes a small object in place of what is there.
     pub(crate) async fn replace(&self, object: &str, contents: Bytes) -> Result<(), CheckpointError> {
-        self.check_directory()?;
+        self.check_directory().await?;
         let written = self.objects.put(&self.path(object), PutPayload::from_bytes(contents)).await;
         written.map(drop).map_err(|error| CheckpointError::writing(&self.location, object, error))
     }
@@ -105,12 +105,13 @@ impl Store {
     }
 
     /// A directory that has gone would be made again by the next write, without what it held.
-    pub(crate) fn check_directory(&self) -> Result<(), CheckpointError> {
-        match &self.directory {
-            Some(directory) if !directory.is_dir() => {
-                Err(CheckpointError::Vanished { location: self.location.clone() })
-            }
-            _ => Ok(()),
+    pub(crate) async fn check_directory(&self) -> Result<(), CheckpointError> {
+        let Some(directory) = self.directory.clone() else { return Ok(()) };
+        // A disk may hang.
+        let is_there = tokio::task::spawn_blocking(move || directory.is_dir()).await;
+        match is_there.unwrap_or(true) {
+            true => Ok(()),
+            false => Err(CheckpointError::Vanished { location: self.location.clone() }),
         }
     }
 

@@ -1,8 +1,10 @@
 //! `windlass train MODEL`: a whole run in this process, or one task of a cluster.
 
 use std::net::TcpListener;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tracing::info;
@@ -24,6 +26,9 @@ use crate::progress::{Progress, SharedExtent};
 use crate::stopping::Stop;
 use crate::terminal::Terminal;
 use crate::{config, eval, finished, launch, logging, output, resume, signals};
+
+/// How long a process that is done waits for its threads.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
     let resolved = match resolve_role(&args.cluster)? {
@@ -61,6 +66,7 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
     let extent = progress.extent();
     let task = resolved.as_ref().map(|resolved| resolved.task);
+    let runtime = Ending(Some(runtime));
     let mut process = Process { runtime, config, task, extent, watch: progress.watcher() };
     let ended = match &resolved {
         None => process.single::<M>(flags),
@@ -83,12 +89,29 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
 
 /// One task, or several, in this process.
 struct Process {
-    runtime: Runtime,
+    runtime: Ending,
     config: TaskConfig,
     /// The task of a cluster that it plays, if it does not train alone.
     task: Option<TaskId>,
     extent: SharedExtent,
     watch: Watcher,
+}
+
+/// The runtime of a process, which is not waited for for ever: one of its threads may hang on a disk.
+struct Ending(Option<Runtime>);
+
+impl Deref for Ending {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|runtime| runtime.shutdown_timeout(LAST_WORDS));
+    }
 }
 
 impl Process {
@@ -103,8 +126,8 @@ impl Process {
         if ended.outcome.exit_code == exit_code::USAGE {
             serving.abort(); // It would wait for a worker that never came.
         }
-        let _ = self.runtime.block_on(serving);
-        Ok(ended)
+        let served = self.runtime.block_on(serving);
+        Ok(with_server(ended, served.ok()))
     }
 
     fn server(&mut self, resolved: &ResolvedTask, listener: TcpListener) -> Result<Ended, Failure> {
@@ -185,10 +208,7 @@ impl Process {
             self.config.stop.set(); // As above; whoever waits for this process learns that it has gone.
         }
         let served = self.runtime.block_on(serving);
-        match served {
-            Ok(outcome) if ended.outcome.exit_code == 0 => Ok(Ended { outcome, ..ended }),
-            _ => Ok(ended),
-        }
+        Ok(with_server(ended, served.ok()))
     }
 
     fn start_server(
@@ -324,6 +344,20 @@ impl Process {
                 Some(_) => stop.report("resume this task", &own_command),
             }
         })
+    }
+}
+
+/// How a process ended that is a worker and a server. The server hears last: that all is well, or that what a worker
+/// told to stop has left could not be saved.
+fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
+    let counts = |server: &Outcome| match worker.outcome.exit_code {
+        0 => true,
+        exit_code::TERMINATED => server.exit_code == exit_code::CHECKPOINT,
+        _ => false,
+    };
+    match server.filter(counts) {
+        Some(outcome) => Ended { outcome, ..worker },
+        None => worker,
     }
 }
 

@@ -9,7 +9,7 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::cluster::{Job, TaskId, WorkerId};
+use crate::cluster::{Job, ServerId, TaskId, WorkerId};
 use crate::ledger::Incarnation;
 use crate::membership::{Membership, Occupied, Patience, Presence};
 pub use outcome::{Outcome, exit_code};
@@ -50,6 +50,10 @@ pub enum Effect {
     Joined(WorkerId, Incarnation),
     /// Tell everyone that this process of a worker has left, and why if it did not finish.
     Left(WorkerId, Incarnation, String),
+    /// Tell a server that came in the middle of a run that it holds nothing.
+    PrepareIdle(TaskId),
+    /// Forget a server that held nothing and is gone, for this reason.
+    IdleLeft(TaskId, String),
     /// Tell the workers that nobody trains any more.
     AllFinished,
     /// Tell everyone to end.
@@ -90,8 +94,6 @@ pub struct LifecycleConfig {
     pub peer_timeout: Duration,
     /// True if there are checkpoints: a lost server is waited for, and the parameters are saved at the end.
     pub checkpoints: bool,
-    /// True if the run had come to its end when the coordinator before this one died: it goes on only if workers come.
-    pub finished: bool,
     /// Incarnations are later than this one.
     pub before: Incarnation,
 }
@@ -101,6 +103,8 @@ pub struct LifecycleConfig {
 pub struct Lifecycle {
     config: LifecycleConfig,
     tasks: BTreeSet<TaskId>,
+    /// Servers that hold nothing.
+    idle: BTreeSet<TaskId>,
     membership: Membership,
     phase: Phase,
     ready: BTreeSet<TaskId>,
@@ -113,6 +117,8 @@ pub struct Lifecycle {
     since_phase: std::mem::Discriminant<Phase>,
     /// True if the run had begun before this gathering, so that workers may be missing for good.
     again: bool,
+    /// True if the run had come to its end before this coordinator.
+    finished_before: bool,
 }
 
 impl Lifecycle {
@@ -124,6 +130,7 @@ impl Lifecycle {
         Self {
             config,
             tasks,
+            idle: BTreeSet::new(),
             membership: Membership::new(config.patience, config.before),
             phase: Phase::Gathering,
             ready: BTreeSet::new(),
@@ -133,12 +140,27 @@ impl Lifecycle {
             since: Duration::ZERO,
             since_phase: std::mem::discriminant(&Phase::Gathering),
             again: false,
+            finished_before: false,
         }
     }
 
     /// Notes that a task comes from a run that had begun: this coordinator is a second one.
     pub fn begun_before(&mut self) {
         self.again |= self.phase == Phase::Gathering;
+    }
+
+    /// Says which servers take part in the run, once that is known. A run begins when all servers have come, so that all
+    /// hear of its end; from then on it neither waits for the others nor loses anything with them.
+    pub fn set_active_servers(&mut self, active: &BTreeSet<ServerId>) -> Vec<Effect> {
+        let holds_nothing = |task: &TaskId| task.job == Job::Ps && !active.contains(&ServerId(task.index));
+        self.idle = self.tasks.iter().copied().filter(holds_nothing).collect();
+        let all_here = self.phase == Phase::Gathering && self.missing().is_empty();
+        if all_here { self.prepare() } else { Vec::new() }
+    }
+
+    /// Notes that the run had come to its end when the coordinator before this one died: it goes on only if workers come.
+    pub fn finished_before(&mut self) {
+        self.finished_before = true;
     }
 
     /// Where the run stands.
@@ -153,7 +175,14 @@ impl Lifecycle {
 
     /// The tasks that have not come yet.
     pub fn missing(&self) -> Vec<TaskId> {
-        self.tasks.iter().copied().filter(|task| !self.membership.is_present(*task)).collect()
+        let is_missing =
+            |task: &TaskId| !self.membership.is_present(*task) && !(self.again && self.idle.contains(task));
+        self.tasks.iter().copied().filter(is_missing).collect()
+    }
+
+    /// The servers that take part.
+    fn active_servers(&self) -> impl Iterator<Item = TaskId> {
+        self.tasks.iter().copied().filter(|task| task.job == Job::Ps && !self.idle.contains(task))
     }
 
     /// The latest incarnation that any process has been given. Whoever has an earlier one and does not play a task is
@@ -231,6 +260,7 @@ impl Lifecycle {
                 effects.push(Effect::Start(WorkerId(task.index)));
             }
             Phase::Gathering => {}
+            _ if self.idle.contains(&task) => effects.push(Effect::PrepareIdle(task)),
             _ if task.job == Job::Ps => {
                 let reason = format!("{task} was started again and has lost its parameters");
                 effects.extend(self.server_lost(reason, now));
@@ -256,10 +286,7 @@ impl Lifecycle {
     fn server_lost(&mut self, reason: String, now: Duration) -> Vec<Effect> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
-            Phase::Saving(outcome) => {
-                let outcome = outcome.clone();
-                return self.end_at_once(outcome);
-            }
+            Phase::Saving(_) => return self.not_saved(&reason),
             _ => {}
         }
         if !self.config.checkpoints {
@@ -287,7 +314,7 @@ impl Lifecycle {
     /// A server has its shard: new, or with the values of a checkpoint.
     pub fn server_ready(&mut self, server: TaskId, restored: bool) -> Vec<Effect> {
         self.ready.insert(server);
-        let all = self.tasks.iter().filter(|task| task.job == Job::Ps).all(|task| self.ready.contains(task));
+        let all = self.active_servers().all(|task| self.ready.contains(&task));
         if self.phase != Phase::Preparing || !all {
             return Vec::new();
         }
@@ -332,11 +359,17 @@ impl Lifecycle {
             return Vec::new();
         }
         let others = !self.present_workers().is_empty() || matches!(self.phase, Phase::Saving(_));
-        if task.job == Job::Worker && others {
+        if task.job == Job::Worker {
+            // Even the last of them: the checkpoint waits for a push of which only a part has come, but not for ever.
             self.leaving.insert(WorkerId(task.index), now);
-            return Vec::new();
+            if others {
+                return Vec::new();
+            }
         }
         let reason = format!("{task} was told to stop");
+        if self.idle.contains(&task) && (self.again || self.phase != Phase::Gathering) {
+            return vec![Effect::IdleLeft(task, reason)];
+        }
         self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
     }
 
@@ -364,7 +397,7 @@ impl Lifecycle {
         self.end_at_once(outcome)
     }
 
-    /// The last checkpoint is written, or cannot be.
+    /// The last checkpoint is written.
     pub fn saved(&mut self) -> Vec<Effect> {
         match &self.phase {
             Phase::Saving(outcome) => {
@@ -375,12 +408,26 @@ impl Lifecycle {
         }
     }
 
+    /// The last checkpoint could not be written, for this reason. Whatever the run has come to, that is no success, and
+    /// not what whoever told it to stop expects.
+    pub fn not_saved(&mut self, reason: &str) -> Vec<Effect> {
+        let Phase::Saving(Outcome { exit_code, reason: ended }) = &self.phase else { return Vec::new() };
+        let not_saved = format!("the last checkpoint could not be written: {reason}");
+        let exit_code = match *exit_code {
+            0 | exit_code::TERMINATED => exit_code::CHECKPOINT,
+            other => other,
+        };
+        let reason = if ended.is_empty() { not_saved } else { format!("{ended}, and {not_saved}") };
+        self.end_at_once(Outcome { exit_code, reason })
+    }
+
     /// Lets time pass: declares the silent dead, and gives up on those who do not come.
     pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
         let mut effects = self.part_with_leavers(now);
         for (task, reason) in self.membership.expire(now) {
             effects.extend(match task.job {
                 Job::Ps if self.phase == Phase::Gathering => Vec::new(),
+                Job::Ps if self.idle.contains(&task) => vec![Effect::IdleLeft(task, reason)],
                 Job::Ps => self.server_lost(format!("lost {task}: {reason}"), now),
                 Job::Worker => {
                     let worker = WorkerId(task.index);
@@ -452,8 +499,7 @@ impl Lifecycle {
     fn end(&mut self, outcome: Outcome) -> Vec<Effect> {
         let trained = matches!(self.phase, Phase::Training | Phase::Finishing);
         let sound = outcome.exit_code != exit_code::NUMERIC;
-        let servers = self.tasks.iter().filter(|task| task.job == Job::Ps);
-        let reachable = servers.into_iter().all(|task| self.membership.presence(*task) != Some(Presence::Dead));
+        let reachable = self.active_servers().all(|task| self.membership.presence(task) != Some(Presence::Dead));
         if self.config.checkpoints && trained && sound && reachable {
             self.phase = Phase::Saving(outcome);
             return vec![Effect::Save];

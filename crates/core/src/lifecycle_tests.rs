@@ -23,7 +23,6 @@ fn config(workers: u32) -> LifecycleConfig {
         patience: Patience::new(seconds(10)),
         peer_timeout: seconds(60),
         checkpoints: false,
-        finished: false,
         before: Incarnation(0),
     }
 }
@@ -47,6 +46,70 @@ fn training_of(mut run: Lifecycle) -> (Lifecycle, [Incarnation; 2]) {
     run.initialised();
     assert_eq!(run.phase(), &Phase::Training);
     (run, [first, second])
+}
+
+/// A run of a ps that holds everything, one that holds nothing, and a worker.
+fn training_with_an_idle_ps(checkpoints: bool) -> (Lifecycle, Incarnation) {
+    let mut run = Lifecycle::new(LifecycleConfig { servers: 2, checkpoints, ..config(1) });
+    join(&mut run, PS, 0);
+    join(&mut run, TaskId::worker(0), 0);
+    assert_eq!(run.set_active_servers(&[ServerId(0)].into()), []);
+    assert_eq!(run.missing(), [TaskId::ps(1)], "it is to hear of the end, so it is waited for at the beginning");
+    let (idle, effects) = join(&mut run, TaskId::ps(1), 0);
+    assert_eq!(effects, [Effect::Prepare]);
+    assert_eq!(run.awaited(), [PS]);
+    run.server_ready(PS, false);
+    run.initialised();
+    assert_eq!(run.phase(), &Phase::Training);
+    (run, idle)
+}
+
+#[test]
+fn nothing_is_lost_with_a_server_that_holds_nothing() {
+    for checkpoints in [false, true] {
+        let (mut run, idle) = training_with_an_idle_ps(checkpoints);
+        run.disconnected(TaskId::ps(1), idle, seconds(1));
+        let effects = run.tick(seconds(2));
+        assert!(matches!(&effects[..], [Effect::IdleLeft(task, _)] if *task == TaskId::ps(1)), "{effects:?}");
+        assert_eq!(run.phase(), &Phase::Training);
+        let (_, effects) = join(&mut run, TaskId::ps(1), 3);
+        assert_eq!(effects, [Effect::PrepareIdle(TaskId::ps(1))], "it comes back, and nothing has to be done again");
+        assert_eq!(run.phase(), &Phase::Training);
+    }
+}
+
+#[test]
+fn a_server_that_holds_nothing_may_be_told_to_stop() {
+    let (mut run, idle) = training_with_an_idle_ps(true);
+    let effects = run.goodbye(TaskId::ps(1), idle, seconds(1));
+    assert_eq!(effects, [Effect::IdleLeft(TaskId::ps(1), "ps 1 was told to stop".into())]);
+    assert_eq!(run.phase(), &Phase::Training);
+}
+
+#[test]
+fn a_run_that_goes_back_to_a_checkpoint_does_not_wait_for_a_server_that_holds_nothing() {
+    let (mut run, idle) = training_with_an_idle_ps(true);
+    run.goodbye(TaskId::ps(1), idle, seconds(1));
+    let (_, effects) = {
+        let first = run.incarnation(PS).unwrap();
+        run.disconnected(PS, first, seconds(2));
+        run.tick(seconds(4));
+        assert_eq!(run.phase(), &Phase::Gathering);
+        join(&mut run, PS, 5);
+        assert_eq!(run.missing(), [TaskId::worker(0)]);
+        join(&mut run, TaskId::worker(0), 5)
+    };
+    assert!(effects.contains(&Effect::Prepare), "{effects:?}");
+}
+
+#[test]
+fn a_second_coordinator_begins_without_a_server_that_holds_nothing_as_soon_as_it_knows() {
+    let mut run = Lifecycle::new(LifecycleConfig { servers: 2, checkpoints: true, ..config(1) });
+    join(&mut run, PS, 0);
+    run.begun_before();
+    let (_, effects) = join(&mut run, TaskId::worker(0), 0);
+    assert!(!effects.contains(&Effect::Prepare), "it is not known yet what ps 1 holds: {effects:?}");
+    assert_eq!(run.set_active_servers(&[ServerId(0)].into()), [Effect::Prepare]);
 }
 
 #[test]
@@ -534,15 +597,62 @@ fn a_process_whose_host_vanished_is_replaced_and_one_that_lives_is_not() {
 
 #[test]
 fn a_coordinator_started_again_after_the_end_ends_well_if_no_worker_comes() {
-    let config = LifecycleConfig { checkpoints: true, finished: true, ..config(2) };
+    let config = LifecycleConfig { checkpoints: true, ..config(2) };
     let mut run = Lifecycle::new(config);
+    run.finished_before();
     let (server, _) = join(&mut run, PS, 0);
     run.tick(seconds(0));
     run.heard(PS, server, seconds(10));
     assert_eq!(run.tick(seconds(9)), [], "a worker may want to train on");
     assert_eq!(run.tick(seconds(10)), [Effect::Over(Outcome::done())]);
     let mut run = Lifecycle::new(config);
+    run.finished_before();
     let (worker, _) = join(&mut run, TaskId::worker(0), 0);
     run.heard(TaskId::worker(0), worker, seconds(9));
     assert_eq!(run.tick(seconds(10)), [], "one does");
+}
+
+#[test]
+fn the_last_checkpoint_waits_for_no_push_that_the_last_worker_to_stop_has_left_unfinished() {
+    let (mut run, [first, second]) = training_with_checkpoints();
+    goodbye(&mut run, 0);
+    goodbye(&mut run, 1);
+    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "it was told to stop".into());
+    assert_eq!(run.tick(3 * FAREWELL), [left(0, first), left(1, second)]);
+    assert!(matches!(run.phase(), Phase::Saving(_)));
+}
+
+#[test]
+fn a_run_whose_last_checkpoint_could_not_be_written_is_no_success() {
+    let not_saved = "the last checkpoint could not be written: the disk is full";
+    let ends = |end: fn(&mut Lifecycle) -> Vec<Effect>, exit_code, reason: &str| {
+        let (mut run, _) = training_with_checkpoints();
+        end(&mut run);
+        assert!(matches!(run.phase(), Phase::Saving(_)));
+        assert_eq!(run.not_saved("the disk is full"), [Effect::Over(Outcome { exit_code, reason: reason.to_owned() })]);
+    };
+    let concluded = |run: &mut Lifecycle| {
+        run.worker_finished(WorkerId(0));
+        run.worker_finished(WorkerId(1));
+        run.concluded(WorkerId(0))
+    };
+    ends(concluded, exit_code::CHECKPOINT, not_saved);
+    let stopped = |run: &mut Lifecycle| run.goodbye(PS, Incarnation(1), seconds(0));
+    ends(stopped, exit_code::CHECKPOINT, &format!("ps 0 was told to stop, and {not_saved}"));
+    let failed = |run: &mut Lifecycle| run.failed(Outcome { exit_code: exit_code::PEERS, reason: "gave up".into() });
+    ends(failed, exit_code::PEERS, &format!("gave up, and {not_saved}"));
+}
+
+#[test]
+fn a_server_lost_before_the_last_checkpoint_is_written_is_no_success_either() {
+    let (mut run, _) = training_with_checkpoints();
+    run.worker_finished(WorkerId(0));
+    run.worker_finished(WorkerId(1));
+    run.concluded(WorkerId(0));
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    let effects = run.tick(seconds(3));
+    let over = effects.iter().find_map(|effect| if let Effect::Over(outcome) = effect { Some(outcome) } else { None });
+    let over = over.unwrap_or_else(|| panic!("not over: {effects:?}"));
+    assert_eq!(over.exit_code, exit_code::CHECKPOINT);
+    assert!(over.reason.contains("could not be written: lost ps 0: "), "{}", over.reason);
 }

@@ -2,6 +2,7 @@
 //! table, the number of servers and the sharding: every task computes it by itself and they agree.
 //! It holds no values and knows no addresses.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -9,6 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cluster::ServerId;
 use crate::parameter::{Access, ParameterId, ParameterKind, ParameterTable};
 
 /// A cut inside a parameter falls on a multiple of this: one cache line of `f32`.
@@ -161,6 +163,11 @@ impl ServerPlan {
     pub fn row_elements(&self, table: &ParameterTable) -> usize {
         self.stripes.iter().map(|stripe| stripe.count * table[stripe.parameter].width()).sum()
     }
+
+    /// True if it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.dense_elements() == 0 && self.stripes.is_empty()
+    }
 }
 
 /// What every server holds. Each element of each parameter is in exactly one place.
@@ -187,6 +194,17 @@ impl ShardPlan {
             Sharding::RoundRobin => plan.deal(table),
         }
         plan
+    }
+
+    /// True if a server takes part in the run: it holds something, or is the first, which counts the steps. A server
+    /// that takes no part gets no requests and writes no part of a checkpoint, and nothing is lost when it dies.
+    pub fn is_active(&self, server: ServerId) -> bool {
+        server.0 == 0 || !self.servers[server.0 as usize].is_empty()
+    }
+
+    /// The servers that take part in the run.
+    pub fn active_servers(&self) -> BTreeSet<ServerId> {
+        (0..self.servers.len() as u32).map(ServerId).filter(|server| self.is_active(*server)).collect()
     }
 
     /// Lays the dense parameters end to end and cuts that line into one part a server, of as many servers as get any.

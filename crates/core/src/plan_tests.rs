@@ -59,6 +59,20 @@ fn small_parameters_stay_whole_though_a_server_gets_nothing() {
 }
 
 #[test]
+fn servers_that_hold_nothing_take_no_part_but_for_the_first() {
+    let active = |table: &ParameterTable, servers, min_bytes| {
+        let plan = ShardPlan::new(table, servers, Sharding::Balanced { min_bytes });
+        plan.active_servers().into_iter().map(|server| server.0).collect::<Vec<_>>()
+    };
+    assert_eq!(active(&dense(&[784_000]), 2, 4 << 20), [0]);
+    assert_eq!(active(&dense(&[784_000]), 2, 0), [0, 1]);
+    assert_eq!(active(&dense(&[100, 1]), 3, 0), [0, 1, 2], "the first holds nothing, and counts the steps");
+    assert_eq!(active(&dense(&[100]), 4, 0), [0, 2], "those that take part need not be the first");
+    let rows = table(&[(&[2, 4], Access::Rows)]);
+    assert_eq!(active(&rows, 3, 4 << 20), [0, 1], "rows are on every server that gets one");
+}
+
+#[test]
 fn rows_are_striped_over_the_servers_that_have_a_row() {
     let table = table(&[(&[5, 4], Access::Rows), (&[1, 4], Access::Rows)]);
     let plan = ShardPlan::new(&table, 2, Sharding::BALANCED);

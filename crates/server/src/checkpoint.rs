@@ -1,19 +1,13 @@
-//! A server's share in checkpoints: its part is written from a snapshot, and its shard restored from one.
+//! What a run says of its checkpoints, what a server says of its part of one, and how its shard is restored from one.
 
-use std::iter;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass_checkpoint::{
-    CheckpointError, CheckpointId, PartLayout, PartRecord, Restore, ShardImage, SlotPolicy, Store,
-};
+use windlass_checkpoint::{CheckpointError, CheckpointId, PartRecord, Restore, ShardImage, SlotPolicy, Store};
 use windlass_core::checkpoint::{Mark, Notes};
 use windlass_core::ledger::Incarnation;
 use windlass_core::plan::ServerPlan;
-use windlass_core::rows::RowTable;
 use windlass_core::run::{LearningRate, RunSpec};
-
-use crate::shard::{Lent, ParameterShard, Snapshot};
 
 /// Whether, when and where a run's checkpoints are written. Only ps 0's word counts.
 #[derive(Debug, Clone)]
@@ -30,6 +24,8 @@ pub struct CheckpointConfig {
     pub resume: Resume,
     /// True for a process that was started again: what its run has saved goes before `resume`.
     pub restarted: bool,
+    /// How long nothing may move while one is written or published before it is given up; longer for large models.
+    pub stall: Duration,
     /// Take over the checkpoints of a run that lives.
     pub take_over: bool,
     /// The flags of the run, for people.
@@ -67,40 +63,6 @@ pub(crate) struct Part {
     pub(crate) learning_rate: LearningRate,
     /// For how long at the most a push has been held up by it.
     pub(crate) held_up: Duration,
-}
-
-/// Writes a snapshot of a shard as this server's part.
-pub(crate) async fn write(
-    store: &Store,
-    id: &CheckpointId,
-    layout: &PartLayout,
-    snapshot: Snapshot,
-    shard: &ParameterShard,
-) -> Result<Part, CheckpointError> {
-    let Snapshot { mark, notes, learning_rate, blocks, tables } = snapshot;
-    // The values of all blocks, then each slot of all; their buffers go back to the shard, whatever happens.
-    let mut dense: Vec<Vec<Lent>> = Vec::new();
-    for block in blocks {
-        for (index, numbers) in iter::once(block.values).chain(block.slots).enumerate() {
-            if dense.len() == index {
-                dense.push(Vec::new());
-            }
-            dense[index].push(shard.spares().lend(numbers));
-        }
-    }
-    let mut part = store.begin_part(id, layout).await?;
-    for table in &tables {
-        part.write_steps(table.steps()).await?;
-    }
-    for numbers in dense.into_iter().flatten() {
-        part.write_owned(numbers).await?;
-    }
-    for block in tables.into_iter().map(RowTable::into_block) {
-        for numbers in iter::once(block.values).chain(block.slots) {
-            part.write(numbers).await?;
-        }
-    }
-    Ok(Part { record: part.finish().await?, mark, notes, learning_rate, held_up: shard.longest_held_up() })
 }
 
 /// Reads what this server holds of a checkpoint: the values, and the version and learning rate they have.

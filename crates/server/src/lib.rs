@@ -7,7 +7,9 @@ mod checkpoint;
 mod connection;
 mod coordinator;
 mod memory;
+mod prepare;
 mod records;
+mod saving;
 mod shard;
 mod task;
 

@@ -4,21 +4,17 @@ use std::net::TcpListener;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tonic::service::Routes;
-use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, Store};
+use tracing::warn;
 use windlass_core::cluster::{Job, ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::membership::Patience;
-use windlass_core::plan::ShardPlan;
-use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::{
-    CheckpointFailed, Cut, Endpoint, Failure, Goodbye, Hello, Mark, Marked, Over, PartWritten, Prepare, ServerReady,
-    coordinator_message, task_message,
+    Abandon, Endpoint, Failure, Goodbye, Hello, Mark, Marked, Over, Prepare, ServerReady, coordinator_message,
+    task_message,
 };
 use windlass_wire::endpoint::listen_locally;
 use windlass_wire::frame::Request;
@@ -29,15 +25,18 @@ use windlass_wire::roster::{self, Introductions};
 use windlass_wire::session::{Coordinator, Persistence, Progress, Records, Session};
 use windlass_wire::{Socket, port};
 
-use crate::background::Background;
-use crate::checkpoint::{self, CheckpointConfig};
+use crate::checkpoint::CheckpointConfig;
 use crate::connection::Connections;
 use crate::coordinator::{CoordinatorConfig, CoordinatorHandle};
 use crate::memory;
+use crate::prepare::{PrepareError, Prepared, Preparing};
+use crate::saving::Saver;
 use crate::shard::ParameterShard;
 
 /// How long ps 0 stays after the end for the others to hear of it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long it stays for those who have not come yet if the run cannot begin.
+const FIRST_WORDS: Duration = Duration::from_secs(10);
 /// How long a server that is told to stop stays for the last checkpoint.
 const DRAIN: Duration = Duration::from_secs(60);
 /// After a connection that could not be taken, as when file descriptors have run out.
@@ -71,8 +70,13 @@ pub struct ServerConfig {
 /// A parameter server at work.
 pub struct Server {
     id: ServerId,
-    saves: Option<Saves>,
     shard: Arc<ShardSlot>,
+    /// The shard that is being allocated or restored.
+    preparing: Option<Preparing>,
+    /// Writes this server's parts of checkpoints, if it has any.
+    saver: Option<Saver>,
+    /// True once it is known that this server takes no part in the run.
+    idle: bool,
     coordinator: Coordinator,
     own_coordinator: Option<CoordinatorHandle>,
     session: Session,
@@ -126,8 +130,10 @@ impl Server {
         let session = Session::open(coordinator.clone(), hello, Progress::default(), persistence);
         Ok(Self {
             id: config.id,
-            saves: None,
             shard,
+            preparing: None,
+            saver: None,
+            idle: false,
             coordinator,
             own_coordinator,
             session,
@@ -156,195 +162,135 @@ impl Server {
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Outcome {
         let mut stop = std::pin::pin!(stop);
         let outcome = loop {
-            let message = tokio::select! {
-                message = self.session.receive() => message,
+            let event = tokio::select! {
+                event = self.next() => event,
                 () = &mut stop => break self.leave().await,
             };
-            match message {
-                Some(coordinator_message::Kind::Over(over)) => break outcome(over),
-                Some(message) => self.handle(message).await,
-                None => {
-                    let reason = "lost the coordinator".to_owned();
-                    break Outcome { exit_code: exit_code::PEERS, reason };
-                }
+            if let Some(outcome) = self.handle(event).await {
+                break outcome;
             }
         };
         if let Some(coordinator) = &self.own_coordinator {
-            coordinator.ended(LAST_WORDS).await;
+            let refused = matches!(outcome.exit_code, exit_code::USAGE | exit_code::CHECKPOINT);
+            coordinator.ended(if refused { FIRST_WORDS } else { LAST_WORDS }).await;
         }
         outcome
     }
 
     /// Says goodbye, and serves on until the coordinator has ended the run: a last checkpoint may have to be written.
     async fn leave(&mut self) -> Outcome {
+        if self.idle {
+            // The run goes on.
+            let _ = tokio::time::timeout(LAST_WORDS, self.session.close()).await;
+            return told_to_stop();
+        }
         self.session.sender().send(task_message::Kind::Goodbye(Goodbye {})).await;
-        let patience = if self.saves.is_some() { DRAIN } else { LAST_WORDS };
+        let patience = if self.saver.is_some() { DRAIN } else { LAST_WORDS };
         let over = async {
             loop {
-                match self.session.receive().await {
-                    Some(coordinator_message::Kind::Over(over)) => return outcome(over),
-                    Some(message) => self.handle(message).await,
-                    None => return told_to_stop(),
+                let event = self.next().await;
+                if let Some(outcome) = self.handle(event).await {
+                    return outcome;
                 }
             }
         };
         tokio::time::timeout(patience, over).await.unwrap_or_else(|_| told_to_stop())
     }
 
-    async fn handle(&mut self, message: coordinator_message::Kind) {
+    /// Waits for what happens next, and does nothing yet, so that it may be dropped.
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            message = self.session.receive() => message.map_or(Event::Lost, Event::Told),
+            prepared = Preparing::done(&mut self.preparing) => Event::Prepared(prepared),
+        }
+    }
+
+    /// Does what has to be done. Returns how the run has ended, if it has.
+    async fn handle(&mut self, event: Event) -> Option<Outcome> {
+        match event {
+            Event::Lost => {
+                let reason = "lost the coordinator".to_owned();
+                return Some(Outcome { exit_code: exit_code::PEERS, reason });
+            }
+            Event::Told(coordinator_message::Kind::Over(over)) => return Some(outcome(over)),
+            Event::Told(coordinator_message::Kind::Waiting(waiting)) => waiting.log(),
+            Event::Told(coordinator_message::Kind::Prepare(prepare)) => self.prepare(prepare),
+            Event::Told(message) => match &mut self.preparing {
+                // What concerns the shard is done when there is one.
+                Some(preparing) => preparing.deferred.push(message),
+                None => self.change(message).await,
+            },
+            Event::Prepared(prepared) => self.prepared(prepared).await,
+        }
+        None
+    }
+
+    /// Does what the coordinator says about the shard.
+    async fn change(&mut self, message: coordinator_message::Kind) {
+        let Some(shard) = self.shard.get() else { return };
         match message {
-            coordinator_message::Kind::Waiting(waiting) => waiting.log(),
-            coordinator_message::Kind::Prepare(prepare) => {
-                let reply = match self.prepare(&prepare).await {
-                    Ok(restored) => task_message::Kind::ServerReady(ServerReady { number: prepare.number, restored }),
-                    Err(error) => {
-                        let exit_code = u32::from(error.exit_code());
-                        task_message::Kind::Failed(Failure { exit_code, reason: error.to_string(), incarnation: 0 })
-                    }
-                };
-                self.session.sender().send(reply).await;
-            }
             coordinator_message::Kind::Mark(Mark { number }) => {
-                if let Some(shard) = self.shard.get() {
-                    let mark = serde_json::to_string(&shard.mark()).unwrap_or_default();
-                    self.session.sender().send(task_message::Kind::Marked(Marked { number, mark })).await;
+                let mark = serde_json::to_string(&shard.mark(number)).unwrap_or_default();
+                self.session.sender().send(task_message::Kind::Marked(Marked { number, mark })).await;
+            }
+            coordinator_message::Kind::Cut(cut) => {
+                if let Some(saver) = &self.saver {
+                    saver.cut(shard, self.session.sender(), cut);
                 }
             }
-            coordinator_message::Kind::Cut(cut) => self.cut(cut),
-            coordinator_message::Kind::Abandon(_) => {
-                if let Some(shard) = self.shard.get() {
-                    shard.abandon();
-                }
+            coordinator_message::Kind::Abandon(Abandon { number }) => {
+                shard.abandon(number);
+                self.saver.iter().for_each(|saver| saver.give_up(number));
             }
             coordinator_message::Kind::WorkerJoined(joined) => {
-                if let Some(shard) = self.shard.get() {
-                    shard.fence(WorkerId(joined.worker), Incarnation(joined.incarnation));
-                }
+                shard.fence(WorkerId(joined.worker), Incarnation(joined.incarnation));
             }
             coordinator_message::Kind::WorkerLeft(left) => {
-                let shard = self.shard.clone();
                 // It may complete a round, and applying that is work.
-                let leave = move || {
-                    if let Some(shard) = shard.get() {
-                        shard.leave(WorkerId(left.worker), Incarnation(left.incarnation));
-                    }
-                };
+                let leave = move || shard.leave(WorkerId(left.worker), Incarnation(left.incarnation));
                 let _ = tokio::task::spawn_blocking(leave).await;
             }
             _ => {}
         }
     }
 
-    /// Allocates this server's shard, or restores it. True if it was restored.
-    async fn prepare(&mut self, prepare: &Prepare) -> Result<bool, PrepareError> {
-        let run: RunSpec = serde_json::from_str(&prepare.run)?;
-        let servers = prepare.servers as usize;
-        let plan = ShardPlan::new(&run.parameters, servers, run.sharding);
-        let own = &plan.servers[self.id.0 as usize];
-        let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
-        let held = own.dense_elements() + own.row_elements(&run.parameters);
-        info!(
-            "holds {} of {} parameter values ({:.1} MB) of {}, optimizer {}{}",
-            held,
-            run.parameters.elements(),
-            held as f64 * 4e-6,
-            run.model,
-            run.optimizer.name(),
-            if held == 0 { ": it is too small to be worth another ps here (see --min-shard-bytes)" } else { "" }
-        );
-        // What was there before goes first, so that there is never more than one.
+    /// Begins to allocate or restore this server's shard. What was there before goes first, so that there is never more
+    /// than one.
+    fn prepare(&mut self, prepare: Prepare) {
         self.shard.clear();
-        self.saves = None;
-        if !prepare.checkpoints.is_empty() {
-            let store = Arc::new(Store::open(&prepare.checkpoints)?);
-            let layout = Arc::new(PartLayout::new(&run, own, self.id.0 as usize, servers));
-            let background = Arc::new(Background::start().map_err(PrepareError::Threads)?);
-            self.saves = Some(Saves { store, layout, background });
-        }
-        let restored = !prepare.restore.is_empty();
-        let shard = if restored {
-            let id: CheckpointId = prepare.restore.parse().map_err(PrepareError::Id)?;
-            let (image, state) = checkpoint::restore(&prepare.restore_from, &id, &run, own).await?;
-            ParameterShard::restored(run, own, &workers, image, state)
-        } else {
-            ParameterShard::new(run, own, &workers)
+        self.saver = None;
+        self.preparing = None;
+        self.preparing = Some(Preparing::start(self.id, prepare));
+    }
+
+    /// Takes the shard, tells the coordinator, and does what has come meanwhile.
+    async fn prepared(&mut self, prepared: Result<Prepared, PrepareError>) {
+        let deferred = self.preparing.take().map(|mut preparing| std::mem::take(&mut preparing.deferred));
+        let reply = match prepared {
+            Ok(Prepared { number, shard, saver, restored }) => {
+                (self.idle, self.saver) = (shard.is_none(), saver);
+                shard.into_iter().for_each(|shard| self.shard.set(shard));
+                task_message::Kind::ServerReady(ServerReady { number, restored })
+            }
+            Err(error) => {
+                let exit_code = u32::from(error.exit_code());
+                task_message::Kind::Failed(Failure { exit_code, reason: error.to_string(), incarnation: 0 })
+            }
         };
-        shard.fence_up_to(Incarnation(prepare.latest_incarnation));
-        for living in &prepare.living {
-            shard.fence(WorkerId(living.worker), Incarnation(living.incarnation));
+        self.session.sender().send(reply).await;
+        for message in deferred.into_iter().flatten() {
+            self.change(message).await;
         }
-        // Those who are not here are not waited for.
-        for worker in workers.iter().filter(|worker| prepare.living.iter().all(|living| living.worker != worker.0)) {
-            shard.leave(*worker, Incarnation::default());
-        }
-        if let Some(saves) = &self.saves {
-            let spares = shard.spares().clone();
-            saves.background.handle().spawn_blocking(move || spares.fill());
-        }
-        self.shard.set(shard);
-        Ok(restored)
-    }
-
-    /// Cuts the shard, and writes it while training goes on.
-    fn cut(&self, Cut { number, id, cut }: Cut) {
-        let (Some(shard), Some(saves)) = (self.shard.get(), self.saves.clone()) else { return };
-        let (sender, foreground) = (self.session.sender(), Handle::current());
-        let made = serde_json::from_str(&cut).map_err(|error| error.to_string());
-        let made = made.and_then(|cut| shard.cut(number, &cut).map_err(|error| error.to_string()));
-        let background = saves.background.handle().clone();
-        background.spawn(async move {
-            let written = async {
-                made?;
-                let id: CheckpointId =
-                    id.parse().map_err(|error: windlass_checkpoint::BadCheckpointId| error.to_string())?;
-                // Not in the background: pushes wait for what it has locked.
-                let read = shard.clone();
-                let snapshot = foreground.spawn_blocking(move || read.snapshot(number)).await;
-                let snapshot = snapshot.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-                let part = checkpoint::write(&saves.store, &id, &saves.layout, snapshot, &shard).await;
-                part.map_err(|error| error.to_string())
-            };
-            let reply = match written.await {
-                Ok(part) => {
-                    let part = serde_json::to_string(&part).unwrap_or_default();
-                    task_message::Kind::PartWritten(PartWritten { number, part })
-                }
-                Err(reason) => task_message::Kind::CheckpointFailed(CheckpointFailed { number, reason }),
-            };
-            sender.send(reply).await;
-        });
     }
 }
 
-/// Where and as what this server writes its part of a checkpoint.
-#[derive(Clone)]
-struct Saves {
-    store: Arc<Store>,
-    layout: Arc<PartLayout>,
-    background: Arc<Background>,
-}
-
-/// Why a server has no shard.
-#[derive(Debug, thiserror::Error)]
-enum PrepareError {
-    #[error("cannot prepare: {0}")]
-    Threads(std::io::Error),
-    #[error("cannot prepare: {0}")]
-    Run(#[from] serde_json::Error),
-    #[error("cannot restore: {0}")]
-    Id(windlass_checkpoint::BadCheckpointId),
-    #[error("cannot restore: {0}")]
-    Checkpoint(#[from] CheckpointError),
-}
-
-impl PrepareError {
-    fn exit_code(&self) -> u8 {
-        match self {
-            PrepareError::Threads(_) => exit_code::INTERNAL,
-            PrepareError::Run(_) => exit_code::USAGE,
-            PrepareError::Id(_) | PrepareError::Checkpoint(_) => exit_code::CHECKPOINT,
-        }
-    }
+/// What happens to a server.
+enum Event {
+    Told(coordinator_message::Kind),
+    /// The session is over, without a word of how the run ended.
+    Lost,
+    /// There is a shard, or there cannot be one.
+    Prepared(Result<Prepared, PrepareError>),
 }
 
 impl Drop for Server {

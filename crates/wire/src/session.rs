@@ -132,6 +132,12 @@ impl Session {
         Sender(self.outgoing.clone())
     }
 
+    /// Says goodbye, once every other sender is gone, and waits until that has been heard.
+    pub async fn close(&mut self) {
+        (self.outgoing, _) = mpsc::channel(1);
+        while self.incoming.recv().await.is_some() {}
+    }
+
     /// The two directions by themselves. The session closes with a goodbye once every sender is gone.
     pub fn split(self) -> (Sender, Receiver) {
         (Sender(self.outgoing), Receiver(self.incoming))

@@ -55,6 +55,12 @@ impl DerefMut for TensorBuffer {
     }
 }
 
+impl PartialEq for TensorBuffer {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
 impl FloatBuffer for TensorBuffer {
     fn zeros(len: usize) -> Self {
         vec![0.0; len].into()

@@ -83,12 +83,13 @@ impl<M: Model> Replica<M> {
     /// Replaces the values; where a buffer is empty, what is there stays. Of a parameter reached by rows there may be any
     /// number of rows.
     pub fn load<B: Into<TensorBuffer>>(&mut self, values: Vec<B>) {
-        self.put(values.into_iter().map(Into::into).collect());
+        self.put(values);
         self.is_fresh = false;
     }
 
-    fn put(&mut self, values: Vec<TensorBuffer>) {
+    fn put<B: Into<TensorBuffer>>(&mut self, values: Vec<B>) {
         let network = self.network.take().expect("the network is put back after every use");
+        let values = values.into_iter().map(Into::into).collect();
         self.network = Some(tensors::load(network, values, &self.device));
     }
 

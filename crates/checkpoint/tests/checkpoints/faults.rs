@@ -129,6 +129,43 @@ async fn a_part_that_is_dropped_or_fails_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_part_that_comes_to_nothing_leaves_no_folder_in_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().to_str().unwrap()).unwrap();
+    let (run, plan) = (small(), &plans(&small(), 1)[0]);
+    let layout = PartLayout::new(&run, plan, 0, 1);
+    let folder = directory.path().join(id(5).to_string());
+
+    let unfinished = store.begin_part(&id(5), &layout).await.unwrap();
+    assert!(folder.is_dir());
+    unfinished.finish().await.unwrap_err();
+    assert!(!folder.exists());
+
+    drop(store.begin_part(&id(5), &layout).await.unwrap());
+    // The removal was spawned.
+    while folder.exists() {
+        tokio::task::yield_now().await;
+    }
+
+    let mut written = store.begin_part(&id(5), &layout).await.unwrap();
+    written.write_image(&image(&run, plan, 5)).await.unwrap();
+    let written = written.finish().await.unwrap();
+    fs::write(folder.join("of another server"), "").unwrap();
+    store.discard_part(&written.object).await;
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "what others have written stays");
+}
+
+#[tokio::test]
+async fn an_attempt_that_could_not_be_published_is_removed_and_one_that_was_stays() {
+    let (directory, store, older, newer) = two_checkpoints().await;
+    fs::remove_file(directory.path().join(newer.id.manifest_object())).unwrap();
+    store.discard(&older.id).await;
+    store.discard(&newer.id).await;
+    assert!(!directory.path().join(newer.id.to_string()).exists());
+    assert_eq!(store.newest_verified().await.unwrap().manifest.unwrap(), older);
+}
+
+#[tokio::test]
 async fn a_part_with_other_numbers_than_its_layout_is_refused() {
     let objects = Arc::new(InMemory::new());
     let store = Store::over(objects.clone(), "memory");

@@ -1,11 +1,14 @@
 //! The launcher while its tasks run: it shows what they tell, decides what becomes of the run when one of them ends, and
 //! ends the others when the run does.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tracing::warn;
 use windlass_core::cluster::{Job, TaskId};
+use windlass_core::lifecycle::exit_code;
+use windlass_wire::client::UNUSED;
 use windlass_worker::event::{Event, Stopped};
 
 use super::child::{Child, Ended, Message, Plan, STARTED};
@@ -44,6 +47,8 @@ pub(super) struct Launcher {
     progress: Progress,
     /// How often a task may still be started again.
     restarts: u32,
+    /// The servers that hold nothing.
+    idle: BTreeSet<u32>,
     resumption: Resumption,
     /// Why the run ends before its time, if it does.
     cause: Option<Cause>,
@@ -87,6 +92,7 @@ impl Launcher {
             children,
             progress,
             restarts,
+            idle: BTreeSet::new(),
             resumption,
             cause: None,
             signals: Turns::default(),
@@ -149,6 +155,10 @@ impl Launcher {
                 if let Event::Stopped(stopped) = &event {
                     self.stopped.push(stopped.clone());
                 }
+                if let Event::Started(started) = &event {
+                    let unused = (0..).zip(&started.transports).filter(|(_, transport)| *transport == UNUSED);
+                    self.idle = unused.map(|(server, _)| server).collect();
+                }
                 if !is_repeated {
                     self.progress.show(&event);
                 }
@@ -180,7 +190,14 @@ impl Launcher {
         }
         match ended {
             Ended::Exited(0) => None,
-            _ if self.cause.is_some() => Some(End::Within(GRACE)),
+            _ if self.cause.is_some() => {
+                // That a run told to stop could not be saved is more than that it was stopped.
+                let unsaved = ended == Ended::Exited(i32::from(exit_code::CHECKPOINT));
+                if unsaved && matches!(self.cause, Some(Cause::Stopped(..))) {
+                    self.cause = Some(Cause::Failed(self.describe_failure(&self.children[position], ended)));
+                }
+                Some(End::Within(GRACE))
+            }
             Ended::Killed(signal) if self.goes_on_without(task) => {
                 self.leave_out(task, &format!("was killed by signal {signal}"));
                 None
@@ -204,11 +221,13 @@ impl Launcher {
         }
     }
 
-    /// Training goes on without a worker, as it would on many machines; but not without the parameters that it may have
+    /// Training goes on without a task, as it would on many machines; but not without the parameters that it may have
     /// held, and it does not begin without it.
     fn goes_on_without(&self, task: TaskId) -> bool {
-        let is_running = |job| self.children.iter().any(|child| child.task.job == job && child.is_running());
-        task.job == Job::Worker && is_running(Job::Worker) && is_running(Job::Ps) && self.has_begun()
+        let trains = |child: &Child| child.task.job == Job::Worker && child.is_running();
+        let colocated = self.children.iter().all(|child| child.task.job == Job::Worker);
+        let holds = (task.job == Job::Ps || colocated) && !self.idle.contains(&task.index);
+        !holds && self.children.iter().any(trains) && self.has_begun()
     }
 
     fn has_begun(&self) -> bool {
@@ -217,7 +236,9 @@ impl Launcher {
 
     fn leave_out(&mut self, task: TaskId, why: &str) {
         warn!("{task} {why}; the others go on");
-        self.progress.left(task.index, why);
+        if task.job == Job::Worker {
+            self.progress.left(task.index, why);
+        }
     }
 
     /// The signal by which somebody else has told a task to stop.

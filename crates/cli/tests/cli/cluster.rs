@@ -28,6 +28,11 @@ impl Launched {
         eventually(&format!("{job} {index} is started"), find)
     }
 
+    /// The launcher, or whatever else was started.
+    pub fn itself(&self) -> Task {
+        Task::find(self.0.pid()).expect("it runs")
+    }
+
     /// Every process that the launcher has started and that lives.
     pub fn tasks(&self) -> Vec<Task> {
         Task::of(self.0.pid()).collect()

@@ -12,10 +12,10 @@ impl Lifecycle {
     /// Whom the run waits for: tasks that have not come, servers that prepare, the chief with the first values or the
     /// final scores, or any worker at all.
     pub fn awaited(&self) -> Vec<TaskId> {
-        let prepares = |task: &TaskId| task.job == Job::Ps && !self.ready.contains(task);
+        let prepares = |task: &TaskId| !self.ready.contains(task);
         match self.phase {
             Phase::Gathering => self.missing(),
-            Phase::Preparing => self.tasks.iter().copied().filter(prepares).collect(),
+            Phase::Preparing => self.active_servers().filter(prepares).collect(),
             _ if self.is_abandoned() => self.workers().into_iter().map(TaskId::from).collect(),
             Phase::Initialising | Phase::Finishing => vec![TaskId::from(self.chief)],
             _ => Vec::new(),
@@ -56,7 +56,7 @@ impl Lifecycle {
         if self.phase == Phase::Gathering && self.again && only_workers && waited >= self.config.patience.silent {
             return self.prepare();
         }
-        let nobody_wants_more = self.config.finished && self.present_workers().is_empty();
+        let nobody_wants_more = self.finished_before && self.present_workers().is_empty();
         if self.phase == Phase::Gathering && nobody_wants_more && waited >= self.config.patience.silent {
             return self.end(Outcome::done());
         }

@@ -1,13 +1,14 @@
-//! Which checkpoint a run begins from, and which of those in its store are of the same run.
+//! Which checkpoint a run begins from, or goes back to, and which of those in its store are of the same run.
 
 use std::sync::Arc;
 
 use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointError, Lease, Manifest, Store};
+use windlass_checkpoint::{CheckpointError, Followed, Manifest, Store};
 
 use crate::checkpoint::{CheckpointConfig, Resume};
 
 /// What a run begins from.
+#[derive(Debug, Clone)]
 pub(super) struct Beginning {
     /// Where the checkpoint is.
     pub(super) store: Arc<Store>,
@@ -21,18 +22,20 @@ pub(super) struct Beginning {
 
 impl Beginning {
     /// Finds what to begin from. A task that was started again goes on with what its run has saved; if that is nothing
-    /// yet, it begins as the run did.
+    /// yet, it begins as the run did. The lease is of this generation, after the run that it followed.
     pub(super) async fn find(
         config: &CheckpointConfig,
         store: &Arc<Store>,
-        lease: &Lease,
+        generation: u64,
+        followed: Option<Followed>,
     ) -> Result<Self, CheckpointError> {
-        let own = lease.followed().filter(|_| config.restarted);
-        let first_generation = own.unwrap_or(lease.generation());
+        let crashed = followed.is_some_and(|followed| followed.crashed);
+        let own = followed.filter(|_| config.restarted).map(|followed| followed.first_generation);
+        let first_generation = own.unwrap_or(generation);
         if let Some(first_generation) = own
             && let Some(found) = newest(store, first_generation).await?
         {
-            let finished = found.last && lease.follows_a_crash();
+            let finished = found.last && crashed;
             return Ok(Self { store: store.clone(), found: Some(found), first_generation, finished });
         }
         match &config.resume {
@@ -46,7 +49,7 @@ impl Beginning {
             Resume::Auto => {
                 let found = newest(store, 0).await?;
                 let first_generation = found.as_ref().map_or(first_generation, |found| found.first_generation);
-                let finished = lease.follows_a_crash() && found.as_ref().is_some_and(|found| found.last);
+                let finished = crashed && found.as_ref().is_some_and(|found| found.last);
                 Ok(Self { store: store.clone(), found, first_generation, finished })
             }
             Resume::From(location, id) => {
@@ -62,11 +65,21 @@ impl Beginning {
             }
         }
     }
+
+    /// Finds what to go back to: the newest that the run has saved, or where it began.
+    pub(super) async fn find_again(self, store: Arc<Store>) -> Result<Self, CheckpointError> {
+        match newest(&store, self.first_generation).await {
+            Ok(Some(found)) => Ok(Self { store, found: Some(found), ..self }),
+            Ok(None) => Ok(self),
+            Err(CheckpointError::AllDamaged { .. }) if self.found.is_some() => Ok(self),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// The newest checkpoint since a generation of which every byte is right. If there are only damaged ones, training must
 /// not begin anew as if there were none: that would be for the user to decide.
-pub(super) async fn newest(store: &Store, since: u64) -> Result<Option<Manifest>, CheckpointError> {
+async fn newest(store: &Store, since: u64) -> Result<Option<Manifest>, CheckpointError> {
     let found = store.newest_verified().await?;
     for (id, error) in &found.skipped {
         warn!("passed over checkpoint {id}: {error}");

@@ -14,7 +14,7 @@ impl Coordinator {
     /// Why the servers cannot hold a run, if they cannot. One that they hold or have held is not doubted: they may have
     /// to take it up again while some of its memory is still in use.
     pub(super) fn shortage(&self, run: &RunSpec) -> Option<String> {
-        let held = self.run.as_ref().filter(|_| self.prepared > 0).map(|(_, held)| held);
+        let held = self.run.as_ref().filter(|_| self.prepare.number > 0).map(|(_, held)| held);
         let saved = self.checkpoints.as_ref().and_then(Checkpoints::found).map(|(manifest, _)| &manifest.run);
         let is_same = |other: &RunSpec| {
             other.parameters == run.parameters && other.optimizer == run.optimizer && other.mode == run.mode

@@ -3,15 +3,16 @@
 //!
 //! What takes time (reading, publishing, removing) runs beside the coordinator, which hears of it when it is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ServerState, Store};
-use windlass_core::checkpoint::{Cycle, Mark, Next, Policy, Standing};
+use windlass_core::checkpoint::{Cycle, CycleRun, Mark, Next, Policy, Standing};
 use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::consistency::Mode;
 use windlass_core::identity::Fingerprint;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -19,29 +20,32 @@ use windlass_core::limits::Limits;
 use windlass_core::run::RunSpec;
 use windlass_wire::control::ModelFile;
 
-use super::beginning::{Beginning, newest};
+use super::beginning::Beginning;
 use super::lease_keeper::LeaseKeeper;
 use super::positions::Positions;
-use crate::checkpoint::{CheckpointConfig, Part, before_generation};
+use crate::checkpoint::{CheckpointConfig, Part, Resume, before_generation};
+
+/// How long removing old checkpoints may keep a new one from being told of.
+const PRUNING: Duration = Duration::from_secs(10);
+/// A store that takes less in a second is not waited for.
+const SLOWEST_BYTES: usize = 10_000_000;
 
 /// A run's checkpoints.
 pub(super) struct Checkpoints {
     store: Arc<Store>,
-    /// Where the checkpoint to begin from is, if not in `store`.
-    resume_from: Arc<Store>,
     generation: u64,
-    /// In which the run began.
-    first_generation: u64,
     pub(super) lease: LeaseKeeper,
     config: CheckpointConfig,
     cycle: Cycle<Part>,
     id: Option<CheckpointId>,
     /// Where the workers were when it was cut.
     positions: Positions,
-    /// The checkpoint to begin from.
-    found: Option<Manifest>,
-    /// Whether the run had come to its end when the coordinator before this one died.
-    finished: bool,
+    /// What the run began from, once that is known.
+    first: Option<Beginning>,
+    /// What it begins from, or goes back to.
+    beginning: Option<Beginning>,
+    /// How often that was looked up.
+    lookups: u64,
     /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
     /// Whether the one under way is.
@@ -50,60 +54,59 @@ pub(super) struct Checkpoints {
     held_up: Duration,
     /// What goes with the values of the trained network.
     files: Arc<[ModelFile]>,
+    /// Held while one is published: a later one is never published before it.
+    publishing: Arc<Mutex<()>>,
     done: mpsc::Sender<Done>,
 }
 
 /// What has been done beside the coordinator.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// A checkpoint was published, or could not be.
-    Published(Result<CheckpointId, CheckpointError>),
+    /// The checkpoint of this number was published, or could not be.
+    Published(u64, Result<CheckpointId, CheckpointError>),
+    /// Another run has taken over the checkpoints.
+    Overtaken(CheckpointError),
     /// The lease on the checkpoints was given up.
     Released,
-    /// The checkpoint to go back to has been looked up.
-    Found(Result<Option<Box<Manifest>>, CheckpointError>),
+    /// The checkpoint to begin from or go back to has been looked up, the so many-th time.
+    Found(u64, Result<Box<Beginning>, CheckpointError>),
 }
 
 impl Checkpoints {
-    /// Opens the store, makes this coordinator the one that publishes, and finds what to begin from.
+    /// Opens the store, makes this coordinator the one that publishes, and begins to look for what to begin from.
     pub(super) async fn open(
         config: CheckpointConfig,
         address: &str,
-        servers: u32,
         done: mpsc::Sender<Done>,
     ) -> Result<Self, CheckpointError> {
-        let store = Arc::new(Store::open(&config.location)?);
-        let mut lease = store.lease(Holder::this_process(address), config.take_over).await?;
-        let Beginning { store: resume_from, found, first_generation, finished } =
-            match Beginning::find(&config, &store, &lease).await {
-                Ok(beginning) => beginning,
-                Err(error) => {
-                    let _ = lease.release().await;
-                    return Err(error);
-                }
-            };
-        lease.set_first_generation(first_generation);
-        lease.renew().await?;
-        let step = found.as_ref().map_or(0, |manifest| manifest.id.step);
+        let location = config.location.clone();
+        // A disk may hang.
+        let opened = tokio::task::spawn_blocking(move || Store::open(&location)).await;
+        let store = Arc::new(opened.expect("opening a store does not panic")?);
+        let lease = store.lease(Holder::this_process(address), config.take_over).await?;
         let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
-        Ok(Self {
-            store,
-            resume_from,
-            generation: lease.generation(),
-            first_generation,
+        let (generation, followed) = (lease.generation(), lease.followed());
+        let mut checkpoints = Self {
             lease: LeaseKeeper::start(lease, done.clone()),
-            cycle: Cycle::new(policy, servers as usize, Duration::ZERO, step),
+            cycle: Cycle::new(policy, Duration::ZERO, 0),
+            store,
+            generation,
             config,
             id: None,
             positions: Positions::default(),
+            first: None,
+            beginning: None,
+            lookups: 0,
             published: None,
             last: false,
             held_up: Duration::ZERO,
             files: Arc::default(),
-            found,
-            finished,
+            publishing: Arc::default(),
             done,
-        })
+        };
+        let (config, store) = (checkpoints.config.clone(), checkpoints.store.clone());
+        checkpoints.look(async move { Beginning::find(&config, &store, generation, followed).await });
+        Ok(checkpoints)
     }
 
     /// Takes a worker's files, to be kept with the checkpoints of its run.
@@ -120,18 +123,22 @@ impl Checkpoints {
         before_generation(self.generation)
     }
 
-    /// True if the run had come to its end when the coordinator before this one died.
-    pub(super) fn is_finished(&self) -> bool {
-        self.finished
-    }
-
     pub(super) fn location(&self) -> &str {
         self.store.location()
     }
 
+    /// Where the checkpoint to begin from or go back to is looked for.
+    pub(super) fn looks_in(&self) -> &str {
+        match &self.config.resume {
+            Resume::From(location, _) if self.first.is_none() => location,
+            _ => self.location(),
+        }
+    }
+
     /// The checkpoint that training begins from, and where it is.
     pub(super) fn found(&self) -> Option<(&Manifest, &str)> {
-        self.found.as_ref().map(|manifest| (manifest, self.resume_from.location()))
+        let Beginning { store, found, .. } = self.beginning.as_ref()?;
+        Some((found.as_ref()?, store.location()))
     }
 
     /// Why this run cannot go on from the checkpoint that was found, if it cannot. Other data are only warned of: a
@@ -166,28 +173,47 @@ impl Checkpoints {
         limits.finished(manifest.id.step, fewest.unwrap_or(0), location)
     }
 
-    /// Looks for the newest checkpoint anew, after a server was lost.
+    /// Training begins, or goes on from a checkpoint.
+    pub(super) fn go_on(&mut self, run: &RunSpec, servers: BTreeSet<ServerId>, now: Duration) {
+        let bytes = run.parameters.elements() * size_of::<f32>() * (1 + run.optimizer.slots());
+        let stall = self.config.stall + Duration::from_secs((bytes / SLOWEST_BYTES) as u64);
+        let rounds = matches!(run.mode, Mode::Sync { .. });
+        let step = self.found().map_or(0, |(manifest, _)| manifest.id.step);
+        self.cycle.go_on_from(CycleRun { servers, rounds, stall }, now, step);
+    }
+
+    /// Looks for the newest checkpoint anew, after a server was lost; one that is just being published counts. Where the
+    /// run began is not forgotten: without a checkpoint of its own it goes back there, now or later.
     pub(super) fn look_again(&mut self) {
         self.cycle.reset();
-        let (store, done, generation) = (self.store.clone(), self.done.clone(), self.generation);
-        let began_from = self.found.take();
-        tokio::spawn(async move {
-            // Without one of its own, the run goes back to where it began.
-            let found = match newest(&store, generation).await {
-                Ok(newest) => Ok(newest.or(began_from)),
-                Err(CheckpointError::AllDamaged { .. }) if began_from.is_some() => Ok(began_from),
-                Err(error) => Err(error),
-            };
-            let _ = done.send(Done::Found(found.map(|found| found.map(Box::new)))).await;
+        // If it has yet to be found what the run begins from, that will do.
+        let Some(first) = self.first.clone() else { return };
+        let (store, publishing, stall) = (self.store.clone(), self.publishing.clone(), self.config.stall);
+        self.look(async move {
+            let _ = tokio::time::timeout(stall, publishing.lock()).await;
+            first.find_again(store).await
         });
     }
 
-    /// Takes what was found as what to go back to.
-    pub(super) fn go_back_to(&mut self, found: Option<Box<Manifest>>) {
-        self.found = found.map(|manifest| *manifest);
-        if self.found.as_ref().is_some_and(|manifest| manifest.id.generation == self.generation) {
-            self.resume_from = self.store.clone();
-        }
+    fn look(&mut self, finding: impl Future<Output = Result<Beginning, CheckpointError>> + Send + 'static) {
+        self.lookups += 1;
+        let (done, lookup) = (self.done.clone(), self.lookups);
+        tokio::spawn(async move {
+            let found = finding.await.map(Box::new);
+            let _ = done.send(Done::Found(lookup, found)).await;
+        });
+    }
+
+    /// True if this is the answer to the last look.
+    pub(super) fn is_last_look(&self, lookup: u64) -> bool {
+        lookup == self.lookups
+    }
+
+    /// Takes what was found as what to begin from, or to go back to.
+    pub(super) fn begin_from(&mut self, found: Beginning) {
+        self.lease.set_first_generation(found.first_generation);
+        self.first.get_or_insert_with(|| found.clone());
+        self.beginning = Some(found);
         self.published = None;
     }
 
@@ -208,7 +234,7 @@ impl Checkpoints {
     /// A new name for the checkpoint that is cut here. The workers' positions belong to the cut: they may have gone by
     /// the time it is published.
     pub(super) fn name(&mut self, cut: &Mark, positions: Positions) -> CheckpointId {
-        let id = CheckpointId::new(cut.version, self.generation);
+        let id = CheckpointId::of_attempt(cut.version, self.generation, self.cycle.number());
         (self.id, self.positions) = (Some(id), positions);
         id
     }
@@ -226,37 +252,35 @@ impl Checkpoints {
         manifest.servers = parts.values().map(state).collect();
         manifest.workers = self.positions.at(&Standing { pushes: first.mark.pushes, notes: first.notes });
         manifest.config.clone_from(&self.config.description);
-        manifest.first_generation = self.first_generation;
+        manifest.first_generation = self.beginning.as_ref().map_or(self.generation, |began| began.first_generation);
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
-        let (store, keep, done) = (self.store.clone(), self.config.keep, self.done.clone());
-        let (files, first) = (self.files.clone(), self.first_generation);
+        let (store, keep, files) = (self.store.clone(), self.config.keep, self.files.clone());
+        let (publishing, done, number) = (self.publishing.clone(), self.done.clone(), self.cycle.number());
         tokio::spawn(async move {
+            let _turn = publishing.lock().await;
             let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
-            if published.is_ok()
-                && let Err(error) = store.prune_since(first, keep).await
-            {
+            let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, &published, keep)).await;
+            if let Ok(Err(error)) = tidied {
                 warn!("cannot remove old checkpoints: {error}");
             }
-            let _ = done.send(Done::Published(published)).await;
+            let _ = done.send(Done::Published(number, published)).await;
         });
     }
 
-    /// Notes what became of publishing.
-    pub(super) fn published(&mut self, published: &Result<CheckpointId, CheckpointError>) {
-        self.cycle.published();
-        match published {
-            Ok(id) => {
-                self.published = Some((id.step, self.last));
-                let held_up = 1e3 * self.held_up.as_secs_f64();
-                info!(
-                    "checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at the most",
-                    id.step,
-                    self.store.location()
-                );
-            }
-            Err(error) => warn!("no checkpoint: {error}; training goes on, and the last good one stays"),
+    /// Notes what became of publishing. False if nobody waits for that any more.
+    pub(super) fn published(&mut self, number: u64, published: &Result<CheckpointId, CheckpointError>) -> bool {
+        let awaited = self.cycle.published(number, published.is_ok());
+        if let Ok(id) = published {
+            self.published = Some((id.step, self.last));
+            let held_up = 1e3 * self.held_up.as_secs_f64();
+            info!(
+                "checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at the most",
+                id.step,
+                self.store.location()
+            );
         }
+        awaited
     }
 
     /// What is to be told the servers next, if the time has come for a checkpoint.
@@ -272,4 +296,20 @@ async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Res
         store.keep_file(&file.content).await?;
     }
     store.publish(manifest).await
+}
+
+/// Removes what is too old by now, or the parts of what could not be published.
+async fn tidy(
+    store: &Store,
+    manifest: &Manifest,
+    published: &Result<CheckpointId, CheckpointError>,
+    keep: usize,
+) -> Result<(), CheckpointError> {
+    match published {
+        Ok(_) => store.prune_since(manifest.first_generation, keep).await.map(drop),
+        Err(_) => {
+            store.discard(&manifest.id).await;
+            Ok(())
+        }
+    }
 }

@@ -6,7 +6,9 @@ use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Effect, Outcome, exit_code};
 use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{AllFinished, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport};
+use windlass_wire::control::{
+    AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
+};
 
 use super::checkpoints::Checkpoints;
 use super::{Began, Coordinator, is_server};
@@ -22,12 +24,19 @@ impl Coordinator {
                 },
                 Effect::Regather(reason) => self.regather(&reason),
                 Effect::Save => self.save(),
+                // Before the servers are told, it will be told with them.
+                Effect::PrepareIdle(_) if self.prepare.number == 0 => {}
+                Effect::PrepareIdle(task) => self.tell(task, Kind::Prepare(self.prepare.clone())),
+                Effect::IdleLeft(task, reason) => {
+                    warn!("lost {task}: {reason}; it held no parameters, and training goes on");
+                    self.members.remove(task);
+                }
                 Effect::Initialise(worker) => {
-                    let servers = self.endpoints.values().cloned().collect();
+                    let servers = self.servers();
                     self.tell(worker.into(), Kind::Initialise(Initialise { servers }));
                 }
                 Effect::Start(worker) => {
-                    let servers = self.endpoints.values().cloned().collect();
+                    let servers = self.servers();
                     let start = Start {
                         servers,
                         chief: worker == self.lifecycle.chief(),
@@ -85,9 +94,9 @@ impl Coordinator {
             let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
             Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0 })
         });
-        self.prepared += 1;
+        let (active, now) = (self.active_servers(run), self.now());
         let mut prepare = Prepare {
-            number: self.prepared,
+            number: self.prepare.number + 1,
             run: text.clone(),
             servers: self.config.servers,
             workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),
@@ -98,7 +107,7 @@ impl Coordinator {
         info!("all {} ps and {} workers are here", self.config.servers, workers.len());
         let mut positions = Vec::new();
         if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.cycle().set_rounds(matches!(run.mode, windlass_core::consistency::Mode::Sync { .. }));
+            checkpoints.go_on(run, active, now);
             prepare.checkpoints = checkpoints.location().to_owned();
             if let Some((manifest, location)) = checkpoints.found() {
                 prepare.restore = manifest.id.to_string();
@@ -125,7 +134,13 @@ impl Coordinator {
         for living in &prepare.living {
             self.positions.replace(WorkerId(living.worker), Incarnation(living.incarnation), &Standing::default());
         }
-        self.members.tell(is_server, &Kind::Prepare(prepare));
+        self.prepare = prepare;
+        self.members.tell(is_server, &Kind::Prepare(self.prepare.clone()));
+    }
+
+    /// Where the servers are, by number. One that is not here holds nothing, and nobody asks it for anything.
+    fn servers(&self) -> Vec<Endpoint> {
+        (0..self.config.servers).map(|index| self.endpoints.get(&index).cloned().unwrap_or_default()).collect()
     }
 
     /// What to say if the run had ended before, and nothing is left to train.

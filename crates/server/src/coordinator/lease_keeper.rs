@@ -1,6 +1,6 @@
 //! Keeps the run's lease on its checkpoints while the coordinator lives, and gives it up at the end.
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::warn;
 use windlass_checkpoint::{CheckpointError, Lease, RENEW_EVERY};
 
@@ -9,6 +9,7 @@ use super::checkpoints::Done;
 /// The lease as the coordinator holds it. If the coordinator is dropped, the lease is no longer renewed.
 pub(super) struct LeaseKeeper {
     end: Option<oneshot::Sender<()>>,
+    first_generation: watch::Sender<u64>,
     released: bool,
 }
 
@@ -16,8 +17,14 @@ impl LeaseKeeper {
     /// Renews the lease from now on. If another run takes over, `done` hears of it.
     pub(super) fn start(lease: Lease, done: mpsc::Sender<Done>) -> Self {
         let (end, ended) = oneshot::channel();
-        tokio::spawn(keep(lease, ended, done));
-        Self { end: Some(end), released: false }
+        let (first_generation, begun) = watch::channel(lease.generation());
+        tokio::spawn(keep(lease, begun, ended, done));
+        Self { end: Some(end), first_generation, released: false }
+    }
+
+    /// Says in which generation the run began, once that is known.
+    pub(super) fn set_first_generation(&self, generation: u64) {
+        self.first_generation.send_replace(generation);
     }
 
     /// Gives the lease up; [`Done::Released`] tells when that is done.
@@ -39,22 +46,17 @@ impl LeaseKeeper {
     }
 }
 
-async fn keep(mut lease: Lease, mut ended: oneshot::Receiver<()>, done: mpsc::Sender<Done>) {
+async fn keep(
+    mut lease: Lease,
+    mut begun: watch::Receiver<u64>,
+    mut ended: oneshot::Receiver<()>,
+    done: mpsc::Sender<Done>,
+) {
     let mut warned = false;
     loop {
         tokio::select! {
-            () = tokio::time::sleep(RENEW_EVERY) => match lease.renew().await {
-                Ok(()) => warned = false,
-                Err(error @ CheckpointError::Fenced { .. }) => {
-                    let _ = done.send(Done::Published(Err(error))).await;
-                    return;
-                }
-                Err(error) if !warned => {
-                    warned = true;
-                    warn!("cannot tell other runs that this one uses the checkpoints: {error}");
-                }
-                Err(_) => {}
-            },
+            () = tokio::time::sleep(RENEW_EVERY) => {}
+            Ok(()) = begun.changed() => lease.set_first_generation(*begun.borrow_and_update()),
             told = &mut ended => {
                 if told.is_ok() {
                     // If it fails, the next run finds out by itself that this one is gone.
@@ -63,6 +65,18 @@ async fn keep(mut lease: Lease, mut ended: oneshot::Receiver<()>, done: mpsc::Se
                 }
                 return;
             }
+        }
+        match lease.renew().await {
+            Ok(()) => warned = false,
+            Err(error @ CheckpointError::Fenced { .. }) => {
+                let _ = done.send(Done::Overtaken(error)).await;
+                return;
+            }
+            Err(error) if !warned => {
+                warned = true;
+                warn!("cannot tell other runs that this one uses the checkpoints: {error}");
+            }
+            Err(_) => {}
         }
     }
 }

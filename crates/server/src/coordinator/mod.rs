@@ -10,23 +10,29 @@ mod effects;
 mod front;
 mod lease_keeper;
 mod members;
+mod opening;
 mod positions;
+mod refusing;
 mod saving;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
+use windlass_core::checkpoint::{Setback, SetbackKind};
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{JoinError, Lifecycle, LifecycleConfig, Outcome, Phase, exit_code};
 use windlass_core::membership::Patience;
+use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Busy, Endpoint, Heartbeat, Hello, Memory, Over, Waiting, WorkerReport, task_message};
+use windlass_wire::control::{
+    Busy, Endpoint, Heartbeat, Hello, Memory, Over, Prepare, Waiting, WorkerReport, task_message,
+};
 
 use crate::checkpoint::{CheckpointConfig, Part};
 use crate::memory;
@@ -35,8 +41,10 @@ use checkpoints::{Checkpoints, Done};
 pub(crate) use front::CoordinatorHandle;
 use front::{Event, SessionId};
 use members::Members;
+use opening::Opened;
 use positions::Positions;
-use saving::unusable;
+use refusing::Untold;
+use saving::{LastCheckpoint, unusable};
 
 const TICK: Duration = Duration::from_millis(100);
 const SPEAK_EVERY: Duration = Duration::from_secs(3);
@@ -90,10 +98,12 @@ struct Coordinator {
     seen_step: u64,
     /// While the checkpoint to go back to is looked up: whether the servers wait for it.
     looking: Option<bool>,
-    /// How often the servers were told to prepare.
-    prepared: u64,
-    /// Since when the run waits for its last checkpoint, and how often that was begun.
-    saving: Option<(Duration, u32)>,
+    /// What the servers were told last to prepare; its number counts how often.
+    prepare: Prepare,
+    /// The last checkpoint, while the run waits for it.
+    saving: Option<LastCheckpoint>,
+    /// Those who have yet to hear that the run cannot begin.
+    untold: Untold,
     endpoints: BTreeMap<u32, Endpoint>,
     /// The memory that each server found when it was started, as far as it knows.
     memory: BTreeMap<u32, Memory>,
@@ -113,24 +123,17 @@ impl Coordinator {
         config: CoordinatorConfig,
         shard: Arc<ShardSlot>,
         unheard: watch::Sender<Option<usize>>,
-        inbox: mpsc::Receiver<(SessionId, Event)>,
+        mut inbox: mpsc::Receiver<(SessionId, Event)>,
     ) {
         let (done, results) = mpsc::channel(DONE);
-        let opened = match config.checkpoints.clone() {
-            Some(checkpoints) => {
-                Checkpoints::open(checkpoints, &config.address, config.servers, done.clone()).await.map(Some)
-            }
-            None => Ok(None),
-        };
-        let (checkpoints, refusal) = match opened {
+        let Opened { checkpoints, early } = opening::open(&config, &done, &mut inbox).await;
+        let (checkpoints, refusal) = match checkpoints {
             Ok(checkpoints) => (checkpoints, None),
             Err(error) => (None, Some(unusable(&error))),
         };
         let mut coordinator = Self::new(config, shard, unheard, checkpoints);
-        if let Some(outcome) = refusal {
-            let effects = coordinator.lifecycle.failed(outcome);
-            coordinator.carry_out(effects);
-        }
+        refusal.into_iter().for_each(|outcome| coordinator.refuse_to_begin(outcome));
+        early.into_iter().for_each(|(id, event)| coordinator.handle(id, event));
         // The sender stays here, so that the results never end before the sessions do.
         let _done = done;
         coordinator.run(inbox, results).await;
@@ -151,7 +154,6 @@ impl Coordinator {
             patience: config.patience,
             peer_timeout: config.peer_timeout,
             checkpoints: checkpoints.is_some(),
-            finished: checkpoints.as_ref().is_some_and(Checkpoints::is_finished),
             before,
         });
         Self {
@@ -161,13 +163,14 @@ impl Coordinator {
             members: Members::default(),
             unheard,
             run: None,
-            checkpoints,
             positions: Positions::default(),
             began: None,
             seen_step: 0,
-            looking: None,
-            prepared: 0,
+            looking: checkpoints.as_ref().map(|_| false),
+            checkpoints,
+            prepare: Prepare::default(),
             saving: None,
+            untold: Untold::default(),
             endpoints: BTreeMap::new(),
             // Of ps 0, in which this is: a worker may come before ps 0 has said hello.
             memory: memory::available().map(|memory| (0, memory)).into_iter().collect(),
@@ -194,7 +197,8 @@ impl Coordinator {
             }
             let over = matches!(self.lifecycle.phase(), Phase::Over(_));
             let releasing = self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.lease.is_releasing());
-            self.unheard.send_replace(over.then(|| self.members.unheard() + usize::from(releasing)));
+            let unheard = self.members.unheard() + self.untold.count() + usize::from(releasing);
+            self.unheard.send_replace(over.then_some(unheard));
         }
     }
 
@@ -209,6 +213,7 @@ impl Coordinator {
         match event {
             Event::Opened(sender, visit) => self.members.opened(id, sender, visit),
             Event::Closed => {
+                self.untold.closed(id);
                 if let Some((task, incarnation)) = self.members.closed(id) {
                     self.lifecycle.disconnected(task, incarnation, now);
                 }
@@ -242,6 +247,7 @@ impl Coordinator {
                 }
                 let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
                 self.members.dismiss(id, Kind::Over(over));
+                self.untold.dismissed(id, hello);
             }
         }
     }
@@ -266,7 +272,7 @@ impl Coordinator {
         }
         let earlier = self.members.earlier(task, hello.process);
         let joined = self.lifecycle.join(task, earlier, self.now());
-        let (incarnation, effects) = joined.map_err(|error| match error {
+        let (incarnation, mut effects) = joined.map_err(|error| match error {
             JoinError::Over(outcome) => Refusal::ForGood(outcome),
             JoinError::Contested(_) => Refusal::ForNow(error.to_string()),
             error => refuse(error.to_string()),
@@ -281,6 +287,7 @@ impl Coordinator {
             if let Some(checkpoints) = &mut self.checkpoints {
                 checkpoints.keep_files(&run, &hello.files);
             }
+            effects.extend(self.lifecycle.set_active_servers(&self.active_servers(&run)));
             self.run = Some((hello.run.clone(), run));
             self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
@@ -326,7 +333,7 @@ impl Coordinator {
                 self.note_progress(task, heartbeat);
                 return;
             }
-            task_message::Kind::ServerReady(ready) if ready.number == self.prepared => {
+            task_message::Kind::ServerReady(ready) if ready.number == self.prepare.number => {
                 self.lifecycle.server_ready(task, ready.restored)
             }
             task_message::Kind::Marked(marked) => {
@@ -344,8 +351,15 @@ impl Coordinator {
                 return;
             }
             task_message::Kind::CheckpointFailed(failed) => {
-                let reason = format!("{task}: {}", failed.reason);
-                self.checkpoint(|checkpoints| checkpoints.cycle().failed(failed.number, reason));
+                let kind = if failed.missed { SetbackKind::Missed } else { SetbackKind::Failed };
+                let setback = Setback { reason: format!("{task}: {}", failed.reason), kind };
+                self.checkpoint(|checkpoints| checkpoints.cycle().failed(failed.number, setback));
+                return;
+            }
+            task_message::Kind::PartProgress(progress) => {
+                if let Some(checkpoints) = &mut self.checkpoints {
+                    checkpoints.cycle().progressed(progress.number, ServerId(task.index));
+                }
                 return;
             }
             task_message::Kind::Initialised(initialised) if initialised.incarnation == incarnation.0 => {
@@ -403,6 +417,7 @@ impl Coordinator {
         let step = self.step();
         match self.lifecycle.phase() {
             Phase::Training => self.checkpoint(|checkpoints| checkpoints.tick(now, step)),
+            Phase::Finishing => self.checkpoint(|checkpoints| checkpoints.cycle().tick(now)),
             Phase::Saving(_) => self.go_on_saving(now),
             _ => {}
         }
@@ -412,6 +427,7 @@ impl Coordinator {
             self.spoken = Instant::now();
             self.members.mention(&Kind::Waiting(self.waiting()));
         }
+        self.mention_checkpoint();
     }
 
     /// Closes the sessions of processes that were declared dead. One that lives after all says hello again, and is let
@@ -428,7 +444,18 @@ impl Coordinator {
         self.shard.get().map_or(0, |shard| shard.statistics().steps)
     }
 
+    /// The servers that take part in a run.
+    fn active_servers(&self, run: &RunSpec) -> BTreeSet<ServerId> {
+        ShardPlan::new(&run.parameters, self.config.servers as usize, run.sharding).active_servers()
+    }
+
     fn waiting(&self) -> Waiting {
+        if let (Phase::Preparing, Some(_), Some(checkpoints)) =
+            (self.lifecycle.phase(), self.looking, &self.checkpoints)
+        {
+            let notice = format!("looking for a checkpoint that is whole, in {}", checkpoints.looks_in());
+            return Waiting { tasks: Vec::new(), notices: vec![notice] };
+        }
         let mut tasks: Vec<String> = self.lifecycle.awaited().iter().map(ToString::to_string).collect();
         let refused = self.refused.iter().filter(|(task, _)| tasks.contains(task));
         let notices = refused.map(|(task, reason)| format!("{task} was refused: {reason}")).collect();

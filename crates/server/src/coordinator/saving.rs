@@ -1,22 +1,55 @@
 //! How the coordinator takes checkpoints: step by step while others train, and the last one before a run ends.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::warn;
 use windlass_checkpoint::CheckpointError;
-use windlass_core::checkpoint::Next;
+use windlass_core::checkpoint::{Next, Setback, SetbackKind};
+use windlass_core::cluster::{Job, ServerId, TaskId};
 use windlass_core::lifecycle::{Outcome, Phase, exit_code};
 use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Abandon, Cut, Mark};
+use windlass_wire::control::{Abandon, Cut, Mark, Waiting};
 
 use super::checkpoints::{Checkpoints, Done};
-use super::{Coordinator, is_server};
+use super::{Coordinator, SPEAK_EVERY};
 use crate::checkpoint::Part;
 
-/// How long the last checkpoint may take before the run ends without it.
-const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often it is tried.
-const SAVE_ATTEMPTS: u32 = 3;
+/// How often the last checkpoint is tried when something fails.
+const ATTEMPTS: u32 = 3;
+/// For how long it is tried when servers are too slow for each other.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// How far the last checkpoint of a run has come.
+#[derive(Debug)]
+pub(super) struct LastCheckpoint {
+    began: Duration,
+    /// The number of the last attempt.
+    attempt: Option<u64>,
+    written: bool,
+    failures: u32,
+    /// Why the last attempt came to nothing.
+    reason: String,
+}
+
+impl LastCheckpoint {
+    fn new(now: Duration) -> Self {
+        Self { began: now, attempt: None, written: false, failures: 0, reason: String::new() }
+    }
+
+    fn set_back(&mut self, setback: Setback) {
+        self.failures += match setback.kind {
+            SetbackKind::Missed => 0,
+            SetbackKind::Failed => 1,
+            SetbackKind::Stalled => ATTEMPTS,
+        };
+        self.reason = setback.reason;
+    }
+
+    /// True if there is no use in another attempt.
+    fn is_hopeless(&self, now: Duration) -> bool {
+        self.failures >= ATTEMPTS || self.attempt.is_some() && now.saturating_sub(self.began) > LONGEST
+    }
+}
 
 impl Coordinator {
     /// Lets the checkpoints decide what is next, and does it.
@@ -24,86 +57,112 @@ impl Coordinator {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let Some(next) = decide(checkpoints) else { return };
         let number = checkpoints.cycle().number();
+        let servers = checkpoints.cycle().servers().clone();
+        let has_part = |task: TaskId| task.job == Job::Ps && servers.contains(&ServerId(task.index));
         match next {
-            Next::Mark => self.members.tell(is_server, &Kind::Mark(Mark { number })),
+            Next::Mark => self.members.tell(has_part, &Kind::Mark(Mark { number })),
             Next::Cut(cut) => {
                 let id = checkpoints.name(&cut, self.positions.clone()).to_string();
                 let cut = serde_json::to_string(&cut).unwrap_or_default();
-                self.members.tell(is_server, &Kind::Cut(Cut { number, id, cut }));
+                self.members.tell(has_part, &Kind::Cut(Cut { number, id, cut }));
             }
             Next::Publish(parts) => {
                 let Some((_, run)) = &self.run else { return };
                 checkpoints.publish(run, parts, ends_well(self.lifecycle.phase()));
             }
-            Next::Abandon(reason) => {
-                warn!("no checkpoint: {reason}; training goes on, and the last good one stays");
-                self.members.tell(is_server, &Kind::Abandon(Abandon { number }));
+            Next::Abandon(setback) => {
+                self.set_back(setback);
+                self.members.tell(has_part, &Kind::Abandon(Abandon { number }));
             }
+            Next::Overdue(setback) => self.set_back(setback),
+        }
+    }
+
+    /// Notes that a checkpoint came to nothing.
+    fn set_back(&mut self, setback: Setback) {
+        match &mut self.saving {
+            Some(saving) => {
+                warn!("no checkpoint: {}", setback.reason);
+                saving.set_back(setback);
+            }
+            None => warn!("no checkpoint: {}; training goes on, and the last good one stays", setback.reason),
         }
     }
 
     pub(super) fn done(&mut self, done: Done) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
         match done {
             // Whoever has taken over goes on with the run, and what is trained here could never be saved.
-            Done::Published(Err(error @ CheckpointError::Fenced { .. })) => {
+            Done::Overtaken(error) | Done::Published(_, Err(error @ CheckpointError::Fenced { .. })) => {
                 let effects = self.lifecycle.overtaken(unusable(&error));
                 self.carry_out(effects);
             }
-            Done::Published(published) => {
-                if let Some(checkpoints) = &mut self.checkpoints {
-                    checkpoints.published(&published);
+            Done::Published(number, published) => self.published(number, published),
+            Done::Released => checkpoints.lease.released(),
+            Done::Found(lookup, _) if !checkpoints.is_last_look(lookup) => {}
+            Done::Found(_, Ok(found)) => {
+                if found.finished {
+                    self.lifecycle.finished_before();
                 }
-                if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
-                    self.save();
-                }
-            }
-            Done::Released => {
-                if let Some(checkpoints) = &mut self.checkpoints {
-                    checkpoints.lease.released();
-                }
-            }
-            Done::Found(Ok(found)) => {
-                if let Some(checkpoints) = &mut self.checkpoints {
-                    checkpoints.go_back_to(found);
-                }
+                checkpoints.begin_from(*found);
                 if self.looking.take() == Some(true) {
                     self.prepare();
                 }
             }
-            Done::Found(Err(error)) => {
-                let effects = self.lifecycle.failed(unusable(&error));
-                self.carry_out(effects);
-            }
+            Done::Found(_, Err(error)) => self.refuse_to_begin(unusable(&error)),
+        }
+    }
+
+    fn published(&mut self, number: u64, published: Result<windlass_checkpoint::CheckpointId, CheckpointError>) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        let awaited = checkpoints.published(number, &published);
+        if let Some(saving) = self.saving.as_mut().filter(|saving| saving.attempt == Some(number)) {
+            saving.written |= published.is_ok();
+        }
+        if let Err(error) = published
+            && awaited
+        {
+            self.set_back(Setback { reason: error.to_string(), kind: SetbackKind::Failed });
+        }
+        if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
+            self.save();
         }
     }
 
     /// Writes the last checkpoint, after one that is under way; if it is written or cannot be, the run is over.
     pub(super) fn save(&mut self) {
         let (now, step, ends_well) = (self.now(), self.step(), ends_well(self.lifecycle.phase()));
-        let (began, attempts) = self.saving.unwrap_or((now, 0));
-        self.saving = Some((began, attempts));
-        match &mut self.checkpoints {
-            Some(checkpoints) if checkpoints.is_busy() => {}
-            Some(checkpoints) if attempts < SAVE_ATTEMPTS && !checkpoints.is_saved(step, ends_well) => {
-                self.saving = Some((began, attempts + 1));
-                self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
+        let saving = self.saving.get_or_insert_with(|| LastCheckpoint::new(now));
+        let effects = match &mut self.checkpoints {
+            Some(checkpoints) if checkpoints.is_busy() => return,
+            Some(checkpoints) if !saving.written && !checkpoints.is_saved(step, ends_well) => {
+                if !saving.is_hopeless(now) {
+                    saving.attempt = Some(checkpoints.cycle().number() + 1);
+                    return self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
+                }
+                self.lifecycle.not_saved(&saving.reason)
             }
-            _ => {
-                let effects = self.lifecycle.saved();
-                self.carry_out(effects);
-            }
-        }
+            _ => self.lifecycle.saved(),
+        };
+        self.carry_out(effects);
     }
 
     /// Sees to it that the last checkpoint comes to an end.
     pub(super) fn go_on_saving(&mut self, now: Duration) {
-        if self.saving.is_some_and(|(began, _)| now.saturating_sub(began) > SAVE_TIMEOUT) {
-            warn!("the last checkpoint takes too long; ending without it");
-            let effects = self.lifecycle.saved();
-            self.carry_out(effects);
-        } else {
-            self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
-            self.save();
+        self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
+        self.save();
+    }
+
+    /// Says what a checkpoint waits for: to everyone, if the end of the run does.
+    pub(super) fn mention_checkpoint(&mut self) {
+        let wait = self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.cycle().describe_wait());
+        let Some(wait) = wait.filter(|_| self.spoken.elapsed() >= SPEAK_EVERY) else { return };
+        self.spoken = Instant::now();
+        match self.lifecycle.phase() {
+            Phase::Saving(_) => {
+                self.members.mention(&Kind::Waiting(Waiting { tasks: Vec::new(), notices: vec![wait] }));
+            }
+            _ => warn!("{wait}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! `windlass_core::checkpoint` says what a mark and a cut are. A hold ends by itself after a while, so that no push
 //! waits for a coordinator that does not answer.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use windlass_core::block::Block;
@@ -12,10 +12,8 @@ use windlass_core::rows::RowTable;
 use windlass_core::run::LearningRate;
 
 use super::gate::Gate;
-use super::kept::Kept;
-use super::kept_rows::KeptRows;
 use super::spares::Spares;
-use super::{ParameterShard, lock};
+use super::{ParameterShard, Rows, lock};
 
 /// Where a shard stands between a mark and the end of its cut.
 #[derive(Debug, Default)]
@@ -23,12 +21,25 @@ pub(super) enum CutStage {
     /// No checkpoint is under way.
     #[default]
     None,
-    /// Nothing new is applied until then, or until it is known where the cut is.
-    Held { until: Instant },
+    /// Nothing new is applied until then, or until it is known where the cut is. Nothing new has been if the version
+    /// is, or is about to be, still this one.
+    Held { number: u64, until: Instant, at: u64 },
     /// The cut is after a round that is still to come.
     Coming { number: u64, version: u64 },
     /// This is the state that is kept.
     Made { number: u64, mark: Mark, notes: Notes, learning_rate: LearningRate },
+}
+
+impl CutStage {
+    /// The number of the checkpoint that is under way.
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            CutStage::None => None,
+            CutStage::Held { number, .. } | CutStage::Coming { number, .. } | CutStage::Made { number, .. } => {
+                Some(*number)
+            }
+        }
+    }
 }
 
 /// A shard as of a cut.
@@ -49,7 +60,7 @@ pub struct Snapshot {
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CutError {
-    /// The hold had ended before the cut was known.
+    /// Updates were applied before the cut was known: the hold had ended.
     #[error("the cut came more than {} ms after the mark", HOLD.as_millis())]
     Late,
     /// The cut cannot be made from where this shard stands.
@@ -66,23 +77,24 @@ pub enum CutError {
 }
 
 impl ParameterShard {
-    /// Holds back what is new, and says where this shard stands: not between two rounds, so one that is being applied
-    /// comes to its end first.
-    pub fn mark(&self) -> Mark {
-        let _round = lock(&self.round);
-        lock(&self.gate).hold(Instant::now())
+    /// Holds back what is new for the checkpoint of this number, and says where this shard stands. Does not block: of a
+    /// round that is being applied it is known what it will come to.
+    pub fn mark(&self, number: u64) -> Mark {
+        lock(&self.gate).hold(number, Instant::now())
     }
 
     /// Cuts here, or as soon as what belongs before the cut has come.
     pub fn cut(&self, number: u64, cut: &Mark) -> Result<(), CutError> {
-        let made = lock(&self.gate).cut(number, cut, Instant::now());
+        let made = lock(&self.gate).cut(number, cut);
         self.changed.notify_all();
         made
     }
 
-    /// Gives up a checkpoint.
-    pub fn abandon(&self) {
-        lock(&self.gate).end_cut();
+    /// Gives up the checkpoint of this number. Whoever still reads it finds out.
+    pub fn abandon(&self, number: u64) {
+        if !lock(&self.gate).end_cut(number) {
+            return;
+        }
         self.changed.notify_all();
         for copy in self.blocks.iter().filter_map(|block| lock(block).forget()) {
             self.spares.give_back_block(copy);
@@ -94,12 +106,48 @@ impl ParameterShard {
     /// first: a push that goes through them in order meanwhile has to copy half of them at most.
     pub fn snapshot(&self, number: u64) -> Result<Snapshot, CutError> {
         let (mark, notes, learning_rate) = self.await_cut(number)?;
-        let take = |block: &Mutex<Kept<Block>>| lock(block).take(number, |block| self.spares.copy(block));
-        let mut blocks: Vec<Block> = self.blocks.iter().rev().map(take).collect();
-        blocks.reverse();
-        let tables = self.rows.iter().map(|rows| take_rows(&rows.table, number)).collect();
-        lock(&self.gate).end_cut();
-        Ok(Snapshot { mark, notes, learning_rate, blocks, tables })
+        let mut blocks = Vec::new();
+        let read = self.read_blocks(number, &mut blocks).and_then(|()| self.read_rows(number));
+        // If it was given up meanwhile, what has been read is of no cut.
+        let whole = lock(&self.gate).end_cut(number);
+        match read {
+            Some(tables) if whole => {
+                blocks.reverse();
+                Ok(Snapshot { mark, notes, learning_rate, blocks, tables })
+            }
+            _ => {
+                blocks.into_iter().for_each(|block| self.spares.give_back_block(block));
+                Err(CutError::GivenUp)
+            }
+        }
+    }
+
+    /// The blocks as of a cut, last first; `None` if it has been given up.
+    fn read_blocks(&self, number: u64, blocks: &mut Vec<Block>) -> Option<()> {
+        for block in self.blocks.iter().rev() {
+            if !lock(&self.gate).is_cutting(number) {
+                return None;
+            }
+            blocks.push(lock(block).take(number, |block| self.spares.copy(block))?);
+        }
+        Some(())
+    }
+
+    /// The tables as of a cut, stretch by stretch, letting pushes in between; `None` if it has been given up.
+    fn read_rows(&self, number: u64) -> Option<Vec<RowTable>> {
+        let read = |rows: &Rows| {
+            let mut read = {
+                let table = lock(&rows.table);
+                RowTable::empty_like(table.get(), table.get().rows())
+            };
+            while lock(&rows.table).take(number, &mut read)? {
+                if !lock(&self.gate).is_cutting(number) {
+                    return None;
+                }
+            }
+            Some(read)
+        };
+        self.rows.iter().map(read).collect()
     }
 
     /// What copies are made in.
@@ -136,16 +184,6 @@ impl ParameterShard {
         }
         (gate, now - since)
     }
-}
-
-/// Takes a table stretch by stretch, letting pushes in between.
-fn take_rows(table: &Mutex<KeptRows>, number: u64) -> RowTable {
-    let mut taken = {
-        let table = lock(table);
-        RowTable::empty_like(table.get(), table.get().rows())
-    };
-    while lock(table).take(number, &mut taken) {}
-    taken
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 
 use windlass_core::block::BLOCK_ELEMENTS;
-use windlass_core::checkpoint::{Cycle, Next, Policy};
+use windlass_core::checkpoint::{Cycle, CycleRun, Next, Policy};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
@@ -113,23 +114,51 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
 fn cut(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> Option<Vec<Snapshot>> {
     cycle.begin(Default::default(), 0);
     let number = cycle.number();
-    let marked = shards.iter().zip(0..).map(|(shard, index)| cycle.marked(number, ServerId(index), shard.mark()));
+    let marked = shards.iter().zip(0..).map(|(shard, index)| cycle.marked(number, ServerId(index), shard.mark(number)));
     let Some(Some(Next::Cut(cut))) = marked.last() else { panic!("no cut of all marks") };
     let made: Vec<bool> = shards.iter().map(|shard| shard.cut(number, &cut).is_ok()).collect();
     cycle.reset();
     if made.contains(&false) {
-        shards.iter().for_each(ParameterShard::abandon);
+        shards.iter().for_each(|shard| shard.abandon(number));
         return None;
     }
     Some(shards.iter().map(|shard| shard.snapshot(number).unwrap()).collect())
 }
 
+/// The same, after one that was given up while all shards were being read as of it, and go on being read.
+fn cut_after_one_given_up(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> Option<Vec<Snapshot>> {
+    cycle.begin(Default::default(), 0);
+    let number = cycle.number();
+    let marked = shards.iter().zip(0..).map(|(shard, index)| cycle.marked(number, ServerId(index), shard.mark(number)));
+    let Some(Some(Next::Cut(first))) = marked.last() else { panic!("no cut of all marks") };
+    cycle.reset();
+    if shards.iter().any(|shard| shard.cut(number, &first).is_err()) {
+        shards.iter().for_each(|shard| shard.abandon(number));
+        return None;
+    }
+    thread::scope(|scope| {
+        let reading: Vec<_> = shards.iter().map(|shard| scope.spawn(move || shard.snapshot(number))).collect();
+        shards.iter().for_each(|shard| shard.abandon(number));
+        let snapshots = cut(shards, cycle);
+        reading.into_iter().for_each(|reading| drop(reading.join().unwrap()));
+        snapshots
+    })
+}
+
 /// Trains, makes cuts meanwhile, and lets `expected` say what a worker's elements are at a cut.
 fn assert_cuts(mode: Mode, expected: impl Fn(&Mark, WorkerId) -> f32) {
+    assert_cuts_made_by(cut, mode, expected);
+}
+
+type MakeCut = fn(&[ParameterShard], &mut Cycle<()>) -> Option<Vec<Snapshot>>;
+
+fn assert_cuts_made_by(make: MakeCut, mode: Mode, expected: impl Fn(&Mark, WorkerId) -> f32) {
     let (shards, over) = (shards(mode), AtomicBool::new(false));
     let policy = Policy { every: None, every_steps: None, keep: 1 };
-    let mut cycle = Cycle::new(policy, shards.len(), Default::default(), 0);
-    cycle.set_rounds(matches!(mode, Mode::Sync { .. }));
+    let mut cycle = Cycle::new(policy, Default::default(), 0);
+    let servers = (0..shards.len() as u32).map(ServerId).collect();
+    let run = CycleRun { servers, rounds: matches!(mode, Mode::Sync { .. }), ..CycleRun::default() };
+    cycle.go_on_from(run, Default::default(), 0);
     thread::scope(|scope| {
         for worker in (0..WORKERS).map(WorkerId) {
             let (shards, over) = (&shards, &over);
@@ -152,7 +181,7 @@ fn assert_cuts(mode: Mode, expected: impl Fn(&Mark, WorkerId) -> f32) {
         let _ends = SetOnDrop(&over);
         let mut made = 0;
         while made < CUTS {
-            let Some(snapshots) = cut(&shards, &mut cycle) else { continue };
+            let Some(snapshots) = make(&shards, &mut cycle) else { continue };
             made += 1;
             assert_eq!(state(&snapshots[0].mark), state(&snapshots[1].mark));
             for (server, Snapshot { mark, notes, learning_rate, blocks, .. }) in snapshots.iter().enumerate() {
@@ -191,7 +220,58 @@ fn a_cut_of_single_pushes_has_each_push_on_all_servers_or_on_none() {
 }
 
 #[test]
+fn a_cut_has_nothing_of_one_that_was_given_up_and_is_still_being_read() {
+    let pushed = |mark: &Mark, worker| mark.pushes.get(&worker).map_or(0.0, |(_, sequence)| *sequence as f32);
+    assert_cuts_made_by(cut_after_one_given_up, Mode::Async, pushed);
+    let mode = Mode::Sync { replicas_to_aggregate: None };
+    assert_cuts_made_by(cut_after_one_given_up, mode, |mark, _| mark.version as f32 / WORKERS as f32);
+}
+
+#[test]
 fn a_cut_of_rounds_has_the_same_rounds_on_all_servers() {
     let mode = Mode::Sync { replicas_to_aggregate: None };
     assert_cuts(mode, |mark, _| mark.version as f32 / WORKERS as f32);
+}
+
+#[test]
+fn a_mark_does_not_wait_for_the_round_that_is_being_applied_and_the_cut_is_after_it() {
+    let shard = shards(Mode::Sync { replicas_to_aggregate: None }).remove(0);
+    let shard = &shard;
+    let (not_applied, (marked, mark)) = (lock(&shard.blocks[1]), mpsc::channel());
+    thread::scope(|scope| {
+        // The first block has changed, and the second cannot.
+        for worker in (0..WORKERS).map(WorkerId) {
+            scope.spawn(move || Pushing::new(worker).push(shard, 1));
+        }
+        scope.spawn(move || {
+            while lock(&shard.blocks[0]).get().values[0] == 0.0 {
+                thread::yield_now();
+            }
+            marked.send(shard.mark(1)).unwrap();
+        });
+        let mark = mark.recv_timeout(Duration::from_secs(20)).expect("a mark while the round is applied");
+        assert_eq!(mark.version, 1);
+        assert_eq!(shard.cut(1, &mark), Ok(()));
+        drop(not_applied);
+        let snapshot = shard.snapshot(1).unwrap();
+        assert_eq!(snapshot.mark.version, 1);
+        let whole = snapshot.blocks.iter().all(|block| block.values.iter().all(|value| *value == 0.5));
+        assert!(whole, "a block is not as of the round");
+    });
+}
+
+#[test]
+fn a_cut_that_comes_late_is_made_if_nothing_new_has_come() {
+    for mode in [Mode::Async, Mode::Sync { replicas_to_aggregate: None }] {
+        let shard = shards(mode).remove(0);
+        let mark = shard.mark(1);
+        let released = shard.await_release(lock(&shard.gate)).1;
+        assert!(released >= HOLD / 2, "it was held for {released:?}");
+        assert_eq!(shard.cut(1, &mark), Ok(()));
+        assert_eq!(shard.snapshot(1).unwrap().mark, mark);
+    }
+    let shard = shards(Mode::Async).remove(0);
+    let mark = shard.mark(1);
+    Pushing::new(WorkerId(0)).push(&shard, 1);
+    assert_eq!(shard.cut(1, &mark), Err(CutError::Late), "the push was held back as long as that is allowed");
 }

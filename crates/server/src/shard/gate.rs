@@ -1,9 +1,11 @@
 //! The decisions about pushes on one shard, together with what they need to know: the consistency model, the
 //! ledger, the learning rate, and counts for the summary. It is held for nanoseconds, never during work.
 
+mod cutting;
+
 use std::time::{Duration, Instant};
 
-use windlass_core::checkpoint::{HOLD, Mark, Notes, Pushes, Standing};
+use windlass_core::checkpoint::{Pushes, Standing};
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::{Admission, Consistency};
 use windlass_core::ledger::{Acquaintance, Entry, Fate, Incarnation, Ledger, PushId};
@@ -11,7 +13,7 @@ use windlass_core::optimizer::Update;
 use windlass_core::run::{LearningRate, RunSpec, staleness_scaled};
 use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
-use super::cut::{CutError, CutStage};
+use super::cut::CutStage;
 use super::kept::Age;
 use super::notes::LastNotes;
 
@@ -81,6 +83,8 @@ pub(super) struct Gate {
     /// workers know of the rate after a round does not depend on who is how far in the next.
     announced: LearningRate,
     statistics: ShardStatistics,
+    /// True while the update of a round that is complete is applied.
+    applying: bool,
     cut: CutStage,
     /// For how long at the most the last checkpoint has held up a push.
     longest_held_up: Duration,
@@ -98,6 +102,7 @@ impl Gate {
             learning_rate: LearningRate::initial(run.learning_rate),
             announced: LearningRate::initial(run.learning_rate),
             statistics: ShardStatistics::default(),
+            applying: false,
             cut: CutStage::default(),
             longest_held_up: Duration::ZERO,
         }
@@ -121,94 +126,6 @@ impl Gate {
     fn standing(&self) -> Standing {
         let pushes = self.pushes();
         Standing { notes: self.notes.of(&pushes), pushes }
-    }
-
-    /// Holds back what is new from now on, and says which state that leaves.
-    pub(super) fn hold(&mut self, now: Instant) -> Mark {
-        self.cut = CutStage::Held { until: now + HOLD };
-        self.longest_held_up = Duration::ZERO;
-        Mark { version: self.version(), pushes: self.pushes() }
-    }
-
-    /// For how long what is new is still to be held back.
-    pub(super) fn held_for(&mut self, now: Instant) -> Option<Duration> {
-        let CutStage::Held { until } = self.cut else { return None };
-        let left = until.saturating_duration_since(now);
-        if left.is_zero() || self.closed {
-            self.cut = CutStage::None;
-            return None;
-        }
-        Some(left)
-    }
-
-    /// Cuts where all servers do.
-    pub(super) fn cut(&mut self, number: u64, cut: &Mark, now: Instant) -> Result<(), CutError> {
-        if self.held_for(now).is_none() {
-            return Err(CutError::Late);
-        }
-        let at = self.version();
-        self.cut = CutStage::None;
-        if !self.has_rounds() {
-            let to_come = self.ledger.outstanding_sequences(&cut.pushes);
-            self.make_cut(number, Mark { version: at + to_come, pushes: cut.pushes.clone() });
-        } else if at == cut.version {
-            self.make_cut(number, Mark { version: at, pushes: self.pushes() });
-        } else if at + 1 == cut.version {
-            self.cut = CutStage::Coming { number, version: cut.version };
-        } else {
-            return Err(CutError::Passed { at, cut: cut.version });
-        }
-        Ok(())
-    }
-
-    /// Cuts here, or where the last of these pushes will have come; their notes are kept as they come.
-    fn make_cut(&mut self, number: u64, mark: Mark) {
-        let notes = self.notes.of(&mark.pushes);
-        self.cut = CutStage::Made { number, mark, notes, learning_rate: self.learning_rate };
-    }
-
-    /// The state that is kept, once all of it is there.
-    pub(super) fn cut_made(&self, number: u64) -> Result<Option<(Mark, Notes, LearningRate)>, CutError> {
-        match &self.cut {
-            CutStage::Made { number: made, mark, notes, learning_rate } if *made == number => {
-                let outstanding = !self.has_rounds() && !self.ledger.outstanding(&mark.pushes).is_empty();
-                Ok((!outstanding).then(|| (mark.clone(), notes.clone(), *learning_rate)))
-            }
-            CutStage::Coming { number: coming, .. } if *coming == number => Ok(None),
-            _ => Err(CutError::GivenUp),
-        }
-    }
-
-    /// Notes for how long a checkpoint has held up a push.
-    pub(super) fn note_held_up(&mut self, held_up: Duration) {
-        self.longest_held_up = self.longest_held_up.max(held_up);
-    }
-
-    pub(super) fn longest_held_up(&self) -> Duration {
-        self.longest_held_up
-    }
-
-    pub(super) fn end_cut(&mut self) {
-        self.cut = CutStage::None;
-    }
-
-    /// On which side of the cut a push is.
-    fn age(&self, request: &Request) -> Age {
-        match &self.cut {
-            CutStage::Made { number, mark, .. } => {
-                let kept = mark.pushes.get(&request.worker).copied().unwrap_or_default();
-                Age { cut: *number, before: (request.incarnation, request.sequence) <= kept }
-            }
-            _ => Age { cut: 0, before: true },
-        }
-    }
-
-    /// On which side of the cut the update of a round is.
-    pub(super) fn round_age(&self) -> Age {
-        match &self.cut {
-            CutStage::Made { number, .. } => Age { cut: *number, before: false },
-            _ => Age { cut: 0, before: true },
-        }
     }
 
     pub(super) fn admit(&mut self, request: &Request, note: String) -> Verdict {
@@ -271,29 +188,6 @@ impl Gate {
         (rate > newest).then(|| format!("a learning rate of version {rate}, far beyond any step"))
     }
 
-    fn keep_note(&mut self, push: PushId, note: String) {
-        if note.is_empty() {
-            return;
-        }
-        let PushId { worker, incarnation, sequence } = push;
-        if let CutStage::Made { mark, notes, .. } = &mut self.cut
-            && mark.pushes.get(&worker) == Some(&(incarnation, sequence))
-        {
-            notes.insert(worker, note.clone());
-        }
-        self.notes.add(worker, (incarnation, sequence), note);
-    }
-
-    /// A push that belongs before the cut brings its rate along, too.
-    fn keep_rate(&mut self, request: &Request) {
-        let before = self.age(request).before;
-        if let CutStage::Made { learning_rate, .. } = &mut self.cut
-            && before
-        {
-            learning_rate.adopt(request.learning_rate);
-        }
-    }
-
     /// Why the first values are not taken from a request, if they are not.
     pub(super) fn refuses_first_values(&self, request: &Request) -> Option<AnswerKind> {
         if self.ledger.is_fenced(request.worker, request.incarnation) {
@@ -341,7 +235,8 @@ impl Gate {
             _ => {
                 self.ledger.settle(push, Fate::Taken { step: self.consistency.version() + 1 });
                 self.statistics.pushes += 1;
-                Arrival::Counted { complete: self.consistency.applied(request.worker) }
+                let complete = self.consistency.applied(request.worker);
+                Arrival::Counted { complete: self.completes(complete) }
             }
         }
     }
@@ -364,7 +259,8 @@ impl Gate {
     /// Lets a worker go that asks for a later version than there is. True if that completes a round. The word of another
     /// process than the living one does not count: after a server was restored, it may ask for what it has seen before.
     pub(super) fn skip_to(&mut self, request: &Request) -> bool {
-        self.is_living(request) && self.consistency.skip_to(request.worker, request.base)
+        let complete = self.is_living(request) && self.consistency.skip_to(request.worker, request.base);
+        self.completes(complete)
     }
 
     /// Refuses a process that has left from now on, and says how far the workers are.
@@ -376,7 +272,14 @@ impl Gate {
 
     /// Notes that a process of a worker has left. True if that completes a round.
     pub(super) fn leave(&mut self, worker: WorkerId, incarnation: Incarnation) -> bool {
-        self.ledger.retire(worker, incarnation) && self.consistency.leave(worker)
+        let complete = self.ledger.retire(worker, incarnation) && self.consistency.leave(worker);
+        self.completes(complete)
+    }
+
+    /// Notes that the caller goes on to apply a round, if it is complete.
+    fn completes(&mut self, complete: bool) -> bool {
+        self.applying |= complete;
+        complete
     }
 
     /// Ends all waits.
@@ -394,13 +297,10 @@ impl Gate {
 
     pub(super) fn end_round(&mut self) {
         self.consistency.end_round();
+        self.applying = false;
         self.learning_rate = self.announced;
         self.count_step();
-        if let CutStage::Coming { number, version } = self.cut
-            && version == self.version()
-        {
-            self.make_cut(number, Mark { version, pushes: self.pushes() });
-        }
+        self.cut_after_round();
     }
 
     pub(super) fn waits_for(&self, request: &Request) -> Option<Vec<WorkerId>> {

@@ -60,11 +60,15 @@ impl<T> Kept<T> {
         held_up
     }
 
-    /// The value as of a cut, every change before which has been made.
-    pub(super) fn take(&mut self, cut: u64, copy: impl FnOnce(&T) -> T) -> T {
+    /// The value as of a cut, every change before which has been made. `None` if a later cut has been made: this one was
+    /// given up, and what is kept belongs to the other.
+    pub(super) fn take(&mut self, cut: u64, copy: impl FnOnce(&T) -> T) -> Option<T> {
+        if self.cut > cut {
+            return None;
+        }
         let kept = self.copy.take().filter(|_| self.cut == cut);
         self.cut = cut;
-        kept.unwrap_or_else(|| copy(&self.now))
+        Some(kept.unwrap_or_else(|| copy(&self.now)))
     }
 
     /// Lets go of a copy that nobody will take.
@@ -93,17 +97,17 @@ mod tests {
             for (age, amount) in order {
                 add(&mut kept, age, amount);
             }
-            assert_eq!((*kept.get(), kept.take(1, i32::clone)), (112, 12));
+            assert_eq!((*kept.get(), kept.take(1, i32::clone)), (112, Some(12)));
         }
     }
 
     #[test]
     fn what_has_not_changed_since_the_cut_is_taken_as_it_is() {
         let mut kept = Kept::new(5);
-        assert_eq!(kept.take(1, i32::clone), 5);
+        assert_eq!(kept.take(1, i32::clone), Some(5));
         add(&mut kept, Age { cut: 1, before: false }, 1);
         assert!(kept.copy.is_none(), "it has been taken already");
-        assert_eq!(kept.take(2, i32::clone), 6);
+        assert_eq!(kept.take(2, i32::clone), Some(6));
     }
 
     #[test]
@@ -111,6 +115,14 @@ mod tests {
         let mut kept = Kept::new(5);
         add(&mut kept, Age { cut: 1, before: false }, 1);
         add(&mut kept, Age { cut: 2, before: true }, 1);
-        assert_eq!(kept.take(2, i32::clone), 7);
+        assert_eq!(kept.take(2, i32::clone), Some(7));
+    }
+
+    #[test]
+    fn whoever_still_reads_a_cut_that_was_given_up_takes_nothing_from_the_next() {
+        let mut kept = Kept::new(5);
+        add(&mut kept, Age { cut: 2, before: false }, 1);
+        assert_eq!(kept.take(1, i32::clone), None);
+        assert_eq!(kept.take(2, i32::clone), Some(5));
     }
 }

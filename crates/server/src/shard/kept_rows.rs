@@ -69,8 +69,11 @@ impl KeptRows {
     }
 
     /// The rows of the next stretch as of a cut, every change before which has been made, are added to `to`. True
-    /// while there are more.
-    pub(super) fn take(&mut self, cut: u64, to: &mut RowTable) -> bool {
+    /// while there are more. `None` if a later cut has been made: this one was given up.
+    pub(super) fn take(&mut self, cut: u64, to: &mut RowTable) -> Option<bool> {
+        if self.cut > cut {
+            return None;
+        }
         self.turn_to(cut);
         let rows = self.next_stretch();
         to.extend_from(&self.now, rows.clone());
@@ -84,7 +87,7 @@ impl KeptRows {
         if !more {
             self.forget();
         }
-        more
+        Some(more)
     }
 
     /// Lets go of what nobody will take.
@@ -156,7 +159,7 @@ mod tests {
 
     fn take_all(kept: &mut KeptRows, cut: u64) -> RowTable {
         let mut taken = RowTable::empty_like(kept.get(), 0);
-        while kept.take(cut, &mut taken) {}
+        while kept.take(cut, &mut taken).unwrap() {}
         taken
     }
 
@@ -184,10 +187,10 @@ mod tests {
     fn rows_may_change_between_two_stretches() {
         let mut kept = table();
         let mut taken = RowTable::empty_like(kept.get(), 0);
-        assert!(kept.take(1, &mut taken));
+        assert_eq!(kept.take(1, &mut taken), Some(true));
         add(&mut kept, AFTER, &[0, ROWS as u32 - 1], 1.0);
         assert_eq!(kept.aside.rows(), 1, "the first row has been taken already");
-        assert!(!kept.take(1, &mut taken));
+        assert_eq!(kept.take(1, &mut taken), Some(false));
         assert_eq!(taken, RowTable::new(ROWS, 1, &Optimizer::Sgd));
         add(&mut kept, AFTER, &[5], 1.0);
         assert_eq!((kept.aside.rows(), kept.places.len()), (0, 0), "all has been taken");
@@ -201,6 +204,16 @@ mod tests {
         add(&mut kept, Age { cut: 2, before: true }, &[7], 1.0);
         assert_eq!(value(&take_all(&mut kept, 2), 7), 2.0);
         assert_eq!(value(&take_all(&mut kept, 3), 7), 2.0);
+    }
+
+    #[test]
+    fn whoever_still_reads_a_cut_that_was_given_up_takes_nothing_from_the_next() {
+        let mut kept = table();
+        add(&mut kept, Age { cut: 2, before: false }, &[0, 7], 1.0);
+        let mut stale = RowTable::empty_like(kept.get(), 0);
+        assert_eq!(kept.take(1, &mut stale), None);
+        let taken = take_all(&mut kept, 2);
+        assert_eq!([value(&taken, 0), value(&taken, 7)], [0.0, 0.0]);
     }
 
     #[test]

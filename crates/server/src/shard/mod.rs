@@ -39,7 +39,6 @@ use kept::{Age, Kept};
 use kept_rows::KeptRows;
 use receiving::Wanted;
 use round::{Gradient, Round};
-pub(crate) use spares::Lent;
 use spares::Spares;
 
 /// How long a request may be ahead of the coordinator's word that its process plays the worker: the word and the request

@@ -29,6 +29,9 @@ use crate::link::Shard;
 pub use buffer::FloatBuffer;
 use lane::Lane;
 
+/// How a server is reached that takes no part in the run: not at all.
+pub const UNUSED: &str = "unused";
+
 /// Rows of one parameter with their gradients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowGradient<B = Vec<f32>> {
@@ -336,8 +339,9 @@ impl<B: FloatBuffer> ParameterClient<B> {
     /// How each server is reached, for the log.
     pub fn transports(&self) -> Vec<&'static str> {
         let kind = |server: &Server| match &server.link {
+            _ if !self.plan.is_active(server.id) => UNUSED,
             Link::Local(_) => "in-process",
-            Link::Remote { socket, .. } => socket.as_ref().map_or("unused", Socket::kind),
+            Link::Remote { socket, .. } => socket.as_ref().map_or("unconnected", Socket::kind),
         };
         self.servers.iter().map(kind).collect()
     }
@@ -414,13 +418,9 @@ impl<B: FloatBuffer> ParameterClient<B> {
         (oldest < newest).then_some(newest)
     }
 
-    /// The servers that hold anything.
+    /// The servers that take part in the run.
     fn active_servers(&self) -> Vec<usize> {
-        let holds = |index: &usize| {
-            let server = &self.plan.servers[*index];
-            *index == 0 || server.dense_elements() > 0 || !server.stripes.is_empty()
-        };
-        (0..self.servers.len()).filter(holds).collect()
+        (0..self.servers.len()).filter(|index| self.plan.is_active(ServerId(*index as u32))).collect()
     }
 
     fn send(&mut self, kind: RequestKind, push: Push<B>) -> Result<(), ClientError> {

@@ -1,0 +1,174 @@
+//! Checkpoints that cannot be written: the directory is gone, the disk is full, the store does not answer. Whoever waits
+//! is told, and no run that could not be saved ends as if it had been.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::cluster::{Hosts, Launched};
+use crate::fake_store::FakeStore;
+use crate::process::{Invocation, Process, Told, windlass};
+
+/// A run that goes on for a second or more, so that something can happen to its checkpoints.
+const RUN: &str = "linear --steps 60000 --log-every 100 --checkpoint-secs 0 --format json --run-dir run";
+
+/// Starts a run, and does something to its directory while it trains.
+fn disturbed(command: &str, disturb: impl FnOnce(&Path)) -> Process {
+    let run = Launched::by(windlass(&format!("{command} {RUN}")));
+    run.0.event(|event| event["event"] == "step");
+    let mut tasks = run.tasks();
+    if tasks.is_empty() {
+        tasks.push(run.itself());
+    }
+    tasks.iter().for_each(|task| task.signal(Signal::STOP));
+    disturb(run.0.directory());
+    tasks.iter().for_each(|task| task.signal(Signal::CONT));
+    run.0
+}
+
+fn remove_the_checkpoints(directory: &Path) {
+    fs::remove_dir_all(directory.join("run/checkpoints")).unwrap();
+}
+
+fn put_a_file_in_their_place(directory: &Path) {
+    remove_the_checkpoints(directory);
+    fs::write(directory.join("run/checkpoints"), "not a directory").unwrap();
+}
+
+fn says_that_it_was_not_saved(told: &Told) {
+    assert_eq!(told.exit_code(), Some(4), "{told}");
+    assert!(told.stderr.contains("the last checkpoint could not be written: "), "{told}");
+    assert!(told.stderr.contains("run/checkpoints` is not what it was when this run began"), "{told}");
+}
+
+#[test]
+fn a_run_whose_last_checkpoint_cannot_be_written_ends_with_4() {
+    for command in ["train", "launch"] {
+        for disturb in [remove_the_checkpoints, put_a_file_in_their_place] {
+            let told = disturbed(command, disturb).wait();
+            says_that_it_was_not_saved(&told);
+            assert!(told.directory().join("run/summary.json").exists(), "it has ended all the same: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_told_to_stop_and_cannot_be_saved_ends_with_4() {
+    for command in ["train", "launch", "launch --colocate"] {
+        let run = Launched::by(windlass(&format!("{command} {}", RUN.replace("60000", "1000000000"))));
+        run.0.event(|event| event["event"] == "step");
+        put_a_file_in_their_place(run.0.directory());
+        run.0.signal(Signal::INT);
+        says_that_it_was_not_saved(&run.wait());
+    }
+}
+
+/// `windlass` where no file can have more than so many blocks of 512 bytes, as on a disk that is nearly full.
+fn on_a_small_disk(blocks: u32, words: &str) -> Invocation {
+    // The signal would kill it; a full disk gives an error.
+    let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let command = Invocation::new(Path::new("/bin/sh"), "-c").with(limited).with(env!("CARGO_BIN_EXE_windlass"));
+    words.split_whitespace().fold(command, |command, word| command.with(word))
+}
+
+#[test]
+fn checkpoints_that_do_not_fit_on_the_disk_leave_nothing_behind() {
+    let words = "train autoencoder --hidden 64 --steps 60 --checkpoint-secs 0 --checkpoint-steps 5 --run-dir run";
+    let told = on_a_small_disk(400, words).run();
+    assert_eq!(told.exit_code(), Some(4), "{told}");
+    assert!(told.stderr.contains("no checkpoint: ps 0: "), "{told}");
+    assert!(told.stderr.contains("the last checkpoint could not be written: "), "{told}");
+    let left = fs::read_dir(told.directory().join("run/checkpoints")).unwrap();
+    let left: Vec<String> = left.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    assert_eq!(left, ["generations"], "{told}");
+}
+
+/// Every task of a small cluster whose ps 0 cannot begin: some come before ps 0, and one later.
+fn all_are_refused(words: &str, exit_code: i32, reason: &str) {
+    let hosts = Hosts::new(2, 2);
+    let early = [("worker", 0), ("ps", 1)].map(|(job, index)| hosts.task(job, index, words).start());
+    early.iter().for_each(|task| drop(task.log("waiting for ps 0")));
+    let first = hosts.task("ps", 0, words).start();
+    first.log(reason);
+    let late = hosts.task("worker", 1, words).start();
+    for task in early.into_iter().chain([late, first]) {
+        let told = task.wait();
+        assert_eq!(told.exit_code(), Some(exit_code), "{told}");
+        assert!(told.stderr.lines().any(|line| line.starts_with("error: ") && line.contains(reason)), "{told}");
+    }
+}
+
+#[test]
+fn when_ps_0_cannot_keep_checkpoints_all_tasks_are_told_and_end() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("taken"), "a file").unwrap();
+    let words = format!("linear --checkpoint-dir {}/taken", directory.path().display());
+    all_are_refused(&words, 2, "taken`");
+}
+
+#[test]
+fn when_ps_0_finds_only_damaged_checkpoints_all_tasks_are_told_and_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = format!("linear --steps 50 --checkpoint-dir {}", directory.path().display());
+    windlass(&format!("train {words}")).run().succeeded();
+    let manifests = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut manifests: Vec<_> = manifests.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    fs::write(manifests.pop().unwrap(), "{").unwrap();
+    all_are_refused(&words, 4, "the only checkpoint in `");
+}
+
+#[test]
+fn a_store_that_does_not_take_a_part_is_named_within_seconds() {
+    let store = FakeStore::start(|request| request.contains("uploads"));
+    let run = store.reaches(windlass("train linear --steps 100 --checkpoint-dir s3://bucket/run")).start();
+    run.log("the checkpoint waits for ps 0 to write, without progress for 3 s");
+    run.kill();
+}
+
+#[test]
+fn a_store_that_does_not_answer_at_all_is_named_to_those_who_wait_for_ps_0() {
+    let store = FakeStore::start(|_| true);
+    let hosts = Hosts::new(1, 1);
+    let words = "linear --checkpoint-dir s3://bucket/run";
+    let ps = store.reaches(hosts.task("ps", 0, words)).start();
+    let worker = hosts.task("worker", 0, words).start();
+    worker.log("ps 0 has yet to open the checkpoints in `s3://bucket/run`");
+    ps.log("ps 0 has yet to open the checkpoints in `s3://bucket/run`");
+    ps.signal(Signal::TERM);
+    assert_eq!(ps.wait().exit_code(), Some(143));
+    worker.kill();
+}
+
+#[test]
+fn tasks_are_let_in_while_the_checkpoint_to_begin_from_is_looked_for() {
+    let store = FakeStore::start(|_| true);
+    let hosts = Hosts::new(1, 1);
+    let words = "linear --resume s3://bucket/other --checkpoint-dir";
+    let directory = tempfile::tempdir().unwrap();
+    let task = |job| store.reaches(hosts.task(job, 0, words)).with(directory.path());
+    let (ps, worker) = (task("ps").start(), task("worker").start());
+    ps.log("worker 0 joined");
+    worker.log("looking for a checkpoint that is whole, in s3://bucket/other");
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.wait().exit_code(), Some(143));
+    assert_eq!(ps.wait().exit_code(), Some(143), "without a worker there is nothing to wait for");
+}
+
+#[test]
+fn a_process_that_is_restoring_can_be_told_to_stop() {
+    let first = windlass("train linear --steps 50 --run-dir run").run().succeeded();
+    let checkpoints = first.directory().join("run/checkpoints");
+    let files = fs::read_dir(&checkpoints).unwrap().map(|entry| entry.unwrap().path());
+    let manifest = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "json")).unwrap();
+    // Whoever reads it waits for ever.
+    let part = manifest.with_extension("").join("ps-0-of-1.safetensors");
+    fs::remove_file(&part).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&part).status().unwrap().success());
+    let words = "train linear --steps 100 --run-dir other --resume";
+    let run = first.windlass(words).with(&manifest).env("RUST_LOG", "info").start();
+    run.log("going on from the checkpoint of step 50");
+    run.signal(Signal::TERM);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
+}

@@ -1,0 +1,291 @@
+//! When checkpoints are taken, and how far one has come: marks, the cut, the servers' parts, the manifest.
+//!
+//! A pure state machine with the time passed in. It touches no parameters and no files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Mark, cut};
+use crate::cluster::ServerId;
+
+/// How long servers have to mark where they stand. Those who have marked train on meanwhile.
+const MARKING: Duration = Duration::from_millis(400);
+
+/// How long after one that could not be taken the next is tried.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// When whoever waits for a checkpoint is told for whom.
+const MENTION: Duration = Duration::from_secs(3);
+
+/// When checkpoints are taken, and how many are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Time between two.
+    pub every: Option<Duration>,
+    /// Global steps between two.
+    pub every_steps: Option<u64>,
+    /// How many whole ones are kept.
+    pub keep: usize,
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next<P> {
+    /// Ask every server to mark where it stands.
+    Mark,
+    /// Tell every server to take the state at this cut, and to write it.
+    Cut(Mark),
+    /// Publish a checkpoint of these parts.
+    Publish(BTreeMap<ServerId, P>),
+    /// Tell every server that this one is given up.
+    Abandon(Setback),
+    /// Wait no longer for this one to be published. The servers' parts stay: it may be published yet.
+    Overdue(Setback),
+}
+
+/// Why a checkpoint was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setback {
+    /// In words.
+    pub reason: String,
+    /// What the next attempt can be expected to come to.
+    pub kind: SetbackKind,
+}
+
+/// What the next attempt can be expected to come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetbackKind {
+    /// Servers were too slow for each other: it may well succeed.
+    Missed,
+    /// Something failed, and may fail again.
+    Failed,
+    /// Nothing moved for a long time, and nothing will.
+    Stalled,
+}
+
+/// What a cycle has to know of its run.
+#[derive(Debug, Clone, Default)]
+pub struct CycleRun {
+    /// The servers that have a part in checkpoints.
+    pub servers: BTreeSet<ServerId>,
+    /// Whether updates are rounds, in which all servers go on together, or single pushes.
+    pub rounds: bool,
+    /// How long nothing may move while a checkpoint is written or published.
+    pub stall: Duration,
+}
+
+/// The checkpoints of a run, one after another. `P` is what a server says of the part it has written.
+#[derive(Debug)]
+pub struct Cycle<P> {
+    policy: Policy,
+    run: CycleRun,
+    number: u64,
+    stage: Stage<P>,
+    /// The time at the last tick.
+    now: Duration,
+    /// When, and at which step, the last was begun.
+    last: (Duration, u64),
+    /// True if that one could not be taken.
+    missed: bool,
+}
+
+#[derive(Debug)]
+enum Stage<P> {
+    Idle,
+    Marking {
+        since: Duration,
+        marks: BTreeMap<ServerId, Mark>,
+    },
+    /// With the time at which each server was last heard to get on with its part.
+    Writing {
+        parts: BTreeMap<ServerId, P>,
+        heard: BTreeMap<ServerId, Duration>,
+    },
+    Publishing {
+        since: Duration,
+    },
+}
+
+impl<P: Clone> Cycle<P> {
+    /// No checkpoint is under way. The first is due an interval after `now`.
+    pub fn new(policy: Policy, now: Duration, step: u64) -> Self {
+        let run = CycleRun::default();
+        Self { policy, run, number: 0, stage: Stage::Idle, now, last: (now, step), missed: false }
+    }
+
+    /// Training begins, or goes on from a checkpoint: of this run, at this step. What is under way is forgotten.
+    pub fn go_on_from(&mut self, run: CycleRun, now: Duration, step: u64) {
+        (self.run, self.now, self.last, self.missed) = (run, now, (now, step), false);
+        self.stage = Stage::Idle;
+    }
+
+    /// The servers that have a part in checkpoints.
+    pub fn servers(&self) -> &BTreeSet<ServerId> {
+        &self.run.servers
+    }
+
+    /// The number of the checkpoint under way, or of the last.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// True while none is under way.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+    }
+
+    /// True if one should be begun.
+    pub fn is_due(&self, now: Duration, step: u64) -> bool {
+        let (then, at) = self.last;
+        let by_time = self.policy.every.is_some_and(|every| now.saturating_sub(then) >= every);
+        let by_steps = self.policy.every_steps.is_some_and(|every| step.saturating_sub(at) >= every);
+        let again = self.missed && now.saturating_sub(then) >= RETRY;
+        self.is_idle() && (again || step > at && (by_time || by_steps))
+    }
+
+    /// Begins one, unless one is under way.
+    pub fn begin(&mut self, now: Duration, step: u64) -> Option<Next<P>> {
+        if !self.is_idle() {
+            return None;
+        }
+        self.number += 1;
+        (self.now, self.last, self.missed) = (now, (now, step), false);
+        self.stage = Stage::Marking { since: now, marks: BTreeMap::new() };
+        Some(Next::Mark)
+    }
+
+    /// A server has marked where it stands.
+    pub fn marked(&mut self, number: u64, server: ServerId, mark: Mark) -> Option<Next<P>> {
+        let Stage::Marking { marks, .. } = &mut self.stage else { return None };
+        if number != self.number || !self.run.servers.contains(&server) {
+            return None;
+        }
+        marks.insert(server, mark);
+        if marks.len() < self.run.servers.len() {
+            return None;
+        }
+        let cut = cut(marks, self.run.rounds);
+        let heard = self.run.servers.iter().map(|server| (*server, self.now)).collect();
+        self.stage = Stage::Writing { parts: BTreeMap::new(), heard };
+        Some(Next::Cut(cut))
+    }
+
+    /// A server gets on with its part.
+    pub fn progressed(&mut self, number: u64, server: ServerId) {
+        if let Stage::Writing { heard, .. } = &mut self.stage
+            && number == self.number
+            && let Some(heard) = heard.get_mut(&server)
+        {
+            *heard = self.now;
+        }
+    }
+
+    /// A server has written its part.
+    pub fn written(&mut self, number: u64, server: ServerId, part: P) -> Option<Next<P>> {
+        let Stage::Writing { parts, .. } = &mut self.stage else { return None };
+        if number != self.number || !self.run.servers.contains(&server) {
+            return None;
+        }
+        parts.insert(server, part);
+        if parts.len() < self.run.servers.len() {
+            return None;
+        }
+        let parts = std::mem::take(parts);
+        self.stage = Stage::Publishing { since: self.now };
+        Some(Next::Publish(parts))
+    }
+
+    /// The checkpoint has been published, or could not be. False if that is not waited for any more.
+    pub fn published(&mut self, number: u64, success: bool) -> bool {
+        let awaited = number == self.number && matches!(self.stage, Stage::Publishing { .. });
+        if awaited {
+            (self.stage, self.missed) = (Stage::Idle, !success);
+        }
+        awaited
+    }
+
+    /// A server could not mark, or could not write its part.
+    pub fn failed(&mut self, number: u64, setback: Setback) -> Option<Next<P>> {
+        if number != self.number || matches!(self.stage, Stage::Idle | Stage::Publishing { .. }) {
+            return None;
+        }
+        (self.stage, self.missed) = (Stage::Idle, true);
+        Some(Next::Abandon(setback))
+    }
+
+    /// Lets time pass. Nothing is waited for for ever: neither a mark, nor a server that writes, nor the store.
+    pub fn tick(&mut self, now: Duration) -> Option<Next<P>> {
+        self.now = now;
+        let (number, stall) = (self.number, self.run.stall);
+        let waits = self.waits();
+        match &self.stage {
+            Stage::Marking { since, .. } if now.saturating_sub(*since) > MARKING => {
+                let reason = format!("no word from {}", waits.names());
+                self.failed(number, Setback { reason, kind: SetbackKind::Missed })
+            }
+            Stage::Writing { .. } if waits.longest() > stall => {
+                let reason = format!("{} did not get on with writing for {} s", waits.names(), stall.as_secs());
+                self.failed(number, Setback { reason, kind: SetbackKind::Stalled })
+            }
+            Stage::Publishing { since } if now.saturating_sub(*since) > stall => {
+                (self.stage, self.missed) = (Stage::Idle, true);
+                let reason = format!("the store did not take its manifest within {} s", stall.as_secs());
+                Some(Next::Overdue(Setback { reason, kind: SetbackKind::Stalled }))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the checkpoint under way waits for in words, once it has waited for a while.
+    pub fn describe_wait(&self) -> Option<String> {
+        let seconds = |waited: Duration| (waited >= MENTION).then_some(waited.as_secs());
+        match &self.stage {
+            Stage::Idle | Stage::Marking { .. } => None,
+            Stage::Writing { .. } => {
+                let waits = self.waits();
+                let seconds = seconds(waits.longest())?;
+                Some(format!("the checkpoint waits for {} to write, without progress for {seconds} s", waits.names()))
+            }
+            Stage::Publishing { since } => {
+                let seconds = seconds(self.now.saturating_sub(*since))?;
+                Some(format!("the checkpoint has been waiting for the store to take its manifest for {seconds} s"))
+            }
+        }
+    }
+
+    /// The servers that are waited for, and for how long nothing has been heard of each.
+    fn waits(&self) -> Waits {
+        let since = |server: &ServerId| match &self.stage {
+            Stage::Marking { since, marks } => (!marks.contains_key(server)).then_some(*since),
+            Stage::Writing { parts, heard } if !parts.contains_key(server) => heard.get(server).copied(),
+            _ => None,
+        };
+        let waits = self.run.servers.iter().filter_map(|server| Some((*server, since(server)?)));
+        Waits(waits.map(|(server, since)| (server, self.now.saturating_sub(since))).collect())
+    }
+
+    /// Forgets what is under way: a server was lost.
+    pub fn reset(&mut self) {
+        self.stage = Stage::Idle;
+    }
+}
+
+/// Servers, and for how long each has been waited for.
+struct Waits(Vec<(ServerId, Duration)>);
+
+impl Waits {
+    fn longest(&self) -> Duration {
+        self.0.iter().map(|(_, waited)| *waited).max().unwrap_or_default()
+    }
+
+    /// Those that have been waited for the longest.
+    fn names(&self) -> String {
+        let longest = self.longest().min(MENTION);
+        let names = self.0.iter().filter(|(_, waited)| *waited >= longest).map(|(server, _)| server.to_string());
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+#[path = "cycle_tests.rs"]
+mod tests;

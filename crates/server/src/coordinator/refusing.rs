@@ -1,0 +1,49 @@
+//! A run that cannot begin: those who have not come yet are told when they do, rather than left to wait for ps 0.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_core::lifecycle::Outcome;
+use windlass_wire::control::Hello;
+
+use super::Coordinator;
+use super::front::SessionId;
+
+/// Tasks that have yet to hear that the run cannot begin.
+#[derive(Debug, Default)]
+pub(super) struct Untold {
+    tasks: BTreeSet<String>,
+    /// Those who are being told.
+    told: BTreeMap<SessionId, String>,
+}
+
+impl Untold {
+    pub(super) fn count(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// A task has been told on this session, which it closes when it has heard.
+    pub(super) fn dismissed(&mut self, id: SessionId, hello: &Hello) {
+        let task = format!("{} {}", hello.job, hello.index);
+        if self.tasks.contains(&task) {
+            self.told.insert(id, task);
+        }
+    }
+
+    /// A session was closed.
+    pub(super) fn closed(&mut self, id: SessionId) {
+        if let Some(task) = self.told.remove(&id) {
+            self.tasks.remove(&task);
+        }
+    }
+}
+
+impl Coordinator {
+    /// Ends the run. If it has not begun, ps 0 stays for a while to tell those who come.
+    pub(super) fn refuse_to_begin(&mut self, outcome: Outcome) {
+        if self.prepare.number == 0 {
+            self.untold.tasks = self.lifecycle.missing().iter().map(ToString::to_string).collect();
+        }
+        let effects = self.lifecycle.failed(outcome);
+        self.carry_out(effects);
+    }
+}

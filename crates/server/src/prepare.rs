@@ -1,0 +1,145 @@
+//! How a server gets its shard: new, or restored from a checkpoint. That may take a while, so it is done beside the
+//! server's session, which goes on to be listened to.
+
+use tokio::task::JoinHandle;
+use tracing::info;
+use windlass_checkpoint::{BadCheckpointId, CheckpointError, CheckpointId, PartLayout, Store};
+use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::exit_code;
+use windlass_core::plan::ShardPlan;
+use windlass_core::run::RunSpec;
+use windlass_wire::control::{Prepare, coordinator_message};
+
+use crate::checkpoint;
+use crate::saving::Saver;
+use crate::shard::ParameterShard;
+
+/// What a server has been prepared to hold.
+pub(crate) struct Prepared {
+    /// Of the message that asked for it.
+    pub(crate) number: u64,
+    /// `None` if this server takes no part in the run.
+    pub(crate) shard: Option<ParameterShard>,
+    /// Writes checkpoints of the shard, if there are any.
+    pub(crate) saver: Option<Saver>,
+    /// True if the shard has the values of a checkpoint.
+    pub(crate) restored: bool,
+}
+
+/// A shard in the making.
+pub(crate) struct Preparing {
+    task: JoinHandle<Result<Prepared, PrepareError>>,
+    /// What the coordinator has said meanwhile about the shard.
+    pub(crate) deferred: Vec<coordinator_message::Kind>,
+}
+
+impl Preparing {
+    /// Begins to allocate or restore the shard of a server. Ends with what is returned here.
+    pub(crate) fn start(id: ServerId, prepare: Prepare) -> Self {
+        Self { task: tokio::spawn(self::prepare(id, prepare)), deferred: Vec::new() }
+    }
+
+    /// Waits until there is a shard, if one is in the making.
+    pub(crate) async fn done(preparing: &mut Option<Self>) -> Result<Prepared, PrepareError> {
+        match preparing {
+            Some(preparing) => {
+                (&mut preparing.task).await.unwrap_or_else(|error| Err(PrepareError::Threads(error.into())))
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Allocates or restores the shard of a server.
+async fn prepare(id: ServerId, prepare: Prepare) -> Result<Prepared, PrepareError> {
+    let run: RunSpec = serde_json::from_str(&prepare.run)?;
+    let plan = ShardPlan::new(&run.parameters, prepare.servers as usize, run.sharding);
+    describe(&run, &plan, id);
+    let restored = !prepare.restore.is_empty();
+    if !plan.is_active(id) {
+        return Ok(Prepared { number: prepare.number, shard: None, saver: None, restored });
+    }
+    let saver = (!prepare.checkpoints.is_empty()).then(|| saver(&prepare.checkpoints, &run, &plan, id)).transpose()?;
+    let own = plan.servers[id.0 as usize].clone();
+    let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
+    let image = match restored {
+        true => {
+            let id: CheckpointId = prepare.restore.parse()?;
+            Some(checkpoint::restore(&prepare.restore_from, &id, &run, &own).await?)
+        }
+        false => None,
+    };
+    // It is copied into blocks.
+    let shard = tokio::task::spawn_blocking(move || {
+        let shard = match image {
+            Some((image, state)) => ParameterShard::restored(run, &own, &workers, image, state),
+            None => ParameterShard::new(run, &own, &workers),
+        };
+        shard.fence_up_to(Incarnation(prepare.latest_incarnation));
+        for living in &prepare.living {
+            shard.fence(WorkerId(living.worker), Incarnation(living.incarnation));
+        }
+        // Those who are not here are not waited for.
+        for worker in workers.iter().filter(|worker| prepare.living.iter().all(|living| living.worker != worker.0)) {
+            shard.leave(*worker, Incarnation::default());
+        }
+        shard
+    });
+    let shard = shard.await.map_err(|error| PrepareError::Threads(error.into()))?;
+    if let Some(saver) = &saver {
+        let spares = shard.spares().clone();
+        saver.background().spawn_blocking(move || spares.fill());
+    }
+    Ok(Prepared { number: prepare.number, shard: Some(shard), saver, restored })
+}
+
+fn describe(run: &RunSpec, plan: &ShardPlan, id: ServerId) {
+    let own = &plan.servers[id.0 as usize];
+    let held = own.dense_elements() + own.row_elements(&run.parameters);
+    info!(
+        "holds {held} of {} parameter values ({:.1} MB) of {}, optimizer {}{}",
+        run.parameters.elements(),
+        held as f64 * 4e-6,
+        run.model,
+        run.optimizer.name(),
+        if held == 0 { ": it is too small to be worth another ps here (see --min-shard-bytes)" } else { "" }
+    );
+}
+
+/// What writes this server's part: one for each server that takes part, in their order.
+fn saver(location: &str, run: &RunSpec, plan: &ShardPlan, id: ServerId) -> Result<Saver, PrepareError> {
+    let active = plan.active_servers();
+    let place = active.range(..id).count();
+    let layout = PartLayout::new(run, &plan.servers[id.0 as usize], place, active.len());
+    Saver::new(Store::open(location)?, layout).map_err(PrepareError::Threads)
+}
+
+/// Why a server has no shard.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrepareError {
+    #[error("cannot prepare: {0}")]
+    Threads(std::io::Error),
+    #[error("cannot prepare: {0}")]
+    Run(#[from] serde_json::Error),
+    #[error("cannot restore: {0}")]
+    Id(#[from] BadCheckpointId),
+    #[error("cannot restore: {0}")]
+    Checkpoint(#[from] CheckpointError),
+}
+
+impl PrepareError {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            PrepareError::Threads(_) => exit_code::INTERNAL,
+            PrepareError::Run(_) => exit_code::USAGE,
+            PrepareError::Id(_) | PrepareError::Checkpoint(_) => exit_code::CHECKPOINT,
+        }
+    }
+}

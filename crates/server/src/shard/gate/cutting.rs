@@ -1,0 +1,148 @@
+//! What the gate decides about cuts: where this shard stands, whether it can be cut there, and on which side of the cut
+//! a push is.
+
+use std::time::{Duration, Instant};
+
+use windlass_core::checkpoint::{HOLD, Mark, Notes};
+use windlass_core::ledger::PushId;
+use windlass_core::run::LearningRate;
+use windlass_wire::frame::Request;
+
+use super::super::cut::{CutError, CutStage};
+use super::super::kept::Age;
+use super::Gate;
+
+impl Gate {
+    /// Holds back what is new from now on, and says which state that leaves: after the round that is being applied, if
+    /// one is. Nobody has to wait for that here.
+    pub(in super::super) fn hold(&mut self, number: u64, now: Instant) -> Mark {
+        let at = self.comes_to();
+        self.cut = CutStage::Held { number, until: now + HOLD, at };
+        self.longest_held_up = Duration::ZERO;
+        Mark { version: at, pushes: self.pushes() }
+    }
+
+    /// The version that the parameters have, or are about to have.
+    fn comes_to(&self) -> u64 {
+        self.version() + u64::from(self.applying)
+    }
+
+    /// For how long what is new is still to be held back.
+    pub(in super::super) fn held_for(&self, now: Instant) -> Option<Duration> {
+        let CutStage::Held { until, .. } = self.cut else { return None };
+        let left = until.saturating_duration_since(now);
+        (!left.is_zero() && !self.closed).then_some(left)
+    }
+
+    /// Cuts where all servers do. After the hold that is possible too, if nothing new has come.
+    pub(in super::super) fn cut(&mut self, number: u64, cut: &Mark) -> Result<(), CutError> {
+        let stage = std::mem::take(&mut self.cut);
+        if !matches!(stage, CutStage::Held { number: held, at, .. } if held == number && at == self.comes_to()) {
+            return Err(CutError::Late);
+        }
+        let at = self.version();
+        if !self.has_rounds() {
+            let to_come = self.ledger.outstanding_sequences(&cut.pushes);
+            self.make_cut(number, Mark { version: at + to_come, pushes: cut.pushes.clone() });
+        } else if at == cut.version && !self.applying {
+            self.make_cut(number, Mark { version: at, pushes: self.pushes() });
+        } else if at + 1 == cut.version {
+            self.cut = CutStage::Coming { number, version: cut.version };
+        } else {
+            return Err(CutError::Passed { at: self.comes_to(), cut: cut.version });
+        }
+        Ok(())
+    }
+
+    /// Cuts here, or where the last of these pushes will have come; their notes are kept as they come.
+    fn make_cut(&mut self, number: u64, mark: Mark) {
+        let notes = self.notes.of(&mark.pushes);
+        self.cut = CutStage::Made { number, mark, notes, learning_rate: self.learning_rate };
+    }
+
+    /// Cuts after the round that has just ended, if that is where the cut is.
+    pub(super) fn cut_after_round(&mut self) {
+        if let CutStage::Coming { number, version } = self.cut
+            && version == self.version()
+        {
+            self.make_cut(number, Mark { version, pushes: self.pushes() });
+        }
+    }
+
+    /// The state that is kept, once all of it is there.
+    pub(in super::super) fn cut_made(&self, number: u64) -> Result<Option<(Mark, Notes, LearningRate)>, CutError> {
+        match &self.cut {
+            CutStage::Made { number: made, mark, notes, learning_rate } if *made == number => {
+                let outstanding = !self.has_rounds() && !self.ledger.outstanding(&mark.pushes).is_empty();
+                Ok((!outstanding).then(|| (mark.clone(), notes.clone(), *learning_rate)))
+            }
+            CutStage::Coming { number: coming, .. } if *coming == number => Ok(None),
+            _ => Err(CutError::GivenUp),
+        }
+    }
+
+    /// True while this cut is wanted.
+    pub(in super::super) fn is_cutting(&self, number: u64) -> bool {
+        self.cut.number() == Some(number) && !self.closed
+    }
+
+    /// Ends the hold or the cut of this number. False if another is under way, or none.
+    pub(in super::super) fn end_cut(&mut self, number: u64) -> bool {
+        let ends = self.cut.number() == Some(number);
+        if ends {
+            self.cut = CutStage::None;
+        }
+        ends
+    }
+
+    /// Notes for how long a checkpoint has held up a push.
+    pub(in super::super) fn note_held_up(&mut self, held_up: Duration) {
+        self.longest_held_up = self.longest_held_up.max(held_up);
+    }
+
+    pub(in super::super) fn longest_held_up(&self) -> Duration {
+        self.longest_held_up
+    }
+
+    /// On which side of the cut a push is.
+    pub(super) fn age(&self, request: &Request) -> Age {
+        match &self.cut {
+            CutStage::Made { number, mark, .. } => {
+                let kept = mark.pushes.get(&request.worker).copied().unwrap_or_default();
+                Age { cut: *number, before: (request.incarnation, request.sequence) <= kept }
+            }
+            _ => Age { cut: 0, before: true },
+        }
+    }
+
+    /// On which side of the cut the update of a round is.
+    pub(in super::super) fn round_age(&self) -> Age {
+        match &self.cut {
+            CutStage::Made { number, .. } => Age { cut: *number, before: false },
+            _ => Age { cut: 0, before: true },
+        }
+    }
+
+    pub(super) fn keep_note(&mut self, push: PushId, note: String) {
+        if note.is_empty() {
+            return;
+        }
+        let PushId { worker, incarnation, sequence } = push;
+        if let CutStage::Made { mark, notes, .. } = &mut self.cut
+            && mark.pushes.get(&worker) == Some(&(incarnation, sequence))
+        {
+            notes.insert(worker, note.clone());
+        }
+        self.notes.add(worker, (incarnation, sequence), note);
+    }
+
+    /// A push that belongs before the cut brings its rate along, too.
+    pub(super) fn keep_rate(&mut self, request: &Request) {
+        let before = self.age(request).before;
+        if let CutStage::Made { learning_rate, .. } = &mut self.cut
+            && before
+        {
+            learning_rate.adopt(request.learning_rate);
+        }
+    }
+}
