@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
     use crate::optimizer::Optimizer;
-    use crate::parameter::{Access, ParameterSpec, ParameterTable};
+    use crate::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
     use crate::plan::Sharding;
     use crate::schedule::Schedule;
 
@@ -55,6 +55,7 @@ mod tests {
             name: format!("p{index}"),
             shape: shape.to_vec(),
             access: *access,
+            kind: ParameterKind::Trained,
         };
         RunSpec {
             model: "synthetic".into(),
@@ -65,6 +66,7 @@ mod tests {
             sharding: Sharding::RoundRobin,
             steps: None,
             deterministic: false,
+            staleness_scaling: false,
             parameters: ParameterTable::new(parameters.iter().enumerate().map(spec).collect()).unwrap(),
             identity: Identity::default(),
             data: None,

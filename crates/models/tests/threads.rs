@@ -5,7 +5,11 @@ use burn::tensor::Device;
 use clap::{Args, Command, FromArgMatches};
 use windlass_models::{Autoencoder, Mnist, Seq2Seq, SpatialTransformer};
 use windlass_worker::model::{Model, Setup};
+use windlass_worker::order::Place;
+use windlass_worker::randomness::Draw;
 use windlass_worker::replica::Replica;
+
+const DRAW: Draw = Draw { worker: 0, place: Place { epoch: 1, batch: 1 } };
 
 /// A model with these flags, and a batch of its first samples.
 fn load<M: Model>(flags: &str, samples: usize) -> (Replica<M>, Vec<usize>) {
@@ -21,7 +25,7 @@ fn load<M: Model>(flags: &str, samples: usize) -> (Replica<M>, Vec<usize>) {
 /// The loss and the gradients of a step, as bits, on so many threads.
 fn step<M: Model>(replica: &mut Replica<M>, samples: &[usize], threads: usize) -> Vec<Vec<u32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    let (loss, gradients) = pool.install(move || replica.step(replica.batch(samples)));
+    let (loss, gradients) = pool.install(move || replica.step(replica.batch(samples, DRAW), DRAW));
     assert!(loss.is_finite());
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
     std::iter::once(vec![loss.to_bits()]).chain(gradients.iter().map(|gradient| bits(gradient))).collect()
@@ -29,7 +33,7 @@ fn step<M: Model>(replica: &mut Replica<M>, samples: &[usize], threads: usize) -
 
 /// Of parameters reached by rows, a step has those that its batch touches.
 fn load_rows<M: Model>(replica: &mut Replica<M>, samples: &[usize]) {
-    let batch = replica.batch(samples);
+    let batch = replica.batch(samples, DRAW);
     let mut values = replica.values();
     let paths: Vec<String> = replica.model().row_parameters().iter().map(|path| (*path).to_owned()).collect();
     for (path, rows) in paths.iter().zip(replica.model().rows(&batch)) {

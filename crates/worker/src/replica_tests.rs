@@ -2,7 +2,7 @@
 
 use burn::module::{Param, ParamId};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
-use burn::tensor::{Bool, Int};
+use burn::tensor::{Bool, Int, Tensor};
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterSpec};
 
@@ -103,7 +103,7 @@ fn replica(peculiar: Peculiar) -> Replica<Peculiar> {
     Replica::new(peculiar, &Device::flex(), 1).unwrap()
 }
 
-fn step(replica: &Replica<Peculiar>, draw: Draw) -> (f32, Vec<Vec<f32>>) {
+fn step(replica: &Replica<Peculiar>, draw: Draw) -> (f32, Vec<TensorBuffer>) {
     replica.step(replica.batch(&BATCH, draw), draw)
 }
 
@@ -116,7 +116,7 @@ fn index(replica: &Replica<Peculiar>, name: &str) -> usize {
 fn pushed(replica: &Replica<Peculiar>) -> [Vec<f32>; 2] {
     let (_, mut gradients) = step(replica, DRAW);
     replica.add_state(&mut gradients);
-    ["norm.running_mean", "norm.running_var"].map(|name| gradients[index(replica, name)].clone())
+    ["norm.running_mean", "norm.running_var"].map(|name| gradients[index(replica, name)].to_vec())
 }
 
 #[test]

@@ -212,6 +212,7 @@ mod tests {
             optimizer: "sgd".into(),
             batch_size: 100,
             wall_seconds: 3.0,
+            began_at: u64::MAX,
             metrics: Metrics::default(),
             warning: None,
         }

@@ -7,7 +7,11 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+use windlass_worker::order::Place;
+use windlass_worker::randomness::Draw;
 use windlass_worker::replica::Replica;
+
+const DRAW: Draw = Draw { worker: 0, place: Place { epoch: 1, batch: 1 } };
 
 const INPUTS: usize = 389;
 const OUTPUTS: usize = 97;
@@ -93,9 +97,9 @@ impl Model for OneLayer {
 #[test]
 fn a_step_allocates_each_gradient_once_and_values_are_loaded_in_its_place() {
     let mut replica = Replica::new(OneLayer, &Device::flex(), 1).unwrap();
-    let batch = replica.batch(&[1, 2, 3]);
+    let batch = replica.batch(&[1, 2, 3], DRAW);
     let before = ALLOCATED.load(Ordering::Relaxed);
-    let (loss, gradients) = replica.step(batch);
+    let (loss, gradients) = replica.step(batch, DRAW);
     assert!(loss.is_finite());
     let stepped = ALLOCATED.load(Ordering::Relaxed);
     replica.load(gradients);

@@ -105,6 +105,7 @@ fn run() -> RunConfig {
         shuffle: false,
         shard_data: false,
         deterministic: false,
+        staleness_scaling: false,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: BTreeMap::new(),
