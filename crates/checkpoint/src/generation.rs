@@ -25,7 +25,11 @@ impl Store {
 
     /// The lowest generation that nobody has claimed yet.
     pub(crate) async fn next_generation(&self) -> Result<u64, CheckpointError> {
-        let newest = self.newest_generation().await?;
+        self.generation_after(self.newest_generation().await?).await
+    }
+
+    /// The next generation if this is the newest that was claimed.
+    pub(crate) async fn generation_after(&self, newest: u64) -> Result<u64, CheckpointError> {
         let published = self.ids().await?.manifests.iter().map(|id| id.generation).max().unwrap_or(0);
         Ok(newest.max(published) + 1)
     }

@@ -91,12 +91,13 @@ impl Store {
     /// As [`Store::lease`]; a holder that cannot be seen otherwise is watched for `stale`.
     async fn lease_after(&self, holder: Holder, insist: bool, stale: Duration) -> Result<Lease, CheckpointError> {
         for _ in 0..CLAIMS {
+            // Exactly the one after whose holder was looked at: if another run is quicker, that one is looked at next.
             let newest = self.newest_generation().await?;
+            let generation = self.generation_after(newest).await?;
             let held = self.read_claim(newest).await?;
             if let Some(claim) = held.as_ref().filter(|claim| !insist && !claim.released) {
                 self.check_free(newest, claim, &holder, stale).await?;
             }
-            let generation = self.next_generation().await?;
             let claim = Claim { holder: holder.clone(), first_generation: generation, ..Claim::default() };
             if self.create(&generation_object(generation), claim.to_json()).await? {
                 let followed =
@@ -280,6 +281,19 @@ mod tests {
         renewing.abort();
         let _ = renewing.await;
         store.lease_after(elsewhere(2), false, STALE).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn of_two_runs_that_watch_the_same_dead_one_the_second_finds_the_first_alive() {
+        let store = store();
+        store.lease(elsewhere(1), false).await.unwrap();
+        let (watching, first) = (store.clone(), alive());
+        let second = tokio::spawn(async move { watching.lease_after(Holder::this_process(""), false, STALE).await });
+        tokio::time::sleep(STALE / 10).await;
+        let won = store.lease(first, true).await.unwrap();
+        let refused = second.await.unwrap().unwrap_err();
+        assert!(matches!(refused, CheckpointError::Held { .. }), "{refused}");
+        assert_eq!(store.newest_generation().await.unwrap(), won.generation());
     }
 
     #[tokio::test]
