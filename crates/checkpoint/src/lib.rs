@@ -70,7 +70,7 @@ pub use manifest::{FORMAT, Manifest, PartRecord, ServerState, WorkerPosition, Wo
 pub use part::PartWriter;
 pub use prune::Pruned;
 pub use restore::{Restore, SlotPolicy};
-pub use store::Store;
+pub use store::{ReadCounter, Store};
 pub use verify::{PartReport, VerifyReport};
 
 // Tensors are written as they lie in memory, and safetensors are little-endian.

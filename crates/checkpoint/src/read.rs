@@ -27,6 +27,7 @@ impl Store {
             Ok(bytes) => bytes,
             Err(error) => return Err(self.explain(part, &error).await),
         };
+        self.count_read(bytes.len());
         if bytes.len() as u64 != range.end - range.start {
             let found = range.start + bytes.len() as u64;
             return Err(damaged(part, Damage::WrongSize { expected: part.bytes, found }));

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -19,6 +20,22 @@ pub struct Store {
     prefix: Path,
     pub(crate) location: String,
     pub(crate) directory: Option<PathBuf>,
+    read: ReadCounter,
+}
+
+/// How many bytes have been read from the stores that share it: whoever waits sees that reading makes progress.
+#[derive(Debug, Clone, Default)]
+pub struct ReadCounter(Arc<AtomicU64>);
+
+impl ReadCounter {
+    /// The bytes read so far.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
 }
 
 impl Store {
@@ -27,12 +44,20 @@ impl Store {
     /// `AZURE_…`; for one of your own, `AWS_ENDPOINT_URL` and `AWS_ALLOW_HTTP=true`).
     pub fn open(location: &str) -> Result<Self, CheckpointError> {
         let Place { objects, prefix, directory } = location::open(location)?;
-        Ok(Self { objects, prefix, location: location.to_owned(), directory })
+        Ok(Self { objects, prefix, location: location.to_owned(), directory, read: ReadCounter::default() })
+    }
+
+    /// [`Store::open`] for those who must not block: a disk may hang. What is read is counted.
+    pub async fn open_counted(location: &str, read: ReadCounter) -> Result<Self, CheckpointError> {
+        let location = location.to_owned();
+        let opened = tokio::task::spawn_blocking(move || Self::open(&location)).await;
+        Ok(Self { read, ..opened.expect("opening a store does not panic")? })
     }
 
     /// A store over any implementation; `location` is what messages call it.
     pub fn over(objects: Arc<dyn ObjectStore>, location: &str) -> Self {
-        Self { objects, prefix: Path::default(), location: location.to_owned(), directory: None }
+        let read = ReadCounter::default();
+        Self { objects, prefix: Path::default(), location: location.to_owned(), directory: None, read }
     }
 
     /// What messages call it.
@@ -51,6 +76,10 @@ impl Store {
             true => Ok(()),
             false => Err(CheckpointError::AlreadyPublished { id: manifest.id }),
         }
+    }
+
+    pub(crate) fn count_read(&self, bytes: usize) {
+        self.read.add(bytes);
     }
 
     pub(crate) fn path(&self, object: &str) -> Path {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::cluster::{Job, ServerId, TaskId, WorkerId};
 use crate::ledger::Incarnation;
 use crate::membership::{Membership, Occupied, Patience, Presence};
-pub use outcome::{Outcome, exit_code};
+pub use outcome::{NOT_SAVED, Outcome, exit_code};
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,9 +112,11 @@ pub struct Lifecycle {
     left: BTreeMap<WorkerId, String>,
     /// Workers that were told to stop, and since when; the others still train with them.
     leaving: BTreeMap<WorkerId, Duration>,
-    /// Since when the run has waited for the same thing without any progress, and in which phase.
-    since: Duration,
-    since_phase: std::mem::Discriminant<Phase>,
+    /// Whom the run waits for, since when without any progress of theirs, and in which phase.
+    awaited_since: BTreeMap<TaskId, Duration>,
+    awaited_in: std::mem::Discriminant<Phase>,
+    /// Since when only workers are missing from a gathering.
+    servers_here_since: Option<Duration>,
     /// True if the run had begun before this gathering, so that workers may be missing for good.
     again: bool,
     /// True if the run had come to its end before this coordinator.
@@ -137,16 +139,18 @@ impl Lifecycle {
             chief: WorkerId(0),
             left: BTreeMap::new(),
             leaving: BTreeMap::new(),
-            since: Duration::ZERO,
-            since_phase: std::mem::discriminant(&Phase::Gathering),
+            awaited_since: BTreeMap::new(),
+            awaited_in: std::mem::discriminant(&Phase::Gathering),
+            servers_here_since: None,
             again: false,
             finished_before: false,
         }
     }
 
     /// Notes that a task comes from a run that had begun: this coordinator is a second one.
-    pub fn begun_before(&mut self) {
+    pub fn begun_before(&mut self) -> Vec<Effect> {
         self.again |= self.phase == Phase::Gathering;
+        self.prepare_if_all_are_here()
     }
 
     /// Says which servers take part in the run, once that is known. A run begins when all servers have come, so that all
@@ -154,6 +158,10 @@ impl Lifecycle {
     pub fn set_active_servers(&mut self, active: &BTreeSet<ServerId>) -> Vec<Effect> {
         let holds_nothing = |task: &TaskId| task.job == Job::Ps && !active.contains(&ServerId(task.index));
         self.idle = self.tasks.iter().copied().filter(holds_nothing).collect();
+        self.prepare_if_all_are_here()
+    }
+
+    fn prepare_if_all_are_here(&mut self) -> Vec<Effect> {
         let all_here = self.phase == Phase::Gathering && self.missing().is_empty();
         if all_here { self.prepare() } else { Vec::new() }
     }
@@ -183,6 +191,11 @@ impl Lifecycle {
     /// The servers that take part.
     fn active_servers(&self) -> impl Iterator<Item = TaskId> {
         self.tasks.iter().copied().filter(|task| task.job == Job::Ps && !self.idle.contains(task))
+    }
+
+    /// Incarnations that this coordinator gives are later than this.
+    pub fn before(&self) -> Incarnation {
+        self.config.before
     }
 
     /// The latest incarnation that any process has been given. Whoever has an earlier one and does not play a task is
@@ -241,8 +254,12 @@ impl Lifecycle {
             Occupied::Alive => JoinError::Taken(task),
             Occupied::Unsure => JoinError::Contested(task),
         })?;
+        if self.phase == Phase::Gathering && self.missing().iter().all(|task| task.job == Job::Worker) {
+            self.servers_here_since.get_or_insert(now);
+        }
         let mut effects = Vec::new();
         if task.job == Job::Worker {
+            self.finished_before = false;
             self.left.remove(&WorkerId(task.index));
             self.leaving.remove(&WorkerId(task.index));
             effects.push(Effect::Joined(WorkerId(task.index), incarnation));
@@ -263,7 +280,7 @@ impl Lifecycle {
             _ if self.idle.contains(&task) => effects.push(Effect::PrepareIdle(task)),
             _ if task.job == Job::Ps => {
                 let reason = format!("{task} was started again and has lost its parameters");
-                effects.extend(self.server_lost(reason, now));
+                effects.extend(self.server_lost(reason));
             }
             _ => {}
         }
@@ -283,7 +300,7 @@ impl Lifecycle {
 
     /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
     /// there again.
-    fn server_lost(&mut self, reason: String, now: Duration) -> Vec<Effect> {
+    fn server_lost(&mut self, reason: String) -> Vec<Effect> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
             Phase::Saving(_) => return self.not_saved(&reason),
@@ -292,7 +309,9 @@ impl Lifecycle {
         if !self.config.checkpoints {
             return self.end_at_once(Outcome { exit_code: exit_code::PEERS, reason });
         }
-        (self.phase, self.since, self.again) = (Phase::Gathering, now, true);
+        (self.phase, self.again, self.finished_before) = (Phase::Gathering, true, false);
+        self.awaited_since.clear();
+        self.servers_here_since = None;
         self.left.clear();
         self.leaving.clear();
         for worker in self.workers() {
@@ -358,7 +377,12 @@ impl Lifecycle {
         if !self.membership.finished(task, incarnation) {
             return Vec::new();
         }
-        let others = !self.present_workers().is_empty() || matches!(self.phase, Phase::Saving(_));
+        let others = match self.phase {
+            Phase::Saving(_) => true,
+            // After a server was lost, they may be about to come in again.
+            Phase::Gathering if self.again => self.workers().len() > 1,
+            _ => !self.present_workers().is_empty(),
+        };
         if task.job == Job::Worker {
             // Even the last of them: the checkpoint waits for a push of which only a part has come, but not for ever.
             self.leaving.insert(WorkerId(task.index), now);
@@ -381,7 +405,7 @@ impl Lifecycle {
         let parted: Vec<WorkerId> = self.leaving.extract_if(.., parted).map(|(worker, _)| worker).collect();
         let mut effects = Vec::new();
         for worker in parted {
-            effects.extend(self.worker_left(worker, "it was told to stop".to_owned()));
+            effects.extend(self.worker_left(worker, "told to stop".to_owned()));
             effects.extend(self.go_on_without(worker));
         }
         effects
@@ -412,7 +436,7 @@ impl Lifecycle {
     /// not what whoever told it to stop expects.
     pub fn not_saved(&mut self, reason: &str) -> Vec<Effect> {
         let Phase::Saving(Outcome { exit_code, reason: ended }) = &self.phase else { return Vec::new() };
-        let not_saved = format!("the last checkpoint could not be written: {reason}");
+        let not_saved = format!("{NOT_SAVED}: {reason}");
         let exit_code = match *exit_code {
             0 | exit_code::TERMINATED => exit_code::CHECKPOINT,
             other => other,
@@ -428,7 +452,7 @@ impl Lifecycle {
             effects.extend(match task.job {
                 Job::Ps if self.phase == Phase::Gathering => Vec::new(),
                 Job::Ps if self.idle.contains(&task) => vec![Effect::IdleLeft(task, reason)],
-                Job::Ps => self.server_lost(format!("lost {task}: {reason}"), now),
+                Job::Ps => self.server_lost(format!("lost {task}: {reason}")),
                 Job::Worker => {
                     let worker = WorkerId(task.index);
                     let mut effects = self.worker_left(worker, reason);

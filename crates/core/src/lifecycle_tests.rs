@@ -178,7 +178,7 @@ fn a_worker_that_leaves_while_the_last_checkpoint_is_written_is_not_waited_for()
     assert_eq!(run.goodbye(PS, ps, seconds(1)), [Effect::Save]);
     assert_eq!(run.goodbye(TaskId::worker(0), first, seconds(1)), []);
     assert_eq!(run.goodbye(TaskId::worker(1), second, seconds(1)), []);
-    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "it was told to stop".to_owned());
+    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "told to stop".to_owned());
     assert_eq!(run.tick(seconds(1) + 2 * FAREWELL), [], "the cut may not be made yet");
     assert_eq!(run.tick(seconds(1) + 3 * FAREWELL), [left(0, first), left(1, second)]);
 }
@@ -212,7 +212,7 @@ fn a_worker_that_is_told_to_stop_leaves_the_others_training() {
     let (mut run, [_, second]) = training();
     assert_eq!(goodbye(&mut run, 1), []);
     assert_eq!(run.tick(FAREWELL - Duration::from_millis(1)), [], "it might be the first of all");
-    assert_eq!(run.tick(FAREWELL), [Effect::Left(WorkerId(1), second, "it was told to stop".into())]);
+    assert_eq!(run.tick(FAREWELL), [Effect::Left(WorkerId(1), second, "told to stop".into())]);
     assert_eq!(run.phase(), &Phase::Training);
 }
 
@@ -229,7 +229,7 @@ fn one_that_was_told_to_stop_is_reported_before_the_end() {
     let (mut run, [_, second]) = training();
     goodbye(&mut run, 1);
     let effects = run.worker_finished(WorkerId(0));
-    assert_eq!(effects[0], Effect::Left(WorkerId(1), second, "it was told to stop".into()));
+    assert_eq!(effects[0], Effect::Left(WorkerId(1), second, "told to stop".into()));
     assert_eq!(effects.last(), Some(&Effect::AllFinished));
 }
 
@@ -602,9 +602,9 @@ fn a_coordinator_started_again_after_the_end_ends_well_if_no_worker_comes() {
     run.finished_before();
     let (server, _) = join(&mut run, PS, 0);
     run.tick(seconds(0));
-    run.heard(PS, server, seconds(10));
-    assert_eq!(run.tick(seconds(9)), [], "a worker may want to train on");
-    assert_eq!(run.tick(seconds(10)), [Effect::Over(Outcome::done())]);
+    run.heard(PS, server, seconds(59));
+    assert_eq!(run.tick(seconds(59)), [], "a worker may want to train on");
+    assert_eq!(run.tick(seconds(60)), [Effect::Over(Outcome::done())]);
     let mut run = Lifecycle::new(config);
     run.finished_before();
     let (worker, _) = join(&mut run, TaskId::worker(0), 0);
@@ -617,7 +617,7 @@ fn the_last_checkpoint_waits_for_no_push_that_the_last_worker_to_stop_has_left_u
     let (mut run, [first, second]) = training_with_checkpoints();
     goodbye(&mut run, 0);
     goodbye(&mut run, 1);
-    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "it was told to stop".into());
+    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "told to stop".into());
     assert_eq!(run.tick(3 * FAREWELL), [left(0, first), left(1, second)]);
     assert!(matches!(run.phase(), Phase::Saving(_)));
 }
@@ -655,4 +655,86 @@ fn a_server_lost_before_the_last_checkpoint_is_written_is_no_success_either() {
     let over = over.unwrap_or_else(|| panic!("not over: {effects:?}"));
     assert_eq!(over.exit_code, exit_code::CHECKPOINT);
     assert!(over.reason.contains("could not be written: lost ps 0: "), "{}", over.reason);
+}
+
+#[test]
+fn every_lost_server_has_its_own_time_to_come_back() {
+    let mut run = Lifecycle::new(LifecycleConfig { servers: 3, checkpoints: true, ..config(1) });
+    let all = [PS, TaskId::ps(1), TaskId::ps(2), TaskId::worker(0)];
+    let incarnations = all.map(|task| join(&mut run, task, 0).0);
+    all.iter().take(3).for_each(|server| drop(run.server_ready(*server, false)));
+    run.initialised();
+    run.disconnected(TaskId::ps(1), incarnations[1], seconds(1));
+    run.tick(seconds(3));
+    assert_eq!(run.phase(), &Phase::Gathering);
+    let worker = join(&mut run, TaskId::worker(0), 3).0;
+    let keep_alive = |run: &mut Lifecycle, until: u64| {
+        run.heard(PS, incarnations[0], seconds(until));
+        run.heard(TaskId::worker(0), worker, seconds(until));
+    };
+    for second in 3..55 {
+        keep_alive(&mut run, second);
+        run.heard(TaskId::ps(2), incarnations[2], seconds(second));
+        assert_eq!(run.tick(seconds(second)), []);
+    }
+    run.disconnected(TaskId::ps(2), incarnations[2], seconds(55));
+    keep_alive(&mut run, 58);
+    run.tick(seconds(58));
+    let back = join(&mut run, TaskId::ps(1), 60).0;
+    for second in 60..110 {
+        keep_alive(&mut run, second);
+        run.heard(TaskId::ps(1), back, seconds(second));
+        assert_eq!(run.tick(seconds(second)), [], "ps 2 has been missing for {} s", second - 55);
+    }
+    keep_alive(&mut run, 125);
+    run.heard(TaskId::ps(1), back, seconds(125));
+    let effects = run.tick(seconds(125));
+    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.exit_code == exit_code::PEERS), "{effects:?}");
+}
+
+#[test]
+fn workers_have_time_to_come_back_after_the_last_server() {
+    let (mut run, [first, _]) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    run.disconnected(TaskId::worker(1), Incarnation(3), seconds(1));
+    run.tick(seconds(3));
+    let first = join(&mut run, TaskId::worker(0), 3).0.max(first);
+    for second in 3..30 {
+        run.heard(TaskId::worker(0), first, seconds(second));
+        assert_eq!(run.tick(seconds(second)), []);
+    }
+    let server = join(&mut run, PS, 30).0;
+    for second in 30..40 {
+        run.heard(TaskId::worker(0), first, seconds(second));
+        run.heard(PS, server, seconds(second));
+        assert_eq!(run.tick(seconds(second)), [], "worker 1 is about to come");
+    }
+    let (_, effects) = join(&mut run, TaskId::worker(1), 39);
+    assert!(effects.contains(&Effect::Prepare), "{effects:?}");
+}
+
+#[test]
+fn a_worker_told_to_stop_while_the_run_rolls_back_does_not_end_it() {
+    let (mut run, _) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    run.tick(seconds(3));
+    let (worker, _) = join(&mut run, TaskId::worker(1), 3);
+    assert_eq!(run.goodbye(TaskId::worker(1), worker, seconds(3)), []);
+    assert_eq!(run.phase(), &Phase::Gathering, "worker 0 is about to come in again");
+}
+
+#[test]
+fn a_run_that_was_taken_up_again_after_its_end_is_not_finished_for_that() {
+    let mut run = Lifecycle::new(LifecycleConfig { checkpoints: true, peer_timeout: seconds(300), ..config(1) });
+    run.finished_before();
+    let (server, _) = join(&mut run, PS, 0);
+    join(&mut run, TaskId::worker(0), 5);
+    run.server_ready(PS, true);
+    assert_eq!(run.phase(), &Phase::Training);
+    run.disconnected(PS, server, seconds(6));
+    run.tick(seconds(8));
+    let (server, _) = join(&mut run, PS, 10);
+    run.heard(PS, server, seconds(79));
+    run.tick(seconds(10));
+    assert_eq!(run.tick(seconds(79)), [], "it waits for its worker, as any run does");
 }

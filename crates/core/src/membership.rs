@@ -98,7 +98,10 @@ impl Membership {
     pub fn join(&mut self, task: TaskId, now: Duration) -> Result<Incarnation, Occupied> {
         let connected = |member: &&mut Member| member.presence == Presence::Present && member.connected;
         if let Some(member) = self.members.get_mut(&task).filter(connected) {
-            let since = *member.challenged.get_or_insert(now);
+            // One who asked long ago and went away again proves nothing.
+            let is_recent = |since: &Duration| now.saturating_sub(*since) <= 2 * CHALLENGED;
+            let since = member.challenged.filter(is_recent).unwrap_or(now);
+            member.challenged = Some(since);
             if member.heard <= since + IN_FLIGHT {
                 return Err(Occupied::Unsure);
             }
@@ -278,5 +281,17 @@ mod tests {
         membership.disconnected(TASK, old, seconds(2));
         membership.heard(TASK, old, seconds(2));
         assert!(membership.expire(seconds(5)).is_empty());
+    }
+
+    #[test]
+    fn who_asked_once_and_went_away_does_not_speak_for_the_next_who_asks() {
+        let mut membership = Membership::new(Patience::new(seconds(10)), Incarnation(0));
+        let living = membership.join(TASK, seconds(0)).unwrap();
+        assert_eq!(membership.join(TASK, seconds(1)), Err(Occupied::Unsure));
+        for second in 1..100 {
+            membership.heard(TASK, living, seconds(second));
+        }
+        // Its host vanishes; the process that is started elsewhere is to wait, not to be refused.
+        assert_eq!(membership.join(TASK, seconds(101)), Err(Occupied::Unsure));
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass_checkpoint::{CheckpointError, CheckpointId, PartRecord, Restore, ShardImage, SlotPolicy, Store};
+use windlass_checkpoint::{
+    CheckpointError, CheckpointId, PartRecord, ReadCounter, Restore, ShardImage, SlotPolicy, Store,
+};
 use windlass_core::checkpoint::{Mark, Notes};
 use windlass_core::ledger::Incarnation;
 use windlass_core::plan::ServerPlan;
@@ -65,14 +67,15 @@ pub(crate) struct Part {
     pub(crate) held_up: Duration,
 }
 
-/// Reads what this server holds of a checkpoint: the values, and the version and learning rate they have.
+/// Reads what this server holds of a checkpoint: the values, and the version and learning rate they have. What has been
+/// read is counted meanwhile.
 pub(crate) async fn restore(
-    location: &str,
+    (location, read): (&str, ReadCounter),
     id: &CheckpointId,
     run: &RunSpec,
     plan: &ServerPlan,
 ) -> Result<(ShardImage, (u64, LearningRate)), CheckpointError> {
-    let store = Store::open(location)?;
+    let store = Store::open_counted(location, read).await?;
     let manifest = store.load(id).await?;
     let wanted = Restore { table: &run.parameters, plan, optimizer: &run.optimizer, slots: SlotPolicy::Restore };
     let image = store.restore(&manifest, &wanted).await?;

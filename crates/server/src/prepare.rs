@@ -1,24 +1,30 @@
 //! How a server gets its shard: new, or restored from a checkpoint. That may take a while, so it is done beside the
 //! server's session, which goes on to be listened to.
 
+use std::convert::Infallible;
+use std::sync::PoisonError;
+use std::time::Duration;
+
 use tokio::task::JoinHandle;
 use tracing::info;
-use windlass_checkpoint::{BadCheckpointId, CheckpointError, CheckpointId, PartLayout, Store};
+use windlass_checkpoint::{BadCheckpointId, CheckpointError, CheckpointId, PartLayout, ReadCounter, Store};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::exit_code;
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
 use windlass_wire::control::{Prepare, coordinator_message};
+use windlass_wire::session::Progress;
 
 use crate::checkpoint;
 use crate::saving::Saver;
 use crate::shard::ParameterShard;
 
+/// How often the coordinator hears of a checkpoint that is being read.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
 /// What a server has been prepared to hold.
 pub(crate) struct Prepared {
-    /// Of the message that asked for it.
-    pub(crate) number: u64,
     /// `None` if this server takes no part in the run.
     pub(crate) shard: Option<ParameterShard>,
     /// Writes checkpoints of the shard, if there are any.
@@ -29,15 +35,19 @@ pub(crate) struct Prepared {
 
 /// A shard in the making.
 pub(crate) struct Preparing {
+    /// Of the message that asked for it.
+    pub(crate) number: u64,
     task: JoinHandle<Result<Prepared, PrepareError>>,
     /// What the coordinator has said meanwhile about the shard.
     pub(crate) deferred: Vec<coordinator_message::Kind>,
 }
 
 impl Preparing {
-    /// Begins to allocate or restore the shard of a server. Ends with what is returned here.
-    pub(crate) fn start(id: ServerId, prepare: Prepare) -> Self {
-        Self { task: tokio::spawn(self::prepare(id, prepare)), deferred: Vec::new() }
+    /// Begins to allocate or restore the shard of a server, whose heartbeats tell how that gets on. Ends with what is
+    /// returned here.
+    pub(crate) fn start(id: ServerId, prepare: Prepare, progress: Progress) -> Self {
+        let number = prepare.number;
+        Self { number, task: tokio::spawn(self::prepare(id, prepare, progress)), deferred: Vec::new() }
     }
 
     /// Waits until there is a shard, if one is in the making.
@@ -58,21 +68,28 @@ impl Drop for Preparing {
 }
 
 /// Allocates or restores the shard of a server.
-async fn prepare(id: ServerId, prepare: Prepare) -> Result<Prepared, PrepareError> {
+async fn prepare(id: ServerId, prepare: Prepare, progress: Progress) -> Result<Prepared, PrepareError> {
     let run: RunSpec = serde_json::from_str(&prepare.run)?;
     let plan = ShardPlan::new(&run.parameters, prepare.servers as usize, run.sharding);
     describe(&run, &plan, id);
     let restored = !prepare.restore.is_empty();
     if !plan.is_active(id) {
-        return Ok(Prepared { number: prepare.number, shard: None, saver: None, restored });
+        return Ok(Prepared { shard: None, saver: None, restored });
     }
-    let saver = (!prepare.checkpoints.is_empty()).then(|| saver(&prepare.checkpoints, &run, &plan, id)).transpose()?;
+    let saver = match prepare.checkpoints.is_empty() {
+        true => None,
+        false => Some(saver(&prepare.checkpoints, &run, &plan, id).await?),
+    };
     let own = plan.servers[id.0 as usize].clone();
     let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
     let image = match restored {
         true => {
-            let id: CheckpointId = prepare.restore.parse()?;
-            Some(checkpoint::restore(&prepare.restore_from, &id, &run, &own).await?)
+            let (id, read): (CheckpointId, _) = (prepare.restore.parse()?, ReadCounter::default());
+            let from = (&*prepare.restore_from, read.clone());
+            Some(tokio::select! {
+                image = checkpoint::restore(from, &id, &run, &own) => image?,
+                never = report(&read, &progress) => match never {},
+            })
         }
         false => None,
     };
@@ -97,7 +114,16 @@ async fn prepare(id: ServerId, prepare: Prepare) -> Result<Prepared, PrepareErro
         let spares = shard.spares().clone();
         saver.background().spawn_blocking(move || spares.fill());
     }
-    Ok(Prepared { number: prepare.number, shard: Some(shard), saver, restored })
+    Ok(Prepared { shard: Some(shard), saver, restored })
+}
+
+/// Tells in the heartbeats how much has been read: whoever waits for this server sees that it gets on.
+async fn report(read: &ReadCounter, progress: &Progress) -> Infallible {
+    loop {
+        let told = format!("its checkpoint: {} MB are read", read.bytes() / 1_000_000);
+        progress.lock().unwrap_or_else(PoisonError::into_inner).waiting = told;
+        tokio::time::sleep(REPORT_EVERY).await;
+    }
 }
 
 fn describe(run: &RunSpec, plan: &ShardPlan, id: ServerId) {
@@ -114,11 +140,12 @@ fn describe(run: &RunSpec, plan: &ShardPlan, id: ServerId) {
 }
 
 /// What writes this server's part: one for each server that takes part, in their order.
-fn saver(location: &str, run: &RunSpec, plan: &ShardPlan, id: ServerId) -> Result<Saver, PrepareError> {
+async fn saver(location: &str, run: &RunSpec, plan: &ShardPlan, id: ServerId) -> Result<Saver, PrepareError> {
     let active = plan.active_servers();
     let place = active.range(..id).count();
     let layout = PartLayout::new(run, &plan.servers[id.0 as usize], place, active.len());
-    Saver::new(Store::open(location)?, layout).map_err(PrepareError::Threads)
+    let store = Store::open_counted(location, ReadCounter::default()).await?;
+    Saver::new(store, layout).map_err(PrepareError::Threads)
 }
 
 /// Why a server has no shard.

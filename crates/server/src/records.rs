@@ -1,10 +1,9 @@
 //! What a run's checkpoint store tells a task that has lost the coordinator: whether the run has ended without it.
 
-use std::path::Path;
 use std::pin::Pin;
 
 use tracing::debug;
-use windlass_checkpoint::{CheckpointError, Store};
+use windlass_checkpoint::{CheckpointError, ReadCounter, Store};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_wire::session::Records;
@@ -28,10 +27,13 @@ impl RunRecords {
     async fn look(&self, incarnation: Option<Incarnation>) -> Result<Option<Outcome>, CheckpointError> {
         let generation = incarnation.map(generation_of);
         // A directory that is not there would be made.
-        if !self.location.contains("://") && !Path::new(&self.location).is_dir() {
+        if !self.location.contains("://")
+            && !tokio::fs::metadata(&self.location).await.is_ok_and(|found| found.is_dir())
+        {
             return Ok(None);
         }
-        let Some(end) = Store::open(&self.location)?.run_end(generation).await? else { return Ok(None) };
+        let store = Store::open_counted(&self.location, ReadCounter::default()).await?;
+        let Some(end) = store.run_end(generation).await? else { return Ok(None) };
         let finished = end.finished_at();
         Ok(match (incarnation, finished) {
             (Some(_), Some(step)) => Some((0, format!("the run ended at step {step} while this task was away"))),

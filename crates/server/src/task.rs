@@ -37,7 +37,8 @@ use crate::shard::ParameterShard;
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long it stays for those who have not come yet if the run cannot begin.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-/// How long a server that is told to stop stays for the last checkpoint.
+/// How long a server that is told to stop stays for the last checkpoint without a word of the coordinator, which speaks
+/// every few seconds while it is written and gives up by itself.
 const DRAIN: Duration = Duration::from_secs(60);
 /// After a connection that could not be taken, as when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -80,6 +81,8 @@ pub struct Server {
     coordinator: Coordinator,
     own_coordinator: Option<CoordinatorHandle>,
     session: Session,
+    /// What heartbeats tell.
+    progress: Progress,
     connections: Connections,
     /// Connections are accepted until this is dropped.
     _accepting: watch::Sender<()>,
@@ -127,7 +130,8 @@ impl Server {
             ..Hello::default()
         };
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
-        let session = Session::open(coordinator.clone(), hello, Progress::default(), persistence);
+        let progress = Progress::default();
+        let session = Session::open(coordinator.clone(), hello, progress.clone(), persistence);
         Ok(Self {
             id: config.id,
             shard,
@@ -137,6 +141,7 @@ impl Server {
             coordinator,
             own_coordinator,
             session,
+            progress,
             connections,
             _accepting: accepting,
             _introductions: introductions,
@@ -186,15 +191,12 @@ impl Server {
         }
         self.session.sender().send(task_message::Kind::Goodbye(Goodbye {})).await;
         let patience = if self.saver.is_some() { DRAIN } else { LAST_WORDS };
-        let over = async {
-            loop {
-                let event = self.next().await;
-                if let Some(outcome) = self.handle(event).await {
-                    return outcome;
-                }
+        while let Ok(event) = tokio::time::timeout(patience, self.next()).await {
+            if let Some(outcome) = self.handle(event).await {
+                return outcome;
             }
-        };
-        tokio::time::timeout(patience, over).await.unwrap_or_else(|_| told_to_stop())
+        }
+        told_to_stop()
     }
 
     /// Waits for what happens next, and does nothing yet, so that it may be dropped.
@@ -260,25 +262,31 @@ impl Server {
         self.shard.clear();
         self.saver = None;
         self.preparing = None;
-        self.preparing = Some(Preparing::start(self.id, prepare));
+        self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone()));
     }
 
     /// Takes the shard, tells the coordinator, and does what has come meanwhile.
     async fn prepared(&mut self, prepared: Result<Prepared, PrepareError>) {
-        let deferred = self.preparing.take().map(|mut preparing| std::mem::take(&mut preparing.deferred));
+        let Some(mut preparing) = self.preparing.take() else { return };
+        let number = preparing.number;
         let reply = match prepared {
-            Ok(Prepared { number, shard, saver, restored }) => {
+            Ok(Prepared { shard, saver, restored }) => {
                 (self.idle, self.saver) = (shard.is_none(), saver);
                 shard.into_iter().for_each(|shard| self.shard.set(shard));
                 task_message::Kind::ServerReady(ServerReady { number, restored })
             }
             Err(error) => {
                 let exit_code = u32::from(error.exit_code());
-                task_message::Kind::Failed(Failure { exit_code, reason: error.to_string(), incarnation: 0 })
+                task_message::Kind::Failed(Failure {
+                    exit_code,
+                    reason: error.to_string(),
+                    incarnation: 0,
+                    prepare: number,
+                })
             }
         };
         self.session.sender().send(reply).await;
-        for message in deferred.into_iter().flatten() {
+        for message in std::mem::take(&mut preparing.deferred) {
             self.change(message).await;
         }
     }

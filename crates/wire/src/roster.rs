@@ -17,6 +17,7 @@ use windlass_core::cluster::TaskId;
 use crate::control::roster_client::RosterClient;
 use crate::control::roster_server::{Roster, RosterServer};
 use crate::control::{Held, Introduction};
+use crate::lobby::Visit;
 use crate::port::{self, Services};
 use crate::session::{REPORT_EVERY, RETRY_FIRST, RETRY_MOST, dial};
 
@@ -40,6 +41,8 @@ impl Roster for Service {
     type IntroduceStream = Pin<Box<dyn Stream<Item = Result<Held, Status>> + Send>>;
 
     async fn introduce(&self, call: tonic::Request<Introduction>) -> Result<Response<Self::IntroduceStream>, Status> {
+        // The call stays open.
+        call.extensions().get::<Visit>().into_iter().for_each(Visit::has_spoken);
         // One is enough: the others say the same.
         let _ = self.heard.try_send(call.into_inner().ps);
         let (held, answer) = mpsc::channel(1);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{debug, info};
@@ -99,6 +100,7 @@ impl Session {
             progress,
             patience,
             records,
+            looking: None,
             arrived,
             incarnation: 0,
             outbox: Outbox::default(),
@@ -177,6 +179,8 @@ struct Runner {
     progress: Progress,
     patience: Duration,
     records: Option<Arc<dyn Records>>,
+    /// The look at the records that is under way.
+    looking: Option<JoinHandle<Option<Outcome>>>,
     arrived: mpsc::Sender<coordinator_message::Kind>,
     /// As the last welcome gave it; zero before the first.
     incarnation: u64,
@@ -224,7 +228,13 @@ impl Runner {
                 self.give_up(away, &error).await;
                 return None;
             }
-            tokio::time::sleep(self.pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(self.pause) => {}
+                Some(outcome) = found_end(&mut self.looking) => {
+                    self.tell_end(outcome).await;
+                    return None;
+                }
+            }
             self.pause = (self.pause * 2).clamp(RETRY_FIRST, RETRY_MOST);
             if self.arrived.is_closed() {
                 return None;
@@ -248,9 +258,7 @@ impl Runner {
             if self.spoken.elapsed() >= REPORT_EVERY {
                 self.spoken = Instant::now();
                 info!("waiting for ps 0{} ({} s): {error}", self.place(), away.elapsed().as_secs());
-                if self.has_missed_the_end().await {
-                    return None;
-                }
+                self.look_for_end();
             }
         }
     }
@@ -299,10 +307,10 @@ impl Runner {
                     }
                 },
                 () = self.arrived.closed(), if !welcomed => return Ended::Closed,
-                _ = unanswered.tick(), if !welcomed => {
-                    if self.has_missed_the_end().await {
-                        return Ended::Closed;
-                    }
+                _ = unanswered.tick(), if !welcomed => self.look_for_end(),
+                Some(outcome) = found_end(&mut self.looking), if !welcomed => {
+                    self.tell_end(outcome).await;
+                    return Ended::Closed;
                 }
                 () = tokio::time::sleep_until(deadline), if !welcomed => {
                     self.give_up(away, "it does not answer").await;
@@ -326,6 +334,7 @@ impl Runner {
         self.outbox.heard(message.heard);
         let kind = message.kind?;
         if let coordinator_message::Kind::Welcome(welcome) = &kind {
+            self.looking = None;
             if !self.welcome(welcome, sender).await {
                 return Some(Ended::Broken);
             }
@@ -366,15 +375,19 @@ impl Runner {
         self.envelope(0, task_message::Kind::Heartbeat(progress))
     }
 
-    /// True if the run has ended meanwhile, which the task then hears.
-    async fn has_missed_the_end(&self) -> bool {
-        let Some(records) = &self.records else { return false };
+    /// Begins to look in the records whether the run has ended meanwhile, unless that is under way. It is done beside the
+    /// session: a store may take its time, or hang.
+    fn look_for_end(&mut self) {
+        let Some(records) = self.records.clone().filter(|_| self.looking.is_none()) else { return };
         let incarnation = (self.incarnation != 0).then_some(Incarnation(self.incarnation));
-        let Some(Outcome { exit_code, reason }) = records.outcome(incarnation).await else { return false };
+        self.looking = Some(tokio::spawn(async move { records.outcome(incarnation).await }));
+    }
+
+    /// Tells the task how the run has ended without it.
+    async fn tell_end(&self, Outcome { exit_code, reason }: Outcome) {
         info!("{reason}");
         let over = Over { exit_code: u32::from(exit_code), reason };
         let _ = self.arrived.send(coordinator_message::Kind::Over(over)).await;
-        true
     }
 
     async fn give_up(&self, away: Instant, error: &str) {
@@ -389,6 +402,14 @@ impl Runner {
             Coordinator::Remote(address) => format!(" at {address}"),
         }
     }
+}
+
+/// What the look that is under way finds of the end of the run. Never ready if there is none.
+async fn found_end(looking: &mut Option<JoinHandle<Option<Outcome>>>) -> Option<Outcome> {
+    let Some(look) = looking else { return std::future::pending().await };
+    let found = look.await.ok().flatten();
+    *looking = None;
+    found
 }
 
 /// Waits until the coordinator has heard the last of what was sent, and has closed its side too.

@@ -268,7 +268,8 @@ impl<M: Model> Worker<M> {
             let (exit_code, reason) = describe(&error, self.config.id);
             if exit_code != exit_code::TERMINATED {
                 let incarnation = control.incarnation().0;
-                let failure = Failure { exit_code: u32::from(exit_code), reason: error.to_string(), incarnation };
+                let failure =
+                    Failure { exit_code: u32::from(exit_code), reason: error.to_string(), incarnation, prepare: 0 };
                 control.send(task_message::Kind::Failed(failure));
                 control.wait_until_over(&instructions);
             }

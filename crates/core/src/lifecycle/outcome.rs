@@ -16,6 +16,9 @@ impl Outcome {
     }
 }
 
+/// How the reason of a run begins, or goes on, whose last checkpoint could not be written.
+pub const NOT_SAVED: &str = "the last checkpoint could not be written";
+
 /// Exit codes of a task that did not end well, as users see them.
 pub mod exit_code {
     /// Something failed that is not the user's doing.
@@ -24,7 +27,7 @@ pub mod exit_code {
     pub const USAGE: u8 = 2;
     /// The loss is no longer a number.
     pub const NUMERIC: u8 = 3;
-    /// The checkpoint does not fit the run.
+    /// The checkpoint does not fit the run, or the last one could not be written.
     pub const CHECKPOINT: u8 = 4;
     /// Gave up waiting for a peer.
     pub const PEERS: u8 = 5;

@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::{Effect, Lifecycle, Outcome, Phase, exit_code};
 use crate::cluster::{Job, TaskId};
 
+/// How many times longer than for a silent worker a run that had come to its end waits for one that wants more.
+const MORE: u32 = 6;
+
 /// How many times longer than for a missing task the others wait for a living chief to score the network.
 const SCORING: u32 = 12;
 
@@ -41,24 +44,35 @@ impl Lifecycle {
 
     /// Notes that one of those who are awaited gets on with what it does.
     pub fn progressed(&mut self, now: Duration) {
-        self.since = now;
+        self.awaited_since.values_mut().for_each(|since| *since = now);
     }
 
-    /// Waits for those without whom the run cannot go on, and not for longer than the timeout.
+    /// Waits for those without whom the run cannot go on, and for none of them longer than the timeout.
     pub(super) fn wait_for_tasks(&mut self, now: Duration) -> Vec<Effect> {
         let phase = std::mem::discriminant(&self.phase);
         let awaited = self.awaited();
-        if awaited.is_empty() || phase != self.since_phase {
-            (self.since, self.since_phase) = (now, phase);
+        if phase != self.awaited_in {
+            (self.awaited_in, self.servers_here_since) = (phase, None);
+            self.awaited_since.clear();
         }
-        let waited = now.saturating_sub(self.since);
-        let only_workers = awaited.iter().all(|task| task.job == Job::Worker) && !self.present_workers().is_empty();
-        if self.phase == Phase::Gathering && self.again && only_workers && waited >= self.config.patience.silent {
-            return self.prepare();
+        self.awaited_since.retain(|task, _| awaited.contains(task));
+        for task in &awaited {
+            self.awaited_since.entry(*task).or_insert(now);
         }
-        let nobody_wants_more = self.finished_before && self.present_workers().is_empty();
-        if self.phase == Phase::Gathering && nobody_wants_more && waited >= self.config.patience.silent {
-            return self.end(Outcome::done());
+        let waited = self.awaited_since.values().map(|since| now.saturating_sub(*since)).max().unwrap_or_default();
+        if awaited.iter().any(|task| task.job == Job::Ps) {
+            self.servers_here_since = None;
+        } else if self.phase == Phase::Gathering {
+            // Workers come in again after the servers, and have as long for that as if they had just been lost.
+            let servers_here = now.saturating_sub(*self.servers_here_since.get_or_insert(now));
+            let silent = self.config.patience.silent;
+            let nobody = self.present_workers().is_empty();
+            if self.again && !nobody && servers_here >= silent {
+                return self.prepare();
+            }
+            if self.finished_before && nobody && servers_here >= MORE * silent {
+                return self.end(Outcome::done());
+            }
         }
         let scores = self.phase == Phase::Finishing && !self.is_abandoned();
         let patience = self.config.peer_timeout * if scores { SCORING } else { 1 };

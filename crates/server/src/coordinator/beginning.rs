@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointError, Followed, Manifest, Store};
+use windlass_checkpoint::{CheckpointError, Followed, Manifest, ReadCounter, Store};
 
 use crate::checkpoint::{CheckpointConfig, Resume};
 
@@ -25,7 +25,7 @@ impl Beginning {
     /// yet, it begins as the run did. The lease is of this generation, after the run that it followed.
     pub(super) async fn find(
         config: &CheckpointConfig,
-        store: &Arc<Store>,
+        (store, read): (&Arc<Store>, ReadCounter),
         generation: u64,
         followed: Option<Followed>,
     ) -> Result<Self, CheckpointError> {
@@ -53,7 +53,7 @@ impl Beginning {
                 Ok(Self { store: store.clone(), found, first_generation, finished })
             }
             Resume::From(location, id) => {
-                let store = Arc::new(Store::open(location)?);
+                let store = Arc::new(Store::open_counted(location, read).await?);
                 let found = match id {
                     Some(id) => Some(store.load(id).await?),
                     None => newest(&store, 0).await?,
@@ -69,8 +69,8 @@ impl Beginning {
     /// Finds what to go back to: the newest that the run has saved, or where it began.
     pub(super) async fn find_again(self, store: Arc<Store>) -> Result<Self, CheckpointError> {
         match newest(&store, self.first_generation).await {
-            Ok(Some(found)) => Ok(Self { store, found: Some(found), ..self }),
-            Ok(None) => Ok(self),
+            Ok(Some(found)) => Ok(Self { store, found: Some(found), finished: false, ..self }),
+            Ok(None) => Ok(Self { finished: false, ..self }),
             Err(CheckpointError::AllDamaged { .. }) if self.found.is_some() => Ok(self),
             Err(error) => Err(error),
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Mutex, mpsc};
 use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ServerState, Store};
+use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ReadCounter, ServerState, Store};
 use windlass_core::checkpoint::{Cycle, CycleRun, Mark, Next, Policy, Standing};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
@@ -46,6 +46,9 @@ pub(super) struct Checkpoints {
     beginning: Option<Beginning>,
     /// How often that was looked up.
     lookups: u64,
+    /// What is read for that, and how much of it had been when last asked.
+    read: ReadCounter,
+    seen_read: u64,
     /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
     /// Whether the one under way is.
@@ -79,10 +82,8 @@ impl Checkpoints {
         address: &str,
         done: mpsc::Sender<Done>,
     ) -> Result<Self, CheckpointError> {
-        let location = config.location.clone();
-        // A disk may hang.
-        let opened = tokio::task::spawn_blocking(move || Store::open(&location)).await;
-        let store = Arc::new(opened.expect("opening a store does not panic")?);
+        let read = ReadCounter::default();
+        let store = Arc::new(Store::open_counted(&config.location, read.clone()).await?);
         let lease = store.lease(Holder::this_process(address), config.take_over).await?;
         let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
         let (generation, followed) = (lease.generation(), lease.followed());
@@ -97,6 +98,8 @@ impl Checkpoints {
             first: None,
             beginning: None,
             lookups: 0,
+            read: read.clone(),
+            seen_read: 0,
             published: None,
             last: false,
             held_up: Duration::ZERO,
@@ -105,7 +108,7 @@ impl Checkpoints {
             done,
         };
         let (config, store) = (checkpoints.config.clone(), checkpoints.store.clone());
-        checkpoints.look(async move { Beginning::find(&config, &store, generation, followed).await });
+        checkpoints.look(async move { Beginning::find(&config, (&store, read), generation, followed).await });
         Ok(checkpoints)
     }
 
@@ -202,6 +205,12 @@ impl Checkpoints {
             let found = finding.await.map(Box::new);
             let _ = done.send(Done::Found(lookup, found)).await;
         });
+    }
+
+    /// Whether something has been read since this was last asked.
+    pub(super) fn has_read_on(&mut self) -> bool {
+        let read = self.read.bytes();
+        std::mem::replace(&mut self.seen_read, read) < read
     }
 
     /// True if this is the answer to the last look.

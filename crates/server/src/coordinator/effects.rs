@@ -96,7 +96,7 @@ impl Coordinator {
         });
         let (active, now) = (self.active_servers(run), self.now());
         let mut prepare = Prepare {
-            number: self.prepare.number + 1,
+            number: self.prepare.number.max(self.lifecycle.before().0) + 1,
             run: text.clone(),
             servers: self.config.servers,
             workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),

@@ -31,7 +31,7 @@ use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{
-    Busy, Endpoint, Heartbeat, Hello, Memory, Over, Prepare, Waiting, WorkerReport, task_message,
+    Busy, Endpoint, Failure, Heartbeat, Hello, Memory, Over, Prepare, Waiting, WorkerReport, task_message,
 };
 
 use crate::checkpoint::{CheckpointConfig, Part};
@@ -112,6 +112,8 @@ struct Coordinator {
     /// Why tasks that are waited for were not let in, by their names.
     refused: BTreeMap<String, String>,
     spoken: Instant,
+    /// When it was last said what a checkpoint waits for.
+    spoken_of_checkpoint: Instant,
     /// The time at the last tick; see [`Coordinator::now`].
     clock: Duration,
     ticked: Instant,
@@ -178,6 +180,7 @@ impl Coordinator {
             progress: BTreeMap::new(),
             refused: BTreeMap::new(),
             spoken: Instant::now(),
+            spoken_of_checkpoint: Instant::now(),
             clock: Duration::ZERO,
             ticked: Instant::now(),
         }
@@ -266,10 +269,6 @@ impl Coordinator {
         if let Some(shortage) = run.as_ref().and_then(|run| self.shortage(run)) {
             return Err(refuse(shortage));
         }
-        if hello.begun {
-            self.lifecycle.begun_before();
-            self.seen_step = self.seen_step.max(hello.global_step);
-        }
         let earlier = self.members.earlier(task, hello.process);
         let joined = self.lifecycle.join(task, earlier, self.now());
         let (incarnation, mut effects) = joined.map_err(|error| match error {
@@ -277,6 +276,10 @@ impl Coordinator {
             JoinError::Contested(_) => Refusal::ForNow(error.to_string()),
             error => refuse(error.to_string()),
         })?;
+        if hello.begun {
+            effects.extend(self.lifecycle.begun_before());
+            self.seen_step = self.seen_step.max(hello.global_step);
+        }
         if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
             self.endpoints.insert(task.index, endpoint);
             self.memory.extend(hello.memory.map(|memory| (task.index, memory)));
@@ -304,7 +307,7 @@ impl Coordinator {
     fn agreed_run(&self, task: TaskId, text: &str) -> Result<RunSpec, String> {
         let theirs: RunSpec = serde_json::from_str(text).map_err(|error| format!("{task} sent no run: {error}"))?;
         let alone = self.lifecycle.present_workers().iter().all(|worker| TaskId::from(*worker) == task);
-        let first = *self.lifecycle.phase() == Phase::Gathering && alone;
+        let first = self.prepare.number == 0 && alone;
         match &self.run {
             Some((_, run)) if !first => match theirs.first_difference(run) {
                 Some(difference) => Err(difference.describe(&task.to_string(), "the other workers")),
@@ -373,7 +376,7 @@ impl Coordinator {
             task_message::Kind::Concluded(concluded) if concluded.incarnation == incarnation.0 => {
                 self.lifecycle.concluded(worker)
             }
-            task_message::Kind::Failed(failure) if is_server(task) || failure.incarnation == incarnation.0 => {
+            task_message::Kind::Failed(failure) if self.is_of_now(task, incarnation, &failure) => {
                 let reason = format!("{task}: {}", failure.reason);
                 // A failure is never a success, whatever its number.
                 let exit_code = u8::try_from(failure.exit_code).ok().filter(|code| *code > 0).unwrap_or(u8::MAX);
@@ -398,6 +401,14 @@ impl Coordinator {
         self.carry_out(effects);
     }
 
+    /// Whether a failure is one of what was asked for last: a server fails to prepare, a worker to train.
+    fn is_of_now(&self, task: TaskId, incarnation: Incarnation, failure: &Failure) -> bool {
+        match task.job {
+            Job::Ps => failure.prepare == self.prepare.number,
+            Job::Worker => failure.incarnation == incarnation.0,
+        }
+    }
+
     /// Keeps what a task reports of itself. If the run waits for that task, it is good news.
     fn note_progress(&mut self, task: TaskId, heartbeat: Heartbeat) {
         let stage = |heartbeat: &Heartbeat| (heartbeat.local_step, heartbeat.global_step, heartbeat.waiting.clone());
@@ -411,6 +422,9 @@ impl Coordinator {
     fn tick(&mut self) {
         let now = self.now();
         (self.clock, self.ticked) = (now, Instant::now());
+        if self.looking.is_some() && self.checkpoints.as_mut().is_some_and(Checkpoints::has_read_on) {
+            self.lifecycle.progressed(now);
+        }
         let effects = self.lifecycle.tick(now);
         self.carry_out(effects);
         self.dismiss_the_dead();

@@ -22,7 +22,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// How far the last checkpoint of a run has come.
 #[derive(Debug)]
 pub(super) struct LastCheckpoint {
-    began: Duration,
+    /// When it was first tried.
+    began: Option<Duration>,
     /// The number of the last attempt.
     attempt: Option<u64>,
     written: bool,
@@ -32,8 +33,8 @@ pub(super) struct LastCheckpoint {
 }
 
 impl LastCheckpoint {
-    fn new(now: Duration) -> Self {
-        Self { began: now, attempt: None, written: false, failures: 0, reason: String::new() }
+    fn new() -> Self {
+        Self { began: None, attempt: None, written: false, failures: 0, reason: String::new() }
     }
 
     fn set_back(&mut self, setback: Setback) {
@@ -47,7 +48,7 @@ impl LastCheckpoint {
 
     /// True if there is no use in another attempt.
     fn is_hopeless(&self, now: Duration) -> bool {
-        self.failures >= ATTEMPTS || self.attempt.is_some() && now.saturating_sub(self.began) > LONGEST
+        self.failures >= ATTEMPTS || self.began.is_some_and(|began| now.saturating_sub(began) > LONGEST)
     }
 }
 
@@ -68,7 +69,9 @@ impl Coordinator {
             }
             Next::Publish(parts) => {
                 let Some((_, run)) = &self.run else { return };
-                checkpoints.publish(run, parts, ends_well(self.lifecycle.phase()));
+                // One that was begun before the end is not the last, though the run has come to its end meanwhile.
+                let is_own = self.saving.as_ref().is_some_and(|saving| saving.attempt == Some(number));
+                checkpoints.publish(run, parts, is_own && ends_well(self.lifecycle.phase()));
             }
             Next::Abandon(setback) => {
                 self.set_back(setback);
@@ -132,11 +135,15 @@ impl Coordinator {
     /// Writes the last checkpoint, after one that is under way; if it is written or cannot be, the run is over.
     pub(super) fn save(&mut self) {
         let (now, step, ends_well) = (self.now(), self.step(), ends_well(self.lifecycle.phase()));
-        let saving = self.saving.get_or_insert_with(|| LastCheckpoint::new(now));
+        let saving = self.saving.get_or_insert_with(|| {
+            self.spoken_of_checkpoint = Instant::now();
+            LastCheckpoint::new()
+        });
         let effects = match &mut self.checkpoints {
             Some(checkpoints) if checkpoints.is_busy() => return,
             Some(checkpoints) if !saving.written && !checkpoints.is_saved(step, ends_well) => {
                 if !saving.is_hopeless(now) {
+                    saving.began.get_or_insert(now);
                     saving.attempt = Some(checkpoints.cycle().number() + 1);
                     return self.checkpoint(|checkpoints| checkpoints.cycle().begin(now, step));
                 }
@@ -155,15 +162,24 @@ impl Coordinator {
 
     /// Says what a checkpoint waits for: to everyone, if the end of the run does.
     pub(super) fn mention_checkpoint(&mut self) {
-        let wait = self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.cycle().describe_wait());
-        let Some(wait) = wait.filter(|_| self.spoken.elapsed() >= SPEAK_EVERY) else { return };
-        self.spoken = Instant::now();
-        match self.lifecycle.phase() {
-            Phase::Saving(_) => {
-                self.members.mention(&Kind::Waiting(Waiting { tasks: Vec::new(), notices: vec![wait] }));
-            }
-            _ => warn!("{wait}"),
+        if self.spoken_of_checkpoint.elapsed() < SPEAK_EVERY {
+            return;
         }
+        let wait = self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.cycle().describe_wait());
+        let saves = matches!(self.lifecycle.phase(), Phase::Saving(_));
+        match wait {
+            Some(wait) if !saves => warn!("{wait}"),
+            None if !saves => return,
+            // Whoever was told to stop stays for as long as there is word of it.
+            wait => {
+                let (tasks, notices) = match wait {
+                    Some(wait) => (Vec::new(), vec![wait]),
+                    None => (vec!["the last checkpoint to be written".to_owned()], Vec::new()),
+                };
+                self.members.mention(&Kind::Waiting(Waiting { tasks, notices }));
+            }
+        }
+        self.spoken_of_checkpoint = Instant::now();
     }
 }
 

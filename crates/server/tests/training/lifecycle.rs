@@ -129,7 +129,7 @@ fn a_failed_worker_ends_the_run_everywhere_with_its_code_and_reason() {
         failing.start_training();
         has_pulled.recv_timeout(LIMIT).unwrap();
         let incarnation = failing.incarnation.0;
-        let failure = Failure { exit_code: 3, reason: "the loss is NaN at step 7".into(), incarnation };
+        let failure = Failure { exit_code: 3, reason: "the loss is NaN at step 7".into(), incarnation, prepare: 0 };
         failing.send(task_message::Kind::Failed(failure));
         let expected = Outcome { exit_code: 3, reason: "worker 1: the loss is NaN at step 7".into() };
         let (push, heard) = waiting.join();
@@ -145,7 +145,7 @@ fn a_failed_worker_ends_the_run_everywhere_with_its_code_and_reason() {
 fn a_failure_with_a_code_that_does_not_fit_is_not_taken_for_a_success() {
     let cluster = Cluster::start(1, 1, small_run());
     let mut worker = cluster.worker(0);
-    let failure = Failure { exit_code: 256, reason: "unlucky".into(), incarnation: worker.incarnation.0 };
+    let failure = Failure { exit_code: 256, reason: "unlucky".into(), incarnation: worker.incarnation.0, prepare: 0 };
     worker.send(task_message::Kind::Failed(failure));
     assert_ne!(over(&mut worker).exit_code, 0);
     assert_ne!(cluster.outcomes()[0].exit_code, 0);
@@ -157,7 +157,12 @@ fn a_failure_of_a_process_that_has_been_replaced_is_not_believed() {
     let mut worker = cluster.worker(0);
     worker.start_training();
     let incarnation = worker.incarnation.0 - 1;
-    worker.send(task_message::Kind::Failed(Failure { exit_code: 5, reason: "from before".into(), incarnation }));
+    worker.send(task_message::Kind::Failed(Failure {
+        exit_code: 5,
+        reason: "from before".into(),
+        incarnation,
+        prepare: 0,
+    }));
     assert_eq!(worker.finish(()).over.exit_code, 0);
     cluster.assert_ends_well();
 }
