@@ -174,6 +174,9 @@ pub(crate) struct CheckpointArgs {
     /// Global steps between two checkpoints
     #[arg(long, value_name = "N")]
     pub(crate) checkpoint_steps: Option<u64>,
+    /// Give up a checkpoint of which nothing was written for so many seconds; a large model has longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    pub(crate) checkpoint_stall_secs: f64,
     /// How many checkpoints are kept
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) keep: usize,

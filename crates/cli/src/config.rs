@@ -25,9 +25,6 @@ use crate::signals::{StoppedBy, unix_seconds};
 /// The least that a ps is given of a model where all ps are on one host.
 const ONE_HOST_MIN_BYTES: usize = 4 << 20;
 
-/// How long a checkpoint is waited for that does not get on.
-const CHECKPOINT_STALL: Duration = Duration::from_secs(30);
-
 /// Everything a task needs to know that the user decides.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskConfig {
@@ -116,7 +113,7 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
         keep: args.keep,
         resume: resume(&args.resume)?,
         restarted: args.restarted,
-        stall: CHECKPOINT_STALL,
+        stall: seconds("--checkpoint-stall-secs", args.checkpoint_stall_secs)?,
         take_over: args.take_over,
         description: command_line(),
     }))

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::lifecycle::{NOT_SAVED, Outcome, exit_code};
 
 use crate::signals::is_stop;
 
@@ -32,6 +32,14 @@ impl Failure {
 
     pub(crate) fn with_hint(self, hint: impl Into<Option<String>>) -> Self {
         Self { hint: hint.into(), ..self }
+    }
+}
+
+impl Failure {
+    /// What it says of a last checkpoint that could not be written, if that is what it is about.
+    pub(crate) fn why_not_saved(&self) -> Option<&str> {
+        let found = self.message.find(NOT_SAVED).filter(|_| self.exit_code == exit_code::CHECKPOINT);
+        found.map(|at| &self.message[at..])
     }
 }
 

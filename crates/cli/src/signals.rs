@@ -23,6 +23,8 @@ pub(crate) enum StopSignal {
 }
 
 impl StopSignal {
+    const ALL: [Self; 3] = [Self::Interrupt, Self::Terminate, Self::HangUp];
+
     /// With which a process ends that it has stopped, as shells count.
     pub(crate) fn exit_code(self) -> u8 {
         128 + match self {
@@ -30,6 +32,11 @@ impl StopSignal {
             StopSignal::Interrupt => 2,
             StopSignal::Terminate => 15,
         }
+    }
+
+    /// By its name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|signal| signal.name() == name)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -43,8 +50,7 @@ impl StopSignal {
 
 /// True for the exit codes of a process that was told to stop.
 pub(crate) fn is_stop(exit_code: i32) -> bool {
-    let signals = [StopSignal::Interrupt, StopSignal::Terminate, StopSignal::HangUp];
-    signals.iter().any(|signal| i32::from(signal.exit_code()) == exit_code)
+    StopSignal::ALL.iter().any(|signal| i32::from(signal.exit_code()) == exit_code)
 }
 
 /// What has told this process to stop, if anything has, and when, in seconds since 1970.

@@ -22,6 +22,8 @@ pub(crate) struct Stop<'a> {
     /// When it began, and when it was told to stop as far as that is known, in seconds since 1970.
     pub(crate) began: u64,
     pub(crate) told: Option<u64>,
+    /// Why the last checkpoint could not be written, if that is known: in words that begin with what happened.
+    pub(crate) unsaved: Option<String>,
     /// Where it says why a checkpoint could not be written.
     pub(crate) log: Option<String>,
     /// True if the last one was not waited for.
@@ -57,6 +59,9 @@ impl Stop<'_> {
             },
         };
         let mut text = self.reached(&newest);
+        if let Some(unsaved) = &self.unsaved {
+            let _ = write!(text, ", and {unsaved}");
+        }
         let _ = write!(text, "\ncheckpoint: {}", self.checkpoint(&newest));
         if !matches!(newest, Newest::Nowhere | Newest::None) {
             let _ = write!(text, "\n{what}: {command}");
@@ -100,6 +105,7 @@ impl Stop<'_> {
     fn checkpoint(&self, newest: &Newest) -> String {
         let place = self.checkpoints.as_deref().unwrap_or_default();
         let missing = || match &self.log {
+            _ if self.unsaved.is_some() => "the last one could not be written".to_owned(),
             _ if self.at_once => "the last one was not waited for".to_owned(),
             Some(log) => format!("the last one could not be written, see {log}"),
             None => "the last one could not be written".to_owned(),
@@ -151,6 +157,7 @@ mod tests {
             resumes: true,
             began: 1000,
             told: Some(2000),
+            unsaved: None,
             log: Some("run/ps-0.log".to_owned()),
             at_once,
         }
@@ -186,6 +193,28 @@ mod tests {
             assert_eq!(told(&stop, &stop.newest(400, 1990)), texts("SIGINT at step 470 of 500", &checkpoint));
             assert_eq!(stop.checkpoint(&Newest::None), format!("none ({why})"));
         }
+    }
+
+    #[test]
+    fn why_the_last_checkpoint_could_not_be_written_is_told_with_what_remains() {
+        let extent = extent(470);
+        let directory = tempfile::tempdir().unwrap();
+        let stop = Stop {
+            exit_code: 4,
+            unsaved: Some("the last checkpoint could not be written: the disk is full".to_owned()),
+            checkpoints: Some(directory.path().display().to_string()),
+            ..stop(Some(&extent), false)
+        };
+        let Failure { exit_code, message, .. } = stop.report("resume", "again");
+        assert_eq!(exit_code, 4);
+        let told = "SIGINT at step 470 of 500, and the last checkpoint could not be written: the disk is full\n\
+                    checkpoint: none (the last one could not be written)";
+        assert_eq!(message, told);
+        let kept = format!(
+            "step 400, in {} (the last one could not be written; 70 steps are lost)",
+            directory.path().display()
+        );
+        assert_eq!(stop.checkpoint(&stop.newest(400, 1990)), kept);
     }
 
     #[test]

@@ -306,21 +306,23 @@ impl Process {
 
     /// If it was told to stop: adds where the run stands and how it goes on.
     fn explained(&mut self, failure: Failure, args: &TrainArgs) -> Failure {
-        if failure.exit_code != exit_code::TERMINATED {
+        let signal = self.config.stopped_by.get().copied();
+        let unsaved = failure.why_not_saved().filter(|_| signal.is_some()).map(str::to_owned);
+        if failure.exit_code != exit_code::TERMINATED && unsaved.is_none() {
             return failure;
         }
-        let signal = self.config.stopped_by.get().copied();
         if let Some((signal, time)) = signal {
             let task = self.task.unwrap_or(TaskId::worker(0)).to_string();
             (self.watch)(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
         }
         let (exit_code, why) = match signal {
+            Some((signal, _)) if unsaved.is_some() => (failure.exit_code, signal.name().to_owned()),
             Some((signal, _)) => (signal.exit_code(), signal.name().to_owned()),
             None => (failure.exit_code, failure.message),
         };
         // Of a run that was launched, the launcher tells.
         if args.output.started_at.is_some() {
-            return Failure { exit_code, message: why, hint: None };
+            return Failure { exit_code, message: unsaved.unwrap_or(why), hint: None };
         }
         let is_server = self.task.is_some_and(|task| task.job == Job::Ps);
         // The others have the checkpoints, and perhaps go on.
@@ -335,6 +337,7 @@ impl Process {
                 resumes: args.checkpoint.resume != "never",
                 began: self.config.began,
                 told: signal.map(|(_, time)| time),
+                unsaved,
                 log: None,
                 at_once: false,
             };

@@ -21,8 +21,11 @@ use crate::stopping::Stop;
 /// How long tasks have to end after one has failed.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long they have when the run was told to stop, and a last checkpoint may have to be written: a little longer than
-/// they give themselves.
+/// a server waits for word of it.
 const DRAIN: Duration = Duration::from_secs(70);
+/// How long those have that hold parameters. A large checkpoint takes its time, and one that does not get on is given up
+/// by themselves.
+const SAVE: Duration = Duration::from_secs(1800);
 /// Lines of a failed task's log that are shown.
 const TAIL: usize = 15;
 /// How the last words of a task that fails begin.
@@ -55,6 +58,10 @@ pub(super) struct Launcher {
     signals: Turns,
     /// Tasks that were told to stop.
     stopped: Vec<Stopped>,
+    /// Why the run, told to stop, could not be saved.
+    unsaved: Option<String>,
+    /// Until when those who hold parameters may write the last checkpoint.
+    save_until: Option<Instant>,
     /// Whether tasks were killed before they could end by themselves.
     at_once: bool,
     summarised: bool,
@@ -97,6 +104,8 @@ impl Launcher {
             cause: None,
             signals: Turns::default(),
             stopped: Vec::new(),
+            unsaved: None,
+            save_until: None,
             at_once: false,
             summarised: false,
         }
@@ -107,25 +116,24 @@ impl Launcher {
         let mut deadline: Option<Instant> = None;
         while self.children.iter().any(Child::is_running) {
             let message = match deadline {
-                None => messages.recv().ok(),
-                Some(deadline) => match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                    Ok(message) => Some(message),
-                    Err(mpsc::RecvTimeoutError::Timeout) => {
-                        self.at_once = true;
-                        self.children.iter().filter(|child| child.is_running()).for_each(Child::kill);
-                        messages.recv().ok()
-                    }
-                    Err(mpsc::RecvTimeoutError::Disconnected) => None,
-                },
+                None => messages.recv().map_err(mpsc::RecvTimeoutError::from),
+                Some(deadline) => messages.recv_timeout(deadline.saturating_duration_since(Instant::now())),
             };
-            let Some(message) = message else { break };
+            let message = match message {
+                Ok(message) => message,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    deadline = self.kill_overdue();
+                    continue;
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            };
             match self.handle(message) {
                 Some(End::Within(grace)) if deadline.is_none() => {
                     deadline = Some(Instant::now() + grace);
                     self.children.iter().filter(|child| child.is_running()).for_each(Child::terminate);
                 }
                 Some(End::By(grace)) => deadline = deadline.or_else(|| Some(Instant::now() + grace)),
-                Some(End::AtOnce) => deadline = Some(Instant::now()),
+                Some(End::AtOnce) => (deadline, self.save_until) = (Some(Instant::now()), None),
                 _ => {}
             }
         }
@@ -143,6 +151,16 @@ impl Launcher {
                 Ok(())
             }
         }
+    }
+
+    /// Kills the tasks that have not ended in time; of a run that was told to stop, first only those that have no part in
+    /// its last checkpoint. Returns until when the others have.
+    fn kill_overdue(&mut self) -> Option<Instant> {
+        let save_until = self.save_until.take();
+        let is_overdue = |child: &&Child| child.is_running() && !(save_until.is_some() && self.may_hold(child.task));
+        self.children.iter().filter(is_overdue).for_each(Child::kill);
+        self.at_once |= save_until.is_none();
+        save_until
     }
 
     /// How soon the run is to be ended, if it is.
@@ -175,6 +193,7 @@ impl Launcher {
                 self.progress.stopping();
                 self.progress.say("stopping; a second Ctrl-C ends all tasks at once");
                 self.cause.get_or_insert(Cause::Stopped(signal.exit_code(), Some((signal, unix_seconds()))));
+                self.save_until = Some(Instant::now() + SAVE);
                 Some(End::Within(DRAIN))
             }
             Turn::Echo => None,
@@ -191,12 +210,13 @@ impl Launcher {
         match ended {
             Ended::Exited(0) => None,
             _ if self.cause.is_some() => {
-                // That a run told to stop could not be saved is more than that it was stopped.
-                let unsaved = ended == Ended::Exited(i32::from(exit_code::CHECKPOINT));
-                if unsaved && matches!(self.cause, Some(Cause::Stopped(..))) {
-                    self.cause = Some(Cause::Failed(self.describe_failure(&self.children[position], ended)));
-                }
+                self.unsaved = self.unsaved.take().or_else(|| self.why_not_saved(position, ended));
                 Some(End::Within(GRACE))
+            }
+            Ended::Exited(_) if self.signal_of(task).is_some() && self.why_not_saved(position, ended).is_some() => {
+                self.unsaved = self.why_not_saved(position, ended);
+                self.cause = Some(Cause::Stopped(exit_code::CHECKPOINT, None));
+                Some(End::By(GRACE))
             }
             Ended::Killed(signal) if self.goes_on_without(task) => {
                 self.leave_out(task, &format!("was killed by signal {signal}"));
@@ -211,6 +231,7 @@ impl Launcher {
                     self.cause = Some(Cause::Stopped(code as u8, None));
                     // The coordinator ends the run, and the last checkpoint may have to be written; but a run that has
                     // not begun waits for whoever is missing.
+                    self.save_until = self.has_begun().then(|| Instant::now() + SAVE);
                     Some(if self.has_begun() { End::By(DRAIN) } else { End::Within(GRACE) })
                 }
             },
@@ -225,9 +246,13 @@ impl Launcher {
     /// held, and it does not begin without it.
     fn goes_on_without(&self, task: TaskId) -> bool {
         let trains = |child: &Child| child.task.job == Job::Worker && child.is_running();
+        !self.may_hold(task) && self.children.iter().any(trains) && self.has_begun()
+    }
+
+    /// Whether a task holds parameters, as far as is known.
+    fn may_hold(&self, task: TaskId) -> bool {
         let colocated = self.children.iter().all(|child| child.task.job == Job::Worker);
-        let holds = (task.job == Job::Ps || colocated) && !self.idle.contains(&task.index);
-        !holds && self.children.iter().any(trains) && self.has_begun()
+        (task.job == Job::Ps || colocated) && !self.idle.contains(&task.index)
     }
 
     fn has_begun(&self) -> bool {
@@ -236,9 +261,15 @@ impl Launcher {
 
     fn leave_out(&mut self, task: TaskId, why: &str) {
         warn!("{task} {why}; the others go on");
+        self.stopped.retain(|stopped| stopped.task != task.to_string());
         if task.job == Job::Worker {
             self.progress.left(task.index, why);
         }
+    }
+
+    /// What a task says of a last checkpoint that could not be written, if that is why it ended.
+    fn why_not_saved(&self, position: usize, ended: Ended) -> Option<String> {
+        self.describe_failure(&self.children[position], ended).why_not_saved().map(str::to_owned)
     }
 
     /// The signal by which somebody else has told a task to stop.
@@ -273,12 +304,17 @@ impl Launcher {
 
     /// How a run was stopped, of which somebody has told a task, or this launcher by a signal.
     fn describe_stop(&self, exit_code: u8, signal: Option<(StopSignal, u64)>) -> Failure {
-        let (why, told) = match (signal, self.stopped.first()) {
-            (Some((signal, time)), _) => (signal.name().to_owned(), Some(time)),
+        let (by, why, told) = match (signal, self.stopped.first()) {
+            (Some((signal, time)), _) => (Some(signal), signal.name().to_owned(), Some(time)),
             (None, Some(Stopped { time, task, signal })) => {
-                (format!("{task} was told to stop by {signal}"), Some(*time))
+                (StopSignal::named(signal), format!("{task} was told to stop by {signal}"), Some(*time))
             }
-            (None, None) => ("a task was told to stop".to_owned(), None),
+            (None, None) => (None, "a task was told to stop".to_owned(), None),
+        };
+        // The signal decides, and not which of the tasks was the first to end.
+        let exit_code = match &self.unsaved {
+            Some(_) => exit_code::CHECKPOINT,
+            None => by.map_or(exit_code, StopSignal::exit_code),
         };
         let log = self.children.first().map(|child| child.log.display().to_string());
         let Resumption { checkpoints, resumes, began, command } = &self.resumption;
@@ -291,6 +327,7 @@ impl Launcher {
                 resumes: *resumes,
                 began: *began,
                 told,
+                unsaved: self.unsaved.clone(),
                 log,
                 at_once: self.at_once,
             };

@@ -10,8 +10,8 @@ use crate::cluster::{Launched, Task, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Told, windlass};
 
-const STEPS: u64 = 8000;
-const INTERVAL: u64 = 1000;
+const STEPS: u64 = 12000;
+const INTERVAL: u64 = 500;
 
 /// Two processes with a shard each, of which the second is empty; with ps of their own that is the default.
 const LAYOUTS: [(&str, &str); 2] = [("--ps 2", "ps"), ("--colocate --min-shard-bytes 4194304", "worker")];
@@ -120,7 +120,7 @@ fn one_that_is_told_to_stop_leaves_the_others_training() {
     let stopped = run.cluster.task("ps", 1);
     run.signal(&stopped, Signal::TERM);
     let told = run.ends_well();
-    assert!(told.stderr.contains("ps 1 was told to stop; the others go on"), "{told}");
+    assert!(told.stderr.contains("ps 1 was told to stop by SIGTERM; the others go on"), "{told}");
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn a_worker_of_a_launched_run_told_to_stop_leaves_the_others_training() {
         assert!(told.stderr.contains(&says), "{told}");
         let summary = summary(&told);
         assert_eq!(summary["global_step"], 2000);
-        assert_eq!(summary["per_worker"][worker as usize]["left"], "it was told to stop");
+        assert_eq!(summary["per_worker"][worker as usize]["left"], "told to stop");
         assert_eq!(summary["per_worker"][1 - worker as usize]["left"], serde_json::Value::Null);
     }
 }
@@ -159,6 +159,9 @@ fn a_launched_run_whose_ps_is_told_to_stop_says_so() {
         assert_eq!(told.exit_code(), Some(143), "{flags}: {told}");
         let (step, who) = (checkpointed(&told), format!("{job} {index} was told to stop by SIGTERM"));
         assert_eq!(told.after("stopped: "), format!("{who} at step {step} of 1000000000"), "{flags}");
+        let first = if flags == "--colocate" { "worker-0" } else { "ps-0" };
+        let log = std::fs::read_to_string(told.directory().join(format!("run/{first}.log"))).unwrap();
+        assert_eq!(log.matches("checkpoint of step ").count(), 1, "{flags}: {log}");
     }
 }
 

@@ -168,7 +168,7 @@ fn a_worker_told_to_stop_leaves_the_others_training() {
     let told = stopped.wait();
     assert_eq!(told.exit_code(), Some(143), "{told}");
     let told = all_succeed([stays, ps]);
-    assert_eq!(summary(&told[0])["per_worker"][1]["left"], "it was told to stop");
+    assert_eq!(summary(&told[0])["per_worker"][1]["left"], "told to stop");
 }
 
 #[test]

@@ -55,12 +55,19 @@ fn a_run_whose_last_checkpoint_cannot_be_written_ends_with_4() {
 
 #[test]
 fn a_run_that_is_told_to_stop_and_cannot_be_saved_ends_with_4() {
-    for command in ["train", "launch", "launch --colocate"] {
-        let run = Launched::by(windlass(&format!("{command} {}", RUN.replace("60000", "1000000000"))));
+    for (command, layout) in [("train", ""), ("launch", ""), ("launch", "--ps 2"), ("launch", "--colocate")] {
+        let endless = RUN.replace("60000", "1000000000");
+        let run = Launched::by(windlass(&format!("{command} {endless} {layout}")));
         run.0.event(|event| event["event"] == "step");
         put_a_file_in_their_place(run.0.directory());
         run.0.signal(Signal::INT);
-        says_that_it_was_not_saved(&run.wait());
+        let told = run.wait();
+        says_that_it_was_not_saved(&told);
+        assert_eq!(
+            told.after("checkpoint: "),
+            "none (the last one could not be written)",
+            "{command} {layout}: {told}"
+        );
     }
 }
 
@@ -119,11 +126,14 @@ fn when_ps_0_finds_only_damaged_checkpoints_all_tasks_are_told_and_end() {
 }
 
 #[test]
-fn a_store_that_does_not_take_a_part_is_named_within_seconds() {
+fn a_store_that_does_not_take_a_part_is_named_within_seconds_and_given_up() {
     let store = FakeStore::start(|request| request.contains("uploads"));
-    let run = store.reaches(windlass("train linear --steps 100 --checkpoint-dir s3://bucket/run")).start();
+    let words = "train linear --steps 100 --checkpoint-stall-secs 5 --checkpoint-dir s3://bucket/run";
+    let run = store.reaches(windlass(words)).start();
     run.log("the checkpoint waits for ps 0 to write, without progress for 3 s");
-    run.kill();
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(4), "{told}");
+    assert!(told.stderr.contains("could not be written: ps 0 did not get on with writing for 5 s"), "{told}");
 }
 
 #[test]
@@ -144,9 +154,9 @@ fn a_store_that_does_not_answer_at_all_is_named_to_those_who_wait_for_ps_0() {
 fn tasks_are_let_in_while_the_checkpoint_to_begin_from_is_looked_for() {
     let store = FakeStore::start(|_| true);
     let hosts = Hosts::new(1, 1);
-    let words = "linear --resume s3://bucket/other --checkpoint-dir";
     let directory = tempfile::tempdir().unwrap();
-    let task = |job| store.reaches(hosts.task(job, 0, words)).with(directory.path());
+    let words = format!("linear --resume s3://bucket/other --checkpoint-dir {}", directory.path().display());
+    let task = |job| store.reaches(hosts.task(job, 0, &words));
     let (ps, worker) = (task("ps").start(), task("worker").start());
     ps.log("worker 0 joined");
     worker.log("looking for a checkpoint that is whole, in s3://bucket/other");
