@@ -144,9 +144,13 @@ impl Hosts {
 
     /// A task, by the flags of TensorFlow's scripts.
     pub fn task(&self, job: &str, index: usize, words: &str) -> Invocation {
+        windlass(&self.words(job, index, words))
+    }
+
+    /// The arguments of a task.
+    pub fn words(&self, job: &str, index: usize, words: &str) -> String {
         let (ps, workers) = (self.ps.join(","), self.workers.join(","));
-        let place = format!("--job_name={job} --task_index={index} --ps_hosts={ps} --worker_hosts={workers}");
-        windlass(&format!("train {words} {place}"))
+        format!("train {words} --job_name={job} --task_index={index} --ps_hosts={ps} --worker_hosts={workers}")
     }
 }
 

@@ -176,6 +176,37 @@ fn a_ps_killed_before_the_first_checkpoint_costs_all_updates() {
 }
 
 #[test]
+fn a_run_that_began_from_another_runs_checkpoint_goes_back_there_however_often_a_ps_is_lost() {
+    let files = digits();
+    let words = format!("train {NETWORK} --steps 200 --run-dir first --data-dir");
+    let first = windlass(&words).with(files.path()).run().succeeded();
+    let words = format!(
+        "launch {NETWORK} --ps 2 --workers 2 --restart 9 --steps {STEPS} --checkpoint-secs 0 --resume first \
+         --format json --run-dir run --data-dir"
+    );
+    let cluster = Launched::by(first.windlass(&words).with(files.path()));
+    let run = Recovering { cluster, steps: STEPS, _files: files };
+    for times in 1..=3 {
+        run.cluster.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(200));
+        run.kill(&[("ps", times % 2)]);
+        run.cluster.logged("ps-0", &format!("going back to the checkpoint of step 200 in {}", first.directory().display()));
+        run.cluster.0.event(|event| event["event"] == "started" && event["from"] == 200);
+    }
+    assert_eq!(summary(&run.ends_well())["resumed_at"], 200);
+}
+
+#[test]
+fn when_a_ps_and_the_chief_are_killed_together_all_go_back_to_the_checkpoint() {
+    for mode in ["--mode sync", "--mode async", "--mode ssp --staleness 2"] {
+        let (run, step) = Recovering::start_beyond_a_checkpoint(mode);
+        run.kill(&[("ps", 1), ("worker", 0)]);
+        let told = run.ends_well();
+        ["ps 1", "worker 0"].iter().for_each(|task| says_started_again(&told, task));
+        went_back(&told, step);
+    }
+}
+
+#[test]
 fn a_colocated_run_goes_back_to_the_checkpoint_when_a_worker_is_killed() {
     let files = digits();
     let words = format!(

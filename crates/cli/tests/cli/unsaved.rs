@@ -107,6 +107,21 @@ fn all_are_refused(words: &str, exit_code: i32, reason: &str) {
 }
 
 #[test]
+fn when_the_disk_of_ps_0_is_full_at_the_start_all_tasks_are_told_and_end() {
+    let hosts = Hosts::new(1, 2);
+    let words = "linear --run-dir run";
+    let early = hosts.task("worker", 0, words).start();
+    early.log("waiting for ps 0");
+    let first = on_a_small_disk(0, &hosts.words("ps", 0, words)).start();
+    let late = hosts.task("worker", 1, words).start();
+    for task in [early, late, first] {
+        let told = task.wait();
+        assert_eq!(told.exit_code(), Some(4), "{told}");
+        assert!(told.stderr.contains("error: cannot write `generations/"), "{told}");
+    }
+}
+
+#[test]
 fn when_ps_0_cannot_keep_checkpoints_all_tasks_are_told_and_end() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("taken"), "a file").unwrap();
