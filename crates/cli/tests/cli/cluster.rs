@@ -118,6 +118,11 @@ impl Task {
         kill_process(self.pid, signal).unwrap();
     }
 
+    /// Lets it go on, if it is still there.
+    pub fn go_on(&self) {
+        let _ = kill_process(self.pid, Signal::CONT);
+    }
+
     fn command_line(&self) -> String {
         fs::read_to_string(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero())).unwrap_or_default()
     }

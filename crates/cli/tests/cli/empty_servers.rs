@@ -51,7 +51,7 @@ impl Run {
     /// Sends a signal to a task, and lets all go on.
     fn signal(&self, task: &Task, signal: Signal) {
         task.signal(signal);
-        self.cluster.tasks().iter().for_each(|task| task.signal(Signal::CONT));
+        self.cluster.tasks().iter().for_each(Task::go_on);
     }
 
     /// To its end, which must be as if nothing had happened.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// No wait in these tests takes longer, however slow the machine.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// Between two looks at what cannot tell of itself.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
