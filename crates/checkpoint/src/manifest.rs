@@ -1,6 +1,8 @@
 //! The manifest: what makes parts a checkpoint. Here it is written as JSON, read and checked: whatever passes covers
 //! every element of every parameter exactly once, so that nobody after this has to doubt a size or an index.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::cluster::WorkerId;
@@ -13,8 +15,9 @@ use crate::error::CheckpointError;
 use crate::id::CheckpointId;
 use crate::layout::contents;
 
-/// The last version of the manifest that this program reads: 2 has parameters that are not trained.
-pub const FORMAT: u32 = 2;
+/// The last version of the manifest that this program reads: 2 has parameters that are not trained, 3 some that came to
+/// be trained later than others.
+pub const FORMAT: u32 = 3;
 
 /// A checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +48,10 @@ pub struct Manifest {
     /// The generation in which the run began: checkpoints of earlier ones are of other runs.
     #[serde(default)]
     pub first_generation: u64,
+    /// After which step the optimizer began with dense parameters that were frozen before, by name: it has had all
+    /// others from the first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub trained_since: BTreeMap<String, u64>,
 }
 
 /// A part that has been written.
@@ -103,7 +110,7 @@ impl Manifest {
         parts.sort_by_key(|part| part.server);
         let all_trained = run.parameters.iter().all(|(_, spec)| spec.kind.is_trained());
         Self {
-            format: if all_trained { 1 } else { FORMAT },
+            format: if all_trained { 1 } else { 2 },
             id,
             created: 0,
             learning_rate: LearningRate::initial(run.learning_rate),
@@ -115,7 +122,17 @@ impl Manifest {
             config: String::new(),
             last: false,
             first_generation: 0,
+            trained_since: BTreeMap::new(),
         }
+    }
+
+    /// Notes since when the optimizer has had which parameters. A program that cannot read that would go on with steps
+    /// of the wrong size.
+    pub fn set_trained_since(&mut self, since: BTreeMap<String, u64>) {
+        if !since.is_empty() {
+            self.format = FORMAT;
+        }
+        self.trained_since = since;
     }
 
     /// How many bytes all parts have.
@@ -163,6 +180,9 @@ impl Manifest {
         }
         if self.servers.len() != self.parts.len() {
             return Err(format!("it has {} parts but {} servers", self.parts.len(), self.servers.len()));
+        }
+        if let Some((name, since)) = self.trained_since.iter().find(|(_, since)| **since > self.id.step) {
+            return Err(format!("it has `{name}` trained only after step {since}"));
         }
         for (server, part) in self.parts.iter().enumerate() {
             self.check_part(server, part).map_err(|reason| format!("part {server} {reason}"))?;

@@ -90,8 +90,8 @@ fn a_manifest_from_before_shards_had_a_least_size_and_models_an_identity_is_read
 
 #[test]
 fn a_later_format_is_refused_whatever_else_it_holds() {
-    let error = Manifest::from_json("a.json", br#"{"format": 3, "shards": {}}"#).unwrap_err();
-    assert_eq!(error.to_string(), "`a.json` has format 3, and this version reads up to 2: use a later one");
+    let error = Manifest::from_json("a.json", br#"{"format": 4, "shards": {}}"#).unwrap_err();
+    assert_eq!(error.to_string(), "`a.json` has format 4, and this version reads up to 3: use a later one");
     assert!(!error.is_damage());
 }
 
@@ -107,6 +107,37 @@ fn only_a_run_with_parameters_that_are_not_trained_needs_the_later_format() {
     assert_eq!(later.format, 2);
     let read = Manifest::from_json(&later.id.manifest_object(), &later.to_json().unwrap()).unwrap();
     assert_eq!(read, later);
+}
+
+#[test]
+fn a_manifest_says_which_parameters_came_to_be_trained_later_in_a_format_of_its_own() {
+    let mut late = manifest();
+    late.set_trained_since(BTreeMap::from([("hidden.bias".to_owned(), 5)]));
+    assert_eq!(late.format, 3);
+    let read = Manifest::from_json(&late.id.manifest_object(), &late.to_json().unwrap()).unwrap();
+    assert_eq!(read, late);
+    let refused = refusal(|it| it.set_trained_since(BTreeMap::from([("hidden.bias".to_owned(), 8)])));
+    assert!(refused.contains("it has `hidden.bias` trained only after step 8"), "{refused}");
+}
+
+#[test]
+fn what_is_thawed_is_trained_since_the_checkpoint_and_what_was_thawed_before_since_then() {
+    let mut saved = manifest();
+    let kind = |kind: ParameterKind, access: Access, name: &str, table: &ParameterTable| {
+        let spec = |spec: &ParameterSpec| match spec.name == name {
+            true => ParameterSpec { kind, access, ..spec.clone() },
+            false => spec.clone(),
+        };
+        ParameterTable::new(table.iter().map(|(_, it)| spec(it)).collect()).unwrap()
+    };
+    let trained = saved.run.parameters.clone();
+    assert_eq!(saved.trained_since_in(&trained), BTreeMap::new());
+    saved.run.parameters = kind(ParameterKind::Constant, Access::Rows, "hidden.bias", &trained);
+    saved.trained_since = BTreeMap::from([("hidden.weight".to_owned(), 3)]);
+    let thawed = saved.trained_since_in(&trained);
+    assert_eq!(thawed, BTreeMap::from([("hidden.bias".to_owned(), 7), ("hidden.weight".to_owned(), 3)]));
+    let frozen = kind(ParameterKind::Constant, Access::Rows, "hidden.weight", &trained);
+    assert_eq!(saved.trained_since_in(&frozen), BTreeMap::from([("hidden.bias".to_owned(), 7)]));
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! From the parts of a checkpoint to what one server of any layout holds. Only the chunks that overlap it are read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::{ParameterKind, ParameterTable};
+use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::{RowStripe, Segment, ServerPlan};
 
 use crate::checksum::CHUNK_BYTES;
@@ -92,6 +92,20 @@ fn check_fit(manifest: &Manifest, wanted: &Restore<'_>) -> Result<(), Checkpoint
     match same || wanted.slots == SlotPolicy::Reset {
         true => Ok(()),
         false => Err(CheckpointError::OptimizerDiffers { id, expected: expected.name(), found: found.name() }),
+    }
+}
+
+impl Manifest {
+    /// After which step the optimizer began with each dense parameter of a run that goes on from here; what it has had
+    /// from the first is left out. Rows count their own steps.
+    pub fn trained_since_in(&self, table: &ParameterTable) -> BTreeMap<String, u64> {
+        let trained = table.iter().filter(|(_, spec)| spec.kind.is_trained() && spec.access == Access::Dense);
+        let since = |(parameter, spec): (ParameterId, &ParameterSpec)| {
+            let was_frozen = self.run.parameters.get(parameter).is_some_and(|it| it.kind == ParameterKind::Constant);
+            let recorded = self.trained_since.get(&spec.name).copied().unwrap_or(0);
+            (spec.name.clone(), if was_frozen { self.id.step } else { recorded })
+        };
+        trained.map(since).filter(|(_, since)| *since > 0).collect()
     }
 }
 

@@ -16,11 +16,35 @@ pub fn block_ranges(elements: usize) -> impl Iterator<Item = Range<usize>> {
     (0..elements).step_by(BLOCK_ELEMENTS).map(move |start| start..start + BLOCK_ELEMENTS.min(elements - start))
 }
 
-/// What each of those blocks has of some ranges of the elements, counted from the beginning of the block.
-pub fn ranges_by_block(ranges: &[Range<usize>], elements: usize) -> Vec<Vec<Range<usize>>> {
+/// Values that are updated in another way than by the optimizer since the run's first step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stretch {
+    /// Where they lie.
+    pub range: Range<usize>,
+    /// How they are updated.
+    pub treatment: Treatment,
+}
+
+/// How a [`Stretch`] is updated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Treatment {
+    /// They follow training without being trained: they become what is pushed in the place of a gradient, and the
+    /// optimizer does not see them.
+    Assigned,
+    /// The optimizer began with them after this global step, and counts its steps from there: Adam's correction for
+    /// means that start at zero would otherwise be that of means long grown.
+    TrainedSince(u64),
+}
+
+/// What each of those blocks has of some stretches of the elements, counted from the beginning of the block.
+pub fn stretches_by_block(stretches: &[Stretch], elements: usize) -> Vec<Vec<Stretch>> {
     let within = |block: Range<usize>| {
-        let common = ranges.iter().map(|range| range.start.max(block.start)..range.end.min(block.end));
-        common.filter(|it| !it.is_empty()).map(|it| it.start - block.start..it.end - block.start).collect()
+        let part = |Stretch { range, treatment }: &Stretch| {
+            let common = range.start.max(block.start)..range.end.min(block.end);
+            let local = || common.start - block.start..common.end - block.start;
+            (!common.is_empty()).then(|| Stretch { range: local(), treatment: *treatment })
+        };
+        stretches.iter().filter_map(part).collect()
     };
     block_ranges(elements).map(within).collect()
 }
@@ -46,15 +70,23 @@ impl Block {
         self.apply_range(0..self.values.len(), optimizer, update, gradient);
     }
 
-    /// As [`Block::apply`], but in these ranges, in rising order, are values that follow training without being
-    /// trained: they become what is pushed in the place of a gradient, and the optimizer does not see them.
-    pub fn apply_around(&mut self, state: &[Range<usize>], optimizer: &Optimizer, update: &Update, pushed: &[f32]) {
+    /// As [`Block::apply`], but for these stretches, in rising order. The update's step is the global one, which is
+    /// later than any that a stretch is trained since.
+    pub fn apply_around(&mut self, stretches: &[Stretch], optimizer: &Optimizer, update: &Update, pushed: &[f32]) {
         assert_eq!(self.values.len(), pushed.len(), "a push is as long as its values");
         let mut start = 0;
-        for range in state {
+        for Stretch { range, treatment } in stretches {
             self.apply_range(start..range.start, optimizer, update, &pushed[start..range.start]);
-            for (value, pushed) in self.values[range.clone()].iter_mut().zip(&pushed[range.clone()]) {
-                *value = pushed * update.scale;
+            let pushed = &pushed[range.clone()];
+            match treatment {
+                Treatment::Assigned => {
+                    let values = self.values[range.clone()].iter_mut().zip(pushed);
+                    values.for_each(|(value, pushed)| *value = pushed * update.scale);
+                }
+                Treatment::TrainedSince(since) => {
+                    let update = Update { step: update.step - since, ..*update };
+                    self.apply_range(range.clone(), optimizer, &update, pushed);
+                }
             }
             start = range.end;
         }
@@ -131,11 +163,26 @@ mod tests {
             let update = Update { learning_rate: 0.1, step: 1, scale: 0.5 };
             trained.apply(&optimizer, &update, &[1.0, 2.0, 3.0, 4.0, 5.0]);
             let before = block.clone();
-            block.apply_around(&[1..2, 3..5], &optimizer, &update, &[1.0, 2.0, 3.0, 4.0, 5.0]);
+            let state = [1..2, 3..5].map(|range| Stretch { range, treatment: Treatment::Assigned });
+            block.apply_around(&state, &optimizer, &update, &[1.0, 2.0, 3.0, 4.0, 5.0]);
             let [first, third] = [0, 2].map(|index| trained.values[index]);
             assert_eq!(block.values, [first, 1.0, third, 2.0, 2.5], "{optimizer}");
             for ((slot, trained), before) in block.slots.iter().zip(&trained.slots).zip(&before.slots) {
                 assert_eq!(slot[..], [trained[0], before[1], trained[2], before[3], before[4]], "{optimizer}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_trained_from_a_later_step_on_moves_as_with_a_new_optimizer() {
+        for optimizer in Optimizer::all() {
+            let (mut block, mut fresh) = (Block::new(4, &optimizer), Block::new(2, &optimizer));
+            let late = [Stretch { range: 1..3, treatment: Treatment::TrainedSince(1000) }];
+            for step in 1..=5 {
+                let update = Update { learning_rate: 0.1, step: 1000 + step, scale: 1.0 };
+                block.apply_around(&late, &optimizer, &update, &[0.0, 0.3, -2.0, 0.0]);
+                fresh.apply(&optimizer, &Update { step, ..update }, &[0.3, -2.0]);
+                assert_eq!(block.values[1..3], fresh.values, "{optimizer} in step {step}");
             }
         }
     }
@@ -148,14 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_where_blocks_are() {
+    fn stretches_are_cut_where_blocks_are() {
         let block = BLOCK_ELEMENTS;
-        let ranges = [5..7, block - 1..2 * block + 3, 2 * block + 4..2 * block + 5];
+        let late = |range| Stretch { range, treatment: Treatment::TrainedSince(7) };
+        let state = |range| Stretch { range, treatment: Treatment::Assigned };
+        let stretches = [late(5..7), state(block - 1..2 * block + 3), late(2 * block + 4..2 * block + 5)];
         assert_eq!(
-            ranges_by_block(&ranges, 2 * block + 5),
-            [vec![5..7, block - 1..block], vec![0..block], vec![0..3, 4..5]]
+            stretches_by_block(&stretches, 2 * block + 5),
+            [vec![late(5..7), state(block - 1..block)], vec![state(0..block)], vec![state(0..3), late(4..5)]]
         );
-        assert_eq!(ranges_by_block(&[], block), [vec![]]);
+        assert_eq!(stretches_by_block(&[], block), [vec![]]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! table, the number of servers and the sharding: every task computes it by itself and they agree.
 //! It holds no values and knows no addresses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -10,6 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::block::{Stretch, Treatment};
 use crate::cluster::ServerId;
 use crate::parameter::{Access, ParameterId, ParameterKind, ParameterTable};
 
@@ -147,16 +148,21 @@ impl ServerPlan {
         self.segments.iter().map(|segment| segment.range.len()).sum()
     }
 
-    /// Where values lie that follow training without being trained, with the dense segments laid end to end; `table` is
-    /// the plan's own.
-    pub fn state(&self, table: &ParameterTable) -> Vec<Range<usize>> {
+    /// Where values lie that are not simply trained since the run's first step, with the dense segments laid end to end;
+    /// `table` is the plan's own, and `since` has the steps after which its parameters came to be trained, by name.
+    pub fn stretches(&self, table: &ParameterTable, since: &BTreeMap<String, u64>) -> Vec<Stretch> {
         let mut end = 0;
-        let places = self.segments.iter().map(|segment| {
-            let start = end;
-            end += segment.range.len();
-            (table[segment.parameter].kind, start..end)
-        });
-        places.filter(|(kind, _)| *kind == ParameterKind::State).map(|(_, place)| place).collect()
+        let stretch = |segment: &Segment| {
+            let range = end..end + segment.range.len();
+            end = range.end;
+            let spec = &table[segment.parameter];
+            let treatment = match spec.kind {
+                ParameterKind::State => Treatment::Assigned,
+                _ => Treatment::TrainedSince(*since.get(&spec.name)?),
+            };
+            Some(Stretch { range, treatment })
+        };
+        self.segments.iter().filter_map(stretch).collect()
     }
 
     /// How many elements of parameters reached by rows it holds; `table` is the plan's own.

@@ -1,5 +1,6 @@
 //! What a run says of its checkpoints, what a server says of its part of one, and how its shard is restored from one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -67,17 +68,29 @@ pub(crate) struct Part {
     pub(crate) held_up: Duration,
 }
 
-/// Reads what this server holds of a checkpoint: the values, and the version and learning rate they have. What has been
-/// read is counted meanwhile.
+/// Where a run stands at a checkpoint that it goes on from.
+#[derive(Debug)]
+pub(crate) struct Resumption {
+    /// How many updates the values have had.
+    pub(crate) version: u64,
+    /// The learning rate.
+    pub(crate) learning_rate: LearningRate,
+    /// After which step the optimizer began with parameters that it has not had from the first, by name.
+    pub(crate) trained_since: BTreeMap<String, u64>,
+}
+
+/// Reads what this server holds of a checkpoint: the values, and where the run stands with them. What has been read is
+/// counted meanwhile.
 pub(crate) async fn restore(
     (location, read): (&str, ReadCounter),
     id: &CheckpointId,
     run: &RunSpec,
     plan: &ServerPlan,
-) -> Result<(ShardImage, (u64, LearningRate)), CheckpointError> {
+) -> Result<(ShardImage, Resumption), CheckpointError> {
     let store = Store::open_counted(location, read).await?;
     let manifest = store.load(id).await?;
     let wanted = Restore { table: &run.parameters, plan, optimizer: &run.optimizer, slots: SlotPolicy::Restore };
     let image = store.restore(&manifest, &wanted).await?;
-    Ok((image, (manifest.id.step, manifest.learning_rate)))
+    let (version, learning_rate) = (manifest.id.step, manifest.learning_rate);
+    Ok((image, Resumption { version, learning_rate, trained_since: manifest.trained_since_in(&run.parameters) }))
 }

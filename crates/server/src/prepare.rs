@@ -96,7 +96,7 @@ async fn prepare(id: ServerId, prepare: Prepare, progress: Progress) -> Result<P
     // It is copied into blocks.
     let shard = tokio::task::spawn_blocking(move || {
         let shard = match image {
-            Some((image, state)) => ParameterShard::restored(run, &own, &workers, image, state),
+            Some((image, resumption)) => ParameterShard::restored(run, &own, &workers, image, &resumption),
             None => ParameterShard::new(run, &own, &workers),
         };
         shard.fence_up_to(Incarnation(prepare.latest_incarnation));

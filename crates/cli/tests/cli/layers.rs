@@ -209,6 +209,30 @@ fn a_layer_may_be_frozen_or_trained_again_from_a_checkpoint_on() {
     assert!(summary(&again)["metrics"]["accuracy"].as_f64() > Some(0.85));
 }
 
+/// A new Adam's first step is as long as the learning rate, whatever the gradient.
+#[test]
+fn a_layer_that_is_trained_again_begins_as_with_a_new_optimizer() {
+    let frozen = trained("train layers --steps 50 --freeze first");
+    let before = tensors(&frozen);
+    let thawed = after(&frozen, "train layers --steps 51 --freeze nothing --run-dir run").run().succeeded();
+    let now = tensors(&thawed);
+    let moved = now["features.weight"].iter().zip(&before["features.weight"]);
+    let longest = moved.map(|(now, then)| f64::from(now - then).abs()).fold(0.0, f64::max);
+    assert!((longest / 0.01 - 1.0).abs() < 0.01, "moved by {longest} with a learning rate of 0.01");
+}
+
+#[test]
+fn a_layer_that_is_trained_again_ends_with_the_same_bits_if_the_run_is_resumed_with_other_servers() {
+    let thawed = |flags: &[&str]| {
+        let frozen = trained("launch layers --workers 1 --steps 50 --freeze first");
+        let resume =
+            |flags| after(&frozen, &format!("launch layers --workers 1 --freeze nothing --run-dir run {flags}"));
+        tensors(flags.iter().map(|flags| resume(flags).run().succeeded()).collect::<Vec<_>>().last().unwrap())
+    };
+    let whole = thawed(&["--steps 60"]);
+    same_bits(&thawed(&["--steps 53", "--ps 2 --min-shard-bytes 0 --steps 56", "--steps 60"]), &whole);
+}
+
 #[test]
 fn a_sync_run_that_is_resumed_ends_with_the_same_bits() {
     let flags = "launch layers --mode sync --dropout 0.3";

@@ -262,6 +262,8 @@ impl Checkpoints {
         manifest.workers = self.positions.at(&Standing { pushes: first.mark.pushes, notes: first.notes });
         manifest.config.clone_from(&self.config.description);
         manifest.first_generation = self.beginning.as_ref().map_or(self.generation, |began| began.first_generation);
+        let since = self.found().map(|(began, _)| began.trained_since_in(&run.parameters));
+        manifest.set_trained_since(since.unwrap_or_default());
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
         let (store, keep, files) = (self.store.clone(), self.config.keep, self.files.clone());

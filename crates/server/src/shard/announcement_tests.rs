@@ -9,6 +9,7 @@ use windlass_core::identity::Identity;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ShardPlan, Sharding};
+use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
 
 use super::*;

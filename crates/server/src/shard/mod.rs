@@ -13,14 +13,13 @@ mod receiving;
 mod round;
 mod spares;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use windlass_checkpoint::ShardImage;
-use windlass_core::block::{Block, block_ranges, ranges_by_block};
+use windlass_core::block::{Block, Stretch, block_ranges, stretches_by_block};
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::{Acquaintance, Incarnation};
@@ -28,9 +27,11 @@ use windlass_core::optimizer::Update;
 use windlass_core::parameter::ParameterKind;
 use windlass_core::plan::{RowStripe, ServerPlan};
 use windlass_core::rows::{RowError, RowTable};
-use windlass_core::run::{LearningRate, RunSpec};
+use windlass_core::run::RunSpec;
 use windlass_wire::frame::{Answer, AnswerKind, FrameError, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError, Shard};
+
+use crate::checkpoint::Resumption;
 
 pub use cut::{CutError, Snapshot};
 pub use gate::ShardStatistics;
@@ -55,8 +56,8 @@ pub struct ParameterShard {
     workers: RwLock<BTreeSet<WorkerId>>,
     elements: usize,
     blocks: Vec<Mutex<Kept<Block>>>,
-    /// Where in each block values lie that follow training without being trained.
-    state: Vec<Vec<Range<usize>>>,
+    /// Where in each block values lie that are not simply trained since the first step.
+    stretches: Vec<Vec<Stretch>>,
     spares: Arc<Spares>,
     rows: Vec<Rows>,
     gate: Mutex<Gate>,
@@ -87,16 +88,18 @@ impl ParameterShard {
     }
 
     /// The share of the parameters as of a checkpoint.
-    pub fn restored(
+    pub(crate) fn restored(
         run: RunSpec,
         plan: &ServerPlan,
         workers: &[WorkerId],
         image: ShardImage,
-        (version, learning_rate): (u64, LearningRate),
+        resumption: &Resumption,
     ) -> Self {
         let (blocks, tables) = image.into_blocks();
-        let shard = Self::with_values(run, plan, workers, blocks, tables);
-        lock(&shard.gate).resume_at(version, learning_rate);
+        let stretches = plan.stretches(&run.parameters, &resumption.trained_since);
+        let mut shard = Self::with_values(run, plan, workers, blocks, tables);
+        shard.stretches = stretches_by_block(&stretches, shard.elements);
+        lock(&shard.gate).resume_at(resumption.version, resumption.learning_rate);
         shard
     }
 
@@ -118,7 +121,7 @@ impl ParameterShard {
             elements: plan.dense_elements(),
             spares: Arc::new(Spares::new(plan.dense_elements(), run.optimizer.slots())),
             blocks: blocks.into_iter().map(|block| Mutex::new(Kept::new(block))).collect(),
-            state: ranges_by_block(&plan.state(&run.parameters), plan.dense_elements()),
+            stretches: stretches_by_block(&plan.stretches(&run.parameters, &BTreeMap::new()), plan.dense_elements()),
             gate: Mutex::new(Gate::new(&run, workers)),
             changed: Condvar::new(),
             round: Mutex::new(Round::new(run.deterministic)),
@@ -292,9 +295,9 @@ impl ParameterShard {
 
     /// Returns how long a checkpoint has held it up.
     fn apply(&self, index: usize, block: &mut Kept<Block>, age: Age, update: &Update, pushed: &[f32]) -> Duration {
-        let (optimizer, state) = (&self.run.optimizer, &self.state[index]);
+        let (optimizer, stretches) = (&self.run.optimizer, &self.stretches[index]);
         let copy = |block: &Block| self.spares.copy(block);
-        block.change(age, copy, |block| block.apply_around(state, optimizer, update, pushed))
+        block.change(age, copy, |block| block.apply_around(stretches, optimizer, update, pushed))
     }
 
     /// Keeps a gradient for the open round, and applies the round if this completes it.
