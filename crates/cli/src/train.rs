@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tracing::info;
+use tracing::{info, warn};
 use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_server::{RunRecords, Server, ServerConfig};
@@ -291,17 +291,26 @@ impl Process {
     }
 
     fn conclude(&mut self, ended: Ended, args: &TrainArgs) -> Result<(), Failure> {
+        let mut unwritten = None;
         if let Some(summary) = ended.summary {
-            let written =
-                args.output.run_dir.as_deref().map(|directory| write_summary(directory, &summary)).transpose()?;
+            let written = args.output.run_dir.as_deref().map(|directory| write_summary(directory, &summary));
+            // Whatever became of the file: it must not keep back how the run went.
             (self.watch)(&Event::Summary(Box::new(summary)));
-            if let Some(path) = written {
-                (self.watch)(&Event::Wrote { path });
+            match written {
+                Some(Ok(path)) => (self.watch)(&Event::Wrote { path }),
+                Some(Err(failure)) => unwritten = Some(failure),
+                None => {}
             }
         } else if ended.outcome.exit_code == 0 && !ended.outcome.reason.is_empty() {
             (self.watch)(&Event::AlreadyFinished { reason: ended.outcome.reason.clone() });
         }
-        if ended.outcome.exit_code == 0 { Ok(()) } else { Err(self.explained(ended.outcome.into(), args)) }
+        if ended.outcome.exit_code == 0 {
+            return unwritten.map_or(Ok(()), Err);
+        }
+        if let Some(Failure { message, .. }) = unwritten {
+            warn!("{message}");
+        }
+        Err(self.explained(ended.outcome.into(), args))
     }
 
     /// If it was told to stop: adds where the run stands and how it goes on.
@@ -367,16 +376,19 @@ fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
 fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
     let path = directory.join("summary.json");
     let text = serde_json::to_string_pretty(summary).map_err(Failure::internal)?;
-    write(&path, &(text + "\n"))?;
+    write(&path, &(text + "\n")).map_err(|error| {
+        Failure::internal(format!(
+            "training has ended, but its summary cannot be written to {}: {error}",
+            path.display()
+        ))
+    })?;
     Ok(path)
 }
 
 /// Whoever reads the file sees all of it or the one before.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let partial = path.with_extension("partial");
-    std::fs::write(&partial, text)
-        .and_then(|()| std::fs::rename(&partial, path))
-        .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))
+    std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path))
 }
 
 /// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.

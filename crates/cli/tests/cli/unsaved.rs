@@ -53,6 +53,34 @@ fn a_run_whose_last_checkpoint_cannot_be_written_ends_with_4() {
     }
 }
 
+/// A directory where the summary should go.
+fn block_the_summary(directory: &Path) {
+    fs::create_dir_all(directory.join("run/summary.json")).unwrap();
+}
+
+#[test]
+fn a_summary_that_cannot_be_written_is_told_all_the_same_and_the_run_ends_with_1() {
+    for command in ["train", "launch"] {
+        let told = disturbed(command, block_the_summary).wait();
+        assert_eq!(told.exit_code(), Some(1), "{told}");
+        assert!(told.stdout.contains(r#""event":"summary""#), "{told}");
+        assert!(told.stderr.contains("training has ended, but its summary cannot be written to "), "{told}");
+        assert!(told.stderr.contains("run/summary.json: "), "{told}");
+    }
+}
+
+#[test]
+fn a_summary_that_cannot_be_written_does_not_hide_that_the_last_checkpoint_could_not_either() {
+    let told = disturbed("train", |directory| {
+        remove_the_checkpoints(directory);
+        block_the_summary(directory);
+    });
+    let told = told.wait();
+    says_that_it_was_not_saved(&told);
+    assert!(told.stdout.contains(r#""event":"summary""#), "{told}");
+    assert!(told.stderr.contains("its summary cannot be written to run/summary.json: "), "{told}");
+}
+
 #[test]
 fn a_run_that_is_told_to_stop_and_cannot_be_saved_ends_with_4() {
     for (command, layout) in [("train", ""), ("launch", ""), ("launch", "--ps 2"), ("launch", "--colocate")] {
