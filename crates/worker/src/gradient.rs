@@ -24,9 +24,13 @@ pub(crate) fn clip(gradients: &mut [TensorBuffer], norm: f64, longest: f32) {
 
 /// The first number that is infinite or not one, and the parameter it belongs to.
 pub(crate) fn not_finite(gradients: &[TensorBuffer]) -> Option<(usize, f32)> {
-    let parameter = gradients.iter().position(|values| !all_finite(values))?;
-    let value = gradients[parameter].iter().find(|value| !value.is_finite())?;
-    Some((parameter, *value))
+    gradients.iter().enumerate().find_map(|(parameter, values)| Some((parameter, first_not_finite(values)?)))
+}
+
+/// The first of some numbers that is infinite or not one.
+pub(crate) fn first_not_finite(values: &[f32]) -> Option<f32> {
+    // Looked for only if there is one: that cannot be vectorised.
+    if all_finite(values) { None } else { values.iter().copied().find(|value| !value.is_finite()) }
 }
 
 /// Without a way out of the loop, which would keep it from being vectorised.

@@ -467,7 +467,7 @@ impl<M: Model> Worker<M> {
 
 fn describe(error: &TrainError, worker: WorkerId) -> (u8, String) {
     match error {
-        TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } => {
+        TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } | TrainError::StateNotFinite { .. } => {
             (exit_code::NUMERIC, format!("{worker}: {error}"))
         }
         TrainError::Client(ClientError::Interrupted) => (exit_code::TERMINATED, "told to stop".to_owned()),

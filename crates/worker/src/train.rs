@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::learning::advice::Situation;
-use windlass_core::parameter::ParameterId;
+use windlass_core::parameter::{ParameterId, ParameterKind};
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientError, Push, RowRequest};
@@ -66,6 +66,22 @@ pub enum TrainError {
         /// The global step.
         global_step: u64,
     },
+    /// The loss and its gradient are numbers, but not all of the running state after the step. Nothing was pushed.
+    #[error(
+        "the running state {parameter} has {value} in it at step {step} (global step {global_step}), where the loss is {loss}"
+    )]
+    StateNotFinite {
+        /// The path of the tensor.
+        parameter: String,
+        /// What is in it.
+        value: f32,
+        /// The loss of a sample.
+        loss: f32,
+        /// The worker's step.
+        step: u64,
+        /// The global step.
+        global_step: u64,
+    },
     /// The loss is a number, but part of its gradient is infinite or not one. Nothing of it was pushed.
     #[error(
         "the gradient of {parameter} has {value} in it at step {step} (global step {global_step}), where the loss is {loss}"
@@ -75,7 +91,7 @@ pub enum TrainError {
         parameter: String,
         /// What is in its gradient.
         value: f32,
-        /// The loss.
+        /// The loss of a sample.
         loss: f32,
         /// The worker's step.
         step: u64,
@@ -169,13 +185,14 @@ impl<M: Model> Training<M> {
             let (base, traffic) = (pulled.step, client.traffic());
             self.replica.load(rows::join(pulled, &rows));
             let (loss, mut gradients) = self.replica.step(batch, self.draw(place));
+            let loss = loss * self.loss_scale;
             self.check(loss, base)?;
             let norm = self.measure(&gradients, loss, base)?;
-            let loss = loss * self.loss_scale;
             if let (Some(norm), Some(longest)) = (norm, self.replica.model().clip_norm()) {
                 gradient::clip(&mut gradients, norm, longest);
             }
             self.replica.add_state(&mut gradients);
+            self.check_state(&gradients, loss, base)?;
             let row_gradients = rows::split(&mut gradients, rows);
             // If it has rows, the next batch is put together before they are asked for, along with the push.
             let early = self.replica.has_rows().then(|| self.next_batch());
@@ -323,6 +340,19 @@ impl<M: Model> Training<M> {
         let parameter = self.replica.table()[ParameterId(parameter as u32)].name.clone();
         let (step, global_step) = (self.tally.steps + 1, global_step + 1);
         Err(TrainError::GradientNotFinite { parameter, value, loss, step, global_step })
+    }
+
+    /// Checks that running state is finite: servers assign it as it is, and every worker would have it.
+    fn check_state(&self, pushed: &[TensorBuffer], loss: f32, global_step: u64) -> Result<(), TrainError> {
+        let tensors = self.replica.table().iter().zip(pushed);
+        let state = tensors.filter(|((_, spec), _)| spec.kind == ParameterKind::State);
+        for ((_, spec), values) in state {
+            if let Some(value) = gradient::first_not_finite(values) {
+                let (parameter, step) = (spec.name.clone(), self.tally.steps + 1);
+                return Err(TrainError::StateNotFinite { parameter, value, loss, step, global_step: global_step + 1 });
+            }
+        }
+        Ok(())
     }
 
     /// Scores the network with these values, and writes the scores to the curves.

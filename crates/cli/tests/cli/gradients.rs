@@ -1,10 +1,10 @@
-//! A gradient that is not finite is not pushed, though the loss is: the run ends and names it.
+//! A gradient or running state that is not finite is not pushed, though the loss is: the run ends and names it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use windlass::burn::module::{Module, Param};
+use windlass::burn::module::{Module, Param, RunningState};
 use windlass::burn::tensor::{Device, Tensor};
 use windlass::optimizer::Optimizer;
 use windlass::{Defaults, Metrics, Model, Setup};
@@ -21,12 +21,15 @@ use crate::in_process::{AllEnded, Layout, train, train_until_ended};
 /// The sample whose loss has no derivative.
 const BAD: usize = 3;
 
-/// Half of it is reached by rows. With the bad sample a part of the loss is the root of zero.
-#[derive(Clone, Copy)]
+/// Half of it is reached by rows. With the bad sample a part of the loss is the root of zero, or its running state is
+/// not a number.
+#[derive(Clone, Copy, Default)]
 struct Roots {
-    /// Which parameter that part is of, if there is one.
+    /// Which parameter that is of, if there is one.
     bad: Option<&'static str>,
     clips: bool,
+    /// Whether its loss is a sum over the batch.
+    sums: bool,
 }
 
 #[derive(Clone, windlass::clap::Args)]
@@ -36,6 +39,7 @@ struct NoFlags {}
 struct Network {
     dense: Param<Tensor<1>>,
     table: Param<Tensor<2>>,
+    state: RunningState<Tensor<1>>,
 }
 
 impl Model for Roots {
@@ -57,6 +61,7 @@ impl Model for Roots {
         Network {
             dense: Param::from_tensor(Tensor::ones([40], device)),
             table: Param::from_tensor(Tensor::ones([10, 4], device)),
+            state: RunningState::new(Tensor::zeros([20], device)),
         }
     }
 
@@ -65,12 +70,13 @@ impl Model for Roots {
     }
 
     fn batch(&self, samples: &[usize], _device: &Device) -> usize {
-        samples[0]
+        if samples.contains(&BAD) { BAD } else { samples[0] }
     }
 
     fn loss(&self, network: &Network, sample: usize) -> Tensor<1> {
         let factor = |name| if sample == BAD && self.bad == Some(name) { 0.0 } else { 1.0 };
         let (dense, table) = (network.dense.val(), network.table.val());
+        network.state.update((network.state.value() + 1.0) / factor("state"));
         (dense.sum() * factor("dense")).sqrt() + (table.sum() * factor("table")).sqrt()
     }
 
@@ -88,6 +94,10 @@ impl Model for Roots {
 
     fn clip_norm(&self) -> Option<f32> {
         self.clips.then_some(1.0)
+    }
+
+    fn loss_is_summed(&self) -> bool {
+        self.sums
     }
 }
 
@@ -132,26 +142,50 @@ impl Shard for Counted {
 fn a_gradient_that_is_not_finite_ends_the_run_before_it_is_pushed() {
     for bad in ["dense", "table"] {
         for clips in [false, true] {
-            let model = Roots { bad: Some(bad), clips };
-            let pushes = Arc::new(AtomicUsize::new(0));
-            let count = |shard| Arc::new(Counted { shard, pushes: pushes.clone() }) as Arc<dyn Shard>;
-            let ended = train_until_ended(Layout { servers: 0, workers: 1 }, &run(), || model, count);
-            let AllEnded { workers, servers, losses } = ended;
-            let reason = &workers[0].outcome.reason;
-            assert_eq!(workers[0].outcome.exit_code, exit_code::NUMERIC, "{reason}");
-            let what =
-                format!("worker 0: the gradient of {bad} has NaN in it at step 4 (global step 4), where the loss is ");
-            assert!(reason.starts_with(&what), "{reason}");
-            assert!(reason[what.len()..].parse::<f32>().unwrap().is_finite(), "{reason}");
-            assert_eq!(servers[0].exit_code, exit_code::NUMERIC, "{servers:?}");
-            assert_eq!((losses.len(), pushes.load(Ordering::Relaxed)), (BAD, BAD), "steps and pushes");
+            let model = Roots { bad: Some(bad), clips, ..Roots::default() };
+            assert_ends_before_a_push(model, &format!("the gradient of {bad} has NaN"));
         }
     }
 }
 
 #[test]
+fn running_state_that_is_not_finite_ends_the_run_before_it_is_pushed() {
+    for clips in [false, true] {
+        let model = Roots { bad: Some("state"), clips, ..Roots::default() };
+        assert_ends_before_a_push(model, "the running state state has inf");
+    }
+}
+
+/// The step with the bad sample ends the run, and the worker says what is wrong.
+fn assert_ends_before_a_push(model: Roots, what: &str) {
+    let pushes = Arc::new(AtomicUsize::new(0));
+    let count = |shard| Arc::new(Counted { shard, pushes: pushes.clone() }) as Arc<dyn Shard>;
+    let ended = train_until_ended(Layout { servers: 0, workers: 1 }, &run(), || model, count);
+    let AllEnded { workers, servers, losses } = ended;
+    let reason = &workers[0].outcome.reason;
+    assert_eq!(workers[0].outcome.exit_code, exit_code::NUMERIC, "{reason}");
+    let what = format!("worker 0: {what} in it at step 4 (global step 4), where the loss is ");
+    assert!(reason.starts_with(&what), "{reason}");
+    assert!(reason[what.len()..].parse::<f32>().unwrap().is_finite(), "{reason}");
+    assert_eq!(servers[0].exit_code, exit_code::NUMERIC, "{servers:?}");
+    assert_eq!((losses.len(), pushes.load(Ordering::Relaxed)), (BAD, BAD), "steps and pushes");
+}
+
+#[test]
+fn the_loss_beside_a_gradient_that_is_not_finite_is_that_of_a_sample() {
+    let loss = |sums| {
+        let model = Roots { bad: Some("dense"), sums, ..Roots::default() };
+        let run = RunConfig { batch_size: 2, ..run() };
+        let ended = train_until_ended(Layout { servers: 0, workers: 1 }, &run, || model, |shard| shard);
+        let reason = &ended.workers[0].outcome.reason;
+        reason.rsplit(' ').next().unwrap().parse::<f32>().unwrap_or_else(|_| panic!("{reason}"))
+    };
+    assert_eq!(loss(true), loss(false) / 2.0);
+}
+
+#[test]
 fn all_tasks_are_told_whose_gradient_was_not_finite() {
-    let model = Roots { bad: Some("table"), clips: false };
+    let model = Roots { bad: Some("table"), ..Roots::default() };
     for mode in [Mode::Async, Mode::Sync { replicas_to_aggregate: None }] {
         let run = RunConfig { mode, ..run() };
         let ended = train_until_ended(Layout { servers: 2, workers: 2 }, &run, || model, |shard| shard);
@@ -165,7 +199,7 @@ fn all_tasks_are_told_whose_gradient_was_not_finite() {
 
 #[test]
 fn the_same_model_without_the_root_of_zero_trains_to_its_end() {
-    let model = Roots { bad: None, clips: false };
+    let model = Roots::default();
     let trained = train(Layout { servers: 0, workers: 1 }, &run(), || model);
     assert_eq!(trained.losses.len(), 8);
 }
