@@ -1,32 +1,29 @@
-//! `windlass eval MODEL`: scores a checkpoint; and the evaluator task, which scores each new one while others train.
+//! `windlass eval MODEL`: scores a checkpoint. The evaluator task, in `follow`, scores each new one while others train.
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+mod follow;
+
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointId, Manifest, Store};
+use tracing::warn;
+use windlass_checkpoint::{Manifest, Store};
 use windlass_core::identity::Identity;
 use windlass_core::lifecycle::exit_code;
 use windlass_core::run::DataSpec;
-use windlass_tensorboard::RunBoard;
 use windlass_worker::event::Event;
 use windlass_worker::model::{Metrics, Model, Setup};
 use windlass_worker::replica::Replica;
 use windlass_worker::task;
 
-use crate::args::{Format, TrainArgs};
+use crate::args::Format;
 use crate::checkpoint::{find, unusable};
-use crate::config::TaskConfig;
 use crate::failure::Failure;
 use crate::model_flags::ModelFlags;
 use crate::progress::Progress;
 use crate::terminal::Terminal;
-use crate::{logging, output, signals};
+use crate::{logging, output};
 
-/// Between two looks for a new checkpoint.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const SPEAK_EVERY: Duration = Duration::from_secs(10);
+pub(crate) use follow::follow;
 
 /// The flags of `eval`.
 #[derive(Debug, Clone, Args)]
@@ -55,7 +52,8 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Ev
     let runtime = runtime()?;
     let (store, manifest) = runtime.block_on(find(&args.checkpoint))?;
     check_model::<M>(&manifest)?;
-    let mut evaluator = Evaluator::<M>::new(flags, model_flags, &setup(args, &manifest)?)?;
+    let mut evaluator =
+        Evaluator::<M>::new(flags, model_flags, &setup(args.data_dir.as_deref(), args.seed, &manifest)?)?;
     let metrics = evaluator.score(&runtime, &store, &manifest)?;
     match args.format {
         Format::Human => output::print_line(&format!("step {}: {}", manifest.id.step, output::scores(&metrics))),
@@ -70,87 +68,19 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Ev
     Ok(())
 }
 
-/// Scores every new checkpoint of a run until the last, or until none comes any more.
-pub(crate) fn follow<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
-    logging::start();
-    let config = TaskConfig::new(args, &M::defaults(flags), None)?;
-    let Some(checkpoints) = &config.checkpoints else {
-        return Err(Failure::usage("an evaluator needs to know where the checkpoints are")
-            .with_hint("--run-dir DIR or --checkpoint-dir WHERE, as the other tasks have it".to_owned()));
-    };
-    let runtime = runtime()?;
-    let store = Store::open(&checkpoints.location).map_err(unusable)?;
-    let mut evaluator = Evaluator::<M>::new(flags, model_flags, &config.setup)?;
-    let mut board = args.output.run_dir.as_deref().and_then(|directory| {
-        RunBoard::resume(directory.join("tensorboard").join("evaluator"), 0, 0)
-            .inspect_err(|error| warn!("no curves for TensorBoard: {error}"))
-            .ok()
-    });
-    signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &Terminal::default());
-    info!("evaluator: scoring the checkpoints in {}", store.location());
-    let (mut scored, mut seen_alive): (Option<CheckpointId>, bool) = (None, false);
-    let (mut since, mut spoken) = (Instant::now(), Instant::now());
-    while !config.stop.is_set() {
-        let found = runtime.block_on(store.newest_whole()).map_err(unusable)?.manifest;
-        let Some(manifest) = found.filter(|manifest| scored.is_none_or(|scored| manifest.id > scored)) else {
-            let ended = runtime.block_on(store.run_end(None)).map_err(unusable)?.is_some();
-            seen_alive |= !ended;
-            if ended && (seen_alive || scored.is_some()) {
-                let step = scored.map_or_else(String::new, |id| format!(" at step {}", id.step));
-                info!("evaluator: the run has ended{step}");
-                return Ok(());
-            }
-            if since.elapsed() > config.peer_timeout {
-                let message = format!("gave up waiting for a new checkpoint after {} s", since.elapsed().as_secs());
-                return Err(Failure { exit_code: exit_code::PEERS, message, hint: None });
-            }
-            if spoken.elapsed() >= SPEAK_EVERY {
-                spoken = Instant::now();
-                info!("waiting for a new checkpoint in {} ({} s)", store.location(), since.elapsed().as_secs());
-            }
-            std::thread::sleep(LOOK_EVERY);
-            continue;
-        };
-        scored = Some(manifest.id);
-        // One that is removed while it is read is old by then.
-        match evaluator.score(&runtime, &store, &manifest) {
-            Ok(metrics) => {
-                output::print_line(&format!("evaluator  step {}: {}", manifest.id.step, output::scores(&metrics)));
-                if let Some(board) = &mut board {
-                    let points: Vec<(&str, f64)> = metrics.iter().collect();
-                    let written = board.eval(manifest.id.step, &points).and_then(|()| board.flush());
-                    written.unwrap_or_else(|error| warn!("no curves for TensorBoard: {error}"));
-                }
-            }
-            Err(failure) if runtime.block_on(store.load(&manifest.id)).is_ok() => return Err(failure),
-            Err(_) => continue,
-        }
-        (since, spoken) = (Instant::now(), Instant::now());
-        if manifest.last {
-            info!("evaluator: that was the last one");
-            return Ok(());
-        }
-    }
-    let (exit_code, message) = config
-        .stopped_by
-        .get()
-        .map_or((exit_code::TERMINATED, "told to stop"), |(signal, _)| (signal.exit_code(), signal.name()));
-    Err(Failure { exit_code, message: message.to_owned(), hint: None })
-}
-
 /// The data to score with: those of the training, unless the user names others.
-fn setup(args: &EvalArgs, manifest: &Manifest) -> Result<Setup, Failure> {
+fn setup(data_dir: Option<&Path>, seed: Option<u64>, manifest: &Manifest) -> Result<Setup, Failure> {
     let trained = manifest.run.data.as_ref();
     let directory = trained.and_then(|data| data.directory.as_ref()).map(PathBuf::from);
-    if let (None, Some(directory)) = (&args.data_dir, directory.as_deref().filter(|directory| !directory.is_dir())) {
+    if let (None, Some(directory)) = (data_dir, directory.as_deref().filter(|directory| !directory.is_dir())) {
         let directory = directory.display();
         return Err(Failure::usage(format!(
             "the checkpoint was trained on the data in {directory}, which is not here"
         ))
         .with_hint("say where the data is, with --data-dir".to_owned()));
     }
-    let seed = args.seed.or(trained.map(|data| data.seed)).unwrap_or(1);
-    Ok(Setup { seed, data_dir: args.data_dir.clone().or(directory) })
+    let seed = seed.or(trained.map(|data| data.seed)).unwrap_or(1);
+    Ok(Setup { seed, data_dir: data_dir.map(Path::to_owned).or(directory) })
 }
 
 struct Evaluator<M: Model> {

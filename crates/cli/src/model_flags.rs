@@ -10,6 +10,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 use windlass_checkpoint::{CheckpointId, Manifest, Store};
 use windlass_core::identity::{FlagRole, ModelFlag};
+use windlass_core::lifecycle::exit_code;
 use windlass_worker::model::Model;
 
 use crate::args::{CheckpointArgs, OutputArgs};
@@ -44,12 +45,34 @@ pub(crate) fn recorded<M: Model>(matches: &ArgMatches) -> ModelFlags {
 pub(crate) fn missing(command: &Command, matches: &ArgMatches, recorded: &ModelFlags) -> Vec<OsString> {
     let missing = |arg: &Arg| {
         let flag = recorded.get(&name(arg))?;
-        let source = matches.value_source(arg.get_id().as_str());
-        let given = matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable));
-        (!given && arg.get_long().is_some() && flag.values != values(matches, arg))
+        (!is_given(matches, arg) && arg.get_long().is_some() && flag.values != values(matches, arg))
             .then(|| arguments(arg, &flag.values))
     };
     command.get_arguments().filter_map(missing).flatten().map(OsString::from).collect()
+}
+
+/// The model's own flags as the user has given them, and the others as a checkpoint has them.
+pub(crate) fn completed<M: Model>(matches: &ArgMatches, trained: &Manifest) -> Result<ArgMatches, Failure> {
+    let command = M::Flags::augment_args(Command::new(M::NAME));
+    let missing = missing(&command, matches, &trained.run.identity.flags);
+    let given = command.get_arguments().filter(|arg| is_given(matches, arg));
+    let given: Vec<OsString> =
+        given.flat_map(|arg| arguments(arg, &values(matches, arg))).map(OsString::from).collect();
+    let words = std::iter::once(OsString::from(M::NAME)).chain(missing).chain(given);
+    command.try_get_matches_from(words).map_err(|error| contradiction(trained.id, &error))
+}
+
+/// What is said of flags that make no sense together with those of a checkpoint.
+pub(crate) fn contradiction(id: CheckpointId, error: &clap::Error) -> Failure {
+    let error = error.to_string();
+    let reason = error.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let message = format!("the flags do not go with those of checkpoint {id}: {reason}");
+    Failure { exit_code: exit_code::CHECKPOINT, message, hint: None }
+}
+
+fn is_given(matches: &ArgMatches, arg: &Arg) -> bool {
+    let source = matches.value_source(arg.get_id().as_str());
+    matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
 }
 
 /// The checkpoint that a run will go on from, if it can be seen from here.

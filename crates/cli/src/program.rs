@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use windlass_core::lifecycle::exit_code;
 use windlass_worker::model::{Defaults, Model};
 
 use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
@@ -159,16 +158,8 @@ impl Program {
         // After the program, the command and the model: flags of theirs there are none.
         let (before, after) = arguments.split_at(3.min(arguments.len()));
         let completed = before.iter().chain(&missing).chain(after);
-        let parsed = self.command().try_get_matches_from(completed).map_err(|error| {
-            let (id, error) = (manifest.id, error.to_string());
-            let message = error.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            Failure {
-                exit_code: exit_code::CHECKPOINT,
-                message: format!("the flags do not go with those of checkpoint {id}: {message}"),
-                hint: None,
-            }
-        })?;
-        Ok(Some(parsed))
+        let parsed = self.command().try_get_matches_from(completed);
+        parsed.map(Some).map_err(|error| model_flags::contradiction(manifest.id, &error))
     }
 
     fn model<'a>(&self, matches: &'a ArgMatches) -> (&dyn Entry, &'a ArgMatches) {
@@ -204,9 +195,7 @@ impl<M: Model> Entry for ModelEntry<M> {
     }
 
     fn train(&self, matches: &ArgMatches) -> Result<(), Failure> {
-        let flags: M::Flags = parse(matches)?;
-        let args: TrainArgs = parse(matches)?;
-        train::run::<M>(&flags, model_flags::recorded::<M>(matches), &args)
+        train::run::<M>(matches, &parse(matches)?)
     }
 
     fn launch(&self, matches: &ArgMatches) -> Result<(), Failure> {
@@ -225,6 +214,7 @@ impl<M: Model> Entry for ModelEntry<M> {
     }
 }
 
-fn parse<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, Failure> {
+/// What a command's flags say.
+pub(crate) fn parse<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, Failure> {
     T::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string().trim_end()))
 }

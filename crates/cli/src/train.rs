@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
@@ -21,21 +22,22 @@ use windlass_worker::task::{self, Ended, WorkerConfig};
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
-use crate::model_flags::ModelFlags;
+use crate::program::parse;
 use crate::progress::{Progress, SharedExtent};
 use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{config, eval, finished, launch, logging, output, resume, signals};
+use crate::{config, eval, finished, launch, logging, model_flags, output, resume, signals};
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &TrainArgs) -> Result<(), Failure> {
+pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<(), Failure> {
     let resolved = match resolve_role(&args.cluster)? {
-        Role::Evaluator => return eval::follow::<M>(flags, model_flags, args),
+        Role::Evaluator => return eval::follow::<M>(matches, args),
         Role::Task(resolved) => Some(resolved),
         Role::Alone => None,
     };
+    let flags: &M::Flags = &parse(matches)?;
     if args.cluster.print_cluster {
         match &resolved {
             Some(resolved) => resolved.print_lines().iter().for_each(|line| output::print_line(line)),
@@ -50,7 +52,7 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Tr
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
-    config.run.model_flags = model_flags;
+    config.run.model_flags = model_flags::recorded::<M>(matches);
     if let Some(resolved) = &resolved {
         config.fit_to(&resolved.cluster, &args.training);
     }

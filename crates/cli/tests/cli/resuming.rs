@@ -112,6 +112,18 @@ fn a_cluster_takes_up_what_one_process_began() {
 }
 
 #[test]
+fn an_evaluator_that_was_started_before_its_run_has_the_model_and_data_of_the_run() {
+    let evaluator = windlass("train mnist --job_name evaluator --run-dir run").start();
+    evaluator.log("evaluator: scoring the checkpoints in");
+    let launch = "launch mnist --hidden 20 --seed 7 --steps 100 --evaluate end --format json --run-dir run";
+    let trained = evaluator.windlass(launch).run().succeeded();
+    let accuracy = summary(&trained)["metrics"]["test_accuracy"].as_f64().unwrap();
+    let scored = evaluator.wait().succeeded();
+    let last = format!("evaluator  step 100: test accuracy {:.2}%", accuracy * 100.0);
+    assert!(scored.stdout.contains(&last), "no {last:?} in {scored}");
+}
+
+#[test]
 fn an_evaluator_scores_checkpoints_beside_a_run_and_ends_with_it() {
     let run = Launched::by(on(windlass, "launch", "--ps 2"));
     let evaluator = on(|words| run.0.windlass(words), "train", "--job_name evaluator").start();
