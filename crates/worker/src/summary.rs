@@ -153,13 +153,13 @@ impl Summary {
         }
         let samples: u64 = finished.reports.iter().map(|report| report.samples).sum();
         let steps: u64 = finished.reports.iter().map(|report| report.steps).sum();
-        // Like samples, bytes are of the present processes alone; steps are not.
+        // Bytes are of the present processes alone; steps and samples are not.
         let own_steps: u64 = finished.reports.iter().map(|report| report.own_steps).sum();
         let bytes = |pick: fn(&WorkerReport) -> u64| {
             finished.reports.iter().map(pick).sum::<u64>() as f64 / own_steps.max(1) as f64
         };
         // A worker that has made no step has no loss to tell of.
-        let tells = |report: &&WorkerReport| report.left.is_empty() && report.samples > 0;
+        let tells = |report: &&WorkerReport| report.left.is_empty() && report.own_steps > 0;
         let losses: Vec<f64> = finished.reports.iter().filter(tells).map(|report| report.loss).collect();
         let rate = |count: f64| if finished.training_seconds > 0.0 { count / finished.training_seconds } else { 0.0 };
         // The first step starts the clock and is not within it.

@@ -10,7 +10,7 @@ use windlass_wire::client::Traffic;
 pub struct Tally {
     /// Its steps, those of earlier processes of this worker included.
     pub steps: u64,
-    /// Its steps in this process since training last began.
+    /// Its steps in this process, with those that a rollback has undone, as the times and the traffic below.
     pub own_steps: u64,
     /// The last global step it saw.
     pub global_step: u64,

@@ -66,6 +66,12 @@ pub fn summary(told: &Told) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// How many samples went into an update, by a summary, to a thousandth.
+pub fn samples_an_update(summary: &Value) -> f64 {
+    let [samples, steps] = ["samples_per_second", "steps_per_second"].map(|rate| summary[rate].as_f64().unwrap());
+    (samples / steps * 1e3).round() / 1e3
+}
+
 /// A process that is not a child of the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {

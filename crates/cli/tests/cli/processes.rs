@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::{Launched, Task, all_end, summary};
+use crate::cluster::{Launched, Task, all_end, samples_an_update, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Told, windlass};
 
@@ -127,6 +127,7 @@ fn an_async_run_goes_on_without_a_killed_worker() {
     assert_eq!(summary["global_step"], 3000);
     assert_eq!(why_left(&summary, 1), "its connection broke and it did not come back");
     assert!(told.stderr.contains("worker 1 was killed by signal 9; the others go on"), "{}", told.stderr);
+    assert_eq!(samples_an_update(&summary), summary["batch_size"].as_f64().unwrap(), "{summary:#}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::{Hosts, Launched, Task, summary};
+use crate::cluster::{Hosts, Launched, Task, samples_an_update, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Told, eventually, windlass};
 
@@ -70,7 +70,9 @@ impl Recovering {
     /// To its end, which must be as if nothing had happened: every step, a whole last checkpoint, no process left.
     fn ends_well(self) -> Told {
         let told = self.cluster.wait().succeeded();
-        assert_eq!(summary(&told)["global_step"], self.steps);
+        let summary = summary(&told);
+        assert_eq!(summary["global_step"], self.steps);
+        assert_eq!(samples_an_update(&summary), 20.0, "whatever was undone or has died: {summary:#}");
         let verified = told.windlass("checkpoint verify run/checkpoints").run().succeeded();
         assert!(verified.stdout.starts_with(&format!("{:012}-", self.steps)), "{verified}");
         assert_eq!(Task::all_in(told.directory()), []);

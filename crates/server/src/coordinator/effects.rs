@@ -174,8 +174,6 @@ impl Coordinator {
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {
                 worker: worker.0,
-                // Not the last that it has told, which may be half a second old.
-                steps: self.positions.began(worker),
                 loss: f64::from(last.loss),
                 left: reason.clone(),
                 began_at: u64::MAX,
@@ -193,10 +191,18 @@ impl Coordinator {
         let first = statistics.first_step.unwrap_or(self.config.started);
         let last = statistics.last_step.unwrap_or(first);
         let began = self.began.clone().unwrap_or_default();
-        // A worker that was started again does not know where the run began, nor does a coordinator that was.
-        let report = |(worker, report): (&WorkerId, &WorkerReport)| WorkerReport {
-            began_at: report.began_at.min(began.batches.get(worker).copied().unwrap_or(0)),
-            ..report.clone()
+        let found = self.checkpoints.as_ref().and_then(Checkpoints::found);
+        let resumed = |worker| found.and_then(|(found, _)| found.workers.iter().find(|state| state.worker == worker));
+        let batch_size = self.run.as_ref().and_then(|(_, run)| run.data.as_ref()).map_or(0, |data| data.batch_size);
+        let report = |(worker, report): (&WorkerId, &WorkerReport)| {
+            // Of one that has left, not the last that it has told, which is half a second old or undone by a rollback.
+            let steps = if report.left.is_empty() { report.steps } else { self.positions.began(*worker) };
+            // Neither those that a rollback has undone, nor only those of the last process that played this worker.
+            let applied = steps.saturating_sub(resumed(*worker).map_or(0, |state| state.position.local_step));
+            let samples_a_step = report.samples.checked_div(report.own_steps).unwrap_or(batch_size);
+            // A worker that was started again does not know where the run began, nor does a coordinator that was.
+            let began_at = report.began_at.min(began.batches.get(worker).copied().unwrap_or(0));
+            WorkerReport { steps, samples: applied * samples_a_step, began_at, ..report.clone() }
         };
         AllFinished {
             reports: self.reports.iter().map(report).collect(),
