@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::tiny::{flush, flush_root};
+use super::tiny::{flush, flush_below, flush_square, least_root};
 use super::{Rule, Slots, Update};
 
 /// `m = β₁·m + (1-β₁)·g; v = β₂·v + (1-β₂)·g²; p -= lr·m̂ / (√v̂ + ε)`, where in step `t`
@@ -72,11 +72,14 @@ impl Rule for AdamW {
         let rate = (f64::from(learning_rate) / bias_correction(beta1, step)) as f32;
         let root = (1.0 / bias_correction(beta2, step).sqrt()) as f32;
         let keep = 1.0 - learning_rate * weight_decay;
+        let least = least_root(rest2) / scale;
         let [mean, square] = slots;
         for (((value, mean), square), gradient) in values.iter_mut().zip(mean).zip(square).zip(gradient) {
-            let gradient = flush_root(*gradient) * scale;
-            *mean = flush(beta1 * *mean + rest1 * gradient);
-            *square = flush(beta2 * *square + rest2 * (gradient * gradient));
+            let gradient = flush_below(*gradient, least) * scale;
+            *square = flush_square(beta2 * *square + rest2 * (gradient * gradient));
+            let moved = flush(beta1 * *mean + rest1 * gradient);
+            // Both or none: over an epsilon that is smaller still, a mean without its root would be a leap.
+            *mean = if *square == 0.0 { 0.0 } else { moved };
             *value = flush(keep * *value - rate * *mean / (square.sqrt() * root + epsilon));
         }
     }
@@ -90,6 +93,7 @@ fn bias_correction(beta: f32, step: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Block;
     use crate::optimizer::Optimizer;
     use crate::optimizer::tests::assert_trajectory;
 
@@ -127,6 +131,53 @@ mod tests {
         let optimizer = Optimizer::Adam(Adam::default());
         assert_trajectory(optimizer, 0.001, &[3e-3], &[0.999]);
         assert_trajectory(optimizer, 0.001, &[-7e3], &[1.001]);
+    }
+
+    /// Adam in double precision, from the value 0.
+    fn oracle(adam: Adam, learning_rate: f64, gradients: impl Iterator<Item = f64>) -> f64 {
+        let [beta1, beta2, epsilon] = [adam.beta1, adam.beta2, adam.epsilon].map(f64::from);
+        let (mut value, mut mean, mut square) = (0.0, 0.0, 0.0);
+        for (step, gradient) in (1..).zip(gradients) {
+            mean = beta1 * mean + (1.0 - beta1) * gradient;
+            square = beta2 * square + (1.0 - beta2) * gradient * gradient;
+            let corrected = [(mean, beta1), (square, beta2)].map(|(mean, beta)| mean / (1.0 - f64::powi(beta, step)));
+            value -= learning_rate * corrected[0] / (corrected[1].sqrt() + epsilon);
+        }
+        value
+    }
+
+    /// What the value 0 becomes.
+    fn trained(adam: Adam, learning_rate: f32, gradients: impl Iterator<Item = f64>, scale: f32) -> f64 {
+        let optimizer = Optimizer::Adam(adam);
+        let mut block = Block::new(1, &optimizer);
+        for (step, gradient) in (1..).zip(gradients) {
+            block.apply(&optimizer, &Update { learning_rate, step, scale }, &[(gradient / f64::from(scale)) as f32]);
+        }
+        block.values[0].into()
+    }
+
+    #[test]
+    fn with_a_tiny_epsilon_tiny_gradients_move_a_value_as_the_formula_has_it() {
+        let adam = Adam { epsilon: 1e-15, ..Adam::default() };
+        for scale in [1.0, 1.0 / 64.0] {
+            for gradient in [1e-10, 1e-13, 1e-14, -1e-14, 1e-15, 1e-16] {
+                // Ten gradients, and then none.
+                let gradients = || (0..1000).map(|step| if step < 10 { gradient } else { 0.0 });
+                let (expected, got) = (oracle(adam, 0.01, gradients()), trained(adam, 0.01, gradients(), scale));
+                assert!((got / expected - 1.0).abs() < 1e-3, "{gradient:e}: expected {expected}, got {got}");
+            }
+        }
+    }
+
+    #[test]
+    fn however_small_a_gradient_is_it_never_moves_a_value_further_than_the_formula() {
+        let adam = Adam { epsilon: 1e-20, ..Adam::default() };
+        for power in 0..30 {
+            // They fade, so that both means come to the limit below which they are zero.
+            let gradients = || (0..5000).map(|step| 1e-12 * 0.5_f64.powi(power) * 0.99_f64.powi(step));
+            let (expected, got) = (oracle(adam, 0.01, gradients()), trained(adam, 0.01, gradients(), 1.0));
+            assert!(got.abs() <= expected.abs() * 1.001, "2^-{power}: {got} instead of {expected}");
+        }
     }
 
     #[test]

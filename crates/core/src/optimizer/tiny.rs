@@ -9,6 +9,9 @@
 const TINY: f32 = f32::from_bits((127 - 100) << 23);
 /// The same for what is to be squared, about 9e-16: 2^-50.
 const TINY_ROOT: f32 = f32::from_bits((127 - 50) << 23);
+/// The same for means of squares by whose root something as small is divided, about 8e-37: 2^-120. They only ever decay
+/// and have their root taken, which this is far enough from 2^-126 for.
+const TINY_SQUARE: f32 = f32::from_bits((127 - 120) << 23);
 
 /// A value, a slot or a gradient, or zero if it is tiny. What is not a number stays so.
 #[inline(always)]
@@ -20,6 +23,23 @@ pub(super) fn flush(value: f32) -> f32 {
 #[inline(always)]
 pub(super) fn flush_root(gradient: f32) -> f32 {
     if gradient.abs() < TINY_ROOT { 0.0 } else { gradient }
+}
+
+/// A mean of squares, or zero if it is tiny.
+#[inline(always)]
+pub(super) fn flush_square(mean: f32) -> f32 {
+    if mean < TINY_SQUARE { 0.0 } else { mean }
+}
+
+/// The least gradient that leaves a mean of squares behind which is not tiny, if its square counts for this share.
+pub(super) fn least_root(share: f32) -> f32 {
+    (TINY_SQUARE / share).sqrt()
+}
+
+/// A gradient, or zero if it is closer to that than `least`.
+#[inline(always)]
+pub(super) fn flush_below(gradient: f32, least: f32) -> f32 {
+    if gradient.abs() < least { 0.0 } else { gradient }
 }
 
 #[cfg(test)]
