@@ -139,7 +139,7 @@ impl<M: Model> Training<M> {
     /// with the last of them, and where the run has come to this step.
     pub fn go_to(&mut self, batches: u64, note: &str, global_step: u64) {
         self.order.seek(batches);
-        self.tally.steps = batches;
+        (self.tally.steps, self.tally.global_step) = (batches, global_step);
         self.reporter.iter_mut().for_each(|reporter| reporter.recall(note));
         self.learning.begin_after(global_step);
     }

@@ -77,6 +77,16 @@ fn a_finished_run_whose_epochs_have_another_length_now_is_finished_all_the_same(
 }
 
 #[test]
+fn a_worker_that_has_had_its_epochs_says_at_which_step_the_run_is() {
+    let first = windlass("train linear --epochs 2 --run-dir run").run().succeeded();
+    let joined = first.windlass("launch linear --workers 2 --epochs 2 --format json --run-dir run").run().succeeded();
+    let mut events = joined.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let finished = events.find(|event| event["event"] == "finished" && event["worker"] == 0).unwrap();
+    assert_eq!(finished["steps_this_run"], 0, "{finished}");
+    assert!(finished["global_step"].as_u64() >= Some(202), "{finished}");
+}
+
+#[test]
 fn every_task_of_a_finished_cluster_is_told() {
     let first = windlass("train linear --steps 150 --run-dir run").run().succeeded();
     let before = (manifests(&first), summary(&first));
