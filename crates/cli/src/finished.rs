@@ -32,8 +32,13 @@ pub(crate) fn already(
             && data.directory == run.data_dir
             && is_shared_alike
     });
-    let epochs =
-        |worker| manifest.workers.iter().find(|state| state.worker.0 == worker).map_or(0, |it| it.position.epoch);
+    // One that had left by then has had less, and the run had ended without it all the same.
+    let recorded = manifest.run.data.as_ref().and_then(|data| data.epochs);
+    let all = run.epochs.filter(|_| manifest.run.steps == run.steps && recorded == run.epochs).unwrap_or(0);
+    let epochs = |worker| {
+        let state = manifest.workers.iter().find(|state| state.worker.0 == worker);
+        state.map_or(0, |state| state.position.epoch.max(all))
+    };
     let fewest = (0..workers).map(epochs).min().unwrap_or(0);
     let limits = Limits { steps: run.steps, epochs: run.epochs.filter(|_| has_same_epochs) };
     let place = match args.checkpoint.resume.as_str() {

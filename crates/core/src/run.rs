@@ -113,6 +113,20 @@ impl RunSpec {
         model.or_else(|| self.identity.difference_from_checkpoint(&trained.identity))
     }
 
+    /// True if this run ends where that one did: by the same limits, over the same data in batches of the same size.
+    pub fn ends_like(&self, other: &RunSpec) -> bool {
+        let ends_alike = |(here, there): (&DataSpec, &DataSpec)| {
+            (here.epochs, here.batch_size, here.shard_data) == (there.epochs, there.batch_size, there.shard_data)
+                && here.difference(there).is_none()
+        };
+        self.steps == other.steps && self.data.as_ref().zip(other.data.as_ref()).is_some_and(ends_alike)
+    }
+
+    /// True if the workers share the data out.
+    pub fn shares_data(&self) -> bool {
+        self.data.as_ref().is_some_and(|data| data.shard_data)
+    }
+
     fn difference_of_model(&self, other: &RunSpec) -> Option<Difference> {
         let model = |run: &RunSpec| vec![format!("with the model {}", run.model)];
         flags(&model(self), &model(other))
@@ -258,6 +272,21 @@ mod tests {
     #[test]
     fn equal_runs_do_not_differ() {
         assert_eq!(run().first_difference(&run()), None);
+    }
+
+    #[test]
+    fn a_run_ends_like_another_of_the_same_limits_over_the_same_data() {
+        let alike = with_data(|data| (data.seed, data.directory) = (9, None));
+        assert!(RunSpec { learning_rate: 0.5, ..alike }.ends_like(&run()));
+        let others = [
+            RunSpec { steps: Some(11), ..run() },
+            RunSpec { data: None, ..run() },
+            with_data(|data| data.epochs = Some(3)),
+            with_data(|data| data.batch_size = 10),
+            with_data(|data| data.shard_data = true),
+            with_data(|data| data.samples = 99),
+        ];
+        assert!(others.iter().all(|other| !other.ends_like(&run())));
     }
 
     #[test]

@@ -77,6 +77,27 @@ fn a_finished_run_whose_epochs_have_another_length_now_is_finished_all_the_same(
 }
 
 #[test]
+fn a_run_that_ended_without_one_of_its_workers_is_finished_when_it_is_started_again() {
+    let words = "linear --epochs 300 --log-every 10 --checkpoint-secs 0";
+    let run = Launched::start(words);
+    run.event("step", 1);
+    run.task("worker", 1).signal(Signal::KILL);
+    let first = run.wait().succeeded();
+    assert!(!summary(&first)["per_worker"][1]["left"].is_null(), "{first}");
+    let (before, step) = (manifests(&first), summary(&first)["global_step"].clone());
+    let reached = format!("epoch 300 of 300, step {step}");
+    says(&first.windlass(&format!("launch {words} --run-dir run")).run().succeeded(), &reached, "--epochs");
+    let hosts = Hosts::new(1, 2);
+    let place = format!("--run-dir {}", first.directory().join("run").display());
+    let tasks = [("ps", 0), ("worker", 0), ("worker", 1)];
+    let tasks = tasks.map(|(job, index)| hosts.task(job, index, &format!("{words} {place}")).start());
+    for task in tasks {
+        says(&task.wait().succeeded(), &reached, "--epochs");
+    }
+    assert_eq!(manifests(&first), before);
+}
+
+#[test]
 fn a_worker_that_has_had_its_epochs_says_at_which_step_the_run_is() {
     let first = windlass("train linear --epochs 2 --run-dir run").run().succeeded();
     let joined = first.windlass("launch linear --workers 2 --epochs 2 --format json --run-dir run").run().succeeded();

@@ -171,8 +171,14 @@ impl Checkpoints {
     ) -> Option<String> {
         let (manifest, location) = self.found().filter(|(manifest, _)| manifest.last)?;
         let limits = Limits { steps: run.steps, epochs: run.data.as_ref().and_then(|data| data.epochs) };
+        // One that had left by then has had less, and the run had ended without it all the same.
+        let as_many = manifest.workers.len() == epochs.len();
+        let all = limits.epochs.filter(|_| run.ends_like(&manifest.run) && (as_many || !run.shares_data()));
+        let was_there = |worker: &WorkerId| manifest.workers.iter().any(|state| state.worker == *worker);
+        let had = |worker, epochs: u64| all.filter(|_| was_there(worker)).map_or(epochs, |all| epochs.max(all));
         let others = manifest.workers.iter().filter(|state| others_may_come && !epochs.contains_key(&state.worker));
-        let fewest = epochs.values().copied().chain(others.map(|state| state.position.epoch)).min();
+        let others = others.map(|state| had(&state.worker, state.position.epoch));
+        let fewest = epochs.iter().map(|(worker, epochs)| had(worker, *epochs)).chain(others).min();
         limits.finished(manifest.id.step, fewest.unwrap_or(0), location)
     }
 
