@@ -115,17 +115,13 @@ fn in_time<T>(looking: impl Future<Output = Option<T>>) -> Option<T> {
     runtime.block_on(async { tokio::time::timeout(LOOK_FOR, looking).await }).ok().flatten()
 }
 
-/// Opening a directory would make it, and asking an object store without credentials takes its time.
+/// Opening a directory would make it. An object store is always asked: where its credentials come from, such as the
+/// machine itself, cannot be told beforehand.
 fn can_be_looked_at(location: &str) -> bool {
     match location.split_once("://") {
         None => Path::new(location).is_dir(),
-        Some(_) => {
-            let configured = |(name, _): (OsString, OsString)| {
-                let name = name.to_string_lossy();
-                ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix))
-            };
-            std::env::vars_os().any(configured)
-        }
+        Some(("file", path)) => Path::new(path).is_dir(),
+        Some(_) => true,
     }
 }
 
@@ -170,6 +166,20 @@ mod tests {
         let missing = missing(&command::<M>(), &parse::<M>(again), &trained);
         let words = missing.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ");
         recorded::<M>(&parse::<M>(&format!("{words} {again}")))
+    }
+
+    #[test]
+    fn every_store_is_looked_into_but_a_directory_that_is_not_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path().to_str().unwrap();
+        for location in [here, &format!("file://{here}"), "s3://bucket/run", "gs://bucket/run", "az://container/run"] {
+            assert!(can_be_looked_at(location), "{location}");
+        }
+        for location in [format!("{here}/none"), format!("file://{here}/none")] {
+            assert!(!can_be_looked_at(&location), "{location}");
+            assert!(newest_in(&location).is_none_or(|found| found.is_none()), "{location}");
+        }
+        assert!(!directory.path().join("none").exists(), "looking makes nothing");
     }
 
     #[test]
