@@ -4,7 +4,7 @@
 use std::array;
 use std::ops::Range;
 
-use crate::optimizer::{Optimizer, Update};
+use crate::optimizer::{Optimizer, Update, flush};
 
 /// How many values one block of a long parameter has: a little under 256 KiB, so that with its slots and gradient it
 /// stays in a core's cache, and with the allocator's own bytes in four of its slices of 64 KiB. A fifth would be empty,
@@ -81,7 +81,7 @@ impl Block {
             match treatment {
                 Treatment::Assigned => {
                     let values = self.values[range.clone()].iter_mut().zip(pushed);
-                    values.for_each(|(value, pushed)| *value = pushed * update.scale);
+                    values.for_each(|(value, pushed)| *value = flush(flush(*pushed) * update.scale));
                 }
                 Treatment::TrainedSince(since) => {
                     let update = Update { step: update.step - since, ..*update };
@@ -171,6 +171,15 @@ mod tests {
                 assert_eq!(slot[..], [trained[0], before[1], trained[2], before[3], before[4]], "{optimizer}");
             }
         }
+    }
+
+    #[test]
+    fn state_is_never_denormal() {
+        let state = [Stretch { range: 0..4, treatment: Treatment::Assigned }];
+        let mut block = Block::new(4, &Optimizer::Sgd);
+        let update = Update { learning_rate: 0.1, step: 1, scale: 0.5 };
+        block.apply_around(&state, &Optimizer::Sgd, &update, &[1e-40, -f32::MIN_POSITIVE, 3.0, f32::INFINITY]);
+        assert_eq!(block.values, [0.0, 0.0, 1.5, f32::INFINITY]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub use adam::{Adam, AdamW};
 pub use momentum::Momentum;
 pub use rmsprop::RmsProp;
 use sgd::Sgd;
+pub(crate) use tiny::flush;
 
 /// The most slots an optimizer has.
 pub const MAX_SLOTS: usize = 2;

@@ -15,7 +15,7 @@ const TINY_SQUARE: f32 = f32::from_bits((127 - 120) << 23);
 
 /// A value, a slot or a gradient, or zero if it is tiny. What is not a number stays so.
 #[inline(always)]
-pub(super) fn flush(value: f32) -> f32 {
+pub(crate) fn flush(value: f32) -> f32 {
     if value.abs() < TINY { 0.0 } else { value }
 }
 
