@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::cluster::summary;
+use crate::digits::DigitFiles;
 use crate::process::{Told, windlass};
 
 /// Far too large a rate: losses grow beyond those of a guess within a few steps, but stay numbers.
@@ -40,6 +41,21 @@ fn a_launched_run_that_diverges_tells_it_as_an_event_and_in_the_chiefs_log() {
     let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
     assert!(log.contains(warnings[0]["message"].as_str().unwrap()), "{log}");
     assert_eq!(summary(&told)["warning"]["trouble"], "diverging");
+}
+
+/// At the model's own learning rate: what stops these workers from learning is that there are so many.
+#[test]
+fn sixteen_async_workers_are_warned_of_with_what_to_try() {
+    let files = DigitFiles::new(400, 100);
+    let words =
+        "launch mnist --workers 16 --threads 1 --steps 2000 --evaluate end --format json --run-dir run --data-dir";
+    let told = windlass(words).with(files.path()).run().succeeded();
+    let warnings = warnings(&told);
+    assert!(!warnings.is_empty(), "{told}");
+    let hint = warnings[0]["hint"].as_str().unwrap();
+    let advice = "16 workers compute on old parameters: try --mode sync, --staleness-scaling, or --learning-rate ";
+    assert!(hint.starts_with(advice), "{hint}");
+    assert!(warnings[0]["mean_staleness"].as_f64() > Some(4.0), "{}", warnings[0]);
 }
 
 #[test]
