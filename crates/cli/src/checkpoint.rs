@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::{count, plain_table, print_line};
 use crate::{logging, place};
 
-/// Look after the checkpoints of a run
+/// Manage the checkpoints of a run
 #[derive(Debug, Parser)]
 struct CheckpointCommand {
     #[command(subcommand)]
@@ -23,32 +23,32 @@ struct CheckpointCommand {
 enum Action {
     /// List the checkpoints, newest first
     List {
-        /// Where they are: a run directory, a directory of checkpoints, or s3://, gs:// or az://BUCKET/PREFIX
+        /// Run directory, checkpoint directory, or s3://, gs:// or az://BUCKET/PREFIX
         place: String,
     },
-    /// Read checkpoints from end to end, compare their checksums, and say what is damaged
+    /// Read checkpoints in full, verify their checksums, and report any damage
     Verify {
-        /// Where they are, or one of the manifests (the .json files)
+        /// Checkpoint location, or a manifest (a .json file)
         place: String,
     },
     /// Show what a checkpoint holds
     Inspect {
-        /// Where they are (the newest is shown), or one of the manifests
+        /// Checkpoint location (shows the newest), or a manifest
         place: String,
     },
-    /// Write the values to one safetensors file, under the names of the parameters
+    /// Export the values to one safetensors file, under the parameter names
     Export {
-        /// Where they are (the newest is taken), or one of the manifests
+        /// Checkpoint location (exports the newest), or a manifest
         place: String,
         /// The file to write
         #[arg(long, short, value_name = "FILE", default_value = "model.safetensors")]
         output: PathBuf,
     },
-    /// Remove all but the newest ones, and what crashes have left
+    /// Remove all but the newest checkpoints, and what crashes left behind
     Prune {
-        /// Where they are
+        /// Checkpoint location
         place: String,
-        /// How many whole ones stay
+        /// How many whole checkpoints to keep
         #[arg(long, value_name = "N", default_value_t = 3)]
         keep: usize,
     },

@@ -18,18 +18,18 @@ struct DataCommand {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Download a data set and check it; a download that was cut off goes on where it stopped
+    /// Download a data set and verify it; an interrupted download resumes where it stopped
     Download(DownloadArgs),
 }
 
 #[derive(Debug, Args)]
 struct DownloadArgs {
-    /// Which one: mnist
+    /// Data set: mnist
     dataset: String,
     /// Where to put it
     #[arg(long, value_name = "DIR", default_value = "data/mnist")]
     dir: PathBuf,
-    /// Where to get it from, instead of the public mirrors
+    /// Base URL to download from, instead of the public mirrors
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
 }

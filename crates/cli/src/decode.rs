@@ -19,22 +19,22 @@ use crate::failure::Failure;
 use crate::logging;
 use crate::output::plain_table;
 
-/// Translate sentences from standard input with a network that seq2seq has trained
+/// Translate sentences from standard input with a trained seq2seq network
 #[derive(Debug, Parser)]
 struct DecodeCommand {
-    /// A run directory or where the checkpoints are (the newest is taken), or one of the manifests (the .json files)
+    /// Run directory or checkpoint location (uses the newest), or a manifest (a .json file)
     #[arg(long, value_name = "WHERE")]
     checkpoint: String,
-    /// The vocabularies [default: those that are kept with the checkpoint]
+    /// Vocabularies [default: those stored with the checkpoint]
     #[arg(long, value_name = "FILE")]
     translator: Option<PathBuf>,
-    /// Follow the N likeliest translations at a time; 1 takes the likeliest word after each
+    /// Beam width; 1 is greedy search
     #[arg(long, value_name = "N", default_value_t = 1)]
     beam: usize,
-    /// How much a beam helps long translations; with 0 the likeliest wins
+    /// Length normalisation of the beam: higher favours longer translations, 0 turns it off
     #[arg(long, value_name = "POWER", default_value_t = 0.6, allow_negative_numbers = true)]
     length_penalty: f64,
-    /// Show how much each word of a translation looked at each word of its sentence
+    /// Show the attention weights of each translation
     #[arg(long)]
     attention: bool,
 }

@@ -28,16 +28,16 @@ pub(crate) use follow::follow;
 /// The flags of `eval`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArgs {
-    /// A run directory or where the checkpoints are (the newest is scored), or one of the manifests (the .json files)
+    /// Run directory or checkpoint location (scores the newest), or a manifest (a .json file)
     #[arg(long, value_name = "WHERE")]
     checkpoint: String,
-    /// Where the data is [default: where the checkpoint was trained on it]
+    /// Directory with the data [default: as in training]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// The seed of built-in data [default: as in training]
+    /// Seed of built-in data [default: as in training]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Print for people or as JSON
+    /// Print as text or as JSON
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }

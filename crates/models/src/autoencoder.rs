@@ -27,7 +27,7 @@ const NOISE_SCALE: f32 = 0.5;
 const KEEP: f32 = 0.75;
 const LATENT: usize = 20;
 
-/// Draws handwritten digits again.
+/// Reconstructs handwritten digits.
 pub struct Autoencoder {
     flags: AutoencoderFlags,
     seed: u64,
@@ -38,22 +38,22 @@ pub struct Autoencoder {
 /// The flags of `autoencoder`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AutoencoderFlags {
-    /// plain; noise and masking: inputs are corrupted and drawn again without; variational: through a random code
+    /// plain; noise or masking: reconstruct clean images from corrupted ones; variational: through a random code
     #[arg(long, value_enum, default_value_t = Variant::Plain)]
     pub variant: Variant,
     /// Units of the hidden layer
     #[arg(long, value_name = "UNITS", default_value_t = 200)]
     pub hidden: usize,
-    /// With --variant noise: the deviation of the noise, where inputs have 1 [default: 0.5]
+    /// With --variant noise: standard deviation of the noise; inputs have 1 [default: 0.5]
     #[arg(long, value_name = "SCALE")]
     pub noise_scale: Option<f32>,
-    /// With --variant masking: the probability that a pixel is kept [default: 0.75]
+    /// With --variant masking: probability of keeping a pixel [default: 0.75]
     #[arg(long, value_name = "PROBABILITY")]
     pub keep_probability: Option<f32>,
-    /// With --variant variational: numbers of the code, between two hidden layers [default: 20]
+    /// With --variant variational: dimensions of the latent code [default: 20]
     #[arg(long, value_name = "NUMBERS")]
     pub latent: Option<usize>,
-    /// Draw test images and what becomes of them to this PNG file, at the end
+    /// At the end, draw test images and their reconstructions to this PNG file
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
 }
@@ -133,7 +133,7 @@ impl Code {
 
 impl Model for Autoencoder {
     const NAME: &'static str = "autoencoder";
-    const ABOUT: &'static str = "draw handwritten digits again through a layer of 200 units";
+    const ABOUT: &'static str = "reconstruct handwritten digits through a layer of 200 units";
     type Flags = AutoencoderFlags;
     type Network = Coder;
     type Batch = Batch;

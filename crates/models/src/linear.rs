@@ -20,7 +20,7 @@ pub struct Linear {
 /// The flags of `linear`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LinearFlags {
-    /// How far points lie from the line, as a standard deviation
+    /// Standard deviation of the points from the line
     #[arg(long, default_value_t = 0.33)]
     pub noise: f32,
 }

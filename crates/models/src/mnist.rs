@@ -29,7 +29,7 @@ pub struct MnistFlags {
     /// relu: ReLU, truncated normal weights, summed loss, Adam. sigmoid: sigmoid, N(0,1) weights, mean loss, SGD
     #[arg(long, value_enum, default_value_t = Variant::Relu)]
     pub variant: Variant,
-    /// Units of the hidden layers, separated by commas
+    /// Units per hidden layer, separated by commas
     #[arg(long, value_name = "UNITS", value_delimiter = ',', default_value = "100")]
     pub hidden: Vec<usize>,
 }
@@ -65,7 +65,7 @@ impl Perceptron {
 
 impl Model for Mnist {
     const NAME: &'static str = "mnist";
-    const ABOUT: &'static str = "read handwritten digits with a network of 784-100-10";
+    const ABOUT: &'static str = "classify handwritten digits with a 784-100-10 network";
     type Flags = MnistFlags;
     type Network = Perceptron;
     type Batch = (Tensor<2>, Tensor<1, Int>);

@@ -49,13 +49,13 @@ pub struct StnFlags {
     /// Units of the fully connected layer
     #[arg(long, value_name = "UNITS", default_value_t = 1024)]
     pub hidden: usize,
-    /// The probability that a unit is kept where units are dropped
+    /// Dropout: probability of keeping a unit
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.8)]
     pub keep_probability: f32,
-    /// Cluttered digits to train on; a tenth as many each to validate and to test on
+    /// Training images; validation and test sets have a tenth as many each
     #[arg(long, value_name = "N", default_value_t = cluttered::SIZES.train)]
     pub images: usize,
-    /// Draw test images, where the network looks and what it sees to this PNG file, at the end
+    /// At the end, draw test images, where the network looks and what it sees to this PNG file
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
 }
@@ -89,7 +89,7 @@ pub struct Batch {
 
 impl Model for SpatialTransformer {
     const NAME: &'static str = "stn";
-    const ABOUT: &'static str = "read digits lost in clutter with a spatial transformer and convolutions";
+    const ABOUT: &'static str = "classify digits in clutter with a spatial transformer and convolutions";
     type Flags = StnFlags;
     type Network = Reader;
     type Batch = Batch;

@@ -22,16 +22,16 @@ use layouts::{LAYOUTS, Measured};
 /// The flags of `bench`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// How often every layout is run
+    /// How many times to run each layout
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Global steps of a run
+    /// Global steps per run
     #[arg(long, value_name = "N", default_value_t = 2000)]
     steps: u64,
-    /// Millions of parameters of the model that is pushed and pulled; 0 to leave that out
+    /// Size of the push/pull benchmark in millions of parameters; 0 to skip it
     #[arg(long, value_name = "N", default_value_t = 25)]
     bulk: usize,
-    /// A program that measures the same network in other systems, run once a round. It prints JSON lines with
+    /// A program that measures the same network in other systems, run once per round. It prints JSON lines with
     /// peer, layout, ms_per_step and batches_per_s
     #[arg(long, value_name = "PROGRAM")]
     peers: Option<PathBuf>,

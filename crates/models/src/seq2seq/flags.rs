@@ -13,58 +13,58 @@ use super::cells::Cell;
 /// The flags of `seq2seq`. Those of TensorFlow's translation tutorial are understood too.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Seq2SeqFlags {
-    /// Layers of the encoder, and of the decoder
+    /// Layers of the encoder and of the decoder
     #[arg(long, alias = "num-layers", value_name = "N", default_value_t = 2)]
     pub layers: usize,
-    /// Units of a layer, of an embedding and of the attention
+    /// Units per layer, per embedding and in the attention
     #[arg(long, value_name = "UNITS", default_value_t = 200)]
     pub size: usize,
-    /// The units: gated recurrent, or long short-term memory
+    /// Recurrent cell: GRU or LSTM
     #[arg(long, value_enum, default_value_t = Cell::Gru)]
     pub cell: Cell,
-    /// Words known of the language that is translated; 4 are reserved
+    /// Source vocabulary size; 4 entries are reserved
     #[arg(long, alias = "from-vocab-size", value_name = "WORDS", default_value_t = 40_000)]
     pub from_vocabulary: usize,
-    /// Words known of the language that it is translated to; 4 are reserved
+    /// Target vocabulary size; 4 entries are reserved
     #[arg(long, alias = "to-vocab-size", value_name = "WORDS", default_value_t = 40_000)]
     pub to_vocabulary: usize,
-    /// Words that the right one is told apart from in a step, if the vocabulary has more
+    /// Negative samples per step, if the target vocabulary is larger
     #[arg(long, alias = "num-samples", value_name = "WORDS", default_value_t = 512)]
     pub samples: usize,
-    /// The longest a worker's gradient may be, over all parameters
+    /// Clip a worker's gradient to this norm, over all parameters
     #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH", default_value_t = 5.0)]
     pub clip_norm: f32,
-    /// The factor of the learning rate when the loss is above that of the last three reports
+    /// Multiply the learning rate by this when the loss is above that of the last three reports
     #[arg(long, alias = "learning-rate-decay-factor", value_name = "FACTOR", default_value_t = 0.99)]
     pub learning_rate_decay: f32,
-    /// A worker's steps from report to report [default: 200, or 50 in the self-test]
+    /// Steps of a worker between reports [default: 200, or 50 in the self-test]
     #[arg(long, alias = "steps-per-checkpoint", value_name = "STEPS")]
     pub report_every: Option<u64>,
-    /// The most words of a pair's two sides, from short to long, as in 5,10 10,15
+    /// Maximum words in each side of a sentence pair, shortest bucket first, as in 5,10 10,15
     #[arg(long, value_name = "FROM,TO", num_args = 1.., value_parser = bucket, default_values = ["5,10", "10,15", "20,25", "40,50"])]
     pub buckets: Vec<Bucket>,
-    /// Move all of the embeddings and the output layer in every step, and not only the rows that a batch needs
+    /// Transfer the whole embeddings and output layer every step, instead of only the rows that a batch needs
     #[arg(long)]
     pub dense_tables: bool,
-    /// The most held-out pairs that are translated to score the network
+    /// Maximum number of held-out pairs to translate when scoring
     #[arg(long, value_name = "PAIRS", default_value_t = 1000)]
     pub score_pairs: usize,
-    /// Train a tiny network on made-up sentences, to see that all works
+    /// Train a tiny network on synthetic sentences, to check that everything works
     #[arg(long, conflicts_with_all = ["train_from", "train_to", "dev_from", "dev_to"])]
     pub self_test: bool,
-    /// A text to train on, one sentence a line, plain or gzip; without it, numbers in words are built in
+    /// Training text, one sentence per line, plain or gzip [default: built-in numbers in words]
     #[arg(long, alias = "from-train-data", value_name = "FILE", requires = "train_to")]
     pub train_from: Option<PathBuf>,
     /// Its translation, line by line
     #[arg(long, alias = "to-train-data", value_name = "FILE", requires = "train_from")]
     pub train_to: Option<PathBuf>,
-    /// A text to watch the training with
+    /// Development set
     #[arg(long, alias = "from-dev-data", value_name = "FILE", requires = "dev_to", requires = "train_from")]
     pub dev_from: Option<PathBuf>,
     /// Its translation, line by line
     #[arg(long, alias = "to-dev-data", value_name = "FILE", requires = "dev_from")]
     pub dev_to: Option<PathBuf>,
-    /// Where texts that have been read are kept as numbers
+    /// Where to cache tokenised text
     #[arg(long, value_name = "DIR", default_value = "runs/text-cache")]
     pub text_cache: PathBuf,
 }

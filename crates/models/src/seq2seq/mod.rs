@@ -54,7 +54,7 @@ impl Seq2Seq {
 
 impl Model for Seq2Seq {
     const NAME: &'static str = "seq2seq";
-    const ABOUT: &'static str = "translate, with an encoder and a decoder that attends to it";
+    const ABOUT: &'static str = "translate with an attention-based encoder-decoder";
     type Flags = Seq2SeqFlags;
     type Network = Translator;
     type Batch = StepBatch;

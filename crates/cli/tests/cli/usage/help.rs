@@ -18,8 +18,8 @@ fn without_a_command_there_is_help() {
       train       Train a model in this process, or as one task of a cluster
       launch      Start a whole cluster on this machine and train on it
       eval        Score a checkpoint
-      decode      Translate sentences from standard input with a network that seq2seq has trained
-      checkpoint  Look after the checkpoints of a run
+      decode      Translate sentences from standard input with a trained seq2seq network
+      checkpoint  Manage the checkpoints of a run
       bench       Measure how fast this machine trains in each layout
       data        Get data sets
       help        Print this message or the help of the given subcommand(s)
@@ -42,10 +42,10 @@ fn the_models_are_listed_by_what_they_do() {
 
     Models:
       linear       fit a line to 101 noisy points of y = 2x + 10
-      mnist        read handwritten digits with a network of 784-100-10
-      autoencoder  draw handwritten digits again through a layer of 200 units
-      stn          read digits lost in clutter with a spatial transformer and convolutions
-      seq2seq      translate, with an encoder and a decoder that attends to it
+      mnist        classify handwritten digits with a 784-100-10 network
+      autoencoder  reconstruct handwritten digits through a layer of 200 units
+      stn          classify digits in clutter with a spatial transformer and convolutions
+      seq2seq      translate with an attention-based encoder-decoder
 
     Options:
       -h, --help  Print help
@@ -67,16 +67,16 @@ fn of_data() {
     assert_snapshot!(windlass("data download --help").run(), @"
     exit code 0
     --- stdout
-    Download a data set and check it; a download that was cut off goes on where it stopped
+    Download a data set and verify it; an interrupted download resumes where it stopped
 
     Usage: windlass data download [OPTIONS] <DATASET>
 
     Arguments:
-      <DATASET>  Which one: mnist
+      <DATASET>  Data set: mnist
 
     Options:
           --dir <DIR>       Where to put it [default: data/mnist]
-          --base-url <URL>  Where to get it from, instead of the public mirrors
+          --base-url <URL>  Base URL to download from, instead of the public mirrors
       -h, --help            Print help
     --- stderr
     ");
