@@ -30,7 +30,7 @@ pub enum CheckpointError {
         object: String,
     },
     /// The store may be read but not written.
-    #[error("`{location}` does not let us write `{object}`: {reason}")]
+    #[error("`{location}` does not allow writing `{object}`: {reason}")]
     NotWritable {
         /// The store.
         location: String,
@@ -74,7 +74,7 @@ pub enum CheckpointError {
     /// There are checkpoints, and none of them can be used.
     #[error(
         "{} damaged (the newest, {newest}: {error}); `windlass checkpoint verify {location}` shows what is \
-         wrong with them, and --resume never begins anew beside them",
+         wrong with them, and --resume never starts afresh and keeps them",
         if *.count == 1 { format!("the only checkpoint in `{location}` is") } else { format!("all {count} checkpoints in `{location}` are") }
     )]
     AllDamaged {
@@ -89,8 +89,8 @@ pub enum CheckpointError {
     },
     /// Another run that lives writes its checkpoints here.
     #[error(
-        "`{location}` is in use by another run: {holder} has held it since {} UTC; end that run first, or insist with \
-         --take-over, which ends it",
+        "`{location}` is in use by another run: {holder} has held it since {} UTC; end that run first, or force \
+         it with --take-over, which ends that run",
         time(*.since)
     )]
     Held {
@@ -128,7 +128,7 @@ pub enum CheckpointError {
         damage: Damage,
     },
     /// Another coordinator has taken over.
-    #[error("generation {newest} has taken over from generation {generation}, which may not publish any more")]
+    #[error("generation {newest} has taken over from generation {generation}, which can no longer publish")]
     Fenced {
         /// The generation that was refused.
         generation: u64,
@@ -136,7 +136,7 @@ pub enum CheckpointError {
         newest: u64,
     },
     /// The manifest of this attempt is there already.
-    #[error("checkpoint {id} is published already")]
+    #[error("checkpoint {id} has already been published")]
     AlreadyPublished {
         /// The attempt.
         id: CheckpointId,
@@ -241,7 +241,7 @@ impl fmt::Display for Damage {
             Damage::Missing => write!(formatter, "is missing"),
             Damage::WrongSize { expected, found: 0 } => write!(formatter, "is empty instead of {expected} bytes long"),
             Damage::WrongSize { expected, found } if found < expected => {
-                write!(formatter, "is cut short: {found} of {expected} bytes are there")
+                write!(formatter, "is truncated: {found} of {expected} bytes")
             }
             Damage::WrongSize { expected, found } => write!(formatter, "has {found} bytes instead of {expected}"),
             Damage::Edited { bytes } => {

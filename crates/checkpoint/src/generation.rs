@@ -36,7 +36,7 @@ impl Store {
 
     pub(crate) fn outrun(&self) -> CheckpointError {
         let (location, object) = (self.location.clone(), FOLDER.to_owned());
-        let reason = format!("{CLAIMS} other processes were quicker");
+        let reason = format!("lost the race to {CLAIMS} other processes");
         CheckpointError::Store { location, action: "claim", object, reason }
     }
 

@@ -127,7 +127,7 @@ impl Store {
             Life::Unknown => {}
         }
         let holder = claim.holder.describe();
-        info!("`{}` was last held by {holder}: watching for {stale:?} whether it lives", self.location);
+        info!("`{}` was last held by {holder}: watching for {stale:?} to see whether it is alive", self.location);
         let until = Instant::now() + stale;
         while Instant::now() < until {
             tokio::time::sleep(LOOK_EVERY.min(stale / 10)).await;

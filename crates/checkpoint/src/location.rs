@@ -58,7 +58,7 @@ pub(crate) fn open(location: &str) -> Result<Place, CheckpointError> {
 }
 
 fn open_directory(path: PathBuf) -> Result<Place, String> {
-    let describe = |error: std::io::Error| format!("{error}; give a directory that can be made or written");
+    let describe = |error: std::io::Error| format!("{error}; give a directory that can be created and written");
     let path = path::absolute(path).map_err(describe)?;
     fs::create_dir_all(&path).map_err(describe)?;
     let directory = path.canonicalize().map_err(describe)?;

@@ -48,7 +48,7 @@ impl TaskConfig {
         let TrainArgs { training, output, checkpoint, .. } = args;
         let run = run_config(training, output, defaults, workers)?;
         if training.threads == Some(0) {
-            return Err(Failure::usage("--threads is 0, and a worker computes on at least one"));
+            return Err(Failure::usage("--threads is 0, but must be at least 1"));
         }
         Ok(Self {
             run,
@@ -97,10 +97,10 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
         return Ok(None);
     };
     if args.keep == 0 {
-        return Err(Failure::usage("--keep is at least 1"));
+        return Err(Failure::usage("--keep must be at least 1"));
     }
     if args.checkpoint_steps == Some(0) {
-        return Err(Failure::usage("--checkpoint-steps is at least 1"));
+        return Err(Failure::usage("--checkpoint-steps must be at least 1"));
     }
     let every = match args.checkpoint_secs {
         0.0 => None,
@@ -205,22 +205,20 @@ fn run_config(
         given => given,
     };
     if steps == Some(0) {
-        return Err(Failure::usage("--steps is at least 1"));
+        return Err(Failure::usage("--steps must be at least 1"));
     }
     if epochs == Some(0) {
-        return Err(Failure::usage("--epochs is at least 1"));
+        return Err(Failure::usage("--epochs must be at least 1"));
     }
     let learning_rate = args.learning_rate.unwrap_or(defaults.learning_rate);
     if !learning_rate.is_finite() || learning_rate < 0.0 {
-        return Err(Failure::usage(format!(
-            "--learning-rate is {learning_rate}, and must be a number of zero or more"
-        )));
+        return Err(Failure::usage(format!("--learning-rate is {learning_rate}, but must be zero or more")));
     }
     if args.batch_size == Some(0) {
-        return Err(Failure::usage("--batch-size is at least 1"));
+        return Err(Failure::usage("--batch-size must be at least 1"));
     }
     if output.log_every == 0 {
-        return Err(Failure::usage("--log-every is at least 1"));
+        return Err(Failure::usage("--log-every must be at least 1"));
     }
     Ok(RunConfig {
         mode: mode(args, workers)?,
@@ -270,7 +268,7 @@ fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
     match args.mode {
         ModeName::Async => Ok(Mode::Async),
         ModeName::Sync => match (args.replicas_to_aggregate, workers) {
-            (Some(0), _) => Err(Failure::usage("--replicas-to-aggregate is at least 1")),
+            (Some(0), _) => Err(Failure::usage("--replicas-to-aggregate must be at least 1")),
             (Some(replicas), Some(workers)) if replicas > workers => {
                 let workers = count(workers as usize, "worker");
                 Err(Failure::usage(format!("--replicas-to-aggregate is {replicas}, more than the run's {workers}")))
@@ -300,7 +298,7 @@ fn optimizer(args: &TrainingArgs, default: Optimizer) -> Result<Optimizer, Failu
         let (name, value) = option.split_once('=').ok_or_else(|| bad(option, "write NAME=VALUE"))?;
         let value: serde_json::Value = serde_json::from_str(value).map_err(|_| bad(option, "not a number"))?;
         if fields.get(name).is_none() || name == "name" {
-            return Err(bad(option, &format!("{} has no constant {name:?}", optimizer.name())));
+            return Err(bad(option, &format!("{} has no setting {name:?}", optimizer.name())));
         }
         fields[name] = value;
     }
@@ -311,7 +309,7 @@ fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(value)
         .ok()
         .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| Failure::usage(format!("{flag} is {value}, and must be a number of seconds above zero")))
+        .ok_or_else(|| Failure::usage(format!("{flag} is {value}, but must be a number of seconds above zero")))
 }
 
 /// The start of the run: of this process, or of the launcher before it.

@@ -44,7 +44,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let Action::Download(args) = command.action;
     let live = std::io::stderr().is_terminal();
     let mut report = |event: Event<'_>| match event {
-        Event::Present { file } => eprintln!("{file}: already here, checksum right"),
+        Event::Present { file } => eprintln!("{file}: already present, checksum OK"),
         Event::Received { file, received, total } if live => {
             eprint!("\r{file}: {:3.0}%", 100.0 * received as f64 / total.max(1) as f64);
             let _ = std::io::stderr().flush();
@@ -53,12 +53,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             let again = wait.map(|wait| format!("; trying again in {:.1} s", wait.as_secs_f64())).unwrap_or_default();
             eprintln!("{file}: {url}: {error}{again}");
         }
-        Event::Finished { file } => eprintln!("{}{file}: done, checksum right", if live { "\r" } else { "" }),
+        Event::Finished { file } => eprintln!("{}{file}: done, checksum OK", if live { "\r" } else { "" }),
         _ => {}
     };
     let summary = download(&args.dataset, &args.dir, args.base_url.as_deref(), &mut report).map_err(Failure::usage)?;
     output::print_line(&format!(
-        "{} files downloaded, {} were there; train with --data-dir {}",
+        "{} files downloaded, {} already present; train with --data-dir {}",
         summary.downloaded,
         summary.present,
         args.dir.display()

@@ -46,11 +46,11 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let command = DecodeCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     if command.beam == 0 {
-        return Err(Failure::usage("--beam is at least 1"));
+        return Err(Failure::usage("--beam must be at least 1"));
     }
     if !(command.length_penalty >= 0.0 && command.length_penalty.is_finite()) {
         let penalty = command.length_penalty;
-        return Err(Failure::usage(format!("--length-penalty is {penalty}, and must be a number of zero or more")));
+        return Err(Failure::usage(format!("--length-penalty is {penalty}, but must be zero or more")));
     }
     logging::start();
     let search = (command.beam > 1).then_some(Beam { width: command.beam, length_penalty: command.length_penalty });
@@ -102,7 +102,7 @@ fn load(command: &DecodeCommand) -> Result<Interpreter, Failure> {
     let misfit = |message| Failure { exit_code: exit_code::CHECKPOINT, message, hint: None };
     if manifest.run.model != Seq2Seq::NAME {
         return Err(misfit(format!(
-            "checkpoint {} is of {}, which does not translate",
+            "checkpoint {} is for {}, which does not translate",
             manifest.id, manifest.run.model
         )));
     }

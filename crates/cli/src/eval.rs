@@ -75,9 +75,9 @@ fn setup(data_dir: Option<&Path>, seed: Option<u64>, manifest: &Manifest) -> Res
     if let (None, Some(directory)) = (data_dir, directory.as_deref().filter(|directory| !directory.is_dir())) {
         let directory = directory.display();
         return Err(Failure::usage(format!(
-            "the checkpoint was trained on the data in {directory}, which is not here"
+            "the checkpoint was trained on the data in {directory}, which does not exist here"
         ))
-        .with_hint("say where the data is, with --data-dir".to_owned()));
+        .with_hint("pass its location with --data-dir".to_owned()));
     }
     let seed = seed.or(trained.map(|data| data.seed)).unwrap_or(1);
     Ok(Setup { seed, data_dir: data_dir.map(Path::to_owned).or(directory) })
@@ -117,11 +117,11 @@ impl<M: Model> Evaluator<M> {
         let (this, checkpoint) = ("this evaluation", format!("checkpoint {}", manifest.id));
         if let Some(difference) = self.identity.difference_from_checkpoint(&manifest.run.identity) {
             return Err(misfit(difference.describe(this, &checkpoint))
-                .with_hint("what is not given is taken from the checkpoint".to_owned()));
+                .with_hint("omitted flags are taken from the checkpoint".to_owned()));
         }
         if let Some(difference) = self.replica.table().difference_from_checkpoint(&manifest.run.parameters) {
             return Err(misfit(format!("{checkpoint} does not fit: {difference}"))
-                .with_hint("give the same model flags as in training".to_owned()));
+                .with_hint("pass the same model flags as in training".to_owned()));
         }
         if let Some(difference) = manifest.run.data.as_ref().and_then(|trained| self.data.difference(trained)) {
             warn!("{}", difference.describe(this, &checkpoint));
@@ -134,7 +134,7 @@ impl<M: Model> Evaluator<M> {
 
 fn check_model<M: Model>(manifest: &Manifest) -> Result<(), Failure> {
     let (id, model) = (manifest.id, &manifest.run.model);
-    if model == M::NAME { Ok(()) } else { Err(misfit(format!("checkpoint {id} is of {model}, not of {}", M::NAME))) }
+    if model == M::NAME { Ok(()) } else { Err(misfit(format!("checkpoint {id} is for {model}, not {}", M::NAME))) }
 }
 
 fn misfit(message: String) -> Failure {

@@ -29,7 +29,7 @@ pub(crate) fn human(event: &Event) -> String {
                 step => format!("on from global step {step} "),
             };
             format!(
-                "worker {} trains {from}{until}: {} batches of {} an epoch, {}, parameters by {}{}",
+                "worker {} trains {from}{until}: {} batches of {} per epoch, {}, parameters via {}{}",
                 started.worker,
                 started.batches,
                 started.batch_size,
@@ -136,7 +136,7 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     row("scores", scores(&summary.metrics));
     if summary.workers > 1 {
         let dropped = format!("{} dropped as stale", summary.dropped_gradients);
-        row("gradients", format!("{dropped}, on average {:.2} updates old", summary.mean_staleness));
+        row("gradients", format!("{dropped}, {:.2} updates old on average", summary.mean_staleness));
     }
     if let Some(warning) = &summary.warning {
         row("warning", warning.message.clone());

@@ -41,7 +41,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     if args.cluster.print_cluster {
         match &resolved {
             Some(resolved) => resolved.print_lines().iter().for_each(|line| output::print_line(line)),
-            None => output::print_line("no cluster named: one process trains by itself"),
+            None => output::print_line("no cluster given: training in one process"),
         }
         return Ok(());
     }
@@ -169,14 +169,14 @@ impl Process {
             let reason = format!("gave up waiting for a worker after {} s", patience.as_secs());
             return Err(Outcome { exit_code: exit_code::PEERS, reason }.into());
         };
-        info!("{task} is told that the ps are {}", ps.join(", "));
+        info!("{task} was told the addresses of the ps: {}", ps.join(", "));
         match ps.get(task.index as usize) {
             Some(own) if *own == resolved.address.to_string() => Ok(ps),
             Some(own) => Err(Failure::usage(format!(
-                "{task} is at {} as it was told itself, and at {own} as the workers were told",
+                "{task} was started as {}, but the workers were told that it is at {own}",
                 resolved.address
             ))),
-            None => Err(Failure::usage(format!("the workers were told of {} ps, and this is {task}", ps.len()))),
+            None => Err(Failure::usage(format!("the workers were told of {} ps, but this is {task}", ps.len()))),
         }
     }
 
@@ -189,7 +189,7 @@ impl Process {
         let id = WorkerId(resolved.task.index);
         let workers = resolved.cluster.task_count(Job::Worker);
         let ps = ps_addresses(&resolved.cluster)
-            .ok_or_else(|| Failure::usage("the cluster does not say where all ps are"))?;
+            .ok_or_else(|| Failure::usage("the cluster does not give the addresses of all ps"))?;
         let (servers, coordinator_at) = (ps.len() as u32, ps[0].clone());
         let model = self.load::<M>(flags, id, workers)?;
         if !resolved.cluster.is_colocated() {
@@ -441,5 +441,5 @@ fn check_dynamic(cluster: &ClusterSpec, training: &TrainingArgs) -> Result<(), F
         _ => return Ok(()),
     };
     Err(Failure::usage(format!("{flag} needs to know how many workers there are, which this TF_CONFIG does not say"))
-        .with_hint("switch enableDynamicWorker off, or leave the flag away".to_owned()))
+        .with_hint("turn off enableDynamicWorker, or omit the flag".to_owned()))
 }

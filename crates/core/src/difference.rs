@@ -33,12 +33,12 @@ impl Difference {
         match self {
             Self::Flag { here, there } => format!("{who} was started {here}, {other} {there}"),
             Self::File(name) => {
-                format!("{name} of {who} is not that of {other}: are the training data the same?")
+                format!("{name} of {who} differs from that of {other}: is the training data the same?")
             }
             Self::Data { here, there } => {
-                format!("{who} reads other data than {other} ({here}, not {there}): is --data-dir the same?")
+                format!("{who} reads different data from {other} ({here}, not {there}): is --data-dir the same?")
             }
-            Self::Parameters(how) => format!("the network of {who} is not that of {other}: {how}"),
+            Self::Parameters(how) => format!("the network of {who} differs from that of {other}: {how}"),
         }
     }
 }

@@ -67,7 +67,7 @@ pub enum JoinError {
     #[error("{0} is already running: two processes were started with the same --task_index")]
     Taken(TaskId),
     /// Another process plays that task, or did until a moment ago: ask again.
-    #[error("another process plays {0}; waiting to see whether it is still alive")]
+    #[error("another process already runs as {0}; waiting to see whether it is still alive")]
     Contested(TaskId),
     /// The task is not in the cluster.
     #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
@@ -279,7 +279,7 @@ impl Lifecycle {
             Phase::Gathering => {}
             _ if self.idle.contains(&task) => effects.push(Effect::PrepareIdle(task)),
             _ if task.job == Job::Ps => {
-                let reason = format!("{task} was started again and has lost its parameters");
+                let reason = format!("{task} was restarted and has lost its parameters");
                 effects.extend(self.server_lost(reason));
             }
             _ => {}
@@ -498,7 +498,7 @@ impl Lifecycle {
                 }
                 return Vec::new();
             }
-            let reason = "every worker is gone".to_owned();
+            let reason = "no workers are left".to_owned();
             return self.end(Outcome { exit_code: exit_code::PEERS, reason });
         };
         self.chief = next;

@@ -285,7 +285,7 @@ fn the_loss_of_every_worker_ends_the_run() {
     run.disconnected(TaskId::from(WorkerId(0)), first, seconds(1));
     run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
     let effects = run.tick(seconds(3));
-    let over = Outcome { exit_code: exit_code::PEERS, reason: "every worker is gone".into() };
+    let over = Outcome { exit_code: exit_code::PEERS, reason: "no workers are left".into() };
     assert!(effects.contains(&Effect::Over(over)), "{effects:?}");
 }
 
@@ -301,7 +301,7 @@ fn the_loss_of_a_server_ends_the_run_by_name() {
 fn a_second_process_for_the_same_task_is_refused_by_name() {
     let (mut run, [_, second]) = training();
     let claim = |run: &mut Lifecycle, now| run.join(TaskId::from(WorkerId(1)), None, seconds(now)).unwrap_err();
-    assert!(claim(&mut run, 1).to_string().starts_with("another process plays worker 1; waiting"));
+    assert!(claim(&mut run, 1).to_string().starts_with("another process already runs as worker 1; waiting"));
     run.heard(TaskId::worker(1), second, seconds(3));
     assert!(claim(&mut run, 3).to_string().starts_with("worker 1 is already running"));
     let stranger = run.join(TaskId::from(WorkerId(7)), None, seconds(1)).unwrap_err();
@@ -324,7 +324,7 @@ fn a_server_that_is_started_again_during_training_ends_the_run_by_name() {
     let (mut run, _) = training();
     run.disconnected(PS, Incarnation(1), seconds(1));
     let (_, effects) = join(&mut run, PS, 1);
-    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("ps 0 was started again")));
+    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("ps 0 was restarted")));
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn a_server_that_is_back_before_it_was_missed_is_restored_too() {
     let (mut run, _) = training_with_checkpoints();
     run.disconnected(PS, Incarnation(1), seconds(1));
     let (_, effects) = join(&mut run, PS, 1);
-    assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("ps 0 was started again")));
+    assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("ps 0 was restarted")));
     assert_eq!(run.missing(), [TaskId::worker(0), TaskId::worker(1)]);
 }
 
@@ -535,7 +535,7 @@ fn a_chief_that_does_not_send_the_first_values_is_given_up_by_name() {
     run.server_ready(PS, false);
     assert_eq!(pass_with_all_alive(&mut run, 1), []);
     let effects = pass_with_all_alive(&mut run, 61);
-    assert_eq!(gave_up(&effects), "gave up waiting for worker 0 to send the first values after 60 s");
+    assert_eq!(gave_up(&effects), "gave up waiting for worker 0 to send the initial values after 60 s");
 }
 
 #[test]

@@ -254,7 +254,7 @@ pub enum ParameterError {
         shape: Vec<usize>,
     },
     /// A parameter reached by rows has no dimension beside the row.
-    #[error("parameter `{name}` of shape {shape:?} is reached by rows and needs two dimensions")]
+    #[error("parameter `{name}` of shape {shape:?} is accessed by row and needs two dimensions")]
     RowsWithoutWidth {
         /// The parameter.
         name: String,
@@ -262,13 +262,13 @@ pub enum ParameterError {
         shape: Vec<usize>,
     },
     /// Running statistics are to be reached by rows.
-    #[error("`{name}` has running statistics, which are not reached by rows")]
+    #[error("`{name}` has running statistics, which cannot be accessed by row")]
     StateByRows {
         /// The parameter.
         name: String,
     },
     /// A parameter that never changes is to travel with every step.
-    #[error("`{name}` is frozen, and then not part of every step")]
+    #[error("`{name}` is frozen, so it cannot be part of every step")]
     DenseConstant {
         /// The parameter.
         name: String,

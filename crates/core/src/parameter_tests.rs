@@ -87,7 +87,7 @@ fn parameters_too_large_only_together_are_refused() {
 fn rows_need_a_second_dimension() {
     assert_eq!(
         refusal(&[spec("words", &[9], Access::Rows)]),
-        "parameter `words` of shape [9] is reached by rows and needs two dimensions"
+        "parameter `words` of shape [9] is accessed by row and needs two dimensions"
     );
 }
 
@@ -96,11 +96,11 @@ fn what_is_frozen_is_reached_by_rows_whatever_its_shape_and_state_is_not() {
     table(&[frozen("bias", &[9]), frozen("scalar", &[]), frozen("kernel", &[3, 4])]);
     assert_eq!(
         refusal(&[ParameterSpec { kind: ParameterKind::Constant, ..dense("a", &[9]) }]),
-        "`a` is frozen, and then not part of every step"
+        "`a` is frozen, so it cannot be part of every step"
     );
     assert_eq!(
         refusal(&[ParameterSpec { kind: ParameterKind::State, ..spec("a", &[9, 2], Access::Rows) }]),
-        "`a` has running statistics, which are not reached by rows"
+        "`a` has running statistics, which cannot be accessed by row"
     );
 }
 

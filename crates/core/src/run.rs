@@ -337,7 +337,7 @@ mod tests {
     fn other_data_differ_wherever_they_are() {
         assert_eq!(told(&with_data(|data| data.directory = None), &run()), None);
         let fewer = told(&with_data(|data| data.samples = 99), &run()).unwrap();
-        assert!(fewer.starts_with("worker 1 reads other data than the other workers (99 samples, "), "{fewer}");
+        assert!(fewer.starts_with("worker 1 reads different data from the other workers (99 samples, "), "{fewer}");
         let others = with_data(|data| data.fingerprint = Some(Fingerprint::of(b"others")));
         assert!(told(&others, &run()).unwrap().contains("is --data-dir the same?"));
         assert_eq!(told(&with_data(|data| data.fingerprint = None), &run()), None, "a model need not tell");

@@ -164,7 +164,7 @@ fn unresolved(address: &str, error: &dyn Display) -> io::Error {
 /// The error of a connection, without the numbers of the system.
 fn in_words(error: &io::Error) -> io::Error {
     let text = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused: nothing listens there yet",
+        io::ErrorKind::ConnectionRefused => "connection refused: nothing is listening there yet",
         io::ErrorKind::TimedOut => "no answer: is the host up, and the port open?",
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "no route to the host",
         io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => "it closed the connection",
@@ -237,7 +237,7 @@ mod tests {
     fn a_port_where_nothing_listens_is_told_from_an_unknown_host() {
         let nobody = Endpoint { address: format!("[::1]:{}", port()), local_name: String::new() };
         let error = connect(&nobody).unwrap_err();
-        assert_eq!(error.to_string(), "connection refused: nothing listens there yet");
+        assert_eq!(error.to_string(), "connection refused: nothing is listening there yet");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub enum ServeError {
     Frame(#[from] FrameError),
     /// The request names a process of which the coordinator has not told this server in time. If it is a real one, it
     /// asks again.
-    #[error("{0} is not known here as the process that it says it is")]
+    #[error("the coordinator has not announced this process as {0}")]
     Unannounced(WorkerId),
     /// The connection broke.
     #[error(transparent)]

@@ -106,7 +106,7 @@ impl Lobby {
         guests.waiting.insert(id, Guest { peer, since: now, has_spoken: false, close: None });
         drop(guests);
         if let Some(guest) = closed {
-            self.close(guest, "too many connections that have not said who they are");
+            self.close(guest, "too many unidentified connections");
         }
         Visit(Arc::new(Stay { lobby: self.clone(), id, peer }))
     }
@@ -116,7 +116,7 @@ impl Lobby {
         let late = |_: &u64, guest: &mut Guest| !guest.has_spoken && now.saturating_duration_since(guest.since) >= STAY;
         let expired: Vec<Guest> = self.lock().waiting.extract_if(.., late).map(|(_, guest)| guest).collect();
         for guest in expired {
-            self.close(guest, "it did not say who it is in time");
+            self.close(guest, "it did not identify itself in time");
         }
     }
 

@@ -76,7 +76,7 @@ pub async fn await_introduction(
                 if waited > patience {
                     break None;
                 }
-                info!("waiting for a worker to say where the other ps are ({} s)", waited.as_secs());
+                info!("waiting for a worker to send the addresses of the other ps ({} s)", waited.as_secs());
             }
         }
     };

@@ -237,7 +237,7 @@ fn an_integer_that_a_float_cannot_hold_is_refused() {
     let refused = Replica::new(Peculiar { integers, ..Peculiar::default() }, &Device::flex(), 1).err().unwrap();
     assert_eq!(
         refused.to_string(),
-        "`order` of the network has the integer 16777217, and 16777216 is the most that can be kept exactly"
+        "`order` of the network holds 16777217, but 16777216 is the largest integer stored exactly"
     );
 }
 
@@ -245,7 +245,7 @@ fn an_integer_that_a_float_cannot_hold_is_refused() {
 fn running_statistics_are_not_reached_by_rows() {
     let peculiar = Peculiar { row_parameters: &["norm.running_mean"], ..Peculiar::default() };
     let refused = Replica::new(peculiar, &Device::flex(), 1).err().unwrap();
-    assert_eq!(refused.to_string(), "`norm.running_mean` has running statistics, which are not reached by rows");
+    assert_eq!(refused.to_string(), "`norm.running_mean` has running statistics, which cannot be accessed by row");
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Reporter {
             Ok(memory) => memory,
             Err(_) if note.is_empty() => Memory::default(),
             Err(error) => {
-                warn!("the losses before this cannot be read, a plateau is looked for anew: {error}");
+                warn!("cannot read the earlier losses, restarting plateau detection: {error}");
                 Memory::default()
             }
         };

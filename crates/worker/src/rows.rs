@@ -13,7 +13,7 @@ const PIECE_VALUES: usize = 1 << 20;
 
 /// A model named a parameter that it does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the model has no parameter `{path}` to reach by rows; it has {}", known.join(", "))]
+#[error("the model has no parameter `{path}` to access by row; it has {}", known.join(", "))]
 pub struct UnknownRowParameter {
     /// What it named.
     pub path: String,

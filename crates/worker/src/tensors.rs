@@ -17,7 +17,7 @@ const EXACT_INTEGERS: i64 = 1 << 24;
 
 /// A network has an integer that servers cannot keep.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{path}` of the network has the integer {value}, and {EXACT_INTEGERS} is the most that can be kept exactly")]
+#[error("`{path}` of the network holds {value}, but {EXACT_INTEGERS} is the largest integer stored exactly")]
 pub struct LargeInteger {
     /// The tensor.
     pub path: String,

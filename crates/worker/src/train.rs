@@ -68,7 +68,7 @@ pub enum TrainError {
     },
     /// The loss and its gradient are numbers, but not all of the running state after the step. Nothing was pushed.
     #[error(
-        "the running state {parameter} has {value} in it at step {step} (global step {global_step}), where the loss is {loss}"
+        "the running state {parameter} contains {value} at step {step} (global step {global_step}), where the loss is {loss}"
     )]
     StateNotFinite {
         /// The path of the tensor.
@@ -84,7 +84,7 @@ pub enum TrainError {
     },
     /// The loss is a number, but part of its gradient is infinite or not one. Nothing of it was pushed.
     #[error(
-        "the gradient of {parameter} has {value} in it at step {step} (global step {global_step}), where the loss is {loss}"
+        "the gradient of {parameter} contains {value} at step {step} (global step {global_step}), where the loss is {loss}"
     )]
     GradientNotFinite {
         /// The path of the parameter.

@@ -56,7 +56,7 @@ async fn a_full_disk_is_named_whenever_it_fills() {
 async fn a_store_that_may_only_be_read_is_named() {
     for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
         for failure in failures(kind).await {
-            assert!(failure.starts_with("`disk` does not let us write `000000000005-g000000-00000001"), "{failure}");
+            assert!(failure.starts_with("`disk` does not allow writing `000000000005-g000000-00000001"), "{failure}");
             assert!(failure.ends_with(&kind.to_string()), "{failure}");
         }
     }
@@ -236,7 +236,7 @@ fn damage_is_told_in_words() {
         [
             "`part` is missing",
             "`part` is empty instead of 9 bytes long",
-            "`part` is cut short: 4 of 9 bytes are there",
+            "`part` is truncated: 4 of 9 bytes",
             "`part` has 12 bytes instead of 9",
             "`part` was changed after it was written: bytes 0..9 differ",
             "`part` has an unreadable header: invalid JSON",

@@ -55,7 +55,7 @@ async fn a_manifest_is_never_replaced() {
     let (store, run) = (memory(), small());
     let first = save(&store, &run, 1, id(5, 0, 1)).await.unwrap();
     let error = store.publish(&Manifest { config: "other".into(), ..first.clone() }).await.unwrap_err();
-    assert_eq!(error.to_string(), "checkpoint 000000000005-g000000-00000001 is published already");
+    assert_eq!(error.to_string(), "checkpoint 000000000005-g000000-00000001 has already been published");
     assert_eq!(store.load(&first.id).await.unwrap(), first);
 }
 
@@ -181,7 +181,7 @@ async fn a_coordinator_that_was_replaced_may_not_publish() {
     let second = store.claim_generation().await.unwrap();
     let error = save(&store, &run, 1, CheckpointId::new(6, first)).await.unwrap_err();
     assert!(matches!(error, CheckpointError::Fenced { generation: 1, newest: 2 }));
-    assert_eq!(error.to_string(), "generation 2 has taken over from generation 1, which may not publish any more");
+    assert_eq!(error.to_string(), "generation 2 has taken over from generation 1, which can no longer publish");
     save(&store, &run, 1, CheckpointId::new(4, second)).await.unwrap();
     assert_eq!(store.newest_whole().await.unwrap().manifest.unwrap().id.step, 4);
 }

@@ -44,7 +44,7 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let args = BenchArgs::from_arg_matches(matches).map_err(Failure::usage)?;
     if args.rounds == 0 || args.steps < 100 {
-        return Err(Failure::usage("--rounds is at least 1 and --steps at least 100"));
+        return Err(Failure::usage("--rounds must be at least 1 and --steps at least 100"));
     }
     logging::start();
     let (mut rounds, mut courses, mut peers) = (Vec::new(), Vec::new(), Vec::new());

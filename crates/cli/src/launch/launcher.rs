@@ -260,7 +260,7 @@ impl Launcher {
     }
 
     fn leave_out(&mut self, task: TaskId, why: &str) {
-        warn!("{task} {why}; the others go on");
+        warn!("{task} {why}; the others continue");
         self.stopped.retain(|stopped| stopped.task != task.to_string());
         if task.job == Job::Worker {
             self.progress.left(task.index, why);
@@ -292,11 +292,11 @@ impl Launcher {
         match self.plan.start_again(child) {
             Ok(()) => {
                 let left = count(self.restarts as usize, "restart");
-                warn!("{} {}; started it again ({left} left)", child.task, describe(ended));
+                warn!("{} {}; restarted it ({left} left)", child.task, describe(ended));
                 true
             }
             Err(error) => {
-                warn!("cannot start {} again: {error}", child.task);
+                warn!("cannot restart {}: {error}", child.task);
                 false
             }
         }

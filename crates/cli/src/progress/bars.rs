@@ -88,7 +88,7 @@ impl Bars {
         } else {
             self.others.get_or_insert_with(line).set_message("… and others");
         }
-        self.set_line(started.worker, format!("{} samples a step", started.batch_size));
+        self.set_line(started.worker, format!("{} samples per step", started.batch_size));
     }
 
     fn moved(&mut self, step: &Step) {

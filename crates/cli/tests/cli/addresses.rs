@@ -26,7 +26,7 @@ fn a_cluster_of_ipv6_addresses_trains() {
     let ps = hosts.task("ps", 0, &format!("{words} --run-dir run")).start();
     ps.log(&format!("ps 0 listens on {}", hosts.ps[0]));
     let chief = hosts.task("worker", 0, &format!("{words} --run-dir run")).start().wait().succeeded();
-    assert!(chief.stdout.contains("parameters by shared memory + shared memory"), "{chief}");
+    assert!(chief.stdout.contains("parameters via shared memory + shared memory"), "{chief}");
     assert!(chief.stderr.contains(&format!("job ps -> {{0 -> {}, 1 -> {}}}", hosts.ps[0], hosts.ps[1])), "{chief}");
     assert_eq!(summary(&chief)["workers"], 2);
     all_succeed(others.into_iter().chain([ps]));
@@ -37,7 +37,7 @@ fn tensors_go_by_ipv6_where_there_is_no_shared_memory() {
     let hosts = hosts("::1", 1, 1);
     let ps = hosts.task("ps", 0, "linear").env("WINDLASS_NO_UNIX", "1").start();
     let worker = hosts.task("worker", 0, "linear").run().succeeded();
-    assert!(worker.stdout.contains("parameters by tcp"), "{worker}");
+    assert!(worker.stdout.contains("parameters via tcp"), "{worker}");
     all_succeed([ps]);
 }
 
@@ -99,6 +99,6 @@ fn an_unknown_host_is_waited_for_by_name() {
 fn a_host_where_nothing_listens_yet_is_told_in_words() {
     let told = Hosts::new(1, 1).task("worker", 0, "linear --peer-timeout 0.1").run();
     assert_eq!(told.exit_code(), Some(5), "{told}");
-    assert!(told.stderr.contains("connection refused: nothing listens there yet"), "{told}");
+    assert!(told.stderr.contains("connection refused: nothing is listening there yet"), "{told}");
     assert!(!told.stderr.contains("transport error"), "{told}");
 }

@@ -149,7 +149,7 @@ fn a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_and_leaves_them()
         assert!(told.stderr.contains("the only checkpoint in `"), "{told}");
         assert!(told.stderr.contains("was changed after it was written"), "{told}");
         assert!(told.stderr.contains("`windlass checkpoint verify /"), "{told}");
-        assert!(told.stderr.contains("--resume never begins anew"), "{told}");
+        assert!(told.stderr.contains("--resume never starts afresh"), "{told}");
     }
     assert_eq!(manifests(&first).len(), 1);
     let anew = first.windlass(&training(100, "--resume never")).run().succeeded();
@@ -291,5 +291,5 @@ fn eval_scores_as_the_run_itself_did() {
 fn eval_of_another_network_is_refused() {
     let told = trained(10).windlass("eval mnist --checkpoint run/checkpoints").run();
     assert_eq!(told.exit_code(), Some(4), "{told}");
-    assert!(told.stderr.ends_with("is of linear, not of mnist\n"), "{told}");
+    assert!(told.stderr.ends_with("is for linear, not mnist\n"), "{told}");
 }

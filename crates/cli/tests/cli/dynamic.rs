@@ -91,7 +91,7 @@ fn a_ps_that_nobody_tells_of_the_others_says_so_and_gives_up() {
     let hosts = Hosts::new(1, 1);
     let told = ps(&hosts, 0, "--peer-timeout 4").run();
     assert_eq!(told.exit_code(), Some(5), "{told}");
-    assert!(told.stderr.contains("waiting for a worker to say where the other ps are"), "{told}");
+    assert!(told.stderr.contains("waiting for a worker to send the addresses of the other ps"), "{told}");
     assert!(told.stderr.contains("gave up waiting for a worker"), "{told}");
 }
 
@@ -103,6 +103,6 @@ fn a_ps_that_the_workers_know_elsewhere_is_refused() {
     let worker = worker(&elsewhere, 0, "").start();
     let told = server.wait();
     assert_eq!(told.exit_code(), Some(2), "{told}");
-    assert!(told.stderr.contains("as the workers were told"), "{told}");
+    assert!(told.stderr.contains("but the workers were told that it is at"), "{told}");
     worker.kill();
 }

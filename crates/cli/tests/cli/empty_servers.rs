@@ -92,7 +92,7 @@ fn one_that_is_killed_and_started_again_costs_no_update() {
             let killed = run.cluster.task(job, 1);
             run.signal(&killed, Signal::KILL);
             let told = run.ends_well();
-            assert!(told.stderr.contains(&format!("{job} 1 was killed by signal 9; started it again")), "{told}");
+            assert!(told.stderr.contains(&format!("{job} 1 was killed by signal 9; restarted it")), "{told}");
             assert!(!log(&told, &first).contains("going back"), "{}", log(&told, &first));
             if job == "worker" {
                 assert_eq!(summary(&told)["per_worker"][1]["left"], Value::Null, "it was there at the end");
@@ -109,7 +109,7 @@ fn one_that_is_killed_for_good_leaves_the_others_training() {
             let killed = run.cluster.task(job, 1);
             run.signal(&killed, Signal::KILL);
             let told = run.ends_well();
-            assert!(told.stderr.contains(&format!("{job} 1 was killed by signal 9; the others go on")), "{told}");
+            assert!(told.stderr.contains(&format!("{job} 1 was killed by signal 9; the others continue")), "{told}");
         }
     }
 }
@@ -120,7 +120,7 @@ fn one_that_is_told_to_stop_leaves_the_others_training() {
     let stopped = run.cluster.task("ps", 1);
     run.signal(&stopped, Signal::TERM);
     let told = run.ends_well();
-    assert!(told.stderr.contains("ps 1 was told to stop by SIGTERM; the others go on"), "{told}");
+    assert!(told.stderr.contains("ps 1 was told to stop by SIGTERM; the others continue"), "{told}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_gradient_that_is_not_finite_ends_the_run_before_it_is_pushed() {
     for bad in ["dense", "table"] {
         for clips in [false, true] {
             let model = Roots { bad: Some(bad), clips, ..Roots::default() };
-            assert_ends_before_a_push(model, &format!("the gradient of {bad} has NaN"));
+            assert_ends_before_a_push(model, &format!("the gradient of {bad} contains NaN"));
         }
     }
 }
@@ -152,7 +152,7 @@ fn a_gradient_that_is_not_finite_ends_the_run_before_it_is_pushed() {
 fn running_state_that_is_not_finite_ends_the_run_before_it_is_pushed() {
     for clips in [false, true] {
         let model = Roots { bad: Some("state"), clips, ..Roots::default() };
-        assert_ends_before_a_push(model, "the running state state has inf");
+        assert_ends_before_a_push(model, "the running state state contains inf");
     }
 }
 
@@ -192,7 +192,7 @@ fn all_tasks_are_told_whose_gradient_was_not_finite() {
         let workers = ended.workers.iter().map(|ended| &ended.outcome);
         for Outcome { exit_code, reason } in workers.chain(&ended.servers) {
             assert_eq!(*exit_code, exit_code::NUMERIC, "{reason}");
-            assert!(reason.contains(": the gradient of table has NaN in it at step 4 (global step "), "{reason}");
+            assert!(reason.contains(": the gradient of table contains NaN at step 4 (global step "), "{reason}");
         }
     }
 }

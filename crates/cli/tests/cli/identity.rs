@@ -43,10 +43,10 @@ fn eval_on_other_data_than_the_training_says_so() {
     let (files, others) = (DigitFiles::new(300, 100), DigitFiles::new(200, 100));
     let trained = mnist(windlass, "train mnist --batch-size 20 --steps 5", &files).succeeded();
     let told = trained.windlass("eval mnist --checkpoint run --data-dir").with(others.path()).run().succeeded();
-    assert!(told.stderr.contains("this evaluation reads other data than checkpoint "), "{told}");
+    assert!(told.stderr.contains("this evaluation reads different data from checkpoint "), "{told}");
     drop(files);
     let told = trained.windlass("eval mnist --checkpoint run").run();
-    refused(told, 2, "which is not here\nhint: say where the data is, with --data-dir");
+    refused(told, 2, "which does not exist here\nhint: pass its location with --data-dir");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_changed_text_with_as_many_words_is_refused_and_the_old_words_stay() {
     // Words change places: the vocabulary is as large, but every number means another word.
     let permuted = english.replace("one", "x").replace("four", "one").replace('x', "four");
     let told = translator(|words| first.windlass(words), 210, &permuted);
-    refused(told, 4, "translator.json of this run is not that of checkpoint 000000000200-g000001-");
+    refused(told, 4, "translator.json of this run differs from that of checkpoint 000000000200-g000001-");
     assert_eq!(decode(), said);
 }
 
@@ -142,7 +142,7 @@ fn is_refused(first: (&str, &DigitFiles), second: (&str, &DigitFiles), why: &str
 #[test]
 fn a_worker_that_reads_other_data_is_refused_and_those_who_wait_are_told_why() {
     let (files, others) = (DigitFiles::new(300, 100), DigitFiles::new(200, 100));
-    is_refused(("", &files), ("", &others), "worker 1 reads other data than the other workers (");
+    is_refused(("", &files), ("", &others), "worker 1 reads different data from the other workers (");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_worker_with_as_many_samples_of_other_content_is_refused() {
     others.damage(&others.images("train"), |bytes| *bytes.last_mut().unwrap() ^= 1);
     // The last images of the file may be held out, so the first is changed too.
     others.damage(&others.images("train"), |bytes| bytes[16 + 400] ^= 255);
-    is_refused(("", &files), ("", &others), "worker 1 reads other data than the other workers (");
+    is_refused(("", &files), ("", &others), "worker 1 reads different data from the other workers (");
 }
 
 #[test]

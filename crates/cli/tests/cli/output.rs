@@ -18,7 +18,7 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
     let told = windlass("train linear --epochs 2 --threads 1 --run-dir run").run();
     assert_looks_like(&told, || {
         assert_snapshot!(told.stdout, @"
-    worker 0 trains for 2 epochs: 101 batches of 1 an epoch, 1 thread, parameters by in-process, chief
+    worker 0 trains for 2 epochs: 101 batches of 1 per epoch, 1 thread, parameters via in-process, chief
     worker 0 step 100 global 100 epoch 1 batch 100 of 101 loss [N] avg [N] ms
     worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
     worker 0 step 200 global 200 epoch 2 batch 99 of 101 loss [N] avg [N] ms
@@ -51,7 +51,7 @@ fn a_launched_run_tells_of_every_worker() {
     assert_looks_like(&told, || {
         assert_snapshot!(lines.join("\n"), @"
     linear on 1 ps and 2 workers, logs in run
-    worker 0 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory, chief
+    worker 0 trains for 1 epoch: 101 batches of 1 per epoch, 1 thread, parameters via shared memory, chief
     worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
     worker 0 finished: 101 steps of its own, global step 101, [N] s
 
@@ -63,7 +63,7 @@ fn a_launched_run_tells_of_every_worker() {
     traffic per step 8 B sent, 8 B received
     loss [N] per sample, in the last batches
     scores w [N], b [N], mean squared error [N]
-    gradients 0 dropped as stale, on average [N] updates old
+    gradients 0 dropped as stale, [N] updates old on average
 
     worker steps share mean step ms compute ms wait ms
     0 101 50% [N] [N] [N]
@@ -71,7 +71,7 @@ fn a_launched_run_tells_of_every_worker() {
 
     wrote run/summary.json
     logs and checkpoints are in run
-    worker 1 trains for 1 epoch: 101 batches of 1 an epoch, 1 thread, parameters by shared memory
+    worker 1 trains for 1 epoch: 101 batches of 1 per epoch, 1 thread, parameters via shared memory
     worker 1 epoch 1 ended: mean loss [N] [N] s
     worker 1 finished: 101 steps of its own, global step 101, [N] s
     ")

@@ -126,7 +126,7 @@ fn an_async_run_goes_on_without_a_killed_worker() {
     let summary = summary(&told);
     assert_eq!(summary["global_step"], 3000);
     assert_eq!(why_left(&summary, 1), "its connection broke and it did not come back");
-    assert!(told.stderr.contains("worker 1 was killed by signal 9; the others go on"), "{}", told.stderr);
+    assert!(told.stderr.contains("worker 1 was killed by signal 9; the others continue"), "{}", told.stderr);
     assert_eq!(samples_an_update(&summary), summary["batch_size"].as_f64().unwrap(), "{summary:#}");
 }
 

@@ -106,7 +106,7 @@ fn went_back(told: &Told, saved: u64) {
 }
 
 fn says_started_again(told: &Told, task: &str) {
-    let says = format!("{task} was killed by signal 9; started it again");
+    let says = format!("{task} was killed by signal 9; restarted it");
     assert!(told.stderr.contains(&says), "no {says:?} in {}", told.stderr);
 }
 
@@ -191,7 +191,8 @@ fn a_run_that_began_from_another_runs_checkpoint_goes_back_there_however_often_a
     for times in 1..=3 {
         run.cluster.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(200));
         run.kill(&[("ps", times % 2)]);
-        run.cluster.logged("ps-0", &format!("going back to the checkpoint of step 200 in {}", first.directory().display()));
+        run.cluster
+            .logged("ps-0", &format!("going back to the checkpoint of step 200 in {}", first.directory().display()));
         run.cluster.0.event(|event| event["event"] == "started" && event["from"] == 200);
     }
     assert_eq!(summary(&run.ends_well())["resumed_at"], 200);

@@ -158,11 +158,11 @@ fn refused(words: &str) -> Told {
 
 #[test]
 fn sizes_that_make_no_network_are_refused() {
-    assert_snapshot!(refused("--layers 0").stderr, @"error: --layers is at least 1");
-    assert_snapshot!(refused("--to-vocabulary 4").stderr, @"error: --to-vocabulary is 4, and at least 5: the first 4 are reserved");
-    assert_snapshot!(refused("--clip-norm -1").stderr, @"error: --clip-norm is -1, and must be a number above zero");
-    assert_snapshot!(refused("--learning-rate-decay 1.5").stderr, @"error: --learning-rate-decay is 1.5, and must be above 0 and at most 1");
-    assert_snapshot!(refused("--report-every 0").stderr, @"error: --report-every is at least 1");
+    assert_snapshot!(refused("--layers 0").stderr, @"error: --layers must be at least 1");
+    assert_snapshot!(refused("--to-vocabulary 4").stderr, @"error: --to-vocabulary is 4, but must be at least 5: 4 entries are reserved");
+    assert_snapshot!(refused("--clip-norm -1").stderr, @"error: --clip-norm is -1, but must be above zero");
+    assert_snapshot!(refused("--learning-rate-decay 1.5").stderr, @"error: --learning-rate-decay is 1.5, but must be above 0 and at most 1");
+    assert_snapshot!(refused("--report-every 0").stderr, @"error: --report-every must be at least 1");
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn text_that_cannot_be_read_is_refused_by_name() {
     hint: line N of one must be the translation of line N of the other
     ");
     assert_snapshot!(refused("--data-dir here").stderr, @"
-    error: --data-dir here says nothing to seq2seq
-    hint: name the files, with --train-from and --train-to
+    error: seq2seq does not use --data-dir here
+    hint: name the files with --train-from and --train-to
     ");
 }
 

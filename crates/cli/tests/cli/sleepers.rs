@@ -174,7 +174,7 @@ fn a_worker_whose_host_vanished_is_replaced_by_one_that_is_started_elsewhere() {
     vanished.signal(Signal::STOP);
     // The port is the stopped process's; elsewhere it is free.
     let successor = cluster.start_with("worker", 1, "--bind 127.0.0.2");
-    successor.log("another process plays worker 1; waiting to see whether it is still alive");
+    successor.log("another process already runs as worker 1; waiting to see whether it is still alive");
     steps(&successor);
     // It wakes up, and finds its place taken by one that lives.
     vanished.signal(Signal::CONT);

@@ -127,7 +127,7 @@ fn a_worker_of_a_launched_run_told_to_stop_leaves_the_others_training() {
         run.event("step", 1);
         run.task("worker", worker).signal(signal);
         let told = run.wait().succeeded();
-        let says = format!("worker {worker} was told to stop by {name}; the others go on");
+        let says = format!("worker {worker} was told to stop by {name}; the others continue");
         assert!(told.stderr.contains(&says), "{told}");
         let summary = summary(&told);
         assert_eq!(summary["global_step"], 2000);

@@ -77,8 +77,8 @@ fn what_cannot_be_decoded_is_refused() {
         assert_eq!(told.exit_code(), Some(exit_code), "{told}");
         told.without_log().stderr
     };
-    assert_snapshot!(refused(decode(&trained, "--beam 0", ""), 2), @"error: --beam is at least 1");
-    assert_snapshot!(refused(decode(&trained, "--length-penalty -1", ""), 2), @"error: --length-penalty is -1, and must be a number of zero or more");
+    assert_snapshot!(refused(decode(&trained, "--beam 0", ""), 2), @"error: --beam must be at least 1");
+    assert_snapshot!(refused(decode(&trained, "--length-penalty -1", ""), 2), @"error: --length-penalty is -1, but must be zero or more");
     let nowhere = trained.windlass("decode --checkpoint nowhere").run();
     assert_snapshot!(refused(nowhere, 2), @"
     error: there is no directory nowhere
@@ -89,7 +89,7 @@ fn what_cannot_be_decoded_is_refused() {
     let kept = fs::read_dir(trained.directory().join("run/checkpoints/files")).unwrap().next().unwrap().unwrap();
     let text = fs::read_to_string(kept.path()).unwrap();
     fs::write(trained.directory().join("other.json"), text.replace("\"size\":32", "\"size\":31")).unwrap();
-    assert_snapshot!(refused(decode(&trained, "--translator other.json", ""), 4), @"error: other.json cannot be used: it is of another network: parameter `from_embedding` of shape [12, 31] has 384 values");
+    assert_snapshot!(refused(decode(&trained, "--translator other.json", ""), 4), @"error: other.json cannot be used: it belongs to another network: parameter `from_embedding` of shape [12, 31] has 384 values");
     assert_snapshot!(refused(decode(&trained, "--translator none.json", ""), 2), @"
     error: cannot read the vocabularies in none.json: No such file or directory (os error 2)
     hint: name the translator.json of the run, with --translator
@@ -97,7 +97,7 @@ fn what_cannot_be_decoded_is_refused() {
     let digits = trained.windlass("train linear --steps 3 --threads 1 --run-dir other").run().succeeded();
     let told = digits.windlass("decode --checkpoint other/checkpoints").run();
     with_settings!({filters => [(r"\d{12}-[0-9a-z-]+", "[ID]")]}, {
-        assert_snapshot!(refused(told, 4), @"error: checkpoint [ID] is of linear, which does not translate");
+        assert_snapshot!(refused(told, 4), @"error: checkpoint [ID] is for linear, which does not translate");
     });
 }
 

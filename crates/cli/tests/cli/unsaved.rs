@@ -173,10 +173,10 @@ fn a_store_that_does_not_take_a_part_is_named_within_seconds_and_given_up() {
     let store = FakeStore::start(|request| request.contains("uploads"));
     let words = "train linear --steps 100 --checkpoint-stall-secs 5 --checkpoint-dir s3://bucket/run";
     let run = store.reaches(windlass(words)).start();
-    run.log("the checkpoint waits for ps 0 to write, without progress for 3 s");
+    run.log("the checkpoint is waiting for ps 0 to write: no progress for 3 s");
     let told = run.wait();
     assert_eq!(told.exit_code(), Some(4), "{told}");
-    assert!(told.stderr.contains("could not be written: ps 0 did not get on with writing for 5 s"), "{told}");
+    assert!(told.stderr.contains("could not be written: ps 0 made no progress writing for 5 s"), "{told}");
 }
 
 #[test]

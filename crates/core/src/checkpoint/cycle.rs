@@ -220,16 +220,16 @@ impl<P: Clone> Cycle<P> {
         let waits = self.waits();
         match &self.stage {
             Stage::Marking { since, .. } if now.saturating_sub(*since) > MARKING => {
-                let reason = format!("no word from {}", waits.names());
+                let reason = format!("no answer from {}", waits.names());
                 self.failed(number, Setback { reason, kind: SetbackKind::Missed })
             }
             Stage::Writing { .. } if waits.longest() > stall => {
-                let reason = format!("{} did not get on with writing for {} s", waits.names(), stall.as_secs());
+                let reason = format!("{} made no progress writing for {} s", waits.names(), stall.as_secs());
                 self.failed(number, Setback { reason, kind: SetbackKind::Stalled })
             }
             Stage::Publishing { since } if now.saturating_sub(*since) > stall => {
                 (self.stage, self.missed) = (Stage::Idle, true);
-                let reason = format!("the store did not take its manifest within {} s", stall.as_secs());
+                let reason = format!("the store did not accept its manifest within {} s", stall.as_secs());
                 Some(Next::Overdue(Setback { reason, kind: SetbackKind::Stalled }))
             }
             _ => None,
@@ -244,11 +244,11 @@ impl<P: Clone> Cycle<P> {
             Stage::Writing { .. } => {
                 let waits = self.waits();
                 let seconds = seconds(waits.longest())?;
-                Some(format!("the checkpoint waits for {} to write, without progress for {seconds} s", waits.names()))
+                Some(format!("the checkpoint is waiting for {} to write: no progress for {seconds} s", waits.names()))
             }
             Stage::Publishing { since } => {
                 let seconds = seconds(self.now.saturating_sub(*since))?;
-                Some(format!("the checkpoint has been waiting for the store to take its manifest for {seconds} s"))
+                Some(format!("the checkpoint has been waiting for the store to accept its manifest for {seconds} s"))
             }
         }
     }

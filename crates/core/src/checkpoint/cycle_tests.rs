@@ -125,7 +125,7 @@ fn a_server_that_does_not_mark_is_named() {
     cycle.begin(seconds(1), 5);
     cycle.marked(1, ServerId(1), mark(1, &[]));
     assert_eq!(cycle.tick(seconds(1) + HOLD), None);
-    let missed = setback("no word from ps 0, ps 2", SetbackKind::Missed);
+    let missed = setback("no answer from ps 0, ps 2", SetbackKind::Missed);
     assert_eq!(cycle.tick(seconds(2)), Some(Next::Abandon(missed)));
 }
 
@@ -136,11 +136,11 @@ fn a_server_that_does_not_get_on_with_writing_is_named_and_then_waited_for_no_lo
     assert_eq!(cycle.describe_wait(), None);
     cycle.progressed(1, ServerId(0));
     cycle.tick(seconds(4));
-    let waits = "the checkpoint waits for ps 1 to write, without progress for 3 s";
+    let waits = "the checkpoint is waiting for ps 1 to write: no progress for 3 s";
     assert_eq!(cycle.describe_wait().as_deref(), Some(waits));
     assert_eq!(cycle.tick(seconds(31)), None);
     cycle.written(1, ServerId(0), "a");
-    let stalled = setback("ps 1 did not get on with writing for 30 s", SetbackKind::Stalled);
+    let stalled = setback("ps 1 made no progress writing for 30 s", SetbackKind::Stalled);
     assert_eq!(cycle.tick(seconds(32)), Some(Next::Abandon(stalled)));
     assert!(cycle.is_idle());
 }
@@ -161,9 +161,9 @@ fn a_store_that_does_not_take_the_manifest_is_waited_for_no_longer_than_a_server
     cycle.written(1, ServerId(0), "a");
     cycle.written(1, ServerId(1), "b");
     assert_eq!(cycle.tick(seconds(4)), None);
-    let waits = "the checkpoint has been waiting for the store to take its manifest for 3 s";
+    let waits = "the checkpoint has been waiting for the store to accept its manifest for 3 s";
     assert_eq!(cycle.describe_wait().as_deref(), Some(waits));
-    let overdue = setback("the store did not take its manifest within 30 s", SetbackKind::Stalled);
+    let overdue = setback("the store did not accept its manifest within 30 s", SetbackKind::Stalled);
     assert_eq!(cycle.tick(seconds(32)), Some(Next::Overdue(overdue)));
     assert!(cycle.is_idle() && cycle.is_due(seconds(60), 6));
     assert!(!cycle.published(1, true), "nobody waits for it any more");

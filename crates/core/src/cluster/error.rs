@@ -29,7 +29,7 @@ pub enum ClusterError {
         problem: AddressError,
     },
     /// Two tasks share an address.
-    #[error("{first} and {second} have the same address {address}, expected one task an address")]
+    #[error("{first} and {second} have the same address {address}, expected one task per address")]
     DuplicateAddress {
         /// The task named first.
         first: TaskId,
@@ -158,7 +158,7 @@ pub enum ClusterError {
         job: String,
     },
     /// `TF_CONFIG` says this is the evaluator.
-    #[error("an evaluator has no place among the tasks that train, expected ps, worker, chief or master")]
+    #[error("an evaluator does not train, expected ps, worker, chief or master")]
     Evaluator,
 }
 

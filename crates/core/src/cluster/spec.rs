@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn an_address_of_two_tasks_is_refused_naming_both() {
         let error = ClusterSpec::new(addresses(&["a:1"]), addresses(&["b:1", "a:1"])).unwrap_err();
-        assert_eq!(error.to_string(), "ps 0 and worker 1 have the same address a:1, expected one task an address");
+        assert_eq!(error.to_string(), "ps 0 and worker 1 have the same address a:1, expected one task per address");
     }
 
     #[test]

@@ -85,10 +85,7 @@ fn an_evaluator_in_the_cluster_is_left_out() {
 fn an_evaluator_is_told_from_the_tasks_that_train() {
     let text = WITH_CHIEF.replace(r#""type": "worker""#, r#""type": "evaluator""#);
     assert!(names_evaluator(&text) && !names_evaluator(WITH_CHIEF) && !names_evaluator("{"));
-    assert_eq!(
-        refusal(&text),
-        "an evaluator has no place among the tasks that train, expected ps, worker, chief or master"
-    );
+    assert_eq!(refusal(&text), "an evaluator does not train, expected ps, worker, chief or master");
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Lifecycle {
         match self.phase {
             Phase::Preparing => " to prepare its parameters",
             _ if self.is_abandoned() => "",
-            Phase::Initialising => " to send the first values",
+            Phase::Initialising => " to send the initial values",
             Phase::Finishing => " to score the network",
             _ => "",
         }

@@ -103,21 +103,21 @@ impl Settings {
     pub(super) fn new(flags: &Seq2SeqFlags, setup: &Setup) -> anyhow::Result<Self> {
         if let Some(directory) = &setup.data_dir {
             bail!(
-                "--data-dir {} says nothing to seq2seq\nhint: name the files, with --train-from and --train-to",
+                "seq2seq does not use --data-dir {}\nhint: name the files with --train-from and --train-to",
                 directory.display()
             );
         }
         for (flag, value) in [("--layers", flags.layers), ("--size", flags.size), ("--samples", flags.samples)] {
-            ensure!(value > 0, "{flag} is at least 1");
+            ensure!(value > 0, "{flag} must be at least 1");
         }
         for (flag, words) in [("--from-vocabulary", flags.from_vocabulary), ("--to-vocabulary", flags.to_vocabulary)] {
-            ensure!(words > 4, "{flag} is {words}, and at least 5: the first 4 are reserved");
+            ensure!(words > 4, "{flag} is {words}, but must be at least 5: 4 entries are reserved");
         }
-        ensure!(flags.clip_norm > 0.0, "--clip-norm is {}, and must be a number above zero", flags.clip_norm);
+        ensure!(flags.clip_norm > 0.0, "--clip-norm is {}, but must be above zero", flags.clip_norm);
         let decay = flags.learning_rate_decay;
-        ensure!(decay > 0.0 && decay <= 1.0, "--learning-rate-decay is {decay}, and must be above 0 and at most 1");
+        ensure!(decay > 0.0 && decay <= 1.0, "--learning-rate-decay is {decay}, but must be above 0 and at most 1");
         let report_every = flags.report_every.unwrap_or(if flags.self_test { 50 } else { 200 });
-        ensure!(report_every > 0, "--report-every is at least 1");
+        ensure!(report_every > 0, "--report-every must be at least 1");
         for pair in flags.buckets.windows(2) {
             let (short, long) = (pair[0], pair[1]);
             ensure!(

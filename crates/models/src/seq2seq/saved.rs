@@ -44,7 +44,7 @@ pub enum SavedError {
     #[error("it has no buckets, or one without length")]
     Buckets,
     /// It is of another network than the values are.
-    #[error("it is of another network: {0}")]
+    #[error("it belongs to another network: {0}")]
     Values(#[from] MissingValues),
 }
 

@@ -216,7 +216,7 @@ fn a_server_that_is_started_again_in_training_ends_the_run_by_name() {
     let mut worker = cluster.worker(0);
     worker.start_training();
     cluster.kill_server(1);
-    let expected = "ps 1 was started again and has lost its parameters";
+    let expected = "ps 1 was restarted and has lost its parameters";
     // Refused for as long as the death of the first one is not noticed.
     let start_again = |_| {
         cluster.start_server(1);

@@ -93,7 +93,7 @@ pub enum ClientError {
     #[error("this process was declared dead by {0}")]
     Fenced(ServerId),
     /// A server in this process has let go of its parameters: the run has ended, or goes back to a checkpoint.
-    #[error("{0} has let go of its parameters")]
+    #[error("{0} has released its parameters")]
     Gone(ServerId),
     /// A server refused a request.
     #[error("{server} refused: {reason}")]
@@ -119,7 +119,7 @@ pub enum ClientError {
     #[error("the run has ended")]
     Interrupted,
     /// The coordinator has let this process in again as another incarnation.
-    #[error("this process has joined the run again")]
+    #[error("this process has rejoined the run")]
     Rejoined,
 }
 

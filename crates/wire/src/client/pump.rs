@@ -113,7 +113,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.welcomes = welcomes;
         for index in self.active_servers() {
             if self.is_on_another_host(index) {
-                self.reconnect(index, io::Error::new(io::ErrorKind::ConnectionReset, "the session was made anew"))?;
+                self.reconnect(index, io::Error::new(io::ErrorKind::ConnectionReset, "the session was reopened"))?;
             }
         }
         Ok(())
@@ -137,7 +137,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         for (lane, index) in self.lanes_short_of(far_enough) {
             let server = self.servers[index].id;
             match lane.waiting_text() {
-                Some(text) => warn!("waiting for {text} ({server} says, {seconds} s)"),
+                Some(text) => warn!("waiting for {text} (reported by {server}, {seconds} s)"),
                 None => warn!("waiting for {server} to answer ({seconds} s)"),
             }
         }
@@ -167,7 +167,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             lane.serve(server.id, shard.as_ref(), &gradients[*index], &mut places[*index])?;
             if !lane.is_answered() {
                 all_answered = false;
-                warn!("waiting for {} ({} says)", lane.waiting_text().unwrap_or_default(), server.id);
+                warn!("waiting for {} (reported by {})", lane.waiting_text().unwrap_or_default(), server.id);
             }
         }
         Ok(all_answered)

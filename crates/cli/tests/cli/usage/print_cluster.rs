@@ -10,7 +10,7 @@ fn without_a_cluster_one_process_trains() {
     assert_snapshot!(windlass("train linear --print-cluster").run(), @"
     exit code 0
     --- stdout
-    no cluster named: one process trains by itself
+    no cluster given: training in one process
     --- stderr
     ");
 }

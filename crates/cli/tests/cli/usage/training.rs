@@ -34,7 +34,7 @@ fn an_unknown_constant_of_an_optimizer_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --optimizer-option momentum=0.9: adam has no constant "momentum"
+    error: --optimizer-option momentum=0.9: adam has no setting "momentum"
     "#);
 }
 
@@ -160,7 +160,7 @@ fn no_steps_at_all_are_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --steps is at least 1
+    error: --steps must be at least 1
     ");
 }
 
@@ -182,13 +182,13 @@ fn a_learning_rate_that_is_no_number_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --learning-rate is NaN, and must be a number of zero or more
+    error: --learning-rate is NaN, but must be zero or more
     ");
     assert_snapshot!(windlass("train linear --learning-rate -0.1").run(), @"
     exit code 2
     --- stdout
     --- stderr
-    error: --learning-rate is -0.1, and must be a number of zero or more
+    error: --learning-rate is -0.1, but must be zero or more
     ");
 }
 
@@ -198,7 +198,7 @@ fn no_threads_at_all_are_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --threads is 0, and a worker computes on at least one
+    error: --threads is 0, but must be at least 1
     ");
 }
 
@@ -208,13 +208,13 @@ fn a_timeout_that_is_no_time_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --worker-timeout is 0, and must be a number of seconds above zero
+    error: --worker-timeout is 0, but must be a number of seconds above zero
     ");
     assert_snapshot!(windlass("launch linear --peer-timeout -1").run(), @"
     exit code 2
     --- stdout
     --- stderr
-    error: --peer-timeout is -1, and must be a number of seconds above zero
+    error: --peer-timeout is -1, but must be a number of seconds above zero
     ");
 }
 
