@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::limits::Limits;
 use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::session::{Coordinator, Records};
 use windlass_wire::{endpoint, port, roster};
@@ -234,7 +235,7 @@ impl Process {
             started: self.config.started,
             checkpoints: self.config.checkpoints.clone(),
             // A server does not know how many steps the run is to have.
-            records: self.records(None),
+            records: self.records(Limits::default()),
         };
         Server::start(listener, config).map_err(Failure::internal)
     }
@@ -255,7 +256,7 @@ impl Process {
             own_server,
             threads: self.config.threads,
             peer_timeout: self.config.peer_timeout,
-            records: self.records(self.config.run.steps),
+            records: self.records(Limits { steps: self.config.run.steps, epochs: self.config.run.epochs }),
             started: self.config.started,
             stop: self.config.stop.clone(),
             board: self.config.board.clone(),
@@ -263,9 +264,9 @@ impl Process {
     }
 
     /// What may tell a task that cannot reach ps 0 that the run has ended.
-    fn records(&self, steps: Option<u64>) -> Option<Arc<dyn Records>> {
+    fn records(&self, limits: Limits) -> Option<Arc<dyn Records>> {
         let checkpoints = self.config.checkpoints.as_ref()?;
-        Some(Arc::new(RunRecords::new(checkpoints.location.clone(), steps)))
+        Some(Arc::new(RunRecords::new(checkpoints.location.clone(), limits)))
     }
 
     /// The data of a worker. Loaded before anything is started: what is wrong with it leaves nobody waiting.

@@ -3,9 +3,10 @@
 use std::pin::Pin;
 
 use tracing::debug;
-use windlass_checkpoint::{CheckpointError, ReadCounter, Store};
+use windlass_checkpoint::{CheckpointError, ReadCounter, RunEnd, Store};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::limits::Limits;
 use windlass_wire::session::Records;
 
 use crate::checkpoint::generation_of;
@@ -14,14 +15,14 @@ use crate::checkpoint::generation_of;
 #[derive(Debug)]
 pub struct RunRecords {
     location: String,
-    /// The step at which a run that this task is about to join has nothing left to do.
-    steps: Option<u64>,
+    /// What ends the run that this task is about to join.
+    limits: Limits,
 }
 
 impl RunRecords {
-    /// Records in the store at this location, for a task of a run of so many steps. A server does not know how many.
-    pub fn new(location: String, steps: Option<u64>) -> Self {
-        Self { location, steps }
+    /// Records in the store at this location, for a task of a run with these limits. A server does not know them.
+    pub fn new(location: String, limits: Limits) -> Self {
+        Self { location, limits }
     }
 
     async fn look(&self, incarnation: Option<Incarnation>) -> Result<Option<Outcome>, CheckpointError> {
@@ -38,12 +39,24 @@ impl RunRecords {
         Ok(match (incarnation, finished) {
             (Some(_), Some(step)) => Some((0, format!("the run ended at step {step} while this task was away"))),
             (Some(_), None) => Some((exit_code::PEERS, "the run ended while this task was away".to_owned())),
-            (None, Some(step)) if self.steps.is_some_and(|steps| steps <= step) => {
+            (None, Some(step)) if self.is_enough(&end, step) => {
                 Some((0, format!("the run in {} has ended at step {step}", self.location)))
             }
             (None, _) => None,
         }
         .map(|(exit_code, reason)| Outcome { exit_code, reason }))
+    }
+}
+
+impl RunRecords {
+    /// Whether a run that ended at this step has had what this task would train for.
+    fn is_enough(&self, end: &RunEnd, step: u64) -> bool {
+        let Limits { steps, epochs } = self.limits;
+        let trained = end.newest.as_ref().map(|manifest| &manifest.run);
+        let same_epochs = trained.is_some_and(|run| {
+            run.steps == steps && run.data.as_ref().is_some_and(|data| epochs.is_some() && data.epochs == epochs)
+        });
+        same_epochs || steps.is_some_and(|steps| steps <= step)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, PartLayout, Store};
+use windlass_checkpoint::{CheckpointError, CheckpointId, FORMAT, Manifest, PartLayout, Store};
 
 use crate::support::{assert_one_version, memory, plans, save, small};
 
@@ -141,7 +141,8 @@ async fn prune_sweeps_old_attempts_and_spares_the_one_in_the_making() {
 async fn prune_leaves_checkpoints_of_a_later_format_alone() {
     let directory = tempfile::tempdir().unwrap();
     let (store, run) = (Store::open(directory.path().to_str().unwrap()).unwrap(), small());
-    fs::write(directory.path().join("000000000001-g000000-00000001.json"), r#"{"format": 3}"#).unwrap();
+    let later = format!(r#"{{"format": {}}}"#, FORMAT + 1);
+    fs::write(directory.path().join("000000000001-g000000-00000001.json"), later).unwrap();
     save(&store, &run, 1, id(5, 0, 1)).await.unwrap();
     assert_eq!(store.prune(1).await.unwrap().checkpoints, []);
     assert_eq!(steps(&store).await, [5, 1]);

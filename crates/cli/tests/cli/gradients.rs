@@ -164,7 +164,7 @@ fn assert_ends_before_a_push(model: Roots, what: &str) {
     let AllEnded { workers, servers, losses } = ended;
     let reason = &workers[0].outcome.reason;
     assert_eq!(workers[0].outcome.exit_code, exit_code::NUMERIC, "{reason}");
-    let what = format!("worker 0: {what} in it at step 4 (global step 4), where the loss is ");
+    let what = format!("worker 0: {what} at step 4 (global step 4), where the loss is ");
     assert!(reason.starts_with(&what), "{reason}");
     assert!(reason[what.len()..].parse::<f32>().unwrap().is_finite(), "{reason}");
     assert_eq!(servers[0].exit_code, exit_code::NUMERIC, "{servers:?}");

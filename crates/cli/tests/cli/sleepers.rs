@@ -207,10 +207,12 @@ fn a_worker_that_wakes_after_the_end_learns_of_it_and_ends_well() {
 
 #[test]
 fn a_worker_that_starts_after_the_end_learns_of_it_and_ends_well() {
-    let (cluster, asleep) = ended_without_worker_1("--steps 20000");
-    asleep.kill();
-    let told = cluster.start("worker", 1).wait().succeeded();
-    assert!(told.stderr.contains("has ended at step 20000"), "{told}");
+    for (limit, told) in [("--steps 20000", "has ended at step 20000"), ("--epochs 500", "has ended at step ")] {
+        let (cluster, asleep) = ended_without_worker_1(limit);
+        asleep.kill();
+        let late = cluster.start("worker", 1).wait().succeeded();
+        assert!(late.stderr.contains(told), "{limit}: {late}");
+    }
 }
 
 #[test]
