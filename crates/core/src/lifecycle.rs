@@ -183,9 +183,9 @@ impl Lifecycle {
 
     /// The tasks that have not come yet.
     pub fn missing(&self) -> Vec<TaskId> {
-        let is_missing =
-            |task: &TaskId| !self.membership.is_present(*task) && !(self.again && self.idle.contains(task));
-        self.tasks.iter().copied().filter(is_missing).collect()
+        let is_needed = |task: &TaskId| !self.again || !self.idle.contains(task);
+        let needed = self.tasks.iter().copied().filter(is_needed);
+        needed.filter(|task| !self.membership.is_present(*task)).collect()
     }
 
     /// The servers that take part.

@@ -203,7 +203,7 @@ impl Server {
     async fn next(&mut self) -> Event {
         tokio::select! {
             message = self.session.receive() => message.map_or(Event::Lost, Event::Told),
-            prepared = Preparing::done(&mut self.preparing) => Event::Prepared(prepared),
+            prepared = Preparing::done(&mut self.preparing) => Event::Prepared(Box::new(prepared)),
         }
     }
 
@@ -222,7 +222,7 @@ impl Server {
                 Some(preparing) => preparing.deferred.push(message),
                 None => self.change(message).await,
             },
-            Event::Prepared(prepared) => self.prepared(prepared).await,
+            Event::Prepared(prepared) => self.prepared(*prepared).await,
         }
         None
     }
@@ -298,7 +298,7 @@ enum Event {
     /// The session is over, without a word of how the run ended.
     Lost,
     /// There is a shard, or there cannot be one.
-    Prepared(Result<Prepared, PrepareError>),
+    Prepared(Box<Result<Prepared, PrepareError>>),
 }
 
 impl Drop for Server {

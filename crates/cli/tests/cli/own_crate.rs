@@ -1,7 +1,10 @@
 //! A model of one's own in a crate of one's own: the example is its `main.rs`, and this library its only dependency.
 //!
 //! The compiler is called as cargo calls it for such a crate, with the library that these tests were built with. cargo
-//! itself would build the whole library again, since to it a path seen from another workspace is another package.
+//! itself builds all crates of this workspace again, since to it a path seen from another workspace is another package,
+//! and those of its dependencies that here have more features, for the tests: with the profiles, the lock file and the
+//! target directory of this workspace, about twenty crates and more than two minutes of a core. So by default cargo only
+//! resolves such a crate; what builds it is run with `cargo test --test cli own_crate -- --ignored`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,6 +60,52 @@ fn library_in(directory: &Path) -> PathBuf {
         name.starts_with("libwindlass-") && name.ends_with(".rlib")
     });
     libraries.max_by_key(|file| file.metadata().unwrap().modified().unwrap()).expect("the library is built").path()
+}
+
+/// The example in a directory outside this workspace, with a `Cargo.toml` as a user writes it. (The profiles of the
+/// workspace come along, for dependencies that are built already to be taken as they are.)
+fn outside() -> TempDir {
+    let (directory, library) = (TempDir::new().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    let workspace = library.ancestors().nth(2).unwrap();
+    let whole = fs::read_to_string(workspace.join("Cargo.toml")).unwrap();
+    let profiles = &whole[whole.find("[profile.dev]").unwrap()..];
+    let manifest = format!(
+        "[package]\nname = \"spirals\"\nedition = \"2024\"\n\n[dependencies]\nwindlass = {{ path = {:?} }}\n\n{profiles}",
+        library
+    );
+    fs::create_dir(directory.path().join("src")).unwrap();
+    fs::write(directory.path().join("Cargo.toml"), manifest).unwrap();
+    fs::copy(workspace.join("Cargo.lock"), directory.path().join("Cargo.lock")).unwrap();
+    fs::copy(library.join("examples/own_model.rs"), directory.path().join("src/main.rs")).unwrap();
+    directory
+}
+
+fn cargo(directory: &TempDir, words: &str) -> String {
+    let test = std::env::current_exe().unwrap();
+    let target = test.ancestors().nth(3).unwrap();
+    let mut command = Command::new("cargo");
+    command.current_dir(directory.path()).env("CARGO_TARGET_DIR", target).args(words.split_whitespace());
+    let output = command.arg("--offline").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_crate_outside_the_workspace_needs_no_other_dependency() {
+    let tree = cargo(&outside(), "tree --depth 1 --prefix none");
+    let packages: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(packages, ["spirals", "windlass"], "{tree}");
+}
+
+#[test]
+#[ignore = "cargo builds this library again, which takes minutes"]
+fn a_crate_outside_the_workspace_is_built_by_cargo_and_runs() {
+    let directory = outside();
+    cargo(&directory, "build");
+    let test = std::env::current_exe().unwrap();
+    let program = test.ancestors().nth(2).unwrap().join("spirals");
+    let help = Invocation::new(&program, "--help").run().succeeded().stdout;
+    assert!(help.contains("Usage: spirals <COMMAND>"), "{help}");
 }
 
 #[test]
