@@ -28,6 +28,8 @@ pub(crate) struct Stop<'a> {
     pub(crate) log: Option<String>,
     /// True if the last one was not waited for.
     pub(crate) at_once: bool,
+    /// True if it was not told to stop, but came to harm: there is no last one.
+    pub(crate) died: bool,
 }
 
 /// What is known of the run's newest checkpoint.
@@ -46,7 +48,23 @@ enum Newest {
 impl Stop<'_> {
     /// In words, with the newest checkpoint looked up where that can be done, and the command that goes on from it.
     pub(crate) fn report(&self, what: &str, command: &str) -> Failure {
-        let newest = match &self.checkpoints {
+        let newest = self.look_up();
+        let mut text = self.reached(&newest);
+        if let Some(unsaved) = &self.unsaved {
+            let _ = write!(text, ", and {unsaved}");
+        }
+        self.failure(text + &self.remains(&newest, what, command))
+    }
+
+    /// What remains of a run that came to harm, after what is told of that: its newest checkpoint, and the command that
+    /// goes on from it.
+    pub(crate) fn report_remains(&self, harm: Failure, what: &str, command: &str) -> Failure {
+        let remains = self.remains(&self.look_up(), what, command);
+        Failure { message: harm.message + &remains, ..harm }
+    }
+
+    fn look_up(&self) -> Newest {
+        match &self.checkpoints {
             None => Newest::Nowhere,
             // An object store may take its time.
             Some(location) if self.at_once && location.contains("://") => Newest::Unknown,
@@ -57,16 +75,15 @@ impl Stop<'_> {
                 }
                 None => Newest::Unknown,
             },
-        };
-        let mut text = self.reached(&newest);
-        if let Some(unsaved) = &self.unsaved {
-            let _ = write!(text, ", and {unsaved}");
         }
-        let _ = write!(text, "\ncheckpoint: {}", self.checkpoint(&newest));
+    }
+
+    fn remains(&self, newest: &Newest, what: &str, command: &str) -> String {
+        let mut text = format!("\ncheckpoint: {}", self.checkpoint(newest));
         if !matches!(newest, Newest::Nowhere | Newest::None) {
             let _ = write!(text, "\n{what}: {command}");
         }
-        self.failure(text)
+        text
     }
 
     /// The same of a task whose checkpoints are others' concern.
@@ -105,6 +122,7 @@ impl Stop<'_> {
     fn checkpoint(&self, newest: &Newest) -> String {
         let place = self.checkpoints.as_deref().unwrap_or_default();
         let missing = || match &self.log {
+            _ if self.died => "none had been written yet".to_owned(),
             _ if self.unsaved.is_some() => "the last one could not be written".to_owned(),
             _ if self.at_once => "the last one was not waited for".to_owned(),
             Some(log) => format!("the last one could not be written, see {log}"),
@@ -116,7 +134,8 @@ impl Stop<'_> {
             Newest::None if self.extent.is_some_and(Extent::has_begun) => format!("none ({})", missing()),
             Newest::None if self.extent.is_some() => "none (nothing was trained)".to_owned(),
             Newest::None => "none was written".to_owned(),
-            Newest::Unknown => format!("in {place}"),
+            Newest::Unknown if self.at_once => format!("not looked up in {place}"),
+            Newest::Unknown => format!("not known, as {place} does not answer"),
             Newest::Last(step) => format!("step {step}, in {place}"),
             Newest::Earlier(step) => {
                 let lost = seen.saturating_sub(*step);
@@ -160,6 +179,7 @@ mod tests {
             unsaved: None,
             log: Some("run/ps-0.log".to_owned()),
             at_once,
+            died: false,
         }
     }
 

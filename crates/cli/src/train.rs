@@ -352,6 +352,7 @@ impl Process {
                 unsaved,
                 log: None,
                 at_once: false,
+                died: false,
             };
             match self.task {
                 None => stop.report("resume", &own_command),
@@ -391,7 +392,9 @@ fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathB
 /// Whoever reads the file sees all of it or the one before.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let partial = path.with_extension("partial");
-    std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path))
+    std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&partial);
+    })
 }
 
 /// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.

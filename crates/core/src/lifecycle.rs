@@ -77,6 +77,9 @@ pub enum JoinError {
     Over(Outcome),
 }
 
+/// What a worker is told that comes when all steps have been made.
+const NOTHING_LEFT: &str = "all steps have been made, and the run is ending";
+
 /// How long the others wait for a worker that was told to stop before they train without it. When all are told to stop
 /// one after another, this leaves no update that only some of them had a part in.
 const FAREWELL: Duration = Duration::from_millis(300);
@@ -246,7 +249,11 @@ impl Lifecycle {
             Phase::Over(outcome) => return Err(JoinError::Over(outcome.clone())),
             Phase::Saving(outcome) if task.job == Job::Worker => return Err(JoinError::Over(outcome.clone())),
             Phase::Finishing if task.job == Job::Worker && !self.is_abandoned() => {
-                return Err(JoinError::Over(Outcome::done()));
+                // While the connection of the chief is broken, it is not known whether somebody else has to score.
+                return Err(match self.membership.is_connected(TaskId::from(self.chief)) {
+                    true => JoinError::Over(Outcome { exit_code: 0, reason: NOTHING_LEFT.to_owned() }),
+                    false => JoinError::Contested(TaskId::from(self.chief)),
+                });
             }
             _ => {}
         }
@@ -451,6 +458,7 @@ impl Lifecycle {
         for (task, reason) in self.membership.expire(now) {
             effects.extend(match task.job {
                 Job::Ps if self.phase == Phase::Gathering => Vec::new(),
+                Job::Ps if matches!(self.phase, Phase::Over(_)) => Vec::new(),
                 Job::Ps if self.idle.contains(&task) => vec![Effect::IdleLeft(task, reason)],
                 Job::Ps => self.server_lost(format!("lost {task}: {reason}")),
                 Job::Worker => {

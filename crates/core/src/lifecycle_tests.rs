@@ -344,7 +344,7 @@ fn a_worker_that_comes_when_nobody_trains_any_more_is_told_so_and_changes_nothin
     run.worker_finished(WorkerId(0));
     assert_eq!(run.phase(), &Phase::Finishing);
     let error = run.join(TaskId::worker(1), None, seconds(1)).unwrap_err();
-    assert_eq!(error, JoinError::Over(Outcome::done()));
+    assert_eq!(error, JoinError::Over(Outcome { exit_code: 0, reason: NOTHING_LEFT.into() }));
     assert!(!run.is_played_by(TaskId::worker(1), second));
     assert_eq!(run.present_workers(), [WorkerId(0)]);
 }
@@ -737,4 +737,30 @@ fn a_run_that_was_taken_up_again_after_its_end_is_not_finished_for_that() {
     run.heard(PS, server, seconds(79));
     run.tick(seconds(10));
     assert_eq!(run.tick(seconds(79)), [], "it waits for its worker, as any run does");
+}
+
+#[test]
+fn a_worker_that_comes_back_when_the_last_one_died_scoring_scores_in_its_place() {
+    let (mut run, [first, second]) = training_with_checkpoints();
+    run.worker_finished(WorkerId(0));
+    run.worker_finished(WorkerId(1));
+    assert_eq!(run.phase(), &Phase::Finishing);
+    run.disconnected(TaskId::worker(0), first, seconds(1));
+    run.disconnected(TaskId::worker(1), second, seconds(1));
+    let early = run.join(TaskId::worker(0), None, seconds(1));
+    assert_eq!(early.unwrap_err(), JoinError::Contested(TaskId::worker(0)), "it is to ask again");
+    run.heard(PS, Incarnation(1), seconds(3));
+    run.tick(seconds(3));
+    let (_, effects) = join(&mut run, TaskId::worker(0), 3);
+    assert!(effects.contains(&Effect::Start(WorkerId(0))), "{effects:?}");
+}
+
+#[test]
+fn a_server_without_parameters_is_not_missed_after_the_end() {
+    let (mut run, idle) = training_with_an_idle_ps(false);
+    run.worker_finished(WorkerId(0));
+    run.concluded(WorkerId(0));
+    assert_eq!(run.phase(), &Phase::Over(Outcome::done()));
+    run.disconnected(TaskId::ps(1), idle, seconds(1));
+    assert_eq!(run.tick(seconds(5)), []);
 }

@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{ChildStdout, Command, Stdio};
@@ -59,6 +60,8 @@ pub(super) struct Plan {
 pub(super) struct Child {
     pub(super) task: TaskId,
     pub(super) log: PathBuf,
+    /// The same log, which can be read even if its directory was removed.
+    file: File,
     pid: Pid,
     running: bool,
 }
@@ -100,6 +103,16 @@ impl Child {
         self.running = false;
     }
 
+    /// All that is in its log.
+    pub(super) fn log_text(&self) -> String {
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 1 << 16];
+        while let Ok(count @ 1..) = self.file.read_at(&mut chunk, bytes.len() as u64) {
+            bytes.extend_from_slice(&chunk[..count]);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Asks it to end.
     pub(super) fn terminate(&self) {
         let _ = kill_process(self.pid, Signal::TERM);
@@ -119,8 +132,9 @@ fn start(
     messages: &mpsc::Sender<Message>,
 ) -> std::io::Result<Child> {
     // What an earlier run in this directory has said may be why this one is started.
-    let mut file = OpenOptions::new().create(true).append(true).open(log)?;
+    let mut file = OpenOptions::new().create(true).read(true).append(true).open(log)?;
     writeln!(file, "{STARTED}{task} at {}", now())?;
+    let kept = file.try_clone()?;
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(arguments)
@@ -146,7 +160,7 @@ fn start(
         };
         let _ = messages.send(Message::Ended(task, ended));
     });
-    Ok(Child { task, log: log.to_owned(), pid, running: true })
+    Ok(Child { task, log: log.to_owned(), file: kept, pid, running: true })
 }
 
 /// The date and time, for people.

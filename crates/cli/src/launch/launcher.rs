@@ -71,6 +71,8 @@ pub(super) struct Launcher {
 enum Cause {
     /// A task has failed.
     Failed(Failure),
+    /// A task was killed.
+    Died(Failure),
     /// It was told to stop: with which code that ends, and by which signal and when if not a task but the launcher was
     /// told.
     Stopped(u8, Option<(StopSignal, u64)>),
@@ -144,6 +146,7 @@ impl Launcher {
         self.progress.finish();
         match self.cause.take() {
             Some(Cause::Failed(failure)) => Err(failure),
+            Some(Cause::Died(failure)) => Err(self.describe_death(failure)),
             Some(Cause::Stopped(exit_code, signal)) => Err(self.describe_stop(exit_code, signal)),
             None if !self.summarised => Err(Failure::internal("the run ended without a summary")),
             None => {
@@ -236,7 +239,11 @@ impl Launcher {
                 }
             },
             ended => {
-                self.cause = Some(Cause::Failed(self.describe_failure(&self.children[position], ended)));
+                let failure = self.describe_failure(&self.children[position], ended);
+                self.cause = Some(match ended {
+                    Ended::Killed(_) => Cause::Died(failure),
+                    Ended::Exited(_) => Cause::Failed(failure),
+                });
                 Some(End::Within(GRACE))
             }
         }
@@ -316,6 +323,20 @@ impl Launcher {
             Some(_) => exit_code::CHECKPOINT,
             None => by.map_or(exit_code, StopSignal::exit_code),
         };
+        self.with_stop(exit_code, why, told, |stop, command| stop.report("resume", command))
+    }
+
+    /// How a run came to harm, and what remains of it.
+    fn describe_death(&self, harm: Failure) -> Failure {
+        if !self.has_begun() {
+            return harm;
+        }
+        self.with_stop(harm.exit_code, String::new(), None, |stop, command| {
+            Stop { died: true, ..stop }.report_remains(harm, "resume", command)
+        })
+    }
+
+    fn with_stop<T>(&self, exit_code: u8, why: String, told: Option<u64>, tell: impl FnOnce(Stop, &str) -> T) -> T {
         let log = self.children.first().map(|child| child.log.display().to_string());
         let Resumption { checkpoints, resumes, began, command } = &self.resumption;
         self.progress.extent().look(|extent| {
@@ -330,8 +351,9 @@ impl Launcher {
                 unsaved: self.unsaved.clone(),
                 log,
                 at_once: self.at_once,
+                died: false,
             };
-            stop.report("resume", command)
+            tell(stop, command)
         })
     }
 
@@ -342,7 +364,7 @@ impl Launcher {
             Ended::Killed(_) => 1,
         };
         let (task, how, log) = (child.task, describe(ended), child.log.display());
-        let text = std::fs::read_to_string(&child.log).unwrap_or_default();
+        let text = child.log_text();
         // Of this start, not of one before.
         let mut lines: Vec<&str> = text.lines().rev().take_while(|line| !line.starts_with(STARTED)).collect();
         lines.reverse();

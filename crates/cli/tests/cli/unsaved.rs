@@ -82,6 +82,12 @@ fn a_summary_that_cannot_be_written_does_not_hide_that_the_last_checkpoint_could
 }
 
 #[test]
+fn a_launched_run_whose_directory_was_removed_says_why_it_could_not_be_saved() {
+    let told = disturbed("launch", |directory| fs::remove_dir_all(directory.join("run")).unwrap()).wait();
+    says_that_it_was_not_saved(&told);
+}
+
+#[test]
 fn a_run_that_is_told_to_stop_and_cannot_be_saved_ends_with_4() {
     for (command, layout) in [("train", ""), ("launch", ""), ("launch", "--ps 2"), ("launch", "--colocate")] {
         let endless = RUN.replace("60000", "1000000000");
