@@ -3,6 +3,7 @@
 //! Everything here is a value or a state machine that takes events and time as arguments and returns what to do.
 //! `windlass-wire` moves bytes, `windlass-server` and `windlass-worker` do what is decided here.
 
+pub mod admission;
 pub mod block;
 pub mod checkpoint;
 pub mod cluster;

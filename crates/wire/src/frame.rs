@@ -11,8 +11,9 @@
 //! `parameter u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is the same without the
 //! values. Answers of kind [`AnswerKind::Waiting`] may precede the one that ends a request.
 
+use windlass_core::admission;
 use windlass_core::cluster::WorkerId;
-use windlass_core::ledger::Incarnation;
+use windlass_core::ledger::{Incarnation, PushId};
 use windlass_core::run::LearningRate;
 
 /// The first bytes of a tensor stream, by which a port tells it from HTTP.
@@ -126,6 +127,18 @@ pub struct Request {
     pub rows: u32,
     /// Wanted sections that follow.
     pub wanted: u32,
+}
+
+impl From<&Request> for admission::Request {
+    fn from(request: &Request) -> Self {
+        let Request { worker, incarnation, sequence, base, learning_rate, .. } = *request;
+        let kind = match request.kind {
+            RequestKind::Initialise => admission::RequestKind::Initialise,
+            RequestKind::Pull => admission::RequestKind::Pull,
+            RequestKind::Push => admission::RequestKind::Push,
+        };
+        Self { kind, push: PushId { worker, incarnation, sequence }, base, learning_rate }
+    }
 }
 
 /// What an answer is.

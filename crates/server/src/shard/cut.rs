@@ -1,46 +1,19 @@
 //! How a shard is cut for a checkpoint: held for a moment, told where, and read as of there while training goes on.
 //!
-//! `windlass_core::checkpoint` says what a mark and a cut are. A hold ends by itself after a while, so that no push
-//! waits for a coordinator that does not answer.
+//! `windlass_core::checkpoint` says what a mark and a cut are, and the gate where this shard is cut; here is what waits
+//! for it and reads it. A hold ends by itself after a while, so that no push waits for a coordinator that does not answer.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use windlass_core::admission::{CutError, Gate};
 use windlass_core::block::Block;
-use windlass_core::checkpoint::{HOLD, Mark, Notes};
+use windlass_core::checkpoint::{Mark, Notes};
 use windlass_core::rows::RowTable;
 use windlass_core::run::LearningRate;
 
-use super::gate::Gate;
 use super::spares::Spares;
 use super::{ParameterShard, Rows, lock};
-
-/// Where a shard stands between a mark and the end of its cut.
-#[derive(Debug, Default)]
-pub(super) enum CutStage {
-    /// No checkpoint is under way.
-    #[default]
-    None,
-    /// Nothing new is applied until then, or until it is known where the cut is. Nothing new has been if the version
-    /// is, or is about to be, still this one.
-    Held { number: u64, until: Instant, at: u64 },
-    /// The cut is after a round that is still to come.
-    Coming { number: u64, version: u64 },
-    /// This is the state that is kept.
-    Made { number: u64, mark: Mark, notes: Notes, learning_rate: LearningRate },
-}
-
-impl CutStage {
-    /// The number of the checkpoint that is under way.
-    pub(super) fn number(&self) -> Option<u64> {
-        match self {
-            CutStage::None => None,
-            CutStage::Held { number, .. } | CutStage::Coming { number, .. } | CutStage::Made { number, .. } => {
-                Some(*number)
-            }
-        }
-    }
-}
 
 /// A shard as of a cut.
 #[derive(Debug)]
@@ -57,30 +30,11 @@ pub struct Snapshot {
     pub tables: Vec<RowTable>,
 }
 
-/// Why there is no snapshot.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum CutError {
-    /// Updates were applied before the cut was known: the hold had ended.
-    #[error("the cut came more than {} ms after the mark", HOLD.as_millis())]
-    Late,
-    /// The cut cannot be made from where this shard stands.
-    #[error("this server is at step {at}, and the cut at {cut}")]
-    Passed {
-        /// Where it stands.
-        at: u64,
-        /// Where the cut is.
-        cut: u64,
-    },
-    /// It was given up, or the run has ended.
-    #[error("the checkpoint was given up")]
-    GivenUp,
-}
-
 impl ParameterShard {
     /// Holds back what is new for the checkpoint of this number, and says where this shard stands. Does not block: of a
     /// round that is being applied it is known what it will come to.
     pub fn mark(&self, number: u64) -> Mark {
-        lock(&self.gate).hold(number, Instant::now())
+        lock(&self.gate).hold(number, self.now())
     }
 
     /// Cuts here, or as soon as what belongs before the cut has come.
@@ -176,11 +130,11 @@ impl ParameterShard {
 
     /// Waits while a mark holds back what is new, and no longer than a hold may last. Returns how long that was, too.
     pub(super) fn await_release<'a>(&self, mut gate: MutexGuard<'a, Gate>) -> (MutexGuard<'a, Gate>, Duration) {
-        let since = Instant::now();
+        let since = self.now();
         let mut now = since;
         while let Some(left) = gate.held_for(now) {
             gate = self.changed.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
-            now = Instant::now();
+            now = self.now();
         }
         (gate, now - since)
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use windlass_core::block::BLOCK_ELEMENTS;
-use windlass_core::checkpoint::{Cycle, CycleRun, Next, Policy};
+use windlass_core::checkpoint::{Cycle, CycleRun, HOLD, Next, Policy};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;

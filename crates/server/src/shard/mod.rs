@@ -2,16 +2,14 @@
 //!
 //! Values are kept in blocks, each behind its own lock: a push is applied block by block as it arrives, and
 //! pushes of different workers pass through each other. What may be applied, and when a worker may go on, is
-//! decided behind one small lock, the [`gate`]. No lock is held while bytes are sent or awaited.
+//! decided behind one small lock, the [`Gate`]. No lock is held while bytes are sent or awaited.
 
 mod cut;
-mod gate;
-mod kept;
-mod kept_rows;
-mod notes;
 mod receiving;
 mod round;
+mod rows_copy_on_cut;
 mod spares;
+mod statistics;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockErr
 use std::time::{Duration, Instant};
 
 use windlass_checkpoint::ShardImage;
+use windlass_core::admission::{Arrival, CopyOnCut, CutSide, Gate, Skip, TooLate, Turn, Verdict};
 use windlass_core::block::{Block, Stretch, block_ranges, stretches_by_block};
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
@@ -33,14 +32,13 @@ use windlass_wire::link::{Peer, ServeError, Shard};
 
 use crate::checkpoint::Resumption;
 
-pub use cut::{CutError, Snapshot};
-pub use gate::ShardStatistics;
-use gate::{Arrival, Gate, Verdict};
-use kept::{Age, Kept};
-use kept_rows::KeptRows;
+pub use cut::Snapshot;
 use receiving::Wanted;
 use round::{Gradient, Round};
+use rows_copy_on_cut::RowsCopyOnCut;
 use spares::Spares;
+pub use statistics::ShardStatistics;
+pub use windlass_core::admission::CutError;
 
 /// How long a request may be ahead of the coordinator's word that its process plays the worker: the word and the request
 /// come by different connections. A process that is real and still too early asks again.
@@ -52,10 +50,12 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 /// One server's share of the parameters.
 pub struct ParameterShard {
     run: RunSpec,
+    /// What the gate's times count from.
+    origin: Instant,
     /// Who may ask; with dynamic workers more come later.
     workers: RwLock<BTreeSet<WorkerId>>,
     elements: usize,
-    blocks: Vec<Mutex<Kept<Block>>>,
+    blocks: Vec<Mutex<CopyOnCut<Block>>>,
     /// Where in each block values lie that are not simply trained since the first step.
     stretches: Vec<Vec<Stretch>>,
     spares: Arc<Spares>,
@@ -71,7 +71,7 @@ struct Rows {
     stripe: RowStripe,
     width: usize,
     is_constant: bool,
-    table: Mutex<KeptRows>,
+    table: Mutex<RowsCopyOnCut>,
 }
 
 impl ParameterShard {
@@ -114,13 +114,14 @@ impl ParameterShard {
             stripe: *stripe,
             width: table.width(),
             is_constant: run.parameters[stripe.parameter].kind == ParameterKind::Constant,
-            table: Mutex::new(KeptRows::new(table)),
+            table: Mutex::new(RowsCopyOnCut::new(table)),
         };
         Self {
+            origin: Instant::now(),
             workers: RwLock::new(workers.iter().copied().collect()),
             elements: plan.dense_elements(),
             spares: Arc::new(Spares::new(plan.dense_elements(), run.optimizer.slots())),
-            blocks: blocks.into_iter().map(|block| Mutex::new(Kept::new(block))).collect(),
+            blocks: blocks.into_iter().map(|block| Mutex::new(CopyOnCut::new(block))).collect(),
             stretches: stretches_by_block(&plan.stretches(&run.parameters, &BTreeMap::new()), plan.dense_elements()),
             gate: Mutex::new(Gate::new(&run, workers)),
             changed: Condvar::new(),
@@ -162,13 +163,18 @@ impl ParameterShard {
 
     /// Counts and times so far.
     pub fn statistics(&self) -> ShardStatistics {
-        lock(&self.gate).statistics()
+        ShardStatistics::new(lock(&self.gate).statistics(), self.origin)
+    }
+
+    /// The time, as the gate counts it.
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
     }
 
     /// Sets the values piece by piece, each only if training has not begun: what is left of a request that was held
     /// up on its way may come after another has been answered and the first push applied.
     fn initialise(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
-        let refused = || lock(&self.gate).refuses_first_values(request);
+        let refused = || lock(&self.gate).refuses_first_values(&request.into());
         for block in &self.blocks {
             let len = lock(block).get().values.len();
             let values = peer.receive(len)?;
@@ -185,7 +191,11 @@ impl ParameterShard {
                 table.get_mut().write(&push.rows, &push.gradients).map_err(bad_rows)?;
             }
         }
-        if let Some(kind) = refused() {
+        if let Some(too_late) = refused() {
+            let kind = match too_late {
+                TooLate::Fenced => AnswerKind::Fenced,
+                TooLate::Begun => AnswerKind::Refused,
+            };
             return self.refuse(kind, "training has begun", peer);
         }
         let answer = Answer { dense: 0, rows: 0, ..self.answer(AnswerKind::Values, 0) };
@@ -197,10 +207,10 @@ impl ParameterShard {
     /// the request itself is believed: anybody can write a header.
     fn await_announcement(&self, request: &Request) -> Result<Acquaintance, ServeError> {
         let unannounced =
-            |gate: &mut Gate| gate.acquaintance(request) == Acquaintance::Unannounced && !gate.is_closed();
+            |gate: &mut Gate| gate.acquaintance(&request.into()) == Acquaintance::Unannounced && !gate.is_closed();
         let waited = self.changed.wait_timeout_while(lock(&self.gate), ANNOUNCEMENT_WAIT, unannounced);
         let (gate, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match gate.acquaintance(request) {
+        match gate.acquaintance(&request.into()) {
             Acquaintance::Unannounced if gate.is_closed() => Err(ended()),
             Acquaintance::Unannounced => Err(ServeError::Unannounced(request.worker)),
             known => Ok(known),
@@ -222,7 +232,7 @@ impl ParameterShard {
         if !gate.has_rounds() {
             (gate, held_up) = self.await_release(gate);
         }
-        let verdict = gate.admit(request, note);
+        let verdict = gate.admit(&request.into(), note, self.now());
         drop(gate);
         match verdict {
             Verdict::Fenced => {
@@ -235,7 +245,12 @@ impl ParameterShard {
             }
             Verdict::Apply(update) => self.apply_as_it_arrives(request, &update, held_up, peer),
             Verdict::Collect => self.collect(request, peer),
-            Verdict::Skip(kind) => {
+            Verdict::Skip(skip) => {
+                let kind = match skip {
+                    Skip::Counted => AnswerKind::Values,
+                    Skip::Stale => AnswerKind::Stale,
+                    Skip::Over => AnswerKind::Over,
+                };
                 let wanted = self.discard(request, peer)?;
                 self.wait_and_answer(request, kind, &wanted, peer)
             }
@@ -262,10 +277,10 @@ impl ParameterShard {
             let len = lock(block).get().values.len();
             let gradient = peer.receive(len)?;
             let (mut block, waited) = lock_timed(block);
-            let claimed = lock(&self.gate).claim(request, piece);
-            if let Some(age) = claimed {
-                let kept = self.apply(piece, &mut block, age, update, gradient);
-                held_up += age.held_up(waited) + kept;
+            let claimed = lock(&self.gate).claim(&request.into(), piece);
+            if let Some(side) = claimed {
+                let kept = self.apply(piece, &mut block, side, update, gradient);
+                held_up += side.held_up(waited) + kept;
             }
             if at_once {
                 peer.stage(&block.get().values);
@@ -277,15 +292,15 @@ impl ParameterShard {
         for piece in self.blocks.len()..pieces {
             let push = self.receive_rows(request, &mut allowance, peer)?;
             let (mut table, waited) = lock_timed(&self.rows[push.table].table);
-            let claimed = lock(&self.gate).claim(request, piece);
-            if let Some(age) = claimed {
-                let kept = table.apply(age, &self.run.optimizer, update, &push.rows, &push.gradients);
-                held_up += age.held_up(waited) + kept.map_err(bad_rows)?;
+            let claimed = lock(&self.gate).claim(&request.into(), piece);
+            if let Some(side) = claimed {
+                let kept = table.apply(side, &self.run.optimizer, update, &push.rows, &push.gradients);
+                held_up += side.held_up(waited) + kept.map_err(bad_rows)?;
             }
         }
         let wanted = self.receive_all_wanted(request, peer)?;
         let mut gate = lock(&self.gate);
-        gate.applied(request, pieces);
+        gate.applied(&request.into(), pieces);
         gate.note_held_up(held_up);
         drop(gate);
         self.changed.notify_all();
@@ -294,10 +309,24 @@ impl ParameterShard {
     }
 
     /// Returns how long a checkpoint has held it up.
-    fn apply(&self, index: usize, block: &mut Kept<Block>, age: Age, update: &Update, pushed: &[f32]) -> Duration {
+    fn apply(
+        &self,
+        index: usize,
+        block: &mut CopyOnCut<Block>,
+        side: CutSide,
+        update: &Update,
+        pushed: &[f32],
+    ) -> Duration {
         let (optimizer, stretches) = (&self.run.optimizer, &self.stretches[index]);
-        let copy = |block: &Block| self.spares.copy(block);
-        block.change(age, copy, |block| block.apply_around(stretches, optimizer, update, pushed))
+        let mut held_up = Duration::ZERO;
+        let copy = |block: &Block| {
+            let since = Instant::now();
+            let copy = self.spares.copy(block);
+            held_up = since.elapsed();
+            copy
+        };
+        block.change(side, copy, |block| block.apply_around(stretches, optimizer, update, pushed));
+        held_up
     }
 
     /// Keeps a gradient for the open round, and applies the round if this completes it.
@@ -324,7 +353,7 @@ impl ParameterShard {
     fn contribute(&self, request: &Request, gradient: Gradient) -> Arrival {
         let mut round = lock(&self.round);
         let (mut gate, held_up) = self.await_release(lock(&self.gate));
-        let arrival = gate.arrived(request);
+        let arrival = gate.arrived(&request.into());
         drop(gate);
         if let Arrival::Counted { complete } = arrival {
             round.add(request.worker, gradient);
@@ -354,22 +383,22 @@ impl ParameterShard {
     fn apply_round(&self, round: &mut Round, mut held_up: Duration) {
         let (sum, count) = round.take();
         let gate = lock(&self.gate);
-        let (update, age) = (gate.round_update(count), gate.round_age());
+        let (update, side) = (gate.round_update(count), gate.round_side());
         drop(gate);
         for (index, (block, range)) in self.blocks.iter().zip(block_ranges(self.elements)).enumerate() {
             let (mut block, waited) = lock_timed(block);
-            held_up += age.held_up(waited) + self.apply(index, &mut block, age, &update, &sum.dense[range]);
+            held_up += side.held_up(waited) + self.apply(index, &mut block, side, &update, &sum.dense[range]);
         }
         for (index, rows) in self.rows.iter().enumerate().filter(|(_, rows)| !rows.is_constant) {
             let (numbers, gradients) = round::sum_rows(&sum.rows, index, rows.stripe.count, rows.width);
             let (mut table, waited) = lock_timed(&rows.table);
-            let applied = table.apply(age, &self.run.optimizer, &update, &numbers, &gradients);
-            held_up += age.held_up(waited) + applied.expect("rows were checked as they arrived");
+            let applied = table.apply(side, &self.run.optimizer, &update, &numbers, &gradients);
+            held_up += side.held_up(waited) + applied.expect("rows were checked as they arrived");
         }
         round.recycle(sum.dense);
         let mut gate = lock(&self.gate);
         gate.note_held_up(held_up);
-        gate.end_round();
+        gate.end_round(self.now());
         drop(gate);
         self.changed.notify_all();
     }
@@ -383,24 +412,27 @@ impl ParameterShard {
         wanted: &[Wanted],
         peer: &mut dyn Peer,
     ) -> Result<(), ServeError> {
+        let asked = request.into();
         let mut gate = lock(&self.gate);
         let mut told = Instant::now();
         let mut may_skip = request.kind == RequestKind::Pull;
-        while let Some(missing) = gate.waits_for(request) {
-            if gate.is_closed() {
-                return Err(ended());
-            }
-            if request.kind == RequestKind::Pull && gate.is_replaced(request) {
-                drop(gate);
-                return self.refuse(AnswerKind::Fenced, "", peer);
-            }
-            if may_skip && gate.is_living(request) {
-                may_skip = false;
-                drop(gate);
-                self.change_round(|gate| gate.skip_to(request));
-                gate = lock(&self.gate);
-                continue;
-            }
+        loop {
+            let missing = match gate.turn(&asked, may_skip) {
+                Turn::Answer => break,
+                Turn::Closed => return Err(ended()),
+                Turn::Fenced => {
+                    drop(gate);
+                    return self.refuse(AnswerKind::Fenced, "", peer);
+                }
+                Turn::SkipRound => {
+                    may_skip = false;
+                    drop(gate);
+                    self.change_round(|gate| gate.skip_to(&asked));
+                    gate = lock(&self.gate);
+                    continue;
+                }
+                Turn::Wait(missing) => missing,
+            };
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
                 let text = gate.describe_wait(&missing);

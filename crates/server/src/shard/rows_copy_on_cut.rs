@@ -6,18 +6,17 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use windlass_core::admission::CutSide;
 use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_core::optimizer::{Optimizer, Update};
 use windlass_core::rows::{RowError, RowTable};
-
-use super::kept::Age;
 
 /// The mark of a row that has not been put aside.
 const NOT_ASIDE: u32 = u32::MAX;
 
 /// A table, and those of its rows that have changed since a cut as they were then.
 #[derive(Debug)]
-pub(super) struct KeptRows {
+pub(super) struct RowsCopyOnCut {
     now: RowTable,
     aside: RowTable,
     /// For every row where it is in `aside`; empty if nothing is.
@@ -28,7 +27,7 @@ pub(super) struct KeptRows {
     cut: u64,
 }
 
-impl KeptRows {
+impl RowsCopyOnCut {
     pub(super) fn new(now: RowTable) -> Self {
         Self { aside: RowTable::empty_like(&now, 0), now, places: Vec::new(), taken: 0, cut: 0 }
     }
@@ -46,7 +45,7 @@ impl KeptRows {
     /// cut has held it up.
     pub(super) fn apply(
         &mut self,
-        age: Age,
+        side: CutSide,
         optimizer: &Optimizer,
         update: &Update,
         rows: &[u32],
@@ -55,12 +54,12 @@ impl KeptRows {
         self.now.check(rows, gradients.len())?;
         let Update { learning_rate, scale, .. } = *update;
         let mut held_up = Duration::ZERO;
-        if age.cut > 0 && !age.before {
+        if side.cut > 0 && !side.before {
             let since = Instant::now();
-            self.turn_to(age.cut);
+            self.turn_to(side.cut);
             self.put_aside(rows);
             held_up = since.elapsed();
-        } else if age.cut == self.cut && !self.places.is_empty() {
+        } else if side.cut == self.cut && !self.places.is_empty() {
             let (rows, gradients) = self.those_aside(rows, gradients);
             self.aside.apply(optimizer, learning_rate, scale, &rows, &gradients)?;
         }
@@ -141,23 +140,23 @@ impl KeptRows {
 mod tests {
     use super::*;
 
-    const BEFORE: Age = Age { cut: 1, before: true };
-    const AFTER: Age = Age { cut: 1, before: false };
+    const BEFORE: CutSide = CutSide { cut: 1, before: true };
+    const AFTER: CutSide = CutSide { cut: 1, before: false };
 
     /// Rows of one value, all zero at first, in several stretches.
     const ROWS: usize = BLOCK_ELEMENTS + 10;
 
-    fn table() -> KeptRows {
-        KeptRows::new(RowTable::new(ROWS, 1, &Optimizer::Sgd))
+    fn table() -> RowsCopyOnCut {
+        RowsCopyOnCut::new(RowTable::new(ROWS, 1, &Optimizer::Sgd))
     }
 
     /// Adds to rows: with this learning rate a gradient is taken away from the value.
-    fn add(kept: &mut KeptRows, age: Age, rows: &[u32], amount: f32) {
+    fn add(kept: &mut RowsCopyOnCut, side: CutSide, rows: &[u32], amount: f32) {
         let update = Update { learning_rate: 1.0, step: 1, scale: 1.0 };
-        kept.apply(age, &Optimizer::Sgd, &update, rows, &vec![-amount; rows.len()]).unwrap();
+        kept.apply(side, &Optimizer::Sgd, &update, rows, &vec![-amount; rows.len()]).unwrap();
     }
 
-    fn take_all(kept: &mut KeptRows, cut: u64) -> RowTable {
+    fn take_all(kept: &mut RowsCopyOnCut, cut: u64) -> RowTable {
         let mut taken = RowTable::empty_like(kept.get(), 0);
         while kept.take(cut, &mut taken).unwrap() {}
         taken
@@ -173,8 +172,8 @@ mod tests {
     fn a_cut_has_every_change_before_it_and_none_after_in_whatever_order_they_come() {
         for order in [[(BEFORE, 10.0), (AFTER, 100.0)], [(AFTER, 100.0), (BEFORE, 10.0)]] {
             let mut kept = table();
-            for (age, amount) in order {
-                add(&mut kept, age, &[3, ROWS as u32 - 1, 3], amount);
+            for (side, amount) in order {
+                add(&mut kept, side, &[3, ROWS as u32 - 1, 3], amount);
             }
             let taken = take_all(&mut kept, 1);
             assert_eq!([value(&taken, 3), value(kept.get(), 3)], [20.0, 220.0], "a row named twice moves twice");
@@ -201,7 +200,7 @@ mod tests {
     fn rows_put_aside_for_a_cut_that_was_given_up_are_not_taken_for_the_next() {
         let mut kept = table();
         add(&mut kept, AFTER, &[7], 1.0);
-        add(&mut kept, Age { cut: 2, before: true }, &[7], 1.0);
+        add(&mut kept, CutSide { cut: 2, before: true }, &[7], 1.0);
         assert_eq!(value(&take_all(&mut kept, 2), 7), 2.0);
         assert_eq!(value(&take_all(&mut kept, 3), 7), 2.0);
     }
@@ -209,7 +208,7 @@ mod tests {
     #[test]
     fn whoever_still_reads_a_cut_that_was_given_up_takes_nothing_from_the_next() {
         let mut kept = table();
-        add(&mut kept, Age { cut: 2, before: false }, &[0, 7], 1.0);
+        add(&mut kept, CutSide { cut: 2, before: false }, &[0, 7], 1.0);
         let mut stale = RowTable::empty_like(kept.get(), 0);
         assert_eq!(kept.take(1, &mut stale), None);
         let taken = take_all(&mut kept, 2);
@@ -218,11 +217,11 @@ mod tests {
 
     #[test]
     fn rows_that_are_not_there_change_nothing() {
-        for age in [BEFORE, AFTER] {
+        for side in [BEFORE, AFTER] {
             let mut kept = table();
             add(&mut kept, AFTER, &[1], 1.0);
             let update = Update { learning_rate: 1.0, step: 1, scale: 1.0 };
-            let refused = kept.apply(age, &Optimizer::Sgd, &update, &[1, ROWS as u32], &[1.0, 1.0]);
+            let refused = kept.apply(side, &Optimizer::Sgd, &update, &[1, ROWS as u32], &[1.0, 1.0]);
             assert_eq!(refused, Err(RowError::OutOfRange { row: ROWS as u32, rows: ROWS }));
             assert_eq!((value(kept.get(), 1), value(&take_all(&mut kept, 1), 1)), (1.0, 0.0));
         }

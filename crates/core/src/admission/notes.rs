@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use windlass_core::checkpoint::{Notes, Pushes};
-use windlass_core::cluster::WorkerId;
-use windlass_core::ledger::Incarnation;
+use crate::checkpoint::{Notes, Pushes};
+use crate::cluster::WorkerId;
+use crate::ledger::Incarnation;
 
 /// The notes that came with the last two pushes of each worker.
 #[derive(Debug, Default)]

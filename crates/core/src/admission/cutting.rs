@@ -1,21 +1,63 @@
 //! What the gate decides about cuts: where this shard stands, whether it can be cut there, and on which side of the cut
 //! a push is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use windlass_core::checkpoint::{HOLD, Mark, Notes};
-use windlass_core::ledger::PushId;
-use windlass_core::run::LearningRate;
-use windlass_wire::frame::Request;
+use super::{CutSide, Gate, Request};
+use crate::checkpoint::{HOLD, Mark, Notes};
+use crate::ledger::PushId;
+use crate::run::LearningRate;
 
-use super::super::cut::{CutError, CutStage};
-use super::super::kept::Age;
-use super::Gate;
+/// Where a shard stands between a mark and the end of its cut.
+#[derive(Debug, Default)]
+pub(super) enum CutStage {
+    /// No checkpoint is under way.
+    #[default]
+    None,
+    /// Nothing new is applied until then, or until it is known where the cut is. Nothing new has been if the version
+    /// is, or is about to be, still this one.
+    Held { number: u64, until: Duration, at: u64 },
+    /// The cut is after a round that is still to come.
+    Coming { number: u64, version: u64 },
+    /// This is the state that is kept.
+    Made { number: u64, mark: Mark, notes: Notes, learning_rate: LearningRate },
+}
+
+impl CutStage {
+    /// The number of the checkpoint that is under way.
+    fn number(&self) -> Option<u64> {
+        match self {
+            CutStage::None => None,
+            CutStage::Held { number, .. } | CutStage::Coming { number, .. } | CutStage::Made { number, .. } => {
+                Some(*number)
+            }
+        }
+    }
+}
+
+/// Why a shard is not cut.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CutError {
+    /// Updates were applied before the cut was known: the hold had ended.
+    #[error("the cut came more than {} ms after the mark", HOLD.as_millis())]
+    Late,
+    /// The cut cannot be made from where this shard stands.
+    #[error("this server is at step {at}, and the cut at {cut}")]
+    Passed {
+        /// Where it stands.
+        at: u64,
+        /// Where the cut is.
+        cut: u64,
+    },
+    /// It was given up, or the run has ended.
+    #[error("the checkpoint was given up")]
+    GivenUp,
+}
 
 impl Gate {
     /// Holds back what is new from now on, and says which state that leaves: after the round that is being applied, if
     /// one is. Nobody has to wait for that here.
-    pub(in super::super) fn hold(&mut self, number: u64, now: Instant) -> Mark {
+    pub fn hold(&mut self, number: u64, now: Duration) -> Mark {
         let at = self.comes_to();
         self.cut = CutStage::Held { number, until: now + HOLD, at };
         self.longest_held_up = Duration::ZERO;
@@ -28,14 +70,14 @@ impl Gate {
     }
 
     /// For how long what is new is still to be held back.
-    pub(in super::super) fn held_for(&self, now: Instant) -> Option<Duration> {
+    pub fn held_for(&self, now: Duration) -> Option<Duration> {
         let CutStage::Held { until, .. } = self.cut else { return None };
-        let left = until.saturating_duration_since(now);
+        let left = until.saturating_sub(now);
         (!left.is_zero() && !self.closed).then_some(left)
     }
 
     /// Cuts where all servers do. After the hold that is possible too, if nothing new has come.
-    pub(in super::super) fn cut(&mut self, number: u64, cut: &Mark) -> Result<(), CutError> {
+    pub fn cut(&mut self, number: u64, cut: &Mark) -> Result<(), CutError> {
         let stage = std::mem::take(&mut self.cut);
         if !matches!(stage, CutStage::Held { number: held, at, .. } if held == number && at == self.comes_to()) {
             return Err(CutError::Late);
@@ -70,7 +112,7 @@ impl Gate {
     }
 
     /// The state that is kept, once all of it is there.
-    pub(in super::super) fn cut_made(&self, number: u64) -> Result<Option<(Mark, Notes, LearningRate)>, CutError> {
+    pub fn cut_made(&self, number: u64) -> Result<Option<(Mark, Notes, LearningRate)>, CutError> {
         match &self.cut {
             CutStage::Made { number: made, mark, notes, learning_rate } if *made == number => {
                 let outstanding = !self.has_rounds() && !self.ledger.outstanding(&mark.pushes).is_empty();
@@ -82,12 +124,12 @@ impl Gate {
     }
 
     /// True while this cut is wanted.
-    pub(in super::super) fn is_cutting(&self, number: u64) -> bool {
+    pub fn is_cutting(&self, number: u64) -> bool {
         self.cut.number() == Some(number) && !self.closed
     }
 
     /// Ends the hold or the cut of this number. False if another is under way, or none.
-    pub(in super::super) fn end_cut(&mut self, number: u64) -> bool {
+    pub fn end_cut(&mut self, number: u64) -> bool {
         let ends = self.cut.number() == Some(number);
         if ends {
             self.cut = CutStage::None;
@@ -96,30 +138,31 @@ impl Gate {
     }
 
     /// Notes for how long a checkpoint has held up a push.
-    pub(in super::super) fn note_held_up(&mut self, held_up: Duration) {
+    pub fn note_held_up(&mut self, held_up: Duration) {
         self.longest_held_up = self.longest_held_up.max(held_up);
     }
 
-    pub(in super::super) fn longest_held_up(&self) -> Duration {
+    /// For how long at the most the last checkpoint has held up a push.
+    pub fn longest_held_up(&self) -> Duration {
         self.longest_held_up
     }
 
     /// On which side of the cut a push is.
-    pub(super) fn age(&self, request: &Request) -> Age {
+    pub(super) fn side(&self, request: &Request) -> CutSide {
         match &self.cut {
             CutStage::Made { number, mark, .. } => {
-                let kept = mark.pushes.get(&request.worker).copied().unwrap_or_default();
-                Age { cut: *number, before: (request.incarnation, request.sequence) <= kept }
+                let kept = mark.pushes.get(&request.push.worker).copied().unwrap_or_default();
+                CutSide { cut: *number, before: (request.push.incarnation, request.push.sequence) <= kept }
             }
-            _ => Age { cut: 0, before: true },
+            _ => CutSide { cut: 0, before: true },
         }
     }
 
     /// On which side of the cut the update of a round is.
-    pub(in super::super) fn round_age(&self) -> Age {
+    pub fn round_side(&self) -> CutSide {
         match &self.cut {
-            CutStage::Made { number, .. } => Age { cut: *number, before: false },
-            _ => Age { cut: 0, before: true },
+            CutStage::Made { number, .. } => CutSide { cut: *number, before: false },
+            _ => CutSide { cut: 0, before: true },
         }
     }
 
@@ -138,7 +181,7 @@ impl Gate {
 
     /// A push that belongs before the cut brings its rate along, too.
     pub(super) fn keep_rate(&mut self, request: &Request) {
-        let before = self.age(request).before;
+        let before = self.side(request).before;
         if let CutStage::Made { learning_rate, .. } = &mut self.cut
             && before
         {
