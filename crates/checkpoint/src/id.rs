@@ -24,9 +24,9 @@ impl CheckpointId {
         Self { step, generation, attempt: rand::random() }
     }
 
-    /// The attempt of this number by the coordinator of a generation, at this step.
-    pub fn of_attempt(step: u64, generation: u64, number: u64) -> Self {
-        Self { step, generation, attempt: (number as u32) << 16 | u32::from(rand::random::<u16>()) }
+    /// The attempt of this number by the coordinator of a generation, which has drawn `salt`, at this step.
+    pub fn of_attempt(step: u64, generation: u64, number: u64, salt: u16) -> Self {
+        Self { step, generation, attempt: (number as u32) << 16 | u32::from(salt) }
     }
 
     /// The name of its manifest within the store.

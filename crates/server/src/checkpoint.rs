@@ -47,25 +47,28 @@ pub enum Resume {
 }
 
 /// Incarnations under the coordinator of a generation are later than this.
-pub(crate) fn before_generation(generation: u64) -> Incarnation {
+pub fn before_generation(generation: u64) -> Incarnation {
     Incarnation(generation << 32)
 }
 
 /// The generation of the coordinator that gave a process its incarnation.
-pub(crate) fn generation_of(incarnation: Incarnation) -> u64 {
+pub fn generation_of(incarnation: Incarnation) -> u64 {
     incarnation.0 >> 32
 }
 
 /// What a server says of its part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Part {
-    pub(crate) record: PartRecord,
-    pub(crate) mark: Mark,
+pub struct Part {
+    /// What was written.
+    pub record: PartRecord,
+    /// Where the shard was cut.
+    pub mark: Mark,
     /// What came with the last pushes, to the first server.
-    pub(crate) notes: Notes,
-    pub(crate) learning_rate: LearningRate,
+    pub notes: Notes,
+    /// The learning rate there.
+    pub learning_rate: LearningRate,
     /// For how long at the most a push has been held up by it.
-    pub(crate) held_up: Duration,
+    pub held_up: Duration,
 }
 
 /// Where a run stands at a checkpoint that it goes on from.

@@ -5,15 +5,17 @@
 mod background;
 mod checkpoint;
 mod connection;
-mod coordinator;
+pub mod coordinator;
 mod memory;
 mod prepare;
 mod records;
 mod saving;
+mod server_machine;
 mod shard;
 mod task;
 
-pub use checkpoint::{CheckpointConfig, Resume};
+pub use checkpoint::{CheckpointConfig, Part, Resume, before_generation, generation_of};
 pub use records::RunRecords;
+pub use server_machine::{Holding, ServerEffect, ServerEvent, ServerMachine, Unprepared};
 pub use shard::{CutError, ParameterShard, ShardStatistics, Snapshot};
 pub use task::{Server, ServerConfig};

@@ -13,7 +13,7 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::exit_code;
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
-use windlass_wire::control::{Prepare, coordinator_message};
+use windlass_wire::control::Prepare;
 use windlass_wire::session::Progress;
 
 use crate::checkpoint;
@@ -35,19 +35,14 @@ pub(crate) struct Prepared {
 
 /// A shard in the making.
 pub(crate) struct Preparing {
-    /// Of the message that asked for it.
-    pub(crate) number: u64,
     task: JoinHandle<Result<Prepared, PrepareError>>,
-    /// What the coordinator has said meanwhile about the shard.
-    pub(crate) deferred: Vec<coordinator_message::Kind>,
 }
 
 impl Preparing {
     /// Begins to allocate or restore the shard of a server, whose heartbeats tell how that gets on. Ends with what is
     /// returned here.
     pub(crate) fn start(id: ServerId, prepare: Prepare, progress: Progress) -> Self {
-        let number = prepare.number;
-        Self { number, task: tokio::spawn(self::prepare(id, prepare, progress)), deferred: Vec::new() }
+        Self { task: tokio::spawn(self::prepare(id, prepare, progress)) }
     }
 
     /// Waits until there is a shard, if one is in the making.

@@ -1,4 +1,5 @@
-//! A whole parameter server: its port, its shard, its session with the coordinator, and in ps 0 the coordinator.
+//! A whole parameter server: its port, its shard, its session with the coordinator, and in ps 0 the coordinator. What it
+//! does when is decided by `server_machine`.
 
 use std::net::TcpListener;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,15 +8,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tracing::warn;
-use windlass_core::cluster::{Job, ServerId, WorkerId};
-use windlass_core::ledger::Incarnation;
+use windlass_core::cluster::{Job, ServerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::membership::Patience;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::{
-    Abandon, Endpoint, Failure, Goodbye, Hello, Mark, Marked, Over, Prepare, ServerReady, coordinator_message,
-    task_message,
-};
+use windlass_wire::control::{Endpoint, Hello, Marked, Prepare, task_message};
 use windlass_wire::endpoint::listen_locally;
 use windlass_wire::frame::Request;
 use windlass_wire::link::{Peer, ServeError, Shard};
@@ -27,19 +24,15 @@ use windlass_wire::{Socket, port};
 
 use crate::checkpoint::CheckpointConfig;
 use crate::connection::Connections;
-use crate::coordinator::{CoordinatorConfig, CoordinatorHandle};
+use crate::coordinator::{ActorConfig, CoordinatorHandle};
 use crate::memory;
 use crate::prepare::{PrepareError, Prepared, Preparing};
 use crate::saving::Saver;
+use crate::server_machine::{Holding, LAST_WORDS, ServerEffect, ServerEvent, ServerMachine, Unprepared};
 use crate::shard::ParameterShard;
 
-/// How long ps 0 stays after the end for the others to hear of it.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long it stays for those who have not come yet if the run cannot begin.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-/// How long a server that is told to stop stays for the last checkpoint without a word of the coordinator, which speaks
-/// every few seconds while it is written and gives up by itself.
-const DRAIN: Duration = Duration::from_secs(60);
 /// After a connection that could not be taken, as when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -71,13 +64,14 @@ pub struct ServerConfig {
 /// A parameter server at work.
 pub struct Server {
     id: ServerId,
+    machine: ServerMachine,
+    /// What the machine's times count from.
+    origin: Instant,
     shard: Arc<ShardSlot>,
     /// The shard that is being allocated or restored.
     preparing: Option<Preparing>,
     /// Writes this server's parts of checkpoints, if it has any.
     saver: Option<Saver>,
-    /// True once it is known that this server takes no part in the run.
-    idle: bool,
     coordinator: Coordinator,
     own_coordinator: Option<CoordinatorHandle>,
     session: Session,
@@ -96,7 +90,7 @@ impl Server {
         let shard = Arc::new(ShardSlot::default());
         let connections = Connections::default();
         let own_coordinator = (config.id.0 == 0).then(|| {
-            let config = CoordinatorConfig {
+            let config = ActorConfig {
                 servers: config.servers,
                 workers: config.workers,
                 patience: config.patience,
@@ -134,10 +128,11 @@ impl Server {
         let session = Session::open(coordinator.clone(), hello, progress.clone(), persistence);
         Ok(Self {
             id: config.id,
+            machine: ServerMachine::default(),
+            origin: Instant::now(),
             shard,
             preparing: None,
             saver: None,
-            idle: false,
             coordinator,
             own_coordinator,
             session,
@@ -166,13 +161,22 @@ impl Server {
     /// Serves until the run is over. Told to stop, it says goodbye, which ends the run for everyone.
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Outcome {
         let mut stop = std::pin::pin!(stop);
-        let outcome = loop {
+        let mut stopping = false;
+        let outcome = 'serving: loop {
+            let deadline =
+                self.machine.deadline().map(|deadline| tokio::time::Instant::from_std(self.origin + deadline));
             let event = tokio::select! {
                 event = self.next() => event,
-                () = &mut stop => break self.leave().await,
+                () = &mut stop, if !stopping => {
+                    stopping = true;
+                    ServerEvent::Stop
+                }
+                () = sleep_until(deadline) => ServerEvent::Quiet,
             };
-            if let Some(outcome) = self.handle(event).await {
-                break outcome;
+            for effect in self.machine.handle(event, self.origin.elapsed()) {
+                if let Some(outcome) = self.carry_out(effect).await {
+                    break 'serving outcome;
+                }
             }
         };
         if let Some(coordinator) = &self.own_coordinator {
@@ -182,78 +186,60 @@ impl Server {
         outcome
     }
 
-    /// Says goodbye, and serves on until the coordinator has ended the run: a last checkpoint may have to be written.
-    async fn leave(&mut self) -> Outcome {
-        if self.idle {
-            // The run goes on.
-            let _ = tokio::time::timeout(LAST_WORDS, self.session.close()).await;
-            return told_to_stop();
+    /// Waits for what happens next. A shard that is ready is taken; else this does nothing yet, so that it may be dropped.
+    async fn next(&mut self) -> ServerEvent {
+        tokio::select! {
+            message = self.session.receive() => message.map_or(ServerEvent::Lost, ServerEvent::Told),
+            prepared = Preparing::done(&mut self.preparing) => ServerEvent::Prepared(self.take(prepared)),
         }
-        self.session.sender().send(task_message::Kind::Goodbye(Goodbye {})).await;
-        let patience = if self.saver.is_some() { DRAIN } else { LAST_WORDS };
-        while let Ok(event) = tokio::time::timeout(patience, self.next()).await {
-            if let Some(outcome) = self.handle(event).await {
-                return outcome;
-            }
-        }
-        told_to_stop()
     }
 
-    /// Waits for what happens next, and does nothing yet, so that it may be dropped.
-    async fn next(&mut self) -> Event {
-        tokio::select! {
-            message = self.session.receive() => message.map_or(Event::Lost, Event::Told),
-            prepared = Preparing::done(&mut self.preparing) => Event::Prepared(Box::new(prepared)),
-        }
+    fn take(&mut self, prepared: Result<Prepared, PrepareError>) -> Result<Holding, Unprepared> {
+        self.preparing = None;
+        let unprepared = |error: PrepareError| Unprepared { exit_code: error.exit_code(), reason: error.to_string() };
+        let Prepared { shard, saver, restored } = prepared.map_err(unprepared)?;
+        let holding = Holding { shard: shard.is_some(), saves: saver.is_some(), restored };
+        self.saver = saver;
+        shard.into_iter().for_each(|shard| self.shard.set(shard));
+        Ok(holding)
     }
 
     /// Does what has to be done. Returns how the run has ended, if it has.
-    async fn handle(&mut self, event: Event) -> Option<Outcome> {
-        match event {
-            Event::Lost => {
-                let reason = "lost the coordinator".to_owned();
-                return Some(Outcome { exit_code: exit_code::PEERS, reason });
+    async fn carry_out(&mut self, effect: ServerEffect) -> Option<Outcome> {
+        match effect {
+            ServerEffect::End(outcome) => return Some(outcome),
+            ServerEffect::Mention(waiting) => waiting.log(),
+            ServerEffect::Prepare(prepare) => self.prepare(*prepare),
+            ServerEffect::Send(message) => self.session.sender().send(message).await,
+            ServerEffect::CloseSession => {
+                let _ = tokio::time::timeout(LAST_WORDS, self.session.close()).await;
             }
-            Event::Told(coordinator_message::Kind::Over(over)) => return Some(outcome(over)),
-            Event::Told(coordinator_message::Kind::Waiting(waiting)) => waiting.log(),
-            Event::Told(coordinator_message::Kind::Prepare(prepare)) => self.prepare(prepare),
-            Event::Told(message) => match &mut self.preparing {
-                // What concerns the shard is done when there is one.
-                Some(preparing) => preparing.deferred.push(message),
-                None => self.change(message).await,
-            },
-            Event::Prepared(prepared) => self.prepared(*prepared).await,
-        }
-        None
-    }
-
-    /// Does what the coordinator says about the shard.
-    async fn change(&mut self, message: coordinator_message::Kind) {
-        let Some(shard) = self.shard.get() else { return };
-        match message {
-            coordinator_message::Kind::Mark(Mark { number }) => {
-                let mark = serde_json::to_string(&shard.mark(number)).unwrap_or_default();
-                self.session.sender().send(task_message::Kind::Marked(Marked { number, mark })).await;
+            ServerEffect::Mark(number) => {
+                if let Some(shard) = self.shard.get() {
+                    let mark = serde_json::to_string(&shard.mark(number)).unwrap_or_default();
+                    self.session.sender().send(task_message::Kind::Marked(Marked { number, mark })).await;
+                }
             }
-            coordinator_message::Kind::Cut(cut) => {
-                if let Some(saver) = &self.saver {
+            ServerEffect::Cut(cut) => {
+                if let (Some(saver), Some(shard)) = (&self.saver, self.shard.get()) {
                     saver.cut(shard, self.session.sender(), cut);
                 }
             }
-            coordinator_message::Kind::Abandon(Abandon { number }) => {
-                shard.abandon(number);
+            ServerEffect::Abandon(number) => {
+                self.shard.get().iter().for_each(|shard| shard.abandon(number));
                 self.saver.iter().for_each(|saver| saver.give_up(number));
             }
-            coordinator_message::Kind::WorkerJoined(joined) => {
-                shard.fence(WorkerId(joined.worker), Incarnation(joined.incarnation));
+            ServerEffect::Fence(worker, incarnation) => {
+                self.shard.get().iter().for_each(|shard| drop(shard.fence(worker, incarnation)));
             }
-            coordinator_message::Kind::WorkerLeft(left) => {
-                // It may complete a round, and applying that is work.
-                let leave = move || shard.leave(WorkerId(left.worker), Incarnation(left.incarnation));
-                let _ = tokio::task::spawn_blocking(leave).await;
+            ServerEffect::Leave(worker, incarnation) => {
+                if let Some(shard) = self.shard.get() {
+                    // It may complete a round, and applying that is work.
+                    let _ = tokio::task::spawn_blocking(move || shard.leave(worker, incarnation)).await;
+                }
             }
-            _ => {}
         }
+        None
     }
 
     /// Begins to allocate or restore this server's shard. What was there before goes first, so that there is never more
@@ -264,41 +250,14 @@ impl Server {
         self.preparing = None;
         self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone()));
     }
-
-    /// Takes the shard, tells the coordinator, and does what has come meanwhile.
-    async fn prepared(&mut self, prepared: Result<Prepared, PrepareError>) {
-        let Some(mut preparing) = self.preparing.take() else { return };
-        let number = preparing.number;
-        let reply = match prepared {
-            Ok(Prepared { shard, saver, restored }) => {
-                (self.idle, self.saver) = (shard.is_none(), saver);
-                shard.into_iter().for_each(|shard| self.shard.set(shard));
-                task_message::Kind::ServerReady(ServerReady { number, restored })
-            }
-            Err(error) => {
-                let exit_code = u32::from(error.exit_code());
-                task_message::Kind::Failed(Failure {
-                    exit_code,
-                    reason: error.to_string(),
-                    incarnation: 0,
-                    prepare: number,
-                })
-            }
-        };
-        self.session.sender().send(reply).await;
-        for message in std::mem::take(&mut preparing.deferred) {
-            self.change(message).await;
-        }
-    }
 }
 
-/// What happens to a server.
-enum Event {
-    Told(coordinator_message::Kind),
-    /// The session is over, without a word of how the run ended.
-    Lost,
-    /// There is a shard, or there cannot be one.
-    Prepared(Box<Result<Prepared, PrepareError>>),
+/// Never ready if there is no deadline.
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Drop for Server {
@@ -309,14 +268,6 @@ impl Drop for Server {
         }
         self.connections.close();
     }
-}
-
-fn outcome(over: Over) -> Outcome {
-    Outcome { exit_code: over.exit_code as u8, reason: over.reason }
-}
-
-fn told_to_stop() -> Outcome {
-    Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }
 }
 
 /// The place of a shard that is allocated once the run is known, and anew when the run goes back to a checkpoint.

@@ -1,79 +1,69 @@
-//! Which checkpoint a run begins from, or goes back to, and which of those in its store are of the same run.
+//! Finds in the store which checkpoint a run begins from, or goes back to, and which of those there are of the same run.
 
 use std::sync::Arc;
 
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, Followed, Manifest, ReadCounter, Store};
 
+use super::checkpoints::Beginning;
 use crate::checkpoint::{CheckpointConfig, Resume};
 
-/// What a run begins from.
-#[derive(Debug, Clone)]
-pub(super) struct Beginning {
-    /// Where the checkpoint is.
-    pub(super) store: Arc<Store>,
-    /// The checkpoint, if there is one.
-    pub(super) found: Option<Manifest>,
-    /// The generation in which the run began. Checkpoints of earlier ones are of other runs, and are left alone.
-    pub(super) first_generation: u64,
-    /// True if the coordinator before this one died when its run had already come to its end.
-    pub(super) finished: bool,
-}
-
-impl Beginning {
-    /// Finds what to begin from. A task that was started again goes on with what its run has saved; if that is nothing
-    /// yet, it begins as the run did. The lease is of this generation, after the run that it followed.
-    pub(super) async fn find(
-        config: &CheckpointConfig,
-        (store, read): (&Arc<Store>, ReadCounter),
-        generation: u64,
-        followed: Option<Followed>,
-    ) -> Result<Self, CheckpointError> {
-        let crashed = followed.is_some_and(|followed| followed.crashed);
-        let own = followed.filter(|_| config.restarted).map(|followed| followed.first_generation);
-        let first_generation = own.unwrap_or(generation);
-        if let Some(first_generation) = own
-            && let Some(found) = newest(store, first_generation).await?
-        {
-            let finished = found.last && crashed;
-            return Ok(Self { store: store.clone(), found: Some(found), first_generation, finished });
+/// Finds what to begin from. A task that was started again goes on with what its run has saved; if that is nothing
+/// yet, it begins as the run did. The lease is of this generation, after the run that it followed.
+pub(super) async fn find(
+    config: &CheckpointConfig,
+    (store, read): (&Arc<Store>, ReadCounter),
+    generation: u64,
+    followed: Option<Followed>,
+) -> Result<Beginning, CheckpointError> {
+    let crashed = followed.is_some_and(|followed| followed.crashed);
+    let own = followed.filter(|_| config.restarted).map(|followed| followed.first_generation);
+    let first_generation = own.unwrap_or(generation);
+    if let Some(first_generation) = own
+        && let Some(found) = newest(store, first_generation).await?
+    {
+        let finished = found.last && crashed;
+        return Ok(Beginning { location: store.location().to_owned(), found: Some(found), first_generation, finished });
+    }
+    match &config.resume {
+        Resume::Never => {
+            let others = store.list().await?.len();
+            if others > 0 {
+                info!("the {others} checkpoints of earlier runs in {} stay where they are", store.location());
+            }
+            Ok(Beginning { location: store.location().to_owned(), found: None, first_generation, finished: false })
         }
-        match &config.resume {
-            Resume::Never => {
-                let others = store.list().await?.len();
-                if others > 0 {
-                    info!("the {others} checkpoints of earlier runs in {} stay where they are", store.location());
+        Resume::Auto => {
+            let found = newest(store, 0).await?;
+            let first_generation = found.as_ref().map_or(first_generation, |found| found.first_generation);
+            let finished = crashed && found.as_ref().is_some_and(|found| found.last);
+            Ok(Beginning { location: store.location().to_owned(), found, first_generation, finished })
+        }
+        Resume::From(location, id) => {
+            let store = Store::open_counted(location, read).await?;
+            let found = match id {
+                Some(id) => Some(store.load(id).await?),
+                None => newest(&store, 0).await?,
+            };
+            match found {
+                Some(_) => {
+                    Ok(Beginning { location: store.location().to_owned(), found, first_generation, finished: false })
                 }
-                Ok(Self { store: store.clone(), found: None, first_generation, finished: false })
-            }
-            Resume::Auto => {
-                let found = newest(store, 0).await?;
-                let first_generation = found.as_ref().map_or(first_generation, |found| found.first_generation);
-                let finished = crashed && found.as_ref().is_some_and(|found| found.last);
-                Ok(Self { store: store.clone(), found, first_generation, finished })
-            }
-            Resume::From(location, id) => {
-                let store = Arc::new(Store::open_counted(location, read).await?);
-                let found = match id {
-                    Some(id) => Some(store.load(id).await?),
-                    None => newest(&store, 0).await?,
-                };
-                match found {
-                    Some(_) => Ok(Self { store, found, first_generation, finished: false }),
-                    None => Err(CheckpointError::NoneWhole { location: location.clone() }),
-                }
+                None => Err(CheckpointError::NoneWhole { location: location.clone() }),
             }
         }
     }
+}
 
-    /// Finds what to go back to: the newest that the run has saved, or where it began.
-    pub(super) async fn find_again(self, store: Arc<Store>) -> Result<Self, CheckpointError> {
-        match newest(&store, self.first_generation).await {
-            Ok(Some(found)) => Ok(Self { store, found: Some(found), finished: false, ..self }),
-            Ok(None) => Ok(Self { finished: false, ..self }),
-            Err(CheckpointError::AllDamaged { .. }) if self.found.is_some() => Ok(self),
-            Err(error) => Err(error),
+/// Finds what to go back to: the newest that the run has saved, or where it began.
+pub(super) async fn find_again(first: Beginning, store: &Store) -> Result<Beginning, CheckpointError> {
+    match newest(store, first.first_generation).await {
+        Ok(Some(found)) => {
+            Ok(Beginning { location: store.location().to_owned(), found: Some(found), finished: false, ..first })
         }
+        Ok(None) => Ok(Beginning { finished: false, ..first }),
+        Err(CheckpointError::AllDamaged { .. }) if first.found.is_some() => Ok(first),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,10 +7,10 @@ use windlass_core::footprint::{in_words, server_bytes};
 use windlass_core::run::RunSpec;
 use windlass_wire::control::Memory;
 
-use super::Coordinator;
 use super::checkpoints::Checkpoints;
+use super::machine::{Coordinator, OwnShard};
 
-impl Coordinator {
+impl<S: OwnShard> Coordinator<S> {
     /// Why the servers cannot hold a run, if they cannot. One that they hold or have held is not doubted: they may have
     /// to take it up again while some of its memory is still in use.
     pub(super) fn shortage(&self, run: &RunSpec) -> Option<String> {

@@ -1,40 +1,49 @@
 //! The checkpoints of a run, as the coordinator sees them: which to begin from, when the next is due, and the
 //! manifest that makes the servers' parts a checkpoint.
 //!
-//! What takes time (reading, publishing, removing) runs beside the coordinator, which hears of it when it is done.
+//! Pure: what takes time (reading, publishing, removing) is done beside the coordinator by `store_keeper`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
 use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ReadCounter, ServerState, Store};
+use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState};
 use windlass_core::checkpoint::{Cycle, CycleRun, Mark, Next, Policy, Standing};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Fingerprint;
-use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_core::run::RunSpec;
 use windlass_wire::control::ModelFile;
 
-use super::beginning::Beginning;
-use super::lease_keeper::LeaseKeeper;
+use super::machine::{Claimed, Effect};
 use super::positions::Positions;
-use crate::checkpoint::{CheckpointConfig, Part, Resume, before_generation};
+use crate::checkpoint::{CheckpointConfig, Part, Resume};
 
-/// How long removing old checkpoints may keep a new one from being told of.
-const PRUNING: Duration = Duration::from_secs(10);
 /// A store that takes less in a second is not waited for.
 const SLOWEST_BYTES: usize = 10_000_000;
 
+/// What a run begins from, or goes back to.
+#[derive(Debug, Clone)]
+pub struct Beginning {
+    /// Where the checkpoint is.
+    pub location: String,
+    /// The checkpoint, if there is one.
+    pub found: Option<Manifest>,
+    /// The generation in which the run began. Checkpoints of earlier ones are of other runs, and are left alone.
+    pub first_generation: u64,
+    /// True if the coordinator before this one died when its run had already come to its end.
+    pub finished: bool,
+}
+
 /// A run's checkpoints.
+#[derive(Debug)]
 pub(super) struct Checkpoints {
-    store: Arc<Store>,
+    location: String,
     generation: u64,
-    pub(super) lease: LeaseKeeper,
+    salt: u16,
     config: CheckpointConfig,
     cycle: Cycle<Part>,
     id: Option<CheckpointId>,
@@ -46,9 +55,6 @@ pub(super) struct Checkpoints {
     beginning: Option<Beginning>,
     /// How often that was looked up.
     lookups: u64,
-    /// What is read for that, and how much of it had been when last asked.
-    read: ReadCounter,
-    seen_read: u64,
     /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
     /// Whether the one under way is.
@@ -57,59 +63,57 @@ pub(super) struct Checkpoints {
     held_up: Duration,
     /// What goes with the values of the trained network.
     files: Arc<[ModelFile]>,
-    /// Held while one is published: a later one is never published before it.
-    publishing: Arc<Mutex<()>>,
-    done: mpsc::Sender<Done>,
+    lease: LeaseStage,
 }
 
-/// What has been done beside the coordinator.
-#[derive(Debug)]
-pub(super) enum Done {
-    /// The checkpoint of this number was published, or could not be.
-    Published(u64, Result<CheckpointId, CheckpointError>),
-    /// Another run has taken over the checkpoints.
-    Overtaken(CheckpointError),
-    /// The lease on the checkpoints was given up.
+/// What has become of the lease on the checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeaseStage {
+    Held,
+    Releasing,
     Released,
-    /// The checkpoint to begin from or go back to has been looked up, the so many-th time.
-    Found(u64, Result<Box<Beginning>, CheckpointError>),
 }
 
 impl Checkpoints {
-    /// Opens the store, makes this coordinator the one that publishes, and begins to look for what to begin from.
-    pub(super) async fn open(
-        config: CheckpointConfig,
-        address: &str,
-        done: mpsc::Sender<Done>,
-    ) -> Result<Self, CheckpointError> {
-        let read = ReadCounter::default();
-        let store = Arc::new(Store::open_counted(&config.location, read.clone()).await?);
-        let lease = store.lease(Holder::this_process(address), config.take_over).await?;
+    /// The checkpoints of a run that holds this claim. What to begin from is being looked for, for the first time.
+    pub(super) fn new(Claimed { config, location, generation, salt }: Claimed) -> Self {
         let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
-        let (generation, followed) = (lease.generation(), lease.followed());
-        let mut checkpoints = Self {
-            lease: LeaseKeeper::start(lease, done.clone()),
-            cycle: Cycle::new(policy, Duration::ZERO, 0),
-            store,
+        Self {
+            location,
             generation,
+            salt,
             config,
+            cycle: Cycle::new(policy, Duration::ZERO, 0),
             id: None,
             positions: Positions::default(),
             first: None,
             beginning: None,
-            lookups: 0,
-            read: read.clone(),
-            seen_read: 0,
+            lookups: 1,
             published: None,
             last: false,
             held_up: Duration::ZERO,
             files: Arc::default(),
-            publishing: Arc::default(),
-            done,
-        };
-        let (config, store) = (checkpoints.config.clone(), checkpoints.store.clone());
-        checkpoints.look(async move { Beginning::find(&config, (&store, read), generation, followed).await });
-        Ok(checkpoints)
+            lease: LeaseStage::Held,
+        }
+    }
+
+    /// Begins to give the lease up. False if that has been done.
+    pub(super) fn release(&mut self) -> bool {
+        let held = self.lease == LeaseStage::Held;
+        if held {
+            self.lease = LeaseStage::Releasing;
+        }
+        held
+    }
+
+    /// Notes that the lease was given up.
+    pub(super) fn released(&mut self) {
+        self.lease = LeaseStage::Released;
+    }
+
+    /// True while the lease is being given up.
+    pub(super) fn is_releasing(&self) -> bool {
+        self.lease == LeaseStage::Releasing
     }
 
     /// Takes a worker's files, to be kept with the checkpoints of its run.
@@ -121,13 +125,8 @@ impl Checkpoints {
         }
     }
 
-    /// Incarnations of this coordinator are later than those of the ones before it.
-    pub(super) fn before(&self) -> Incarnation {
-        before_generation(self.generation)
-    }
-
     pub(super) fn location(&self) -> &str {
-        self.store.location()
+        &self.location
     }
 
     /// Where the checkpoint to begin from or go back to is looked for.
@@ -140,8 +139,8 @@ impl Checkpoints {
 
     /// The checkpoint that training begins from, and where it is.
     pub(super) fn found(&self) -> Option<(&Manifest, &str)> {
-        let Beginning { store, found, .. } = self.beginning.as_ref()?;
-        Some((found.as_ref()?, store.location()))
+        let Beginning { location, found, .. } = self.beginning.as_ref()?;
+        Some((found.as_ref()?, location))
     }
 
     /// Why this run cannot go on from the checkpoint that was found, if it cannot. Other data are only warned of: a
@@ -193,30 +192,12 @@ impl Checkpoints {
 
     /// Looks for the newest checkpoint anew, after a server was lost; one that is just being published counts. Where the
     /// run began is not forgotten: without a checkpoint of its own it goes back there, now or later.
-    pub(super) fn look_again(&mut self) {
+    pub(super) fn look_again(&mut self) -> Option<Effect> {
         self.cycle.reset();
         // If it has yet to be found what the run begins from, that will do.
-        let Some(first) = self.first.clone() else { return };
-        let (store, publishing, stall) = (self.store.clone(), self.publishing.clone(), self.config.stall);
-        self.look(async move {
-            let _ = tokio::time::timeout(stall, publishing.lock()).await;
-            first.find_again(store).await
-        });
-    }
-
-    fn look(&mut self, finding: impl Future<Output = Result<Beginning, CheckpointError>> + Send + 'static) {
+        let first = self.first.clone()?;
         self.lookups += 1;
-        let (done, lookup) = (self.done.clone(), self.lookups);
-        tokio::spawn(async move {
-            let found = finding.await.map(Box::new);
-            let _ = done.send(Done::Found(lookup, found)).await;
-        });
-    }
-
-    /// Whether something has been read since this was last asked.
-    pub(super) fn has_read_on(&mut self) -> bool {
-        let read = self.read.bytes();
-        std::mem::replace(&mut self.seen_read, read) < read
+        Some(Effect::Look(self.lookups, Box::new(first)))
     }
 
     /// True if this is the answer to the last look.
@@ -226,7 +207,6 @@ impl Checkpoints {
 
     /// Takes what was found as what to begin from, or to go back to.
     pub(super) fn begin_from(&mut self, found: Beginning) {
-        self.lease.set_first_generation(found.first_generation);
         self.first.get_or_insert_with(|| found.clone());
         self.beginning = Some(found);
         self.published = None;
@@ -249,16 +229,15 @@ impl Checkpoints {
     /// A new name for the checkpoint that is cut here. The workers' positions belong to the cut: they may have gone by
     /// the time it is published.
     pub(super) fn name(&mut self, cut: &Mark, positions: Positions) -> CheckpointId {
-        let id = CheckpointId::of_attempt(cut.version, self.generation, self.cycle.number());
+        let id = CheckpointId::of_attempt(cut.version, self.generation, self.cycle.number(), self.salt);
         (self.id, self.positions) = (Some(id), positions);
         id
     }
 
     /// Publishes a checkpoint of these parts, and removes what is too old.
-    pub(super) fn publish(&mut self, run: &RunSpec, parts: BTreeMap<ServerId, Part>, last: bool) {
-        let (Some(id), Some(first)) = (self.id, parts.values().next().cloned()) else { return };
+    pub(super) fn publish(&mut self, run: &RunSpec, parts: BTreeMap<ServerId, Part>, last: bool) -> Option<Effect> {
+        let (id, first) = (self.id?, parts.values().next().cloned()?);
         let mut manifest = Manifest::new(id, run.clone(), parts.values().map(|part| part.record.clone()).collect());
-        manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         manifest.learning_rate = first.learning_rate;
         let state = |part: &Part| ServerState {
             version: part.mark.version,
@@ -272,17 +251,7 @@ impl Checkpoints {
         manifest.set_trained_since(since.unwrap_or_default());
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
-        let (store, keep, files) = (self.store.clone(), self.config.keep, self.files.clone());
-        let (publishing, done, number) = (self.publishing.clone(), self.done.clone(), self.cycle.number());
-        tokio::spawn(async move {
-            let _turn = publishing.lock().await;
-            let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
-            let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, &published, keep)).await;
-            if let Ok(Err(error)) = tidied {
-                warn!("cannot remove old checkpoints: {error}");
-            }
-            let _ = done.send(Done::Published(number, published)).await;
-        });
+        Some(Effect::Publish(self.cycle.number(), Box::new(manifest), self.files.clone()))
     }
 
     /// Notes what became of publishing. False if nobody waits for that any more.
@@ -291,11 +260,7 @@ impl Checkpoints {
         if let Ok(id) = published {
             self.published = Some((id.step, self.last));
             let held_up = 1e3 * self.held_up.as_secs_f64();
-            info!(
-                "checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at the most",
-                id.step,
-                self.store.location()
-            );
+            info!("checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at the most", id.step, self.location);
         }
         awaited
     }
@@ -304,29 +269,5 @@ impl Checkpoints {
     pub(super) fn tick(&mut self, now: Duration, step: u64) -> Option<Next<Part>> {
         let next = self.cycle.tick(now);
         if next.is_some() || !self.cycle.is_due(now, step) { next } else { self.cycle.begin(now, step) }
-    }
-}
-
-/// Publishes a checkpoint after the files that it takes to use it.
-async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Result<(), CheckpointError> {
-    for file in files {
-        store.keep_file(&file.content).await?;
-    }
-    store.publish(manifest).await
-}
-
-/// Removes what is too old by now, or the parts of what could not be published.
-async fn tidy(
-    store: &Store,
-    manifest: &Manifest,
-    published: &Result<CheckpointId, CheckpointError>,
-    keep: usize,
-) -> Result<(), CheckpointError> {
-    match published {
-        Ok(_) => store.prune_since(manifest.first_generation, keep).await.map(drop),
-        Err(_) => {
-            store.discard(&manifest.id).await;
-            Ok(())
-        }
     }
 }

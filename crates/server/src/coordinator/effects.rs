@@ -4,38 +4,38 @@ use tracing::{info, warn};
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Effect, Outcome, exit_code};
+use windlass_core::lifecycle::{Effect as Decision, Outcome, exit_code};
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{
     AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
 };
 
 use super::checkpoints::Checkpoints;
-use super::{Began, Coordinator, is_server};
+use super::machine::{Began, Coordinator, Effect, OwnShard, is_server};
 
-impl Coordinator {
+impl<S: OwnShard> Coordinator<S> {
     /// Does what the lifecycle has decided.
-    pub(super) fn carry_out(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Prepare => match &mut self.looking {
+    pub(super) fn carry_out(&mut self, decisions: Vec<Decision>) {
+        for decision in decisions {
+            match decision {
+                Decision::Prepare => match &mut self.looking {
                     Some(wanted) => *wanted = true,
                     None => self.prepare(),
                 },
-                Effect::Regather(reason) => self.regather(&reason),
-                Effect::Save => self.save(),
+                Decision::Regather(reason) => self.regather(&reason),
+                Decision::Save => self.save(),
                 // Before the servers are told, it will be told with them.
-                Effect::PrepareIdle(_) if self.prepare.number == 0 => {}
-                Effect::PrepareIdle(task) => self.tell(task, Kind::Prepare(self.prepare.clone())),
-                Effect::IdleLeft(task, reason) => {
+                Decision::PrepareIdle(_) if self.prepare.number == 0 => {}
+                Decision::PrepareIdle(task) => self.tell(task, Kind::Prepare(self.prepare.clone())),
+                Decision::IdleLeft(task, reason) => {
                     warn!("lost {task}: {reason}; it held no parameters, and training goes on");
                     self.members.remove(task);
                 }
-                Effect::Initialise(worker) => {
+                Decision::Initialise(worker) => {
                     let servers = self.servers();
                     self.tell(worker.into(), Kind::Initialise(Initialise { servers }));
                 }
-                Effect::Start(worker) => {
+                Decision::Start(worker) => {
                     let servers = self.servers();
                     let start = Start {
                         servers,
@@ -46,19 +46,19 @@ impl Coordinator {
                     };
                     self.tell(worker.into(), Kind::Start(start));
                 }
-                Effect::Joined(worker, incarnation) => {
+                Decision::Joined(worker, incarnation) => {
                     // At once on this server, as when one has left.
-                    let standing = self.shard.get().map(|shard| shard.fence(worker, incarnation)).unwrap_or_default();
+                    let standing = self.shard.fence(worker, incarnation).unwrap_or_default();
                     self.positions.replace(worker, incarnation, &standing);
                     let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
                     self.members.tell(is_server, &Kind::WorkerJoined(joined));
                 }
-                Effect::Left(worker, incarnation, reason) => self.left(worker, incarnation, reason),
-                Effect::AllFinished => {
+                Decision::Left(worker, incarnation, reason) => self.left(worker, incarnation, reason),
+                Decision::AllFinished => {
                     let finished = Kind::AllFinished(self.all_finished());
                     self.members.tell(|task| task.job == Job::Worker, &finished);
                 }
-                Effect::Over(outcome) => {
+                Decision::Over(outcome) => {
                     if outcome == Outcome::done() {
                         info!("training has ended");
                     } else if outcome.exit_code == 0 {
@@ -70,8 +70,8 @@ impl Coordinator {
                     }
                     let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
                     self.members.tell(|_| true, &Kind::Over(over));
-                    if let Some(checkpoints) = &mut self.checkpoints {
-                        checkpoints.lease.release();
+                    if self.checkpoints.as_mut().is_some_and(Checkpoints::release) {
+                        self.effects.push(Effect::Release);
                     }
                 }
             }
@@ -94,7 +94,7 @@ impl Coordinator {
             let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
             Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0 })
         });
-        let (active, now) = (self.active_servers(run), self.now());
+        let (active, now) = (self.active_servers(run), self.now);
         let mut prepare = Prepare {
             number: self.prepare.number.max(self.lifecycle.before().0) + 1,
             run: text.clone(),
@@ -160,13 +160,13 @@ impl Coordinator {
         }
         if let Some(checkpoints) = &mut self.checkpoints {
             self.looking = Some(false);
-            checkpoints.look_again();
+            self.effects.extend(checkpoints.look_again());
         }
     }
 
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
         // At once on this server, so that no push of that process comes after it has been counted.
-        let standing = self.shard.get().map(|shard| shard.retire(worker, incarnation)).unwrap_or_default();
+        let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.positions.replace(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
             warn!("{worker} is gone: {reason}; training goes on without it");
@@ -187,8 +187,8 @@ impl Coordinator {
     }
 
     fn all_finished(&self) -> AllFinished {
-        let statistics = self.shard.get().map(|shard| shard.statistics()).unwrap_or_default();
-        let first = statistics.first_step.unwrap_or(self.config.started);
+        let statistics = self.shard.statistics().unwrap_or_default();
+        let first = statistics.first_step.unwrap_or_default();
         let last = statistics.last_step.unwrap_or(first);
         let began = self.began.clone().unwrap_or_default();
         let found = self.checkpoints.as_ref().and_then(Checkpoints::found);
@@ -208,8 +208,8 @@ impl Coordinator {
             reports: self.reports.iter().map(report).collect(),
             global_step: statistics.steps,
             dropped_gradients: statistics.dropped,
-            first_step_seconds: first.saturating_duration_since(self.config.started).as_secs_f64(),
-            training_seconds: last.saturating_duration_since(first).as_secs_f64(),
+            first_step_seconds: first.as_secs_f64(),
+            training_seconds: last.saturating_sub(first).as_secs_f64(),
             mean_staleness: statistics.staleness as f64 / statistics.pushes.max(1) as f64,
             chief: self.lifecycle.chief().0,
             resumed_at: statistics.resumed_at,

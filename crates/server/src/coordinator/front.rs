@@ -14,16 +14,15 @@ use windlass_wire::control::{CoordinatorMessage, TaskMessage};
 use windlass_wire::lobby::Visit;
 use windlass_wire::session::Attach;
 
-use super::{Coordinator, CoordinatorConfig};
+use super::actor::{self, ActorConfig};
+use super::machine::SessionId;
 use crate::task::ShardSlot;
 
 const CHANNEL: usize = 256;
 
-pub(super) type SessionId = u64;
-
 /// What happens on a session.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum Arrival {
     /// Where to answer, and the connection's place in the port's lobby, if it came by the port.
     Opened(mpsc::Sender<CoordinatorMessage>, Option<Visit>),
     Message(TaskMessage),
@@ -33,16 +32,16 @@ pub(super) enum Event {
 /// A way to open sessions with the coordinator.
 #[derive(Debug, Clone)]
 pub(crate) struct CoordinatorHandle {
-    events: mpsc::Sender<(SessionId, Event)>,
+    events: mpsc::Sender<(SessionId, Arrival)>,
     next: Arc<AtomicU64>,
     unheard: watch::Receiver<Option<usize>>,
 }
 
 impl CoordinatorHandle {
-    pub(crate) fn start(config: CoordinatorConfig, shard: Arc<ShardSlot>) -> Self {
+    pub(crate) fn start(config: ActorConfig, shard: Arc<ShardSlot>) -> Self {
         let (events, inbox) = mpsc::channel(CHANNEL);
         let (count, unheard) = watch::channel(None);
-        tokio::spawn(Coordinator::start(config, shard, count, inbox));
+        tokio::spawn(actor::run(config, shard, count, inbox));
         Self { events, next: Arc::new(AtomicU64::new(1)), unheard }
     }
 
@@ -98,19 +97,19 @@ async fn forward(
     id: SessionId,
     (sender, visit): (mpsc::Sender<CoordinatorMessage>, Option<Visit>),
     mut messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin,
-    events: mpsc::Sender<(SessionId, Event)>,
+    events: mpsc::Sender<(SessionId, Arrival)>,
 ) {
     let Some(Ok(hello)) = messages.next().await else { return };
     visit.iter().for_each(Visit::has_spoken);
-    if events.send((id, Event::Opened(sender, visit))).await.is_err() {
+    if events.send((id, Arrival::Opened(sender, visit))).await.is_err() {
         return;
     }
     let mut next = Some(Ok(hello));
     while let Some(Ok(message)) = next {
-        if events.send((id, Event::Message(message))).await.is_err() {
+        if events.send((id, Arrival::Message(message))).await.is_err() {
             return;
         }
         next = messages.next().await;
     }
-    let _ = events.send((id, Event::Closed)).await;
+    let _ = events.send((id, Arrival::Closed)).await;
 }

@@ -4,22 +4,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::warn;
 use windlass_checkpoint::{CheckpointError, Lease, RENEW_EVERY};
 
-use super::checkpoints::Done;
+use super::machine::Event;
 
 /// The lease as the coordinator holds it. If the coordinator is dropped, the lease is no longer renewed.
 pub(super) struct LeaseKeeper {
     end: Option<oneshot::Sender<()>>,
     first_generation: watch::Sender<u64>,
-    released: bool,
 }
 
 impl LeaseKeeper {
     /// Renews the lease from now on. If another run takes over, `done` hears of it.
-    pub(super) fn start(lease: Lease, done: mpsc::Sender<Done>) -> Self {
+    pub(super) fn start(lease: Lease, done: mpsc::Sender<Event>) -> Self {
         let (end, ended) = oneshot::channel();
         let (first_generation, begun) = watch::channel(lease.generation());
         tokio::spawn(keep(lease, begun, ended, done));
-        Self { end: Some(end), first_generation, released: false }
+        Self { end: Some(end), first_generation }
     }
 
     /// Says in which generation the run began, once that is known.
@@ -27,22 +26,10 @@ impl LeaseKeeper {
         self.first_generation.send_replace(generation);
     }
 
-    /// Gives the lease up; [`Done::Released`] tells when that is done.
-    pub(super) fn release(&mut self) {
-        if let Some(end) = self.end.take() {
-            // Nobody listens once another run has taken over.
-            self.released |= end.send(()).is_err();
-        }
-    }
-
-    /// Notes that the lease was given up.
-    pub(super) fn released(&mut self) {
-        self.released = true;
-    }
-
-    /// True while the lease is being given up.
-    pub(super) fn is_releasing(&self) -> bool {
-        self.end.is_none() && !self.released
+    /// Gives the lease up; [`Event::Released`] tells when that is done. False if there is none any more: another run has
+    /// taken over.
+    pub(super) fn release(&mut self) -> bool {
+        self.end.take().is_some_and(|end| end.send(()).is_ok())
     }
 }
 
@@ -50,7 +37,7 @@ async fn keep(
     mut lease: Lease,
     mut begun: watch::Receiver<u64>,
     mut ended: oneshot::Receiver<()>,
-    done: mpsc::Sender<Done>,
+    done: mpsc::Sender<Event>,
 ) {
     let mut warned = false;
     loop {
@@ -61,7 +48,7 @@ async fn keep(
                 if told.is_ok() {
                     // If it fails, the next run finds out by itself that this one is gone.
                     let _ = lease.release().await;
-                    let _ = done.send(Done::Released).await;
+                    let _ = done.send(Event::Released).await;
                 }
                 return;
             }
@@ -69,7 +56,7 @@ async fn keep(
         match lease.renew().await {
             Ok(()) => warned = false,
             Err(error @ CheckpointError::Fenced { .. }) => {
-                let _ = done.send(Done::Overtaken(error)).await;
+                let _ = done.send(Event::Overtaken(error)).await;
                 return;
             }
             Err(error) if !warned => {

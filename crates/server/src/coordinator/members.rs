@@ -3,29 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use tokio::sync::mpsc;
 use windlass_core::cluster::TaskId;
 use windlass_core::ledger::Incarnation;
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{CoordinatorMessage, Hello, Welcome};
-use windlass_wire::lobby::Visit;
 use windlass_wire::outbox::{Heard, Outbox};
 
-use super::front::SessionId;
+use super::machine::{Effect, SessionId};
 
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    sessions: BTreeMap<SessionId, Connection>,
+    /// Whose each connection is, known after the hello.
+    sessions: BTreeMap<SessionId, Option<TaskId>>,
     members: BTreeMap<TaskId, Member>,
-}
-
-#[derive(Debug)]
-struct Connection {
-    sender: mpsc::Sender<CoordinatorMessage>,
-    /// Its place in the port's lobby, if it came by the port, until it is known whose it is.
-    visit: Option<Visit>,
-    /// Known after the hello.
-    task: Option<TaskId>,
+    effects: Vec<Effect>,
 }
 
 #[derive(Debug)]
@@ -38,8 +29,18 @@ struct Member {
 }
 
 impl Members {
-    pub(super) fn opened(&mut self, id: SessionId, sender: mpsc::Sender<CoordinatorMessage>, visit: Option<Visit>) {
-        self.sessions.insert(id, Connection { sender, visit, task: None });
+    pub(super) fn opened(&mut self, id: SessionId) {
+        self.sessions.insert(id, None);
+    }
+
+    /// A task does not read its messages; what it has missed waits for its next connection.
+    pub(super) fn undelivered(&mut self, id: SessionId) {
+        self.sessions.remove(&id);
+    }
+
+    /// What is to be said, and which connections are to be closed.
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
     }
 
     /// Who has lost its connection by this, if it has no newer one.
@@ -65,16 +66,14 @@ impl Members {
         let (Some(member), Some(connection)) = (self.members.get_mut(&task), self.sessions.get_mut(&id)) else {
             return;
         };
-        connection.task = Some(task);
-        if let Some(visit) = connection.visit.take() {
-            visit.admit(task);
-        }
+        *connection = Some(task);
+        self.effects.push(Effect::Admit(id, task));
         member.outbox.heard(heard);
         let welcome = Kind::Welcome(Welcome { incarnation: incarnation.0, heard: member.heard.highest() });
         let unheard = member.outbox.kept().map(|(number, kind)| (number, kind.clone()));
         let messages: Vec<(u64, Kind)> = std::iter::once((0, welcome)).chain(unheard).collect();
         let older = member.session.replace(id).filter(|older| *older != id);
-        older.map(|older| self.sessions.remove(&older));
+        older.into_iter().for_each(|older| self.close(older));
         for (number, kind) in messages {
             self.deliver(id, number, kind);
         }
@@ -82,7 +81,7 @@ impl Members {
 
     /// Who speaks on a session. Nobody on one that has been replaced, or whose process was declared dead.
     pub(super) fn speaker(&self, id: SessionId) -> Option<(TaskId, Incarnation)> {
-        let task = self.sessions.get(&id)?.task?;
+        let task = (*self.sessions.get(&id)?)?;
         let member = self.members.get(&task)?;
         (member.session == Some(id)).then_some((task, member.incarnation))
     }
@@ -97,7 +96,13 @@ impl Members {
     /// Forgets the process of a task. If it is alive it will say hello again.
     pub(super) fn remove(&mut self, task: TaskId) {
         if let Some(id) = self.members.remove(&task).and_then(|member| member.session) {
-            self.sessions.remove(&id);
+            self.close(id);
+        }
+    }
+
+    fn close(&mut self, id: SessionId) {
+        if self.sessions.remove(&id).is_some() {
+            self.effects.push(Effect::Close(id));
         }
     }
 
@@ -111,8 +116,8 @@ impl Members {
     /// Says a last word on a session, whoever is there.
     pub(super) fn dismiss(&mut self, id: SessionId, kind: Kind) {
         self.deliver(id, 0, kind);
-        let visit = self.sessions.remove(&id).and_then(|connection| connection.visit);
-        visit.iter().for_each(Visit::was_dismissed);
+        self.sessions.remove(&id);
+        self.effects.push(Effect::Dismiss(id));
     }
 
     /// Tells those tasks something that they must hear.
@@ -140,16 +145,11 @@ impl Members {
         self.members.values().filter(|member| !member.outbox.is_empty()).count()
     }
 
-    /// The session of a task that does not read its messages is closed; what it has missed waits for the next.
     fn deliver(&mut self, id: SessionId, number: u64, kind: Kind) {
-        let member = self.sessions.get(&id).and_then(|connection| self.members.get(&connection.task?));
+        let Some(task) = self.sessions.get(&id) else { return };
+        let member = task.and_then(|task| self.members.get(&task));
         let heard = member.filter(|member| member.session == Some(id)).map_or(0, |member| member.heard.highest());
-        let message = CoordinatorMessage { number, heard, kind: Some(kind) };
-        if let Some(connection) = self.sessions.get(&id)
-            && connection.sender.try_send(message).is_err()
-        {
-            self.sessions.remove(&id);
-        }
+        self.effects.push(Effect::Send(id, CoordinatorMessage { number, heard, kind: Some(kind) }));
     }
 }
 
@@ -165,23 +165,30 @@ mod tests {
         Kind::Waiting(Waiting::default())
     }
 
+    /// The last thing that was said.
+    fn said(members: &mut Members) -> CoordinatorMessage {
+        match members.take_effects().pop() {
+            Some(Effect::Send(1, message)) => message,
+            other => panic!("{other:?} where something was to be said"),
+        }
+    }
+
     #[test]
     fn what_a_task_has_heard_is_kept_no_longer_and_every_message_says_what_the_coordinator_has_heard() {
         let mut members = Members::default();
-        let (sender, mut to_task) = mpsc::channel(16);
-        members.opened(1, sender, None);
+        members.opened(1);
         members.welcome(1, TASK, &Hello::default(), Incarnation(5), 0);
-        assert!(matches!(to_task.try_recv().unwrap().kind, Some(Kind::Welcome(_))));
+        assert!(matches!(said(&mut members).kind, Some(Kind::Welcome(_))));
         for number in 1..=10 {
             assert!(members.hear(TASK, number, 0));
             members.tell(|task| task == TASK, &waiting());
-            let message = to_task.try_recv().unwrap();
+            let message = said(&mut members);
             assert_eq!((message.number, message.heard), (number, number));
         }
         assert_eq!(members.unheard(), 1);
         members.hear(TASK, 0, 10);
         assert_eq!(members.unheard(), 0);
         members.mention(&waiting());
-        assert_eq!(to_task.try_recv().unwrap().heard, 10, "those that may be lost say it, too");
+        assert_eq!(said(&mut members).heard, 10, "those that may be lost say it, too");
     }
 }

@@ -9,42 +9,43 @@ use windlass_checkpoint::CheckpointError;
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{CoordinatorMessage, Waiting};
 
-use super::checkpoints::{Checkpoints, Done};
-use super::front::{Event, SessionId};
-use super::{CoordinatorConfig, SPEAK_EVERY};
+use super::actor::ActorConfig;
+use super::front::Arrival;
+use super::machine::{Claimed, Event, SPEAK_EVERY, SessionId};
+use super::store_keeper::StoreKeeper;
 
 /// How much of what happens meanwhile is kept. The rest waits where it is.
 const EARLY: usize = 256;
 
 /// What was opened, and what has happened meanwhile.
 pub(super) struct Opened {
-    pub(super) checkpoints: Result<Option<Checkpoints>, CheckpointError>,
-    pub(super) early: Vec<(SessionId, Event)>,
+    pub(super) checkpoints: Result<Option<(StoreKeeper, Claimed)>, CheckpointError>,
+    pub(super) early: Vec<(SessionId, Arrival)>,
 }
 
 /// Opens the checkpoints of a run, if it has any.
 pub(super) async fn open(
-    config: &CoordinatorConfig,
-    done: &mpsc::Sender<Done>,
-    inbox: &mut mpsc::Receiver<(SessionId, Event)>,
+    config: &ActorConfig,
+    done: &mpsc::Sender<Event>,
+    inbox: &mut mpsc::Receiver<(SessionId, Arrival)>,
 ) -> Opened {
     let mut early = Vec::new();
     let Some(checkpoints) = config.checkpoints.clone() else { return Opened { checkpoints: Ok(None), early } };
     let notice = format!("ps 0 has yet to open the checkpoints in `{}`", checkpoints.location);
-    let mut opening = pin!(Checkpoints::open(checkpoints, &config.address, done.clone()));
+    let mut opening = pin!(StoreKeeper::open(checkpoints, &config.address, done.clone()));
     let mut speak = interval_at(Instant::now() + SPEAK_EVERY, SPEAK_EVERY);
     loop {
         tokio::select! {
             opened = &mut opening => return Opened { checkpoints: opened.map(Some), early },
-            Some(event) = inbox.recv(), if early.len() < EARLY => early.push(event),
+            Some(arrival) = inbox.recv(), if early.len() < EARLY => early.push(arrival),
             _ = speak.tick() => early.iter().for_each(|(_, event)| mention(event, &notice)),
         }
     }
 }
 
 /// Tells whoever has opened a session, ps 0 itself included.
-fn mention(event: &Event, notice: &str) {
-    if let Event::Opened(sender, _) = event {
+fn mention(event: &Arrival, notice: &str) {
+    if let Arrival::Opened(sender, _) = event {
         let waiting = Waiting { tasks: Vec::new(), notices: vec![notice.to_owned()] };
         let _ = sender.try_send(CoordinatorMessage { number: 0, heard: 0, kind: Some(Kind::Waiting(waiting)) });
     }

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::lifecycle::Outcome;
 use windlass_wire::control::Hello;
 
-use super::Coordinator;
-use super::front::SessionId;
+use super::machine::{Coordinator, OwnShard, SessionId};
 
 /// Tasks that have yet to hear that the run cannot begin.
 #[derive(Debug, Default)]
@@ -37,7 +36,7 @@ impl Untold {
     }
 }
 
-impl Coordinator {
+impl<S: OwnShard> Coordinator<S> {
     /// Ends the run. If it has not begun, ps 0 stays for a while to tell those who come.
     pub(super) fn refuse_to_begin(&mut self, outcome: Outcome) {
         if self.prepare.number == 0 {

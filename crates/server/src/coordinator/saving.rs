@@ -1,6 +1,6 @@
 //! How the coordinator takes checkpoints: step by step while others train, and the last one before a run ends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::warn;
 use windlass_checkpoint::CheckpointError;
@@ -10,8 +10,8 @@ use windlass_core::lifecycle::{Outcome, Phase, exit_code};
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{Abandon, Cut, Mark, Waiting};
 
-use super::checkpoints::{Checkpoints, Done};
-use super::{Coordinator, SPEAK_EVERY};
+use super::checkpoints::Checkpoints;
+use super::machine::{Coordinator, Effect, Event, OwnShard, SPEAK_EVERY};
 use crate::checkpoint::Part;
 
 /// How often the last checkpoint is tried when something fails.
@@ -52,7 +52,7 @@ impl LastCheckpoint {
     }
 }
 
-impl Coordinator {
+impl<S: OwnShard> Coordinator<S> {
     /// Lets the checkpoints decide what is next, and does it.
     pub(super) fn checkpoint(&mut self, decide: impl FnOnce(&mut Checkpoints) -> Option<Next<Part>>) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
@@ -71,7 +71,8 @@ impl Coordinator {
                 let Some((_, run)) = &self.run else { return };
                 // One that was begun before the end is not the last, though the run has come to its end meanwhile.
                 let is_own = self.saving.as_ref().is_some_and(|saving| saving.attempt == Some(number));
-                checkpoints.publish(run, parts, is_own && ends_well(self.lifecycle.phase()));
+                let last = is_own && ends_well(self.lifecycle.phase());
+                self.effects.extend(checkpoints.publish(run, parts, last));
             }
             Next::Abandon(setback) => {
                 self.set_back(setback);
@@ -92,27 +93,30 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn done(&mut self, done: Done) {
+    /// Takes what has been done in the store.
+    pub(super) fn stored(&mut self, event: Event) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
-        match done {
+        match event {
             // Whoever has taken over goes on with the run, and what is trained here could never be saved.
-            Done::Overtaken(error) | Done::Published(_, Err(error @ CheckpointError::Fenced { .. })) => {
+            Event::Overtaken(error) | Event::Published(_, Err(error @ CheckpointError::Fenced { .. })) => {
                 let effects = self.lifecycle.overtaken(unusable(&error));
                 self.carry_out(effects);
             }
-            Done::Published(number, published) => self.published(number, published),
-            Done::Released => checkpoints.lease.released(),
-            Done::Found(lookup, _) if !checkpoints.is_last_look(lookup) => {}
-            Done::Found(_, Ok(found)) => {
+            Event::Published(number, published) => self.published(number, published),
+            Event::Released => checkpoints.released(),
+            Event::Found(lookup, _) if !checkpoints.is_last_look(lookup) => {}
+            Event::Found(_, Ok(found)) => {
                 if found.finished {
                     self.lifecycle.finished_before();
                 }
+                self.effects.push(Effect::BeganIn(found.first_generation));
                 checkpoints.begin_from(*found);
                 if self.looking.take() == Some(true) {
                     self.prepare();
                 }
             }
-            Done::Found(_, Err(error)) => self.refuse_to_begin(unusable(&error)),
+            Event::Found(_, Err(error)) => self.refuse_to_begin(unusable(&error)),
+            _ => {}
         }
     }
 
@@ -134,9 +138,9 @@ impl Coordinator {
 
     /// Writes the last checkpoint, after one that is under way; if it is written or cannot be, the run is over.
     pub(super) fn save(&mut self) {
-        let (now, step, ends_well) = (self.now(), self.step(), ends_well(self.lifecycle.phase()));
+        let (now, step, ends_well) = (self.now, self.step(), ends_well(self.lifecycle.phase()));
         let saving = self.saving.get_or_insert_with(|| {
-            self.spoken_of_checkpoint = Instant::now();
+            self.spoken_of_checkpoint = self.now;
             LastCheckpoint::new()
         });
         let effects = match &mut self.checkpoints {
@@ -162,7 +166,7 @@ impl Coordinator {
 
     /// Says what a checkpoint waits for: to everyone, if the end of the run does.
     pub(super) fn mention_checkpoint(&mut self) {
-        if self.spoken_of_checkpoint.elapsed() < SPEAK_EVERY {
+        if self.now.saturating_sub(self.spoken_of_checkpoint) < SPEAK_EVERY {
             return;
         }
         let wait = self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.cycle().describe_wait());
@@ -179,7 +183,7 @@ impl Coordinator {
                 self.members.mention(&Kind::Waiting(Waiting { tasks, notices }));
             }
         }
-        self.spoken_of_checkpoint = Instant::now();
+        self.spoken_of_checkpoint = self.now;
     }
 }
 

@@ -1,0 +1,227 @@
+//! The coordinator at work: an actor that takes what sessions and the store bring, lets the machine decide, and carries
+//! out what it says. Decides nothing itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{mpsc, watch};
+use windlass_core::admission::Statistics;
+use windlass_core::checkpoint::Standing;
+use windlass_core::cluster::WorkerId;
+use windlass_core::ledger::Incarnation;
+use windlass_core::membership::Patience;
+use windlass_wire::control::CoordinatorMessage;
+use windlass_wire::lobby::Visit;
+
+use super::front::Arrival;
+use super::machine::{Coordinator, CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
+use super::opening::{self, Opened};
+use super::store_keeper::StoreKeeper;
+use crate::checkpoint::CheckpointConfig;
+use crate::memory;
+use crate::shard::ShardStatistics;
+use crate::task::ShardSlot;
+
+/// Things done beside the coordinator that it has not heard of yet.
+const DONE: usize = 16;
+
+/// What a coordinator has to know, and what it is to do things with.
+#[derive(Debug, Clone)]
+pub(crate) struct ActorConfig {
+    pub(crate) servers: u32,
+    /// `None` with dynamic workers.
+    pub(crate) workers: Option<u32>,
+    pub(crate) patience: Patience,
+    pub(crate) peer_timeout: Duration,
+    pub(crate) started: Instant,
+    pub(crate) checkpoints: Option<CheckpointConfig>,
+    /// Where ps 0 listens; empty for a run in one process.
+    pub(crate) address: String,
+}
+
+/// Runs a coordinator. It is one from its first breath: if checkpoints cannot be kept or read, it tells everyone.
+pub(super) async fn run(
+    config: ActorConfig,
+    shard: Arc<ShardSlot>,
+    unheard: watch::Sender<Option<usize>>,
+    mut inbox: mpsc::Receiver<(SessionId, Arrival)>,
+) {
+    let (done, results) = mpsc::channel(DONE);
+    let Opened { checkpoints, early } = opening::open(&config, &done, &mut inbox).await;
+    let (store, claimed, refusal) = match checkpoints {
+        Ok(Some((store, claimed))) => (Some(store), Some(claimed), None),
+        Ok(None) => (None, None, None),
+        Err(error) => (None, None, Some(error)),
+    };
+    // Without a generation to count from, later coordinators are told from earlier ones by the time.
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let machine = CoordinatorConfig {
+        servers: config.servers,
+        workers: config.workers,
+        patience: config.patience,
+        peer_timeout: config.peer_timeout,
+        memory: memory::available(),
+        before: Incarnation(seconds << 20),
+    };
+    let mut actor = Actor {
+        machine: Coordinator::new(machine, ShardInProcess { slot: shard, started: config.started }, claimed),
+        connections: BTreeMap::new(),
+        store,
+        clock: Clock::new(),
+    };
+    refusal.into_iter().for_each(|error| actor.handle(Event::Unusable(error)));
+    early.into_iter().for_each(|(id, arrival)| actor.arrived(id, arrival));
+    // The sender stays here, so that the results never end before the sessions do.
+    let _done = done;
+    actor.run(unheard, inbox, results).await;
+}
+
+/// A session's connection.
+struct Connection {
+    sender: mpsc::Sender<CoordinatorMessage>,
+    /// Its place in the port's lobby, if it came by the port, until it is known whose it is.
+    visit: Option<Visit>,
+}
+
+struct Actor {
+    machine: Coordinator<ShardInProcess>,
+    connections: BTreeMap<SessionId, Connection>,
+    store: Option<StoreKeeper>,
+    clock: Clock,
+}
+
+impl Actor {
+    async fn run(
+        mut self,
+        unheard: watch::Sender<Option<usize>>,
+        mut inbox: mpsc::Receiver<(SessionId, Arrival)>,
+        mut results: mpsc::Receiver<Event>,
+    ) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                arrived = inbox.recv() => match arrived {
+                    Some((id, arrival)) => self.arrived(id, arrival),
+                    None => return,
+                },
+                Some(done) = results.recv() => self.handle(done),
+                _ = tick.tick() => {
+                    let has_read_on = self.store.as_mut().is_some_and(StoreKeeper::has_read_on);
+                    self.clock.tick();
+                    self.handle(Event::Tick { has_read_on });
+                }
+            }
+            unheard.send_replace(self.machine.unheard());
+        }
+    }
+
+    fn arrived(&mut self, id: SessionId, arrival: Arrival) {
+        match arrival {
+            Arrival::Opened(sender, visit) => {
+                self.connections.insert(id, Connection { sender, visit });
+                self.handle(Event::Opened(id));
+            }
+            Arrival::Message(message) => self.handle(Event::Message(id, message)),
+            Arrival::Closed => {
+                self.connections.remove(&id);
+                self.handle(Event::Closed(id));
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        for effect in self.machine.handle(event, self.clock.now()) {
+            self.carry_out(effect);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send(id, message) => {
+                let Some(connection) = self.connections.get(&id) else { return };
+                // The session of a task that does not read its messages is closed.
+                if connection.sender.try_send(message).is_err() {
+                    self.connections.remove(&id);
+                    self.handle(Event::Undelivered(id));
+                }
+            }
+            Effect::Admit(id, task) => {
+                if let Some(visit) = self.connections.get_mut(&id).and_then(|connection| connection.visit.take()) {
+                    visit.admit(task);
+                }
+            }
+            Effect::Dismiss(id) => {
+                let visit = self.connections.remove(&id).and_then(|connection| connection.visit);
+                visit.iter().for_each(Visit::was_dismissed);
+            }
+            Effect::Close(id) => drop(self.connections.remove(&id)),
+            Effect::Look(lookup, first) => self.store.iter().for_each(|store| store.look_again(lookup, *first.clone())),
+            Effect::Publish(number, manifest, files) => {
+                if let Some(store) = &self.store {
+                    store.publish(number, manifest, files);
+                }
+            }
+            Effect::BeganIn(generation) => {
+                self.store.iter().for_each(|store| store.lease.set_first_generation(generation))
+            }
+            Effect::Release => {
+                if !self.store.as_mut().is_some_and(|store| store.lease.release()) {
+                    self.handle(Event::Released);
+                }
+            }
+        }
+    }
+}
+
+/// A clock that stands still while this process does.
+struct Clock {
+    /// The time at the last tick.
+    ticked_at: Duration,
+    ticked: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { ticked_at: Duration::ZERO, ticked: Instant::now() }
+    }
+
+    fn now(&self) -> Duration {
+        self.ticked_at + self.ticked.elapsed().min(2 * TICK)
+    }
+
+    fn tick(&mut self) {
+        (self.ticked_at, self.ticked) = (self.now(), Instant::now());
+    }
+}
+
+/// The shard of ps 0, in whose process the coordinator is.
+struct ShardInProcess {
+    slot: Arc<ShardSlot>,
+    started: Instant,
+}
+
+impl OwnShard for ShardInProcess {
+    fn fence(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {
+        self.slot.get().map(|shard| shard.fence(worker, incarnation))
+    }
+
+    fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {
+        self.slot.get().map(|shard| shard.retire(worker, incarnation))
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        let counted: ShardStatistics = self.slot.get()?.statistics();
+        let since = |time: Instant| time.saturating_duration_since(self.started);
+        Some(Statistics {
+            steps: counted.steps,
+            resumed_at: counted.resumed_at,
+            dropped: counted.dropped,
+            first_step: counted.first_step.map(since),
+            last_step: counted.last_step.map(since),
+            staleness: counted.staleness,
+            pushes: counted.pushes,
+        })
+    }
+}

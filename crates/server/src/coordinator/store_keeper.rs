@@ -1,0 +1,128 @@
+//! What a coordinator has done in the checkpoint store, beside it: a checkpoint is looked for, published, and old ones
+//! are removed. Each may take a while or hang; the coordinator hears of it when it is done. Decides nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Mutex, mpsc};
+use tracing::warn;
+use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ReadCounter, Store};
+use windlass_wire::control::ModelFile;
+
+use super::beginning;
+use super::checkpoints::Beginning;
+use super::lease_keeper::LeaseKeeper;
+use super::machine::{Claimed, Event};
+use crate::checkpoint::CheckpointConfig;
+
+/// How long removing old checkpoints may keep a new one from being told of.
+const PRUNING: Duration = Duration::from_secs(10);
+
+/// A run's hold on its checkpoint store.
+pub(super) struct StoreKeeper {
+    store: Arc<Store>,
+    pub(super) lease: LeaseKeeper,
+    config: CheckpointConfig,
+    /// What is read to find a checkpoint, and how much of it had been when last asked.
+    read: ReadCounter,
+    seen_read: u64,
+    /// Held while one is published: a later one is never published before it.
+    publishing: Arc<Mutex<()>>,
+    done: mpsc::Sender<Event>,
+}
+
+impl StoreKeeper {
+    /// Opens the store, makes this coordinator the one that publishes, and begins to look for what to begin from.
+    pub(super) async fn open(
+        config: CheckpointConfig,
+        address: &str,
+        done: mpsc::Sender<Event>,
+    ) -> Result<(Self, Claimed), CheckpointError> {
+        let read = ReadCounter::default();
+        let store = Arc::new(Store::open_counted(&config.location, read.clone()).await?);
+        let lease = store.lease(Holder::this_process(address), config.take_over).await?;
+        let (generation, followed) = (lease.generation(), lease.followed());
+        let claimed = Claimed {
+            config: config.clone(),
+            location: store.location().to_owned(),
+            generation,
+            salt: CheckpointId::new(0, 0).attempt as u16,
+        };
+        let keeper = Self {
+            lease: LeaseKeeper::start(lease, done.clone()),
+            store,
+            config,
+            read: read.clone(),
+            seen_read: 0,
+            publishing: Arc::default(),
+            done,
+        };
+        let (config, store) = (keeper.config.clone(), keeper.store.clone());
+        keeper.look(1, async move { beginning::find(&config, (&store, read), generation, followed).await });
+        Ok((keeper, claimed))
+    }
+
+    /// Looks for the newest checkpoint anew; one that is just being published counts. Without one the run goes back to
+    /// where it began.
+    pub(super) fn look_again(&self, lookup: u64, first: Beginning) {
+        let (store, publishing, stall) = (self.store.clone(), self.publishing.clone(), self.config.stall);
+        self.look(lookup, async move {
+            let _ = tokio::time::timeout(stall, publishing.lock()).await;
+            beginning::find_again(first, &store).await
+        });
+    }
+
+    fn look(&self, lookup: u64, finding: impl Future<Output = Result<Beginning, CheckpointError>> + Send + 'static) {
+        let done = self.done.clone();
+        tokio::spawn(async move {
+            let found = finding.await.map(Box::new);
+            let _ = done.send(Event::Found(lookup, found)).await;
+        });
+    }
+
+    /// Whether something has been read since this was last asked.
+    pub(super) fn has_read_on(&mut self) -> bool {
+        let read = self.read.bytes();
+        std::mem::replace(&mut self.seen_read, read) < read
+    }
+
+    /// Publishes a checkpoint, and removes what is too old.
+    pub(super) fn publish(&self, number: u64, mut manifest: Box<Manifest>, files: Arc<[ModelFile]>) {
+        manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let (store, keep) = (self.store.clone(), self.config.keep);
+        let (publishing, done) = (self.publishing.clone(), self.done.clone());
+        tokio::spawn(async move {
+            let _turn = publishing.lock().await;
+            let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
+            let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, &published, keep)).await;
+            if let Ok(Err(error)) = tidied {
+                warn!("cannot remove old checkpoints: {error}");
+            }
+            let _ = done.send(Event::Published(number, published)).await;
+        });
+    }
+}
+
+/// Publishes a checkpoint after the files that it takes to use it.
+async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Result<(), CheckpointError> {
+    for file in files {
+        store.keep_file(&file.content).await?;
+    }
+    store.publish(manifest).await
+}
+
+/// Removes what is too old by now, or the parts of what could not be published.
+async fn tidy(
+    store: &Store,
+    manifest: &Manifest,
+    published: &Result<CheckpointId, CheckpointError>,
+    keep: usize,
+) -> Result<(), CheckpointError> {
+    match published {
+        Ok(_) => store.prune_since(manifest.first_generation, keep).await.map(drop),
+        Err(_) => {
+            store.discard(&manifest.id).await;
+            Ok(())
+        }
+    }
+}
