@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tracing::warn;
+use tracing::debug;
 
 use crate::error::{CheckpointError, Damage};
 use crate::id::CheckpointId;
@@ -93,7 +93,7 @@ impl Store {
                 Err(CheckpointError::NotFound { .. }) => {}
                 // A later format is no damage: going back behind it unasked would lose what it holds.
                 Err(error) if error.is_damage() => {
-                    warn!(checkpoint = %id, %error, "checkpoint passed over");
+                    debug!(checkpoint = %id, %error, "skipped a checkpoint");
                     skipped.push((id, error));
                 }
                 Err(error) => return Err(error),

@@ -183,7 +183,7 @@ async fn inspect(place: &str) -> Result<(), Failure> {
         row(&worker.worker.to_string(), format!("{} batches, now in {place}", position.local_step));
     }
     row("command", manifest.config.clone());
-    print_line(&facts.to_string());
+    print_line(&facts.trim_fmt());
     let mut parameters = plain_table();
     parameters.set_header(["parameter", "shape"]);
     for (_, spec) in run.parameters.iter() {
@@ -195,7 +195,7 @@ async fn inspect(place: &str) -> Result<(), Failure> {
         };
         parameters.add_row([spec.name.clone(), format!("{}{kind}", shape.join(" x "))]);
     }
-    print_line(&format!("\n{parameters}"));
+    print_line(&format!("\n{}", parameters.trim_fmt()));
     Ok(())
 }
 

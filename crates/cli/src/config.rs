@@ -119,8 +119,14 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
     }))
 }
 
-/// What the user, or the launcher, wrote.
-fn command_line() -> String {
+/// Where the launcher tells its tasks what its user wrote.
+pub(crate) const COMMAND_VARIABLE: &str = "WINDLASS_LAUNCHED_AS";
+
+/// What the user wrote.
+pub(crate) fn command_line() -> String {
+    if let Ok(launched) = std::env::var(COMMAND_VARIABLE) {
+        return launched;
+    }
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     std::iter::once(crate::program::name()).chain(words).collect::<Vec<_>>().join(" ")
 }

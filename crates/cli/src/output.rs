@@ -71,6 +71,7 @@ pub(crate) fn human(event: &Event) -> String {
         Event::Stopped(stopped) => format!("{} was told to stop by {}", stopped.task, stopped.signal),
         Event::Summary(summary) => table(summary, None),
         Event::AlreadyFinished { reason } => reason.clone(),
+        Event::Notice { text } => format!("warning: {text}"),
         Event::Wrote { path } => format!("wrote {}", path.display()),
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     }
     let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
     match &resolved {
+        Some(_) if args.output.started_at.is_some() => logging::start_for_launcher(&terminal),
         Some(_) => logging::start_beside(&terminal),
         None => logging::start_for_one_process(&terminal),
     }

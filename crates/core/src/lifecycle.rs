@@ -218,6 +218,12 @@ impl Lifecycle {
         self.tasks.iter().filter(|task| task.job == Job::Worker).map(|task| WorkerId(task.index)).collect()
     }
 
+    /// True if this process has said goodbye.
+    pub fn has_left(&self, task: TaskId, incarnation: Incarnation) -> bool {
+        self.membership.presence(task) == Some(Presence::Finished)
+            && self.membership.incarnation(task) == Some(incarnation)
+    }
+
     /// True if this process plays the task, as far as is known.
     pub fn is_played_by(&self, task: TaskId, incarnation: Incarnation) -> bool {
         self.membership.is_present(task) && self.membership.incarnation(task) == Some(incarnation)

@@ -2,6 +2,9 @@
 //!
 //! It knows parameters as runs of numbers: nothing here depends on a tensor library or on a model.
 
+/// The target of log events that the user of a launched run hears of, too.
+pub const NOTICE: &str = "windlass_server::notice";
+
 mod background;
 mod checkpoint;
 mod connection;

@@ -130,7 +130,7 @@ fn describe(run: &RunSpec, plan: &ShardPlan, id: ServerId) {
         held as f64 * 4e-6,
         run.model,
         run.optimizer.name(),
-        if held == 0 { ": it is too small to be worth another ps here (see --min-shard-bytes)" } else { "" }
+        if held == 0 { ": the model is too small to need another ps on this host (see --min-shard-bytes)" } else { "" }
     );
 }
 

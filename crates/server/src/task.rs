@@ -70,6 +70,8 @@ pub struct Server {
     shard: Arc<ShardSlot>,
     /// The shard that is being allocated or restored.
     preparing: Option<Preparing>,
+    /// True once the run has begun, as far as this server knows.
+    has_prepared: bool,
     /// Writes this server's parts of checkpoints, if it has any.
     saver: Option<Saver>,
     coordinator: Coordinator,
@@ -132,6 +134,7 @@ impl Server {
             origin: Instant::now(),
             shard,
             preparing: None,
+            has_prepared: false,
             saver: None,
             coordinator,
             own_coordinator,
@@ -180,7 +183,7 @@ impl Server {
             }
         };
         if let Some(coordinator) = &self.own_coordinator {
-            let refused = matches!(outcome.exit_code, exit_code::USAGE | exit_code::CHECKPOINT);
+            let refused = !self.has_prepared && matches!(outcome.exit_code, exit_code::USAGE | exit_code::CHECKPOINT);
             coordinator.ended(if refused { FIRST_WORDS } else { LAST_WORDS }).await;
         }
         outcome
@@ -247,7 +250,7 @@ impl Server {
     fn prepare(&mut self, prepare: Prepare) {
         self.shard.clear();
         self.saver = None;
-        self.preparing = None;
+        (self.preparing, self.has_prepared) = (None, true);
         self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone()));
     }
 }

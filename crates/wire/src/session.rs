@@ -108,6 +108,7 @@ impl Session {
             away: None,
             pause: Duration::ZERO,
             busy: None,
+            reason: None,
             spoken: Instant::now(),
         };
         tokio::spawn(runner.run(to_send));
@@ -192,6 +193,8 @@ struct Runner {
     pause: Duration,
     /// Why the coordinator could not let this task in yet.
     busy: Option<String>,
+    /// What it waits for itself, as it last said.
+    reason: Option<String>,
     /// When a long wait was last spoken of.
     spoken: Instant,
 }
@@ -214,7 +217,7 @@ impl Runner {
             }
             if self.away.is_none() {
                 self.spoken = Instant::now();
-                info!("lost the session with ps 0, connecting again");
+                info!("lost the session with ps 0, reconnecting");
             }
         }
     }
@@ -222,12 +225,13 @@ impl Runner {
     /// Connects and says hello, for as long as the patience lasts.
     async fn connect(&mut self) -> Option<Channel> {
         let away = *self.away.get_or_insert_with(Instant::now);
-        let mut error = self.busy.clone().unwrap_or_else(|| "it closes the session at once".to_owned());
+        let mut error = self.busy.clone().unwrap_or_else(|| "it closed the session at once".to_owned());
         loop {
             if away.elapsed() > self.patience {
                 self.give_up(away, &error).await;
                 return None;
             }
+            self.speak(away, &error);
             tokio::select! {
                 () = tokio::time::sleep(self.pause) => {}
                 Some(outcome) = found_end(&mut self.looking) => {
@@ -255,11 +259,15 @@ impl Runner {
                 }
                 Err(failed) => error = failed,
             }
-            if self.spoken.elapsed() >= REPORT_EVERY {
-                self.spoken = Instant::now();
-                info!("waiting for ps 0{} ({} s): {error}", self.place(), away.elapsed().as_secs());
-                self.look_for_end();
-            }
+        }
+    }
+
+    /// Says every now and then whom it waits for, and why in vain.
+    fn speak(&mut self, away: Instant, error: &str) {
+        if self.spoken.elapsed() >= REPORT_EVERY {
+            self.spoken = Instant::now();
+            info!("waiting for ps 0{} ({} s): {error}", self.place(), away.elapsed().as_secs());
+            self.look_for_end();
         }
     }
 
@@ -307,13 +315,14 @@ impl Runner {
                     }
                 },
                 () = self.arrived.closed(), if !welcomed => return Ended::Closed,
-                _ = unanswered.tick(), if !welcomed => self.look_for_end(),
+                _ = unanswered.tick(), if !welcomed => self.speak(away, "it accepts connections, but does not answer"),
                 Some(outcome) = found_end(&mut self.looking), if !welcomed => {
                     self.tell_end(outcome).await;
                     return Ended::Closed;
                 }
                 () = tokio::time::sleep_until(deadline), if !welcomed => {
-                    self.give_up(away, "it does not answer").await;
+                    let reason = self.reason.take();
+                    self.give_up(away, reason.as_deref().unwrap_or("it does not answer")).await;
                     return Ended::Closed;
                 }
             }
@@ -330,11 +339,14 @@ impl Runner {
             self.busy = Some(busy.reason);
             return Some(Ended::Broken);
         }
-        (self.away, self.pause, self.busy) = (None, Duration::ZERO, None);
         self.outbox.heard(message.heard);
         let kind = message.kind?;
+        if let coordinator_message::Kind::Waiting(waiting) = &kind {
+            // It is there, though it lets nobody in yet.
+            (self.spoken, self.reason) = (Instant::now(), waiting.notices.last().cloned());
+        }
         if let coordinator_message::Kind::Welcome(welcome) = &kind {
-            self.looking = None;
+            (self.away, self.pause, self.busy, self.looking) = (None, Duration::ZERO, None, None);
             if !self.welcome(welcome, sender).await {
                 return Some(Ended::Broken);
             }

@@ -185,7 +185,7 @@ async fn listen(
                     warn!("{} is gone: {}", WorkerId(left.worker), left.reason);
                 }
                 if left.chief == id.0 && !shared.chief.swap(true, Ordering::Relaxed) {
-                    info!("this worker is chief now");
+                    info!("this worker is now the chief");
                 }
                 continue;
             }

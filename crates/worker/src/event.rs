@@ -36,6 +36,11 @@ pub enum Event {
         /// What it has had, where it is, and how it goes on.
         reason: String,
     },
+    /// What the log of a launched task says that its user should hear at once, such as a checkpoint that failed.
+    Notice {
+        /// In words.
+        text: String,
+    },
     /// The summary, or something that the model made of the trained network, has been written to a file.
     Wrote {
         /// Where.

@@ -170,7 +170,7 @@ pub fn model_files<M: Model>(model: &M) -> anyhow::Result<Vec<ModelFile>> {
     let bytes: usize = files.iter().map(|file| file.content.len()).sum();
     anyhow::ensure!(
         bytes <= FILES_BYTES,
-        "the files that {} keeps with its checkpoints have {:.0} MB, and {:.0} MB is the most",
+        "the files that {} keeps with its checkpoints are {:.0} MB, but the limit is {:.0} MB",
         M::NAME,
         bytes as f64 * 1e-6,
         FILES_BYTES as f64 * 1e-6
@@ -310,7 +310,7 @@ impl<M: Model> Worker<M> {
                 }
                 // Whatever went wrong for a process that has been replaced since is nobody's concern any more.
                 Err(error) if control.incarnation() != incarnation => info!("rejoining; {error} before that"),
-                Err(TrainError::Client(ClientError::Gone(server))) => info!("{server} lets go of its parameters"),
+                Err(TrainError::Client(ClientError::Gone(server))) => info!("{server} released its parameters"),
                 other => other?,
             }
         }

@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use windlass_core::cluster::TaskId;
 use windlass_worker::event::Event;
 
+use crate::config::{COMMAND_VARIABLE, command_line};
 use crate::failure::Failure;
 use crate::output;
 use crate::signals::{Signals, StopSignal, unix_seconds};
@@ -140,6 +141,7 @@ fn start(
         .args(arguments)
         .args(["--job-name", &task.job.to_string(), "--task-index", &task.index.to_string()])
         .env(LISTENER_VARIABLE, listener.as_raw_fd().to_string())
+        .env(COMMAND_VARIABLE, command_line())
         .env_remove("TF_CONFIG")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -214,7 +216,8 @@ fn listen(stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) 
         let Ok(line) = line else { return };
         match serde_json::from_str::<Event>(&line) {
             Ok(event) => {
-                if !matches!(event, Event::Progress(_)) {
+                // A notice is in the log already.
+                if !matches!(event, Event::Progress(_) | Event::Notice { .. }) {
                     let _ = writeln!(log, "{}", output::human(&event));
                 }
                 let _ = messages.send(Message::Event(event));

@@ -180,7 +180,9 @@ impl Launcher {
                     let unused = (0..).zip(&started.transports).filter(|(_, transport)| *transport == UNUSED);
                     self.idle = unused.map(|(server, _)| server).collect();
                 }
-                if !is_repeated {
+                if let Event::Notice { text } = &event {
+                    warn!("{text}");
+                } else if !is_repeated {
                     self.progress.show(&event);
                 }
                 None

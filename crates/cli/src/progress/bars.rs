@@ -54,7 +54,12 @@ impl Bars {
             }
             Event::Summary(_) => self.clear(),
             Event::AlreadyFinished { .. } => self.clear(),
-            Event::Report(_) | Event::Warning(_) | Event::Epoch(_) | Event::Wrote { .. } | Event::Stopped(_) => {}
+            Event::Report(_)
+            | Event::Warning(_)
+            | Event::Epoch(_)
+            | Event::Wrote { .. }
+            | Event::Stopped(_)
+            | Event::Notice { .. } => {}
         }
         self.draw_run();
     }

@@ -102,3 +102,30 @@ fn a_host_where_nothing_listens_yet_is_told_in_words() {
     assert!(told.stderr.contains("connection refused: nothing is listening there yet"), "{told}");
     assert!(!told.stderr.contains("transport error"), "{told}");
 }
+
+#[test]
+fn a_task_whose_ps_0_is_a_stranger_that_does_not_answer_says_so() {
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap();
+    let words =
+        format!("train linear --job_name worker --task_index 0 --ps_hosts {address} --worker_hosts localhost:1");
+    let worker = windlass(&words).start();
+    worker.log(&format!("waiting for ps 0 at {address}"));
+    worker.kill();
+}
+
+#[test]
+fn a_task_whose_ps_0_is_a_web_server_says_so() {
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for connection in server.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut &connection, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let words =
+        format!("train linear --job_name worker --task_index 0 --ps_hosts {address} --worker_hosts localhost:1");
+    let worker = windlass(&words).start();
+    worker.log(&format!("waiting for ps 0 at {address}"));
+    worker.kill();
+}

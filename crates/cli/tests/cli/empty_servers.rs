@@ -93,7 +93,7 @@ fn one_that_is_killed_and_started_again_costs_no_update() {
             run.signal(&killed, Signal::KILL);
             let told = run.ends_well();
             assert!(told.stderr.contains(&format!("{job} 1 was killed by signal 9; restarted it")), "{told}");
-            assert!(!log(&told, &first).contains("going back"), "{}", log(&told, &first));
+            assert!(!log(&told, &first).contains("rolling back"), "{}", log(&told, &first));
             if job == "worker" {
                 assert_eq!(summary(&told)["per_worker"][1]["left"], Value::Null, "it was there at the end");
             }

@@ -63,7 +63,7 @@ fn of_several_ps_on_one_host_a_small_model_is_given_to_as_many_as_it_is_worth() 
         for (ps, held) in held.iter().enumerate() {
             let log = std::fs::read_to_string(told.directory().join(format!("run/ps-{ps}.log"))).unwrap();
             assert!(log.contains(&format!("holds {held} of ")), "{log}");
-            assert_eq!(log.contains("too small to be worth another ps here"), *held == 0, "{log}");
+            assert_eq!(log.contains("too small to need another ps here"), *held == 0, "{log}");
         }
     }
 }
@@ -177,7 +177,7 @@ fn a_stalled_chief_is_replaced_and_comes_back_as_a_worker() {
     let run = LongRun::start("--mode sync --worker-timeout 1 --steps 6000");
     let stalled = run.cluster.task("worker", 0);
     stalled.signal(Signal::STOP);
-    run.cluster.logged("worker-1", "this worker is chief now");
+    run.cluster.logged("worker-1", "this worker is now the chief");
     stalled.signal(Signal::CONT);
     assert_eq!(run.cluster.event("started", 0)["chief"], false);
     let told = run.wait().succeeded();
@@ -220,7 +220,7 @@ fn a_run_whose_ps_is_killed_fails_with_the_end_of_its_log() {
     let told = run.wait();
     assert_eq!(told.exit_code(), Some(1), "{told}");
     assert!(told.stderr.contains("error: ps 0 was killed by signal 9; the end of run/ps-0.log:"), "{told}");
-    assert!(told.stderr.contains("all 1 ps and 2 workers are here"), "{told}");
+    assert!(told.stderr.contains("all 1 ps and 2 workers have joined"), "{told}");
     assert!(tasks.iter().all(|task| !task.is_alive()), "{tasks:?}");
 }
 

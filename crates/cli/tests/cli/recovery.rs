@@ -93,9 +93,9 @@ fn saved(log: &str) -> Option<u64> {
 /// To which step the run went back, and how many updates were lost by it, as the log of ps 0 has it.
 fn lost(told: &Told) -> (u64, u64) {
     let log = fs::read_to_string(told.directory().join("run/ps-0.log")).unwrap();
-    let line = log.lines().find(|line| line.contains("going back to the checkpoint of step "));
+    let line = log.lines().find(|line| line.contains("rolling back to the checkpoint of step "));
     let numbers = line.and_then(|line| {
-        let (step, rest) = line.split_once("going back to the checkpoint of step ")?.1.split_once(" in ")?;
+        let (step, rest) = line.split_once("rolling back to the checkpoint of step ")?.1.split_once(" in ")?;
         let (_, lost) = rest.strip_suffix(" updates are lost")?.rsplit_once(": ")?;
         Some((step.parse().ok()?, lost.parse().ok()?))
     });
@@ -197,7 +197,7 @@ fn a_run_that_began_from_another_runs_checkpoint_goes_back_there_however_often_a
         run.cluster.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(200));
         run.kill(&[("ps", times % 2)]);
         run.cluster
-            .logged("ps-0", &format!("going back to the checkpoint of step 200 in {}", first.directory().display()));
+            .logged("ps-0", &format!("rolling back to the checkpoint of step 200 in {}", first.directory().display()));
         run.cluster.0.event(|event| event["event"] == "started" && event["from"] == 200);
     }
     assert_eq!(summary(&run.ends_well())["resumed_at"], 200);

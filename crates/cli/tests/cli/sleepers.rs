@@ -151,7 +151,7 @@ fn a_server_sleeps(job: &str, flags: &str) {
     run.put_to_sleep(job, 1);
     run.cluster.logged(&coordinator, "lost ps 1: no sign of life for");
     run.wake();
-    run.cluster.logged(&coordinator, "going back to the checkpoint of step ");
+    run.cluster.logged(&coordinator, "rolling back to the checkpoint of step ");
     run.ends_well();
 }
 

@@ -137,7 +137,7 @@ fn a_killed_worker_that_is_started_again_joins_the_run() {
     let killed = hosts.task("worker", 1, words).start();
     steps(&killed);
     killed.kill();
-    ps.log("worker 1 is gone: its connection broke and it did not come back; training goes on without it");
+    ps.log("worker 1 is gone: its connection broke and it did not come back; training continues without it");
     let again = hosts.task("worker", 1, words).start();
     let joined = steps(&again);
     assert!(joined["global_step"].as_u64() > joined["local_step"].as_u64(), "it goes on from the others: {joined}");

@@ -48,6 +48,7 @@ fn a_run_whose_last_checkpoint_cannot_be_written_ends_with_4() {
         for disturb in [remove_the_checkpoints, put_a_file_in_their_place] {
             let told = disturbed(command, disturb).wait();
             says_that_it_was_not_saved(&told);
+            assert!(told.stderr.contains("WARN no checkpoint: "), "the launcher passes it on: {told}");
             assert!(told.directory().join("run/summary.json").exists(), "it has ended all the same: {told}");
         }
     }
@@ -192,8 +193,8 @@ fn a_store_that_does_not_answer_at_all_is_named_to_those_who_wait_for_ps_0() {
     let words = "linear --checkpoint-dir s3://bucket/run";
     let ps = store.reaches(hosts.task("ps", 0, words)).start();
     let worker = hosts.task("worker", 0, words).start();
-    worker.log("ps 0 has yet to open the checkpoints in `s3://bucket/run`");
-    ps.log("ps 0 has yet to open the checkpoints in `s3://bucket/run`");
+    worker.log("ps 0 is still opening the checkpoints in `s3://bucket/run`");
+    ps.log("ps 0 is still opening the checkpoints in `s3://bucket/run`");
     ps.signal(Signal::TERM);
     assert_eq!(ps.wait().exit_code(), Some(143));
     worker.kill();
@@ -208,7 +209,7 @@ fn tasks_are_let_in_while_the_checkpoint_to_begin_from_is_looked_for() {
     let task = |job| store.reaches(hosts.task(job, 0, &words));
     let (ps, worker) = (task("ps").start(), task("worker").start());
     ps.log("worker 0 joined");
-    worker.log("looking for a checkpoint that is whole, in s3://bucket/other");
+    worker.log("looking for a whole checkpoint in s3://bucket/other");
     worker.signal(Signal::TERM);
     assert_eq!(worker.wait().exit_code(), Some(143));
     assert_eq!(ps.wait().exit_code(), Some(143), "without a worker there is nothing to wait for");
@@ -226,7 +227,7 @@ fn a_process_that_is_restoring_can_be_told_to_stop() {
     assert!(std::process::Command::new("mkfifo").arg(&part).status().unwrap().success());
     let words = "train linear --steps 100 --run-dir other --resume";
     let run = first.windlass(words).with(&manifest).env("RUST_LOG", "info").start();
-    run.log("going on from the checkpoint of step 50");
+    run.log("resuming from the checkpoint of step 50");
     run.signal(Signal::TERM);
     let told = run.wait();
     assert_eq!(told.exit_code(), Some(143), "{told}");

@@ -50,7 +50,7 @@ pub enum CutError {
         cut: u64,
     },
     /// It was given up, or the run has ended.
-    #[error("the checkpoint was given up")]
+    #[error("the checkpoint was abandoned")]
     GivenUp,
 }
 

@@ -196,7 +196,7 @@ impl ClusterError {
             }
             ClusterError::UnknownJob { .. } => return None,
             ClusterError::JobWithoutCluster { .. } => {
-                "name the cluster with --ps_hosts and --worker_hosts, --cluster_file or TF_CONFIG, or \
+                "name the cluster with --ps_hosts and --worker_hosts, --cluster FILE or TF_CONFIG, or \
                  leave out --job_name to train in a single process"
             }
             ClusterError::IndexWithoutJob { .. } => "add --job_name ps or --job_name worker",

@@ -29,7 +29,7 @@ pub(super) async fn find(
         Resume::Never => {
             let others = store.list().await?.len();
             if others > 0 {
-                info!("the {others} checkpoints of earlier runs in {} stay where they are", store.location());
+                info!("the {others} checkpoints of earlier runs in {} are kept", store.location());
             }
             Ok(Beginning { location: store.location().to_owned(), found: None, first_generation, finished: false })
         }
@@ -40,6 +40,10 @@ pub(super) async fn find(
             Ok(Beginning { location: store.location().to_owned(), found, first_generation, finished })
         }
         Resume::From(location, id) => {
+            // A directory that is not there would be made.
+            if !location.contains("://") && tokio::fs::metadata(location).await.is_err() {
+                return Err(CheckpointError::NoneWhole { location: location.clone() });
+            }
             let store = Store::open_counted(location, read).await?;
             let found = match id {
                 Some(id) => Some(store.load(id).await?),
@@ -72,7 +76,7 @@ pub(super) async fn find_again(first: Beginning, store: &Store) -> Result<Beginn
 async fn newest(store: &Store, since: u64) -> Result<Option<Manifest>, CheckpointError> {
     let found = store.newest_verified().await?;
     for (id, error) in &found.skipped {
-        warn!("passed over checkpoint {id}: {error}");
+        warn!("skipped checkpoint {id}: {error}");
     }
     let manifest = found.manifest.filter(|manifest| manifest.id.generation >= since);
     let mut damaged = found.skipped.into_iter().filter(|(id, _)| id.generation >= since);

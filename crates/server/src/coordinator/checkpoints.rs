@@ -150,7 +150,7 @@ impl Checkpoints {
         let checkpoint = format!("checkpoint {}", manifest.id);
         if let Some(difference) = run.difference_from_checkpoint(&manifest.run) {
             let difference = difference.describe("this run", &checkpoint);
-            let reason = format!("{difference} (in {location}); --resume never begins anew");
+            let reason = format!("{difference} (in {location}); pass --resume never to start from scratch");
             return Some(Outcome { exit_code: exit_code::CHECKPOINT, reason });
         }
         let data = run.data.as_ref().zip(manifest.run.data.as_ref());
@@ -260,7 +260,7 @@ impl Checkpoints {
         if let Ok(id) = published {
             self.published = Some((id.step, self.last));
             let held_up = 1e3 * self.held_up.as_secs_f64();
-            info!("checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at the most", id.step, self.location);
+            info!("checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at most", id.step, self.location);
         }
         awaited
     }

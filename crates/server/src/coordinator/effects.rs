@@ -12,6 +12,7 @@ use windlass_wire::control::{
 
 use super::checkpoints::Checkpoints;
 use super::machine::{Began, Coordinator, Effect, OwnShard, is_server};
+use crate::NOTICE;
 
 impl<S: OwnShard> Coordinator<S> {
     /// Does what the lifecycle has decided.
@@ -28,7 +29,7 @@ impl<S: OwnShard> Coordinator<S> {
                 Decision::PrepareIdle(_) if self.prepare.number == 0 => {}
                 Decision::PrepareIdle(task) => self.tell(task, Kind::Prepare(self.prepare.clone())),
                 Decision::IdleLeft(task, reason) => {
-                    warn!("lost {task}: {reason}; it held no parameters, and training goes on");
+                    warn!("lost {task}: {reason}; it held no parameters, and training continues");
                     self.members.remove(task);
                 }
                 Decision::Initialise(worker) => {
@@ -64,9 +65,9 @@ impl<S: OwnShard> Coordinator<S> {
                     } else if outcome.exit_code == 0 {
                         info!("{}", outcome.reason);
                     } else if outcome.exit_code == exit_code::TERMINATED {
-                        info!("the run ends: {}", outcome.reason);
+                        info!("ending the run: {}", outcome.reason);
                     } else {
-                        warn!("the run ends: {}", outcome.reason);
+                        warn!("ending the run: {}", outcome.reason);
                     }
                     let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
                     self.members.tell(|_| true, &Kind::Over(over));
@@ -104,7 +105,7 @@ impl<S: OwnShard> Coordinator<S> {
             latest_incarnation: self.lifecycle.latest_incarnation().0,
             ..Prepare::default()
         };
-        info!("all {} ps and {} workers are here", self.config.servers, workers.len());
+        info!("all {} ps and {} workers have joined", self.config.servers, workers.len());
         let mut positions = Vec::new();
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.go_on(run, active, now);
@@ -115,11 +116,14 @@ impl<S: OwnShard> Coordinator<S> {
                 positions.clone_from(&manifest.workers);
                 let step = manifest.id.step;
                 match self.seen_step.saturating_sub(step) {
-                    0 => info!("going on from the checkpoint of step {step} in {location}"),
-                    lost => warn!("going back to the checkpoint of step {step} in {location}: {lost} updates are lost"),
+                    0 => info!("resuming from the checkpoint of step {step} in {location}"),
+                    lost => {
+                        warn!(target: NOTICE, "rolling back to the checkpoint of step {step} in {location}: {lost} updates are lost")
+                    }
                 }
             } else if self.seen_step > 0 {
-                warn!("there is no checkpoint yet: all {} updates are lost, training begins anew", self.seen_step);
+                let lost = self.seen_step;
+                warn!(target: NOTICE, "there is no checkpoint yet: all {lost} updates are lost, training starts afresh");
             }
         }
         self.positions.restore(&positions);
@@ -153,7 +157,7 @@ impl<S: OwnShard> Coordinator<S> {
 
     /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
     fn regather(&mut self, reason: &str) {
-        warn!("{reason}; training goes on when it is back");
+        warn!("{reason}; training continues when it is back");
         self.seen_step = self.seen_step.max(self.step());
         for worker in self.lifecycle.workers() {
             self.members.remove(worker.into());
@@ -169,7 +173,7 @@ impl<S: OwnShard> Coordinator<S> {
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.positions.replace(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
-            warn!("{worker} is gone: {reason}; training goes on without it");
+            warn!("{worker} is gone: {reason}; training continues without it");
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {

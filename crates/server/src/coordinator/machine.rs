@@ -245,6 +245,10 @@ impl<S: OwnShard> Coordinator<S> {
                 self.untold.closed(id);
                 if let Some((task, incarnation)) = self.members.closed(id) {
                     self.lifecycle.disconnected(task, incarnation, now);
+                    // Whoever has said goodbye does not come back to hear the rest.
+                    if self.lifecycle.has_left(task, incarnation) {
+                        self.members.remove(task);
+                    }
                 }
             }
             Event::Message(id, message) => match message.kind {
@@ -327,7 +331,7 @@ impl<S: OwnShard> Coordinator<S> {
             self.run = Some((hello.run.clone(), run));
             self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
-        info!("{task} {}", if earlier == Some(incarnation) { "is connected again" } else { "joined" });
+        info!("{task} {}", if earlier == Some(incarnation) { "reconnected" } else { "joined" });
         self.members.welcome(id, task, hello, incarnation, heard);
         if *self.lifecycle.phase() == Phase::Gathering {
             self.members.mention(&Kind::Waiting(self.waiting()));
@@ -499,7 +503,7 @@ impl<S: OwnShard> Coordinator<S> {
         if let (Phase::Preparing, Some(_), Some(checkpoints)) =
             (self.lifecycle.phase(), self.looking, &self.checkpoints)
         {
-            let notice = format!("looking for a checkpoint that is whole, in {}", checkpoints.looks_in());
+            let notice = format!("looking for a whole checkpoint in {}", checkpoints.looks_in());
             return Waiting { tasks: Vec::new(), notices: vec![notice] };
         }
         let mut tasks: Vec<String> = self.lifecycle.awaited().iter().map(ToString::to_string).collect();

@@ -31,7 +31,7 @@ pub(super) async fn open(
 ) -> Opened {
     let mut early = Vec::new();
     let Some(checkpoints) = config.checkpoints.clone() else { return Opened { checkpoints: Ok(None), early } };
-    let notice = format!("ps 0 has yet to open the checkpoints in `{}`", checkpoints.location);
+    let notice = format!("ps 0 is still opening the checkpoints in `{}`", checkpoints.location);
     let mut opening = pin!(StoreKeeper::open(checkpoints, &config.address, done.clone()));
     let mut speak = interval_at(Instant::now() + SPEAK_EVERY, SPEAK_EVERY);
     loop {

@@ -12,6 +12,7 @@ use windlass_wire::control::{Abandon, Cut, Mark, Waiting};
 
 use super::checkpoints::Checkpoints;
 use super::machine::{Coordinator, Effect, Event, OwnShard, SPEAK_EVERY};
+use crate::NOTICE;
 use crate::checkpoint::Part;
 
 /// How often the last checkpoint is tried when something fails.
@@ -86,10 +87,18 @@ impl<S: OwnShard> Coordinator<S> {
     fn set_back(&mut self, setback: Setback) {
         match &mut self.saving {
             Some(saving) => {
-                warn!("no checkpoint: {}", setback.reason);
+                warn!(target: NOTICE, "no checkpoint: {}", setback.reason);
                 saving.set_back(setback);
             }
-            None => warn!("no checkpoint: {}; training goes on, and the last good one stays", setback.reason),
+            // Servers that were too slow for each other are tried again at once, and nothing is wrong.
+            None if setback.kind == SetbackKind::Missed => {
+                warn!("no checkpoint: {}; trying again soon", setback.reason)
+            }
+            None => warn!(
+                target: NOTICE,
+                "no checkpoint: {}; training continues, and earlier checkpoints are kept",
+                setback.reason
+            ),
         }
     }
 
