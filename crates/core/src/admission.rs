@@ -141,6 +141,8 @@ pub struct Gate {
     /// True once a push has been let in.
     begun: bool,
     consistency: Consistency,
+    /// The run's last step, if it ends by steps.
+    limit: Option<u64>,
     /// Whether the rate of a push is divided by its staleness.
     scales_by_staleness: bool,
     ledger: Ledger,
@@ -165,6 +167,7 @@ impl Gate {
             closed: false,
             begun: false,
             consistency: Consistency::new(run.mode, workers, run.steps),
+            limit: run.steps,
             scales_by_staleness: run.staleness_scaling,
             ledger: Ledger::default(),
             notes: LastNotes::default(),

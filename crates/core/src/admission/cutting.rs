@@ -85,7 +85,8 @@ impl Gate {
         let at = self.version();
         if !self.has_rounds() {
             let to_come = self.ledger.outstanding_sequences(&cut.pushes);
-            self.make_cut(number, Mark { version: at + to_come, pushes: cut.pushes.clone() });
+            let version = self.limit.map_or(at + to_come, |limit| limit.min(at + to_come));
+            self.make_cut(number, Mark { version, pushes: cut.pushes.clone() });
         } else if at == cut.version && !self.applying {
             self.make_cut(number, Mark { version: at, pushes: self.pushes() });
         } else if at + 1 == cut.version {

@@ -70,6 +70,8 @@ pub struct CycleRun {
     pub servers: BTreeSet<ServerId>,
     /// Whether updates are rounds, in which all servers go on together, or single pushes.
     pub rounds: bool,
+    /// The run's last step, if it ends by steps. What comes after it is dropped, wherever it has been heard of.
+    pub limit: Option<u64>,
     /// How long nothing may move while a checkpoint is written or published.
     pub stall: Duration,
 }
@@ -164,7 +166,8 @@ impl<P: Clone> Cycle<P> {
         if marks.len() < self.run.servers.len() {
             return None;
         }
-        let cut = cut(marks, self.run.rounds);
+        let mut cut = cut(marks, self.run.rounds);
+        cut.version = self.run.limit.map_or(cut.version, |limit| cut.version.min(limit));
         let heard = self.run.servers.iter().map(|server| (*server, self.now)).collect();
         self.stage = Stage::Writing { parts: BTreeMap::new(), heard };
         Some(Next::Cut(cut))

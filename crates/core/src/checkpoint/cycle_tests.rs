@@ -20,7 +20,7 @@ fn cycle(servers: u32) -> Cycle<&'static str> {
 }
 
 fn run(servers: u32) -> CycleRun {
-    CycleRun { servers: (0..servers).map(ServerId).collect(), rounds: false, stall: seconds(30) }
+    CycleRun { servers: (0..servers).map(ServerId).collect(), rounds: false, limit: None, stall: seconds(30) }
 }
 
 /// One of two servers that writes, begun at one second.
@@ -47,6 +47,17 @@ fn one_is_due_after_the_time_or_the_steps_whichever_comes_first_and_only_if_some
     assert!(cycle.is_due(seconds(60), 1));
     assert!(cycle.is_due(seconds(1), 1000));
     assert!(!cycle.is_due(seconds(100), 0), "nothing has been learned since");
+}
+
+#[test]
+fn the_cut_of_a_run_that_has_come_to_its_end_is_at_its_last_step() {
+    // The first server has dropped the push after the last step, of which the second has made its own last step.
+    let mut cycle = cycle(2);
+    cycle.go_on_from(CycleRun { limit: Some(9), ..run(2) }, seconds(0), 0);
+    cycle.begin(seconds(1), 5);
+    cycle.marked(1, ServerId(0), mark(9, &[(A, 5), (B, 4)]));
+    let cut = cycle.marked(1, ServerId(1), mark(9, &[(A, 4), (B, 5)])).unwrap();
+    assert_eq!(cut, Next::Cut(mark(9, &[(A, 5), (B, 5)])));
 }
 
 #[test]

@@ -187,7 +187,7 @@ impl Checkpoints {
         let stall = self.config.stall + Duration::from_secs((bytes / SLOWEST_BYTES) as u64);
         let rounds = matches!(run.mode, Mode::Sync { .. });
         let step = self.found().map_or(0, |(manifest, _)| manifest.id.step);
-        self.cycle.go_on_from(CycleRun { servers, rounds, stall }, now, step);
+        self.cycle.go_on_from(CycleRun { servers, rounds, limit: run.steps, stall }, now, step);
     }
 
     /// Looks for the newest checkpoint anew, after a server was lost; one that is just being published counts. Where the
