@@ -1,0 +1,165 @@
+//! What must be true of a run, whatever goes wrong: watched from outside, by what has been said and done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_checkpoint::Manifest;
+use windlass_core::checkpoint::Pushes;
+use windlass_core::cluster::WorkerId;
+use windlass_core::consistency::Mode;
+use windlass_core::ledger::Incarnation;
+
+use crate::shard::{Asked, Pushed, Values};
+use crate::store::Store;
+
+/// What has been seen of a run.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// Which pushes each server has acknowledged since the parameters were last prepared.
+    acknowledged: BTreeMap<u32, BTreeSet<Pushed>>,
+    /// Which pushes were in the parameters of each server when they were last prepared.
+    restored_with: BTreeMap<u32, BTreeSet<Pushed>>,
+    /// The latest process of each worker that each server has applied a push of.
+    applied: BTreeMap<(u32, u32), Incarnation>,
+    /// The clocks of bounded staleness by server and worker.
+    clocks: BTreeMap<u32, BTreeMap<u32, u64>>,
+    /// What has been found to be wrong.
+    pub wrong: Option<String>,
+    /// How many checkpoints were published.
+    pub published: u64,
+    /// How often a server was restored.
+    pub restored: u64,
+    /// How often a batch was found in values twice: once by a process that died unheard, and once by the next.
+    pub repeated: u64,
+}
+
+impl Watch {
+    /// Notes what must not be.
+    pub fn fail(&mut self, wrong: impl FnOnce() -> String) {
+        self.wrong.get_or_insert_with(wrong);
+    }
+
+    /// A server has new parameters, with the pushes of a checkpoint in them or none.
+    pub fn prepared(&mut self, server: u32, blocks: &[Values], living: impl Iterator<Item = u32>) {
+        let had: BTreeSet<Pushed> = blocks.iter().flatten().copied().collect();
+        let acknowledged = self.acknowledged.entry(server).or_default();
+        acknowledged.retain(|pushed| had.contains(pushed));
+        self.restored_with.insert(server, had);
+        self.clocks.insert(server, living.map(|worker| (worker, 0)).collect());
+    }
+
+    /// A server has acknowledged a push as applied.
+    pub fn acknowledge(&mut self, server: u32, asked: &Asked, mode: Mode, over: bool) {
+        let worker = asked.request.push.worker.0;
+        self.acknowledged.entry(server).or_default().insert(asked.pushed());
+        let clocks = self.clocks.entry(server).or_default();
+        if let (Mode::Ssp { staleness }, Some(own), false) = (mode, clocks.get(&worker).copied(), over) {
+            let slowest = clocks.values().copied().min().unwrap_or(own);
+            if own - slowest > staleness {
+                self.fail(|| format!("worker {worker} went on {} steps ahead on ps {server}", own - slowest));
+            }
+        }
+    }
+
+    /// A server has applied a push of this process for the first time, or a piece of it.
+    pub fn apply(&mut self, server: u32, asked: &Asked) {
+        let push = asked.request.push;
+        let latest = self.applied.entry((server, push.worker.0)).or_default();
+        if *latest > push.incarnation {
+            let latest = *latest;
+            self.fail(|| format!("{} of {:?} changed ps {server} after {latest:?}", push.worker, push.incarnation));
+        } else {
+            *latest = push.incarnation;
+        }
+    }
+
+    /// A worker's push has been let in: it is waited for from now on.
+    pub fn admit(&mut self, server: u32, worker: u32) {
+        let clocks = self.clocks.entry(server).or_default();
+        let slowest = clocks.values().copied().min().unwrap_or(0);
+        clocks.entry(worker).or_insert(slowest);
+    }
+
+    /// A worker's push has wholly been applied, for bounded staleness.
+    pub fn advance(&mut self, server: u32, worker: u32) {
+        if let Some(clock) = self.clocks.entry(server).or_default().get_mut(&worker) {
+            *clock += 1;
+        }
+    }
+
+    /// A worker is no longer waited for.
+    pub fn leave(&mut self, server: u32, worker: u32) {
+        self.clocks.entry(server).or_default().remove(&worker);
+    }
+
+    /// A server has read its values as of a cut: they have every push up to the cut that was acknowledged, no push twice,
+    /// and none after.
+    pub fn check_cut(&mut self, server: u32, cut: &Pushes, blocks: &[Values]) {
+        let place = format!("the cut of ps {server}");
+        let had = self.restored_with.get(&server).cloned().unwrap_or_default();
+        let is_before = |pushed: &Pushed| {
+            had.contains(pushed) || cut.get(&WorkerId(pushed.worker)).is_some_and(|last| pushed.push <= *last)
+        };
+        let acknowledged = self.acknowledged.get(&server).cloned().unwrap_or_default();
+        for block in blocks {
+            self.check_block(block, &place);
+            if let Some(after) = block.iter().find(|pushed| !is_before(pushed)) {
+                return self.fail(|| format!("{place} has {after:?}, which comes after {cut:?}"));
+            }
+            if let Some(lost) = acknowledged.iter().find(|pushed| is_before(pushed) && !block.contains(pushed)) {
+                return self.fail(|| format!("{place} lacks {lost:?}, which was acknowledged"));
+            }
+        }
+    }
+
+    /// A checkpoint was published: every part of it is there, of one step.
+    pub fn check_published(&mut self, manifest: &Manifest, store: &Store, calm: bool) {
+        self.published += 1;
+        for (part, state) in manifest.parts.iter().zip(&manifest.servers) {
+            // A push of a worker that died may have reached some servers only.
+            let whole = store.part(&part.object).is_some() && (state.version == manifest.id.step || !calm);
+            if !whole {
+                self.fail(|| {
+                    format!("checkpoint {} has a part of ps {} at {}", manifest.id, part.server, state.version)
+                });
+            }
+        }
+    }
+
+    /// No push is in a block twice.
+    fn check_block(&mut self, block: &Values, place: &str) {
+        let mut sorted = block.clone();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            self.fail(|| format!("{place} has {:?} twice", twice[0]));
+        }
+        sorted.sort_unstable_by_key(|pushed| (pushed.worker, pushed.batch));
+        let is_same = |pair: &&[Pushed]| (pair[0].worker, pair[0].batch) == (pair[1].worker, pair[1].batch);
+        self.repeated += sorted.windows(2).filter(is_same).count() as u64;
+    }
+
+    /// The parameters of a server when its run has ended well: exactly so many updates, every acknowledged push once.
+    pub fn check_end(&mut self, server: u32, blocks: &[Values], (version, steps): (u64, u64)) {
+        if version != steps {
+            self.fail(|| format!("ps {server} ended at step {version} of {steps}"));
+        }
+        let acknowledged = self.acknowledged.get(&server).cloned().unwrap_or_default();
+        for block in blocks {
+            self.check_block(block, &format!("ps {server}"));
+            if let Some(lost) = acknowledged.iter().find(|pushed| !block.contains(pushed)) {
+                self.fail(|| format!("ps {server} lacks {lost:?}, which was acknowledged"));
+            }
+        }
+    }
+
+    /// Synchronous rounds of a run in which nothing went wrong: each has the batch of its number of every worker.
+    pub fn check_rounds(&mut self, server: u32, block: &Values, workers: u32) {
+        for (round, batches) in (1..).zip(block.chunks(workers as usize)) {
+            let mut sorted: Vec<(u32, u64)> = batches.iter().map(|pushed| (pushed.worker, pushed.batch)).collect();
+            sorted.sort_unstable();
+            let expected: Vec<(u32, u64)> = (0..workers).map(|worker| (worker, round)).collect();
+            if sorted != expected {
+                return self.fail(|| format!("round {round} of ps {server} has {sorted:?}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The production coordinator in the simulated process of ps 0: its clock, its sessions and its store.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass_core::admission::Statistics;
+use windlass_core::checkpoint::Standing;
+use windlass_core::cluster::WorkerId;
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::Phase;
+use windlass_server::coordinator::{
+    Claimed, Coordinator, CoordinatorConfig, Effect, Event as CoordinatorEvent, OwnShard, TICK,
+};
+use windlass_server::{CheckpointConfig, Resume};
+
+use crate::shard::Shard;
+use crate::store::{self, LOCATION};
+use crate::world::{Connection, Message, Pid, Port, Timer, World};
+
+/// The shard of a process, if it has one.
+pub type SharedShard = Rc<RefCell<Option<Shard>>>;
+
+/// The shard beside the coordinator. Those who wait at it are looked at by its server, a moment later.
+#[derive(Debug)]
+pub struct Beside(SharedShard);
+
+impl OwnShard for Beside {
+    fn fence(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {
+        self.0.borrow_mut().as_mut().map(|shard| shard.gate.fence(worker, incarnation))
+    }
+
+    fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {
+        self.0.borrow_mut().as_mut().map(|shard| shard.gate.retire(worker, incarnation))
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        self.0.borrow().as_ref().map(|shard| shard.gate.statistics())
+    }
+}
+
+/// A coordinator at work.
+pub struct CoordinatorNode {
+    pid: Pid,
+    shard: SharedShard,
+    machine: Option<Coordinator<Beside>>,
+    /// What arrives before the checkpoints are open.
+    early: Vec<CoordinatorEvent>,
+    opened: BTreeSet<Connection>,
+    generation: u64,
+    /// The time at the last tick, by a clock that stands still while the process does.
+    ticked_at: Duration,
+    ticked: Duration,
+    /// A later checkpoint is not published before an earlier one.
+    published_by: Duration,
+}
+
+impl CoordinatorNode {
+    /// A coordinator that opens its checkpoints.
+    pub fn start(pid: Pid, shard: SharedShard, world: &mut World) -> Self {
+        let (ready, _) = world.store_delay();
+        let ready = if world.scenario.checkpoints.is_some() { ready } else { world.now };
+        world.remind(pid, ready, Timer::StoreOpened);
+        Self {
+            pid,
+            shard,
+            machine: None,
+            early: Vec::new(),
+            opened: BTreeSet::new(),
+            generation: 0,
+            ticked_at: Duration::ZERO,
+            ticked: world.now,
+            published_by: Duration::ZERO,
+        }
+    }
+
+    /// The checkpoints are open.
+    pub fn open(&mut self, world: &mut World) {
+        let scenario = &world.scenario;
+        let config = CoordinatorConfig {
+            servers: scenario.servers,
+            workers: (!scenario.dynamic).then_some(scenario.workers),
+            patience: scenario.patience,
+            peer_timeout: scenario.peer_timeout,
+            memory: None,
+            before: Incarnation((world.now.as_micros() as u64 + 1) << 20),
+        };
+        let claimed = scenario.checkpoints.map(|(every_steps, every)| {
+            let (generation, followed) = world.store.claim();
+            self.generation = generation;
+            let found = world.store.find(generation, followed);
+            let at = world.store_delay().0;
+            world.remind(self.pid, at, Timer::Found(1, Some(Box::new(found))));
+            let config = CheckpointConfig {
+                location: LOCATION.to_owned(),
+                every,
+                every_steps,
+                keep: 1000,
+                resume: Resume::Auto,
+                restarted: true,
+                stall: Duration::from_secs(15),
+                take_over: false,
+                description: String::new(),
+            };
+            Claimed { config, location: LOCATION.to_owned(), generation, salt: 0 }
+        });
+        self.machine = Some(Coordinator::new(config, Beside(self.shard.clone()), claimed));
+        (self.ticked_at, self.ticked) = (Duration::ZERO, world.now);
+        for event in std::mem::take(&mut self.early) {
+            self.handle(event, world);
+        }
+        world.remind(self.pid, world.now, Timer::Tick);
+    }
+
+    /// How many tasks have not heard that the run is over, once it is.
+    pub fn unheard(&self) -> Option<usize> {
+        self.machine.as_ref().and_then(Coordinator::unheard)
+    }
+
+    /// How the run has ended, if it has.
+    pub fn exit_code(&self) -> Option<u8> {
+        match self.machine.as_ref()?.phase() {
+            Phase::Over(outcome) => Some(outcome.exit_code),
+            _ => None,
+        }
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, world: &mut World) {
+        (self.ticked_at, self.ticked) = (self.now(world), world.now);
+        self.handle(CoordinatorEvent::Tick { has_read_on: false }, world);
+        world.remind(self.pid, world.now + TICK, Timer::Tick);
+        if self.generation > 0 && world.store.newest_generation() > self.generation {
+            let (generation, newest) = (self.generation, world.store.newest_generation());
+            let error = windlass_checkpoint::CheckpointError::Fenced { generation, newest };
+            self.handle(CoordinatorEvent::Overtaken(error), world);
+        }
+    }
+
+    fn now(&self, world: &World) -> Duration {
+        self.ticked_at + (world.now - self.ticked).min(2 * TICK)
+    }
+
+    /// Something arrives on a session.
+    pub fn arrived(&mut self, connection: Connection, message: Message, world: &mut World) {
+        let Message::Task(message) = message else { return };
+        if self.opened.insert(connection) {
+            self.take(CoordinatorEvent::Opened(connection as u64), world);
+        }
+        self.take(CoordinatorEvent::Message(connection as u64, *message), world);
+    }
+
+    /// A session was closed.
+    pub fn closed(&mut self, connection: Connection, world: &mut World) {
+        if self.opened.contains(&connection) {
+            self.take(CoordinatorEvent::Closed(connection as u64), world);
+        }
+    }
+
+    fn take(&mut self, event: CoordinatorEvent, world: &mut World) {
+        match self.machine {
+            Some(_) => self.handle(event, world),
+            None => self.early.push(event),
+        }
+    }
+
+    /// The store has done something.
+    pub fn stored(&mut self, timer: Timer, world: &mut World) {
+        let event = match timer {
+            Timer::Found(lookup, Some(found)) => CoordinatorEvent::Found(lookup, Ok(found)),
+            Timer::Published(number, manifest, fails) => {
+                let published = if fails { Err(store::full()) } else { world.store.publish((*manifest).clone()) };
+                if published.is_ok() {
+                    let World { watch, store, scenario, .. } = world;
+                    watch.check_published(&manifest, store, scenario.is_calm());
+                }
+                CoordinatorEvent::Published(number, published)
+            }
+            Timer::Released => {
+                world.store.release(self.generation);
+                CoordinatorEvent::Released
+            }
+            _ => return,
+        };
+        self.handle(event, world);
+    }
+
+    fn handle(&mut self, event: CoordinatorEvent, world: &mut World) {
+        let now = self.now(world);
+        let Some(machine) = &mut self.machine else { return };
+        for effect in machine.handle(event, now) {
+            match effect {
+                Effect::Send(id, message) => {
+                    world.send(id as Connection, self.pid, Port::Coordinator, Message::Coordinator(Box::new(message)));
+                }
+                Effect::Dismiss(id) | Effect::Close(id) => {
+                    world.close(id as Connection, self.pid, Port::Coordinator);
+                    // The task closes its end when it hears, and then this one is told.
+                }
+                Effect::Admit(..) => {}
+                Effect::Look(lookup, first) => {
+                    let at = world.store_delay().0.max(self.published_by);
+                    let found = world.store.find_again(*first);
+                    world.remind(self.pid, at, Timer::Found(lookup, Some(Box::new(found))));
+                }
+                Effect::Publish(number, manifest, _) => {
+                    let (at, fails) = world.store_delay();
+                    self.published_by = at.max(self.published_by);
+                    world.remind(self.pid, self.published_by, Timer::Published(number, manifest, fails));
+                }
+                Effect::BeganIn(first) => world.store.began_in(self.generation, first),
+                Effect::Release => {
+                    let at = world.now + world.random.millis(1, 50);
+                    world.remind(self.pid, at, Timer::Released);
+                }
+            }
+        }
+    }
+}

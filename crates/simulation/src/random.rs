@@ -1,0 +1,48 @@
+//! Random numbers of one seed: the same on every machine, and quick.
+
+use std::time::Duration;
+
+/// A generator of random numbers (SplitMix64).
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below this one, which is not zero.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.number() % end
+    }
+
+    /// A number of this range, its end included.
+    pub fn within(&mut self, first: u64, last: u64) -> u64 {
+        first + self.below(last - first + 1)
+    }
+
+    /// True so many times out of a hundred.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// A time between two numbers of microseconds.
+    pub fn micros(&mut self, first: u64, last: u64) -> Duration {
+        Duration::from_micros(self.within(first, last))
+    }
+
+    /// A time between two numbers of milliseconds.
+    pub fn millis(&mut self, first: u64, last: u64) -> Duration {
+        self.micros(first * 1000, last * 1000)
+    }
+}

@@ -1,0 +1,338 @@
+//! Virtual time, and the network between simulated processes: connections with delays, in order on each and in any order
+//! between them, which break with what is on its way.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use windlass_core::cluster::TaskId;
+use windlass_core::lifecycle::Outcome;
+use windlass_wire::control::{CoordinatorMessage, TaskMessage};
+
+use crate::check::Watch;
+use crate::random::Random;
+use crate::scenario::Scenario;
+use crate::shard::{Answer, Frame};
+use crate::store::Store;
+
+/// A process, by the order in which they were started.
+pub type Pid = usize;
+/// A connection.
+pub type Connection = usize;
+
+/// What travels.
+#[derive(Debug)]
+pub enum Message {
+    /// To the coordinator.
+    Task(Box<TaskMessage>),
+    /// From the coordinator.
+    Coordinator(Box<CoordinatorMessage>),
+    /// To a shard.
+    Frame(Frame),
+    /// From a shard.
+    Answer(Answer),
+}
+
+/// Where in a process a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Port {
+    /// The session of its server.
+    ServerSession,
+    /// The session of its worker.
+    WorkerSession,
+    /// Its coordinator.
+    Coordinator,
+    /// Its shard.
+    Stream,
+    /// Its worker's way to a server.
+    Lane(u32),
+}
+
+/// What happens to a process.
+#[derive(Debug)]
+pub enum Happening {
+    /// Something arrives.
+    Arrived(Connection, Port, Message),
+    /// A connection has closed.
+    Closed(Connection, Port),
+    /// A connection was made, or could not be.
+    Connected(Port, Option<Connection>),
+    /// The time has come.
+    Timer(Timer),
+    /// The records have been looked at.
+    Looked(Port, Option<Outcome>),
+    /// It is told to stop.
+    Stop,
+}
+
+/// What a process wants to be reminded of.
+#[derive(Debug)]
+pub enum Timer {
+    /// The coordinator's tick.
+    Tick,
+    /// The coordinator's checkpoints are open.
+    StoreOpened,
+    /// The checkpoint to begin from is found, the so many-th time.
+    Found(u64, Option<Box<windlass_server::coordinator::Beginning>>),
+    /// A manifest is written, or it failed.
+    Published(u64, Box<windlass_checkpoint::Manifest>, bool),
+    /// The lease is released.
+    Released,
+    /// A session.
+    Session(Port),
+    /// The shard of this number.
+    Shard(u64, ShardTimer),
+    /// The server's shard is prepared.
+    Prepared(u64),
+    /// A part is written, or it failed.
+    Written(u64, u64, bool),
+    /// The server has heard nothing.
+    Quiet,
+    /// The worker has computed its step.
+    Computed(u64),
+    /// The worker tries a server again.
+    Retry(u32, u64),
+    /// The process may end.
+    MayEnd,
+}
+
+/// What a shard wants to be reminded of.
+#[derive(Debug)]
+pub enum ShardTimer {
+    /// Those who wait.
+    Poll,
+    /// The round that is applied.
+    RoundPiece,
+    /// The cut that is read.
+    ReadPiece(u64),
+}
+
+/// What happens in the world.
+#[derive(Debug)]
+pub enum Event {
+    /// To a process.
+    To(Pid, Happening),
+    /// A fault of the scenario.
+    Fault(usize),
+    /// A task is started again.
+    Start(TaskId),
+}
+
+#[derive(Debug)]
+struct Link {
+    pids: [Pid; 2],
+    ports: [Port; 2],
+    open: [bool; 2],
+    /// When the last message in each direction arrives.
+    last: [Duration; 2],
+    /// Nothing more gets through.
+    broken: bool,
+}
+
+/// A process as the world sees it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Condition {
+    /// Until it ends or is killed.
+    pub alive: bool,
+    /// Nothing happens to it before that.
+    pub paused_until: Duration,
+    /// Nothing reaches it or leaves it before that.
+    pub cut_off_until: Duration,
+}
+
+/// Everything outside the processes.
+#[derive(Debug)]
+pub struct World {
+    /// The time.
+    pub now: Duration,
+    /// The random numbers of the run.
+    pub random: Random,
+    /// What is simulated.
+    pub scenario: Scenario,
+    /// The checkpoint store.
+    pub store: Store,
+    /// What is watched.
+    pub watch: Watch,
+    /// The processes, by their numbers.
+    pub conditions: Vec<Condition>,
+    /// Which process listens for a task.
+    pub directory: BTreeMap<TaskId, Pid>,
+    /// A line for everything that happens, if it is wanted.
+    pub trace: bool,
+    queue: BTreeMap<(Duration, u64), Event>,
+    next: u64,
+    links: Vec<Link>,
+}
+
+impl World {
+    /// A world in which nothing has happened.
+    pub fn new(random: Random, scenario: Scenario, trace: bool) -> Self {
+        Self {
+            now: Duration::ZERO,
+            random,
+            scenario,
+            store: Store::default(),
+            watch: Watch::default(),
+            conditions: Vec::new(),
+            directory: BTreeMap::new(),
+            trace,
+            queue: BTreeMap::new(),
+            next: 0,
+            links: Vec::new(),
+        }
+    }
+
+    /// Lets something happen at a time.
+    pub fn at(&mut self, time: Duration, event: Event) {
+        self.next += 1;
+        self.queue.insert((time.max(self.now), self.next), event);
+    }
+
+    /// Reminds a process at a time.
+    pub fn remind(&mut self, pid: Pid, time: Duration, timer: Timer) {
+        self.at(time, Event::To(pid, Happening::Timer(timer)));
+    }
+
+    /// What happens next, at the time at which it does. What concerns a process that stands still waits.
+    pub fn step(&mut self) -> Option<Event> {
+        loop {
+            let ((time, _), mut event) = self.queue.pop_first()?;
+            self.now = time;
+            if let Event::To(pid, happening) = &mut event {
+                let condition = self.conditions[*pid];
+                if !condition.alive {
+                    continue;
+                }
+                if condition.paused_until > time {
+                    self.at(condition.paused_until, event);
+                    continue;
+                }
+                if let Happening::Arrived(connection, port, _) = happening {
+                    let link = &self.links[*connection];
+                    let end = usize::from(link.ports[0] != *port || link.pids[0] != *pid);
+                    if !link.open[end] {
+                        continue;
+                    }
+                }
+                if let Happening::Connected(_, connected) = happening
+                    && connected
+                        .is_some_and(|connection| self.links[connection].broken || !self.links[connection].open[0])
+                {
+                    *connected = None;
+                }
+                if let Happening::Closed(connection, port) = happening {
+                    let link = &mut self.links[*connection];
+                    let end = usize::from(link.ports[0] != *port || link.pids[0] != *pid);
+                    if !std::mem::replace(&mut link.open[end], false) {
+                        continue;
+                    }
+                }
+            }
+            return Some(event);
+        }
+    }
+
+    /// Connects a process to the one that listens for a task. It hears of it.
+    pub fn connect(&mut self, pid: Pid, port: Port, to: TaskId, at: Port) {
+        let there = self.directory.get(&to).copied().filter(|there| self.conditions[*there].alive);
+        let unreachable = |pid: Pid| self.conditions[pid].cut_off_until > self.now;
+        let delay = match there {
+            Some(there) if there == pid => Duration::ZERO,
+            Some(there) if unreachable(pid) || unreachable(there) => {
+                return self.at(self.now + Duration::from_secs(5), Event::To(pid, Happening::Connected(port, None)));
+            }
+            _ => self.random.micros(100, 3000),
+        };
+        let connection = there.map(|there| {
+            let (open, last) = ([true; 2], [self.now + delay; 2]);
+            self.links.push(Link { pids: [pid, there], ports: [port, at], open, last, broken: false });
+            self.links.len() - 1
+        });
+        self.at(self.now + delay, Event::To(pid, Happening::Connected(port, connection)));
+    }
+
+    /// Sends on a connection, from the end of this process.
+    pub fn send(&mut self, connection: Connection, pid: Pid, port: Port, message: Message) {
+        let Some((arrives, there, at)) = self.arrival(connection, pid, port) else { return };
+        self.at(arrives, Event::To(there, Happening::Arrived(connection, at, message)));
+    }
+
+    /// Closes a connection at the end of this process; the other hears of it after what is on its way.
+    pub fn close(&mut self, connection: Connection, pid: Pid, port: Port) {
+        let arrival = self.arrival(connection, pid, port);
+        let link = &mut self.links[connection];
+        link.open[usize::from(link.pids[0] != pid || link.ports[0] != port)] = false;
+        let Some((arrives, there, at)) = arrival else { return };
+        self.at(arrives, Event::To(there, Happening::Closed(connection, at)));
+    }
+
+    fn arrival(&mut self, connection: Connection, pid: Pid, port: Port) -> Option<(Duration, Pid, Port)> {
+        let link = &self.links[connection];
+        let end = usize::from(link.pids[0] != pid || link.ports[0] != port);
+        if !link.open[end] || link.broken {
+            return None;
+        }
+        let there = link.pids[1 - end];
+        let delay = match there == pid {
+            true => Duration::ZERO,
+            false if self.random.percent(3) => self.random.millis(1, 60),
+            false => self.random.micros(50, 1500),
+        };
+        let healed = match there == pid {
+            true => Duration::ZERO,
+            false => self.conditions[pid].cut_off_until.max(self.conditions[there].cut_off_until),
+        };
+        let link = &mut self.links[connection];
+        let arrives = (self.now.max(healed) + delay).max(link.last[end]);
+        link.last[end] = arrives;
+        Some((arrives, there, link.ports[1 - end]))
+    }
+
+    /// Breaks all connections of a process with others. What is on its way is lost. The process hears of it, if it lives,
+    /// and the others do after a delay.
+    pub fn disconnect(&mut self, pid: Pid, after: Duration) {
+        for connection in 0..self.links.len() {
+            let link = &mut self.links[connection];
+            if !link.pids.contains(&pid) || link.pids[0] == link.pids[1] || link.open == [false; 2] || link.broken {
+                continue;
+            }
+            let (pids, ports, open) = (link.pids, link.ports, link.open);
+            let notify = (0..2).filter(|end| open[*end] && self.conditions[pids[*end]].alive);
+            for end in notify.collect::<Vec<_>>() {
+                let delay = if pids[end] == pid { Duration::ZERO } else { after };
+                let at = self.now + delay + self.random.micros(10, 2000);
+                self.at(at, Event::To(pids[end], Happening::Closed(connection, ports[end])));
+            }
+            self.links[connection].broken = true;
+            // Nobody sends again what was held up by a cut of the network.
+            let held_up = pids.iter().any(|pid| self.conditions[*pid].cut_off_until > self.now);
+            if self.random.percent(50) || held_up {
+                self.lose(connection);
+            }
+        }
+    }
+
+    /// Closes all connections of a process that ends, after what is on its way.
+    pub fn disconnect_gently(&mut self, pid: Pid) {
+        for connection in 0..self.links.len() {
+            for end in 0..2 {
+                let (there, port) = (self.links[connection].pids[end], self.links[connection].ports[end]);
+                if there == pid && self.links[connection].open[end] {
+                    self.close(connection, pid, port);
+                }
+            }
+        }
+    }
+
+    /// Loses what is on its way on a connection.
+    fn lose(&mut self, connection: Connection) {
+        let is_lost = |event: &Event| matches!(event, Event::To(_, Happening::Arrived(on, ..)) if *on == connection);
+        self.queue.retain(|_, event| !is_lost(event));
+    }
+
+    /// When an operation of the store is over, and whether it fails.
+    pub fn store_delay(&mut self) -> (Duration, bool) {
+        let (from, fails) = self.store.outlook(self.now);
+        let delay = if self.random.percent(5) { self.random.millis(50, 1500) } else { self.random.millis(1, 30) };
+        (from + delay, fails)
+    }
+}
