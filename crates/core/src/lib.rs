@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod cluster;
 pub mod consistency;
 pub mod difference;
+pub mod fault;
 pub mod footprint;
 pub mod identity;
 pub mod learning;

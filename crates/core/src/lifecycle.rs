@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::{Job, ServerId, TaskId, WorkerId};
+use crate::fault::{self, Fault};
 use crate::ledger::Incarnation;
 use crate::membership::{Membership, Occupied, Patience, Presence};
 pub use outcome::{NOT_SAVED, Outcome, exit_code};
@@ -303,7 +304,7 @@ impl Lifecycle {
     /// The servers are to prepare for those who are here. If the chief is not, another is named.
     fn prepare(&mut self) -> Vec<Effect> {
         let present = self.present_workers();
-        if !present.contains(&self.chief) {
+        if !present.contains(&self.chief) && !fault::is_back(Fault::ChiefLostWithServer) {
             self.chief = present.first().copied().unwrap_or(self.chief);
         }
         self.phase = Phase::Preparing;

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::block::{Stretch, Treatment};
 use crate::cluster::ServerId;
+use crate::fault::{self, Fault};
 use crate::parameter::{Access, ParameterId, ParameterKind, ParameterTable};
 
 /// A cut inside a parameter falls on a multiple of this: one cache line of `f32`.
@@ -210,7 +211,8 @@ impl ShardPlan {
 
     /// The servers that take part in the run.
     pub fn active_servers(&self) -> BTreeSet<ServerId> {
-        (0..self.servers.len() as u32).map(ServerId).filter(|server| self.is_active(*server)).collect()
+        let all = fault::is_back(Fault::EmptyServerInCut);
+        (0..self.servers.len() as u32).map(ServerId).filter(|server| all || self.is_active(*server)).collect()
     }
 
     /// Lays the dense parameters end to end and cuts that line into one part a server, of as many servers as get any.

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::fault::{self, Fault};
+
 /// Whether a change belongs before the cut that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CutSide {
@@ -62,10 +64,11 @@ impl<T> CopyOnCut<T> {
     /// The value as of a cut, every change before which has been made. `None` if a later cut has been made: this one was
     /// given up, and what is copied belongs to the other.
     pub fn take(&mut self, cut: u64, copy: impl FnOnce(&T) -> T) -> Option<T> {
-        if self.cut > cut {
+        let torn = fault::is_back(Fault::TornSnapshot);
+        if self.cut > cut && !torn {
             return None;
         }
-        let copied = self.copy.take().filter(|_| self.cut == cut);
+        let copied = self.copy.take().filter(|_| self.cut == cut || torn);
         self.cut = cut;
         Some(copied.unwrap_or_else(|| copy(&self.now)))
     }

@@ -12,6 +12,7 @@ use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest};
 use windlass_core::admission::Statistics;
 use windlass_core::checkpoint::{Setback, SetbackKind, Standing};
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
+use windlass_core::fault::{self, Fault};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{JoinError, Lifecycle, LifecycleConfig, Outcome, Phase, exit_code};
 use windlass_core::membership::Patience;
@@ -483,7 +484,8 @@ impl<S: OwnShard> Coordinator<S> {
     /// Closes the sessions of processes that were declared dead. One that lives after all says hello again, and is let
     /// in as another incarnation.
     fn dismiss_the_dead(&mut self) {
-        if !matches!(self.lifecycle.phase(), Phase::Over(_)) {
+        let over = matches!(self.lifecycle.phase(), Phase::Over(_));
+        if !over && !fault::is_back(Fault::SleeperNotDismissed) {
             let lifecycle = &self.lifecycle;
             self.members.remove_those(|task, incarnation| lifecycle.is_dead(task, incarnation));
         }

@@ -1,0 +1,35 @@
+//! Faults that were mended, put back one at a time: the simulation finds each of them.
+
+use windlass_core::fault::{Fault, put_back};
+use windlass_simulation::run;
+
+/// By then each has been found.
+const SEEDS: u64 = 10_000;
+
+fn assert_found(fault: Fault) {
+    put_back(Some(fault));
+    let found = (0..SEEDS).map(|seed| run(seed, false)).find(|report| report.wrong.is_some());
+    put_back(None);
+    let Some(report) = found else { panic!("{fault:?} was not found in {SEEDS} seeds") };
+    println!("{fault:?} was found after {} seeds: {}", report.seed + 1, report.wrong.unwrap_or_default());
+}
+
+#[test]
+fn a_server_that_holds_nothing_and_has_a_part_in_checkpoints_is_found() {
+    assert_found(Fault::EmptyServerInCut);
+}
+
+#[test]
+fn a_chief_that_is_lost_with_a_server_and_not_replaced_is_found() {
+    assert_found(Fault::ChiefLostWithServer);
+}
+
+#[test]
+fn a_sleeper_that_is_not_told_that_it_was_declared_dead_is_found() {
+    assert_found(Fault::SleeperNotDismissed);
+}
+
+#[test]
+fn a_torn_snapshot_is_found() {
+    assert_found(Fault::TornSnapshot);
+}
