@@ -74,7 +74,7 @@ pub enum CheckpointError {
     /// There are checkpoints, and none of them can be used.
     #[error(
         "{} damaged (the newest, {newest}: {error}); `windlass checkpoint verify {location}` shows what is \
-         wrong with them, and pass --resume never to start from scratch and keep them",
+         wrong with them; pass --resume never to start from scratch and keep them",
         if *.count == 1 { format!("the only checkpoint in `{location}` is") } else { format!("all {count} checkpoints in `{location}` are") }
     )]
     AllDamaged {

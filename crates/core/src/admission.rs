@@ -282,6 +282,22 @@ impl Gate {
         standing
     }
 
+    /// As [`Gate::fence`], for a worker that joins in the middle of a run, at this clock.
+    pub fn join(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
+        // On the first server it is announced twice: at once, and with the word to all servers.
+        let is_new = !self.ledger.is_living(worker, incarnation);
+        let standing = self.fence(worker, incarnation);
+        if is_new {
+            self.consistency.join(worker, clock);
+        }
+        standing
+    }
+
+    /// The clock at which a worker that joins now is to start, on all servers.
+    pub fn clock(&self) -> u64 {
+        self.consistency.clock()
+    }
+
     /// For whoever asks first for this piece of a push, and has it to apply: on which side of a cut.
     pub fn claim(&mut self, request: &Request, piece: usize) -> Option<CutSide> {
         self.ledger.claim(request.push, piece).then(|| self.side(request))

@@ -255,7 +255,8 @@ impl Lifecycle {
         match &self.phase {
             Phase::Over(outcome) => return Err(JoinError::Over(outcome.clone())),
             Phase::Saving(outcome) if task.job == Job::Worker => return Err(JoinError::Over(outcome.clone())),
-            Phase::Finishing if task.job == Job::Worker && !self.is_abandoned() => {
+            // The chief itself, started again before its process is known to be dead, still has to score.
+            Phase::Finishing if task.job == Job::Worker && task != TaskId::from(self.chief) && !self.is_abandoned() => {
                 // While the connection of the chief is broken, it is not known whether somebody else has to score.
                 return Err(match self.membership.is_connected(TaskId::from(self.chief)) {
                     true => JoinError::Over(Outcome { exit_code: 0, reason: NOTHING_LEFT.to_owned() }),

@@ -747,12 +747,21 @@ fn a_worker_that_comes_back_when_the_last_one_died_scoring_scores_in_its_place()
     assert_eq!(run.phase(), &Phase::Finishing);
     run.disconnected(TaskId::worker(0), first, seconds(1));
     run.disconnected(TaskId::worker(1), second, seconds(1));
-    let early = run.join(TaskId::worker(0), None, seconds(1));
+    let early = run.join(TaskId::worker(1), None, seconds(1));
     assert_eq!(early.unwrap_err(), JoinError::Contested(TaskId::worker(0)), "it is to ask again");
-    run.heard(PS, Incarnation(1), seconds(3));
-    run.tick(seconds(3));
-    let (_, effects) = join(&mut run, TaskId::worker(0), 3);
+    let (_, effects) = join(&mut run, TaskId::worker(0), 1);
     assert!(effects.contains(&Effect::Start(WorkerId(0))), "{effects:?}");
+}
+
+#[test]
+fn a_chief_whose_host_vanished_while_it_scored_is_replaced_when_it_is_started_elsewhere() {
+    let (mut run, _) = training_with_checkpoints();
+    run.worker_finished(WorkerId(0));
+    run.worker_finished(WorkerId(1));
+    let elsewhere = run.join(TaskId::worker(0), None, seconds(1));
+    assert_eq!(elsewhere.unwrap_err(), JoinError::Contested(TaskId::worker(0)), "it may live; it is to ask again");
+    let comes_to_its_end = run.join(TaskId::worker(1), None, seconds(1)).unwrap_err();
+    assert!(matches!(comes_to_its_end, JoinError::Over(_)), "{comes_to_its_end:?}");
 }
 
 #[test]

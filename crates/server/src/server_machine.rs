@@ -69,7 +69,7 @@ pub enum ServerEffect {
     /// Give up the cut and the part of this number.
     Abandon(u64),
     /// Take pushes of this process of a worker, and of none before it.
-    Fence(WorkerId, Incarnation),
+    Join(WorkerId, Incarnation, u64),
     /// Wait no more for this process of a worker.
     Leave(WorkerId, Incarnation),
     /// Say goodbye on the session and wait for a moment until that has been heard.
@@ -177,7 +177,9 @@ impl ServerMachine {
             Kind::Mark(Mark { number }) => ServerEffect::Mark(number),
             Kind::Cut(cut) if saves => ServerEffect::Cut(cut),
             Kind::Abandon(Abandon { number }) => ServerEffect::Abandon(number),
-            Kind::WorkerJoined(joined) => ServerEffect::Fence(WorkerId(joined.worker), Incarnation(joined.incarnation)),
+            Kind::WorkerJoined(joined) => {
+                ServerEffect::Join(WorkerId(joined.worker), Incarnation(joined.incarnation), joined.clock)
+            }
             Kind::WorkerLeft(left) => ServerEffect::Leave(WorkerId(left.worker), Incarnation(left.incarnation)),
             _ => return None,
         })
@@ -197,7 +199,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(7);
 
     fn joined() -> ServerEvent {
-        ServerEvent::Told(Kind::WorkerJoined(WorkerJoined { worker: 1, incarnation: 5 }))
+        ServerEvent::Told(Kind::WorkerJoined(WorkerJoined { worker: 1, incarnation: 5, clock: 7 }))
     }
 
     fn prepare(number: u64) -> ServerEvent {
@@ -218,7 +220,7 @@ mod tests {
             effects[..],
             [
                 ServerEffect::Send(task_message::Kind::ServerReady(ServerReady { number: 3, restored: false })),
-                ServerEffect::Fence(WorkerId(1), Incarnation(5))
+                ServerEffect::Join(WorkerId(1), Incarnation(5), 7)
             ]
         ));
     }

@@ -232,8 +232,8 @@ impl Server {
                 self.shard.get().iter().for_each(|shard| shard.abandon(number));
                 self.saver.iter().for_each(|saver| saver.give_up(number));
             }
-            ServerEffect::Fence(worker, incarnation) => {
-                self.shard.get().iter().for_each(|shard| drop(shard.fence(worker, incarnation)));
+            ServerEffect::Join(worker, incarnation, clock) => {
+                self.shard.get().iter().for_each(|shard| drop(shard.join(worker, incarnation, clock)));
             }
             ServerEffect::Leave(worker, incarnation) => {
                 if let Some(shard) = self.shard.get() {

@@ -72,11 +72,9 @@ impl Watch {
         }
     }
 
-    /// A worker's push has been let in: it is waited for from now on.
-    pub fn admit(&mut self, server: u32, worker: u32) {
-        let clocks = self.clocks.entry(server).or_default();
-        let slowest = clocks.values().copied().min().unwrap_or(0);
-        clocks.entry(worker).or_insert(slowest);
+    /// A worker has joined at this clock: it is waited for from now on.
+    pub fn join(&mut self, server: u32, worker: u32, clock: u64) {
+        self.clocks.entry(server).or_default().insert(worker, clock);
     }
 
     /// A worker's push has wholly been applied, for bounded staleness.

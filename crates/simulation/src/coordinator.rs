@@ -27,8 +27,12 @@ pub type SharedShard = Rc<RefCell<Option<Shard>>>;
 pub struct Beside(SharedShard);
 
 impl OwnShard for Beside {
-    fn fence(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {
-        self.0.borrow_mut().as_mut().map(|shard| shard.gate.fence(worker, incarnation))
+    fn join(&self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Option<Standing> {
+        self.0.borrow_mut().as_mut().map(|shard| shard.announce(worker, incarnation, clock))
+    }
+
+    fn clock(&self) -> Option<u64> {
+        self.0.borrow().as_ref().map(|shard| shard.gate.clock())
     }
 
     fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {

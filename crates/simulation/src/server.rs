@@ -196,8 +196,8 @@ impl ServerNode {
                     self.begin_part(world);
                 }
             }
-            ServerEffect::Fence(worker, incarnation) => {
-                self.with(world, |shard, now| drop(shard.fence(worker, incarnation, now)));
+            ServerEffect::Join(worker, incarnation, clock) => {
+                self.with(world, |shard, now| drop(shard.join(worker, incarnation, clock, now)));
             }
             ServerEffect::Leave(worker, incarnation) => {
                 let push = PushId { worker, incarnation, sequence: 0 };
@@ -297,7 +297,7 @@ impl ServerNode {
         }
         shard.gate.fence_up_to(Incarnation(prepare.latest_incarnation));
         for living in &prepare.living {
-            shard.gate.fence(WorkerId(living.worker), Incarnation(living.incarnation));
+            shard.announce_living(WorkerId(living.worker), Incarnation(living.incarnation));
         }
         for worker in workers.iter().filter(|worker| prepare.living.iter().all(|living| living.worker != worker.0)) {
             shard.leave(*worker, Incarnation::default(), world.now);
@@ -383,7 +383,7 @@ impl ServerNode {
                         };
                     world.remind(self.pid, at, Timer::Shard(self.shards, ShardTimer::ReadPiece(number)));
                 }
-                ShardEffect::Admitted(worker) => world.watch.admit(self.id, worker.0),
+                ShardEffect::Joined(worker, clock) => world.watch.join(self.id, worker.0, clock),
                 ShardEffect::Applied(asked, last) => {
                     world.watch.apply(self.id, &asked);
                     if last {

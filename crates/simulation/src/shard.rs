@@ -96,8 +96,8 @@ pub enum ShardEffect {
     RoundPiece,
     /// Read the next block of this cut in a moment.
     ReadPiece(u64),
-    /// A push is let in.
-    Admitted(WorkerId),
+    /// A worker has joined at this clock.
+    Joined(WorkerId, u64),
     /// A push was applied to a block, or counted in a round; the last of its blocks if true.
     Applied(Asked, bool),
     /// A cut has been read, or cannot be.
@@ -166,6 +166,8 @@ pub struct Shard {
     leaving: VecDeque<(WorkerId, Incarnation)>,
     readers: Vec<Reader>,
     effects: Vec<ShardEffect>,
+    /// The processes that the gate has heard of since the shard was prepared.
+    announced: BTreeSet<(WorkerId, Incarnation)>,
 }
 
 enum Progress {
@@ -188,6 +190,7 @@ impl Shard {
             leaving: VecDeque::new(),
             readers: Vec::new(),
             effects: Vec::new(),
+            announced: BTreeSet::new(),
         }
     }
 
@@ -219,16 +222,37 @@ impl Shard {
     }
 
     /// Takes pushes of a process.
-    pub fn fence(
+    pub fn join(
         &mut self,
         worker: WorkerId,
         incarnation: Incarnation,
+        clock: u64,
         now: Duration,
     ) -> windlass_core::checkpoint::Standing {
         self.workers.insert(worker);
-        let standing = self.gate.fence(worker, incarnation);
+        let standing = self.announce(worker, incarnation, clock);
         self.poll(now);
         standing
+    }
+
+    /// Lets the gate know of a process that is here from the first step on.
+    pub fn announce_living(&mut self, worker: WorkerId, incarnation: Incarnation) {
+        self.announced.insert((worker, incarnation));
+        self.gate.fence(worker, incarnation);
+    }
+
+    /// Lets the gate know of a process. Those who wait are looked at later.
+    pub fn announce(
+        &mut self,
+        worker: WorkerId,
+        incarnation: Incarnation,
+        clock: u64,
+    ) -> windlass_core::checkpoint::Standing {
+        let is_new = self.announced.insert((worker, incarnation));
+        if is_new {
+            self.effects.push(ShardEffect::Joined(worker, clock));
+        }
+        self.gate.join(worker, incarnation, clock)
     }
 
     /// Waits no more for a process.
@@ -421,9 +445,7 @@ impl Shard {
                     return Progress::Blocked;
                 }
                 let verdict = self.gate.admit(&request, asked.batch.to_string(), now);
-                if matches!(verdict, Verdict::Apply(_)) {
-                    self.effects.push(ShardEffect::Admitted(request.push.worker));
-                }
+                if matches!(verdict, Verdict::Apply(_)) {}
                 serving.stage = match verdict {
                     Verdict::Apply(_) => Stage::Apply(self.is_async.then(|| self.gate.version())),
                     Verdict::Collect => Stage::Collect,

@@ -103,9 +103,18 @@ fn a_host_where_nothing_listens_yet_is_told_in_words() {
     assert!(!told.stderr.contains("transport error"), "{told}");
 }
 
+/// Starts a worker whose ps 0 is to be at this address, and expects it to say that it waits.
+fn waits_for(address: &str) {
+    let own = format!("127.0.0.1:{}", free_port());
+    let words = format!("train linear --job_name worker --task_index 0 --ps_hosts {address} --worker_hosts {own}");
+    let worker = windlass(&words).start();
+    worker.log(&format!("waiting for ps 0 at {address}"));
+    worker.kill();
+}
+
 #[test]
 fn a_task_whose_ps_0_is_a_stranger_that_does_not_answer_says_so() {
-    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap();
     let words =
         format!("train linear --job_name worker --task_index 0 --ps_hosts {address} --worker_hosts localhost:1");
@@ -116,7 +125,7 @@ fn a_task_whose_ps_0_is_a_stranger_that_does_not_answer_says_so() {
 
 #[test]
 fn a_task_whose_ps_0_is_a_web_server_says_so() {
-    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
     std::thread::spawn(move || {
         for connection in server.incoming().flatten() {

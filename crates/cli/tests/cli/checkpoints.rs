@@ -149,7 +149,7 @@ fn a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_and_leaves_them()
         assert!(told.stderr.contains("the only checkpoint in `"), "{told}");
         assert!(told.stderr.contains("was changed after it was written"), "{told}");
         assert!(told.stderr.contains("`windlass checkpoint verify /"), "{told}");
-        assert!(told.stderr.contains("--resume never starts afresh"), "{told}");
+        assert!(told.stderr.contains("pass --resume never to start from scratch"), "{told}");
     }
     assert_eq!(manifests(&first).len(), 1);
     let anew = first.windlass(&training(100, "--resume never")).run().succeeded();

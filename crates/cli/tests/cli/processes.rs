@@ -63,7 +63,7 @@ fn of_several_ps_on_one_host_a_small_model_is_given_to_as_many_as_it_is_worth() 
         for (ps, held) in held.iter().enumerate() {
             let log = std::fs::read_to_string(told.directory().join(format!("run/ps-{ps}.log"))).unwrap();
             assert!(log.contains(&format!("holds {held} of ")), "{log}");
-            assert_eq!(log.contains("too small to need another ps here"), *held == 0, "{log}");
+            assert_eq!(log.contains("too small to need another ps on this host"), *held == 0, "{log}");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Stale-synchronous parallel: as asynchronous, but the fastest worker waits for the slowest.
 //!
-//! A worker's clock is the number of its pushes that have arrived. A worker that joins late starts at the
-//! slowest clock of the others, so that it neither holds them up nor is held up.
+//! A worker's clock is the number of its pushes that have arrived. A worker that joins late starts at a clock that all
+//! servers are told alike: the slowest of the others on the first server. If each server chose one by itself, a worker
+//! could be ahead of another on one server and behind it on the next, and both would wait for ever.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +20,19 @@ pub struct BoundedStaleness {
 impl BoundedStaleness {
     /// Starts every worker's clock at zero.
     pub fn new(workers: &[WorkerId], staleness: u64, limit: Option<u64>) -> Self {
-        Self { order: Asynchronous::new(limit), staleness, clocks: workers.iter().map(|worker| (*worker, 0)).collect() }
+        let clocks = workers.iter().map(|worker| (*worker, 0)).collect();
+        Self { order: Asynchronous::new(limit), staleness, clocks }
     }
 
     /// Goes on from so many updates, with all clocks alike.
     pub fn resume_at(&mut self, step: u64) {
         self.order.resume_at(step);
+    }
+
+    /// A worker joins at this clock, and is waited for from now on: until its first push comes, the others must not get
+    /// further ahead of it than they may.
+    pub fn join(&mut self, worker: WorkerId, clock: u64) {
+        self.clocks.insert(worker, clock);
     }
 
     /// Gives a push the next step; its worker is waited for from now on.
@@ -68,7 +76,8 @@ impl BoundedStaleness {
         self.order.is_over()
     }
 
-    fn slowest(&self) -> u64 {
+    /// The slowest clock of all.
+    pub fn slowest(&self) -> u64 {
         self.clocks.values().copied().min().unwrap_or(0)
     }
 }
@@ -83,6 +92,28 @@ mod tests {
     fn push(state: &mut BoundedStaleness, worker: WorkerId) {
         assert!(matches!(state.admit(worker), Admission::Apply { .. }));
         state.advance(worker);
+    }
+
+    #[test]
+    fn a_late_worker_has_the_same_clock_on_every_server_whenever_its_pushes_come() {
+        let late = WorkerId(2);
+        let mut servers = [(); 2].map(|()| BoundedStaleness::new(&[FAST, SLOW], 0, None));
+        for server in &mut servers {
+            push(server, FAST);
+            push(server, SLOW);
+            server.join(late, 1);
+        }
+        // On one server its first push comes before those of the others, on the other after them.
+        let [one, other] = &mut servers;
+        for worker in [late, FAST, SLOW] {
+            push(one, worker);
+        }
+        for worker in [FAST, SLOW, late] {
+            push(other, worker);
+        }
+        for server in &servers {
+            assert!([FAST, SLOW, late].iter().all(|worker| server.waits_for(*worker).is_none()));
+        }
     }
 
     #[test]

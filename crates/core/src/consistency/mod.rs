@@ -95,6 +95,21 @@ impl Consistency {
         }
     }
 
+    /// A worker joins in the middle of a run, at this clock.
+    pub fn join(&mut self, worker: WorkerId, clock: u64) {
+        if let Consistency::Ssp(state) = self {
+            state.join(worker, clock);
+        }
+    }
+
+    /// The clock at which a worker that joins now is to start, on all servers.
+    pub fn clock(&self) -> u64 {
+        match self {
+            Consistency::Ssp(state) => state.slowest(),
+            _ => 0,
+        }
+    }
+
     /// Takes out of `pushes` what is only in the open round, and not yet in the parameters.
     pub fn without_open_round(&self, pushes: &mut Pushes) {
         if let Consistency::Sync(state) = self {

@@ -203,8 +203,12 @@ struct ShardInProcess {
 }
 
 impl OwnShard for ShardInProcess {
-    fn fence(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {
-        self.slot.get().map(|shard| shard.fence(worker, incarnation))
+    fn join(&self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Option<Standing> {
+        self.slot.get().map(|shard| shard.join(worker, incarnation, clock))
+    }
+
+    fn clock(&self) -> Option<u64> {
+        self.slot.get().map(|shard| shard.clock())
     }
 
     fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing> {

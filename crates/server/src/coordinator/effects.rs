@@ -49,9 +49,10 @@ impl<S: OwnShard> Coordinator<S> {
                 }
                 Decision::Joined(worker, incarnation) => {
                     // At once on this server, as when one has left.
-                    let standing = self.shard.fence(worker, incarnation).unwrap_or_default();
+                    let clock = self.shard.clock().unwrap_or_default();
+                    let standing = self.shard.join(worker, incarnation, clock).unwrap_or_default();
                     self.positions.replace(worker, incarnation, &standing);
-                    let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0 };
+                    let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0, clock };
                     self.members.tell(is_server, &Kind::WorkerJoined(joined));
                 }
                 Decision::Left(worker, incarnation, reason) => self.left(worker, incarnation, reason),
@@ -93,7 +94,7 @@ impl<S: OwnShard> Coordinator<S> {
         let workers = self.lifecycle.present_workers();
         let living = workers.iter().filter_map(|worker| {
             let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
-            Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0 })
+            Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0, clock: 0 })
         });
         let (active, now) = (self.active_servers(run), self.now);
         let mut prepare = Prepare {

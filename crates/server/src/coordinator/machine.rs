@@ -121,8 +121,11 @@ pub enum Effect {
 
 /// What the coordinator asks of the shard in its own process, if there is one yet.
 pub trait OwnShard {
-    /// Takes pushes of this process of a worker, refuses earlier ones, and says how far the workers were.
-    fn fence(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing>;
+    /// Takes pushes of this process of a worker, refuses earlier ones, and says how far the workers were. It starts at this
+    /// clock.
+    fn join(&self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Option<Standing>;
+    /// The clock at which a worker that joins now is to start, on all servers.
+    fn clock(&self) -> Option<u64>;
     /// Refuses this process of a worker, and says how far the workers are.
     fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing>;
     /// Counts so far, and times since the run was started.

@@ -144,6 +144,19 @@ impl ParameterShard {
         standing
     }
 
+    /// As [`ParameterShard::fence`], for a worker that joins in the middle of a run, at this clock.
+    pub fn join(&self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
+        self.workers.write().unwrap_or_else(PoisonError::into_inner).insert(worker);
+        let standing = lock(&self.gate).join(worker, incarnation, clock);
+        self.changed.notify_all();
+        standing
+    }
+
+    /// The clock at which a worker that joins now is to start, on all servers.
+    pub fn clock(&self) -> u64 {
+        lock(&self.gate).clock()
+    }
+
     /// Refuses pushes of a worker's process that has left, and says how far the workers are. Others may still wait for
     /// that worker until [`ParameterShard::leave`].
     pub fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Standing {

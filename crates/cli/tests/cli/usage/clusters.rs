@@ -60,7 +60,7 @@ fn a_job_without_a_cluster_is_refused() {
     --- stdout
     --- stderr
     error: --job_name ps is given without a cluster
-    hint: name the cluster with --ps_hosts and --worker_hosts, --cluster_file or TF_CONFIG, or leave out --job_name to train in a single process
+    hint: name the cluster with --ps_hosts and --worker_hosts, --cluster FILE or TF_CONFIG, or leave out --job_name to train in a single process
     ");
 }
 
