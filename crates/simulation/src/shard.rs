@@ -445,7 +445,6 @@ impl Shard {
                     return Progress::Blocked;
                 }
                 let verdict = self.gate.admit(&request, asked.batch.to_string(), now);
-                if matches!(verdict, Verdict::Apply(_)) {}
                 serving.stage = match verdict {
                     Verdict::Apply(_) => Stage::Apply(self.is_async.then(|| self.gate.version())),
                     Verdict::Collect => Stage::Collect,

@@ -116,11 +116,7 @@ fn waits_for(address: &str) {
 fn a_task_whose_ps_0_is_a_stranger_that_does_not_answer_says_so() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap();
-    let words =
-        format!("train linear --job_name worker --task_index 0 --ps_hosts {address} --worker_hosts localhost:1");
-    let worker = windlass(&words).start();
-    worker.log(&format!("waiting for ps 0 at {address}"));
-    worker.kill();
+    waits_for(&address.to_string());
 }
 
 #[test]
@@ -132,9 +128,5 @@ fn a_task_whose_ps_0_is_a_web_server_says_so() {
             let _ = std::io::Write::write_all(&mut &connection, b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    let words =
-        format!("train linear --job_name worker --task_index 0 --ps_hosts {address} --worker_hosts localhost:1");
-    let worker = windlass(&words).start();
-    worker.log(&format!("waiting for ps 0 at {address}"));
-    worker.kill();
+    waits_for(&address.to_string());
 }
