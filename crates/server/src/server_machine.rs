@@ -68,7 +68,7 @@ pub enum ServerEffect {
     Cut(Cut),
     /// Give up the cut and the part of this number.
     Abandon(u64),
-    /// Take pushes of this process of a worker, and of none before it.
+    /// Take pushes of this process of a worker, and of none before it. It starts at this clock.
     Join(WorkerId, Incarnation, u64),
     /// Wait no more for this process of a worker.
     Leave(WorkerId, Incarnation),
