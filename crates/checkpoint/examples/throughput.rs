@@ -73,6 +73,7 @@ fn run() -> Result<RunSpec, Box<dyn std::error::Error>> {
         steps: None,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
         parameters: ParameterTable::new(vec![spec])?,
         identity: Identity::default(),
         data: None,

@@ -33,6 +33,7 @@ pub(crate) fn run(optimizer: Optimizer) -> RunSpec {
         steps: Some(10),
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
         parameters: ParameterTable::new(parameters).unwrap(),
         identity: Identity::default(),
         data: None,

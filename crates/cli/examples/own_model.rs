@@ -4,18 +4,11 @@
 //! `cargo run --release --example own_model -- launch spirals --mode sync --workers 3`
 //!
 //! As the `src/main.rs` of a crate of its own it needs one dependency: `windlass = { path = "…/windlass/crates/cli" }`.
-
-use windlass::optimizer::{Adam, Optimizer};
-use windlass::{Defaults, Metrics, Model, Setup};
-use windlass::{anyhow, burn, clap}; // by these names the derives of Burn and clap look for them
-
-use burn::module::Module;
 use burn::nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig};
-use burn::tensor::{Device, Int, Tensor, TensorData, activation::tanh};
+use burn::tensor::activation::tanh;
+use windlass::prelude::*; // with `burn` itself, and with `clap` and `anyhow`
 
-struct Spirals {
-    points: Vec<([f32; 2], i64)>,
-}
+struct Spirals(Vec<([f32; 2], i64)>);
 
 #[derive(clap::Args, Debug, Clone)]
 struct Flags {
@@ -26,14 +19,13 @@ struct Flags {
 
 #[derive(Module, Debug)]
 struct Network {
-    first: Linear,
-    second: Linear,
-    last: Linear,
+    hidden: Vec<Linear>,
+    output: Linear,
 }
 
 impl Network {
     fn forward(&self, points: Tensor<2>) -> Tensor<2> {
-        self.last.forward(tanh(self.second.forward(tanh(self.first.forward(points)))))
+        self.output.forward(self.hidden.iter().fold(points, |input, layer| tanh(layer.forward(input))))
     }
 }
 
@@ -45,8 +37,7 @@ impl Model for Spirals {
     type Batch = (Tensor<2>, Tensor<1, Int>);
 
     fn defaults(_flags: &Flags) -> Defaults {
-        let optimizer = Optimizer::Adam(Adam::default());
-        Defaults { optimizer, learning_rate: 0.003, batch_size: 50, steps: Some(4000), epochs: None, shuffle: true }
+        Defaults { learning_rate: 0.003, batch_size: 50, steps: Some(4000), ..Defaults::default() }
     }
 
     fn load(flags: &Flags, _setup: &Setup) -> anyhow::Result<Self> {
@@ -55,41 +46,34 @@ impl Model for Spirals {
             let angle = std::f32::consts::TAU * (flags.turns * along + class as f32 / 2.0);
             ([along * angle.cos(), along * angle.sin()], class)
         };
-        Ok(Self { points: (0..1000).map(point).collect() })
+        Ok(Self((0..1000).map(point).collect()))
     }
 
     fn network(&self, device: &Device) -> Network {
         let layer = |from, to| LinearConfig::new(from, to).init(device);
-        Network { first: layer(2, 32), second: layer(32, 32), last: layer(32, 2) }
+        Network { hidden: vec![layer(2, 32), layer(32, 32)], output: layer(32, 2) }
     }
 
     fn samples(&self) -> usize {
-        self.points.len()
+        self.0.len()
     }
-
-    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch {
-        let places: Vec<f32> = samples.iter().flat_map(|sample| self.points[*sample].0).collect();
-        let classes: Vec<i64> = samples.iter().map(|sample| self.points[*sample].1).collect();
-        let places = Tensor::from_data(TensorData::new(places, [samples.len(), 2]), device);
-        (places, Tensor::from_data(TensorData::new(classes, [samples.len()]), device))
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Self::Batch> {
+        let (points, classes): (Vec<_>, Vec<_>) = samples.iter().map(|sample| self.0[*sample]).unzip();
+        let points = TensorData::new(points.concat(), [samples.len(), 2]);
+        Ok((Tensor::from_data(points, device), Tensor::from_data(&classes[..], device)))
     }
 
     fn loss(&self, network: &Network, (points, classes): Self::Batch) -> Tensor<1> {
         CrossEntropyLossConfig::new().init(&points.device()).forward(network.forward(points), classes)
     }
 
-    fn evaluate(&self, network: &Network, device: &Device) -> Metrics {
-        let (points, classes) = self.batch(&(0..self.points.len()).collect::<Vec<_>>(), device);
-        let right = network.forward(points).argmax(1).squeeze_dim::<1>(1).equal(classes).int().sum();
-        Metrics::default()
-            .with("training_accuracy", right.into_data().iter::<f64>().sum::<f64>() / self.points.len() as f64)
+    fn evaluate(&self, network: &Network, device: &Device) -> anyhow::Result<Metrics> {
+        let all: Vec<usize> = (0..self.samples()).collect();
+        let (points, classes) = self.batch(&all, device, &mut windlass::rand::make_rng())?;
+        Ok(Metrics::new().fraction("training_accuracy", accuracy(network.forward(points), classes)))
     }
 }
 
-/// With the system's allocator a step of a small network takes twice as long.
-#[global_allocator]
-static ALLOCATOR: windlass::Allocator = windlass::Allocator;
-
 fn main() -> std::process::ExitCode {
-    windlass::Program::new().with::<Spirals>().run()
+    Program::new().with::<Spirals>().run()
 }

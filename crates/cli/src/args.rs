@@ -90,6 +90,12 @@ pub(crate) struct TrainingArgs {
     /// Samples per step of a worker
     #[arg(long, value_name = "N")]
     pub(crate) batch_size: Option<usize>,
+    /// Compute N batches per step and push the sum of their gradients: the effect of larger batches in the memory of one
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) accumulate: usize,
+    /// Scale a worker's gradient down to this norm, over all parameters, if it is longer; 0 turns clipping off
+    #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH")]
+    pub(crate) clip_norm: Option<f32>,
     /// Stop after this many updates over all workers
     #[arg(long, value_name = "N")]
     pub(crate) steps: Option<u64>,

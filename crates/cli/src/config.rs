@@ -223,6 +223,9 @@ fn run_config(
     if args.batch_size == Some(0) {
         return Err(Failure::usage("--batch-size must be at least 1"));
     }
+    if args.accumulate == 0 {
+        return Err(Failure::usage("--accumulate must be at least 1"));
+    }
     if output.log_every == 0 {
         return Err(Failure::usage("--log-every must be at least 1"));
     }
@@ -233,6 +236,8 @@ fn run_config(
         schedule: args.learning_rate_schedule.parse().map_err(Failure::usage)?,
         sharding: sharding(args)?,
         batch_size: args.batch_size.unwrap_or(defaults.batch_size),
+        accumulate: args.accumulate,
+        clip_norm: clip_norm(args.clip_norm, defaults.clip_norm)?,
         steps,
         epochs,
         seed: args.seed,
@@ -245,6 +250,16 @@ fn run_config(
         model_flags: BTreeMap::new(),
         data_dir: args.data_dir.as_deref().map(absolute_path),
     })
+}
+
+/// The longest that a gradient may be, as the user or else the model says.
+fn clip_norm(given: Option<f32>, default: Option<f32>) -> Result<Option<f32>, Failure> {
+    match given {
+        None => Ok(default),
+        Some(0.0) => Ok(None),
+        Some(longest) if longest.is_finite() && longest > 0.0 => Ok(Some(longest)),
+        Some(bad) => Err(Failure::usage(format!("--clip-norm is {bad}, but must be above zero, or 0 for no clipping"))),
+    }
 }
 
 fn sharding(args: &TrainingArgs) -> Result<Sharding, Failure> {

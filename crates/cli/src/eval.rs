@@ -5,6 +5,7 @@ mod follow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 use tracing::warn;
 use windlass_checkpoint::{Manifest, Store};
 use windlass_core::identity::Identity;
@@ -12,7 +13,7 @@ use windlass_core::lifecycle::exit_code;
 use windlass_core::run::DataSpec;
 use windlass_worker::event::Event;
 use windlass_worker::model::{Metrics, Model, Setup};
-use windlass_worker::replica::Replica;
+use windlass_worker::replica::{Local, LocalConfig, Replica};
 use windlass_worker::task;
 
 use crate::args::Format;
@@ -42,6 +43,15 @@ pub(crate) struct EvalArgs {
     format: Format,
 }
 
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Scored {
+    global_step: u64,
+    checkpoint: String,
+    #[serde(flatten)]
+    metrics: Metrics,
+}
+
 /// The checkpoint that is to be scored.
 pub(crate) fn manifest(args: &EvalArgs) -> Result<Manifest, Failure> {
     runtime()?.block_on(find(&args.checkpoint)).map(|(_, manifest)| manifest)
@@ -51,15 +61,15 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Ev
     logging::start();
     let runtime = runtime()?;
     let (store, manifest) = runtime.block_on(find(&args.checkpoint))?;
-    check_model::<M>(&manifest)?;
+    check_model(M::NAME, &manifest)?;
     let mut evaluator =
-        Evaluator::<M>::new(flags, model_flags, &setup(args.data_dir.as_deref(), args.seed, &manifest)?)?;
+        Evaluator::new::<M>(flags, model_flags, &setup(args.data_dir.as_deref(), args.seed, &manifest)?)?;
     let metrics = evaluator.score(&runtime, &store, &manifest)?;
     match args.format {
-        Format::Human => output::print_line(&format!("step {}: {}", manifest.id.step, output::scores(&metrics))),
+        Format::Human => output::print_line(&format!("step {}: {}", manifest.id.step, metrics)),
         Format::Json => {
-            let line = serde_json::json!({ "global_step": manifest.id.step, "checkpoint": manifest.id.to_string(), "metrics": metrics });
-            output::print_line(&line.to_string());
+            let scored = Scored { global_step: manifest.id.step, checkpoint: manifest.id.to_string(), metrics };
+            output::print_line(&serde_json::to_string(&scored).map_err(Failure::internal)?);
         }
     }
     let mut watch = Progress::of_one(&Terminal::default(), args.format, false).watcher();
@@ -83,28 +93,29 @@ fn setup(data_dir: Option<&Path>, seed: Option<u64>, manifest: &Manifest) -> Res
     Ok(Setup { seed, data_dir: data_dir.map(Path::to_owned).or(directory) })
 }
 
-struct Evaluator<M: Model> {
-    replica: Replica<M>,
+struct Evaluator {
+    replica: Box<dyn Replica>,
     identity: Identity,
     data: DataSpec,
 }
 
-impl<M: Model> Evaluator<M> {
-    fn new(flags: &M::Flags, model_flags: ModelFlags, setup: &Setup) -> Result<Self, Failure> {
+impl Evaluator {
+    fn new<M: Model>(flags: &M::Flags, model_flags: ModelFlags, setup: &Setup) -> Result<Self, Failure> {
         let unusable = |error| Failure::usage(format!("{error:#}"));
         let model: M = task::load(flags, setup).map_err(unusable)?;
-        let identity = task::identity(model_flags, &task::model_files(&model).map_err(unusable)?);
+        let replica = Local::new(model, LocalConfig::on_cpu(setup.seed)).map_err(Failure::internal)?;
+        let info = replica.info();
+        let identity = task::identity(model_flags, &task::model_files(info).map_err(unusable)?);
         let data = DataSpec {
-            samples: model.samples() as u64,
-            fingerprint: model.data_fingerprint(),
+            samples: info.samples as u64,
+            fingerprint: info.fingerprint,
             directory: None,
             seed: setup.seed,
             batch_size: 0,
             shard_data: false,
             epochs: None,
         };
-        let replica = Replica::new(model, &burn::tensor::Device::flex(), setup.seed).map_err(Failure::internal)?;
-        Ok(Self { replica, identity, data })
+        Ok(Self { replica: Box::new(replica), identity, data })
     }
 
     fn score(
@@ -113,7 +124,7 @@ impl<M: Model> Evaluator<M> {
         store: &Store,
         manifest: &Manifest,
     ) -> Result<Metrics, Failure> {
-        check_model::<M>(manifest)?;
+        check_model(self.replica.info().name, manifest)?;
         let (this, checkpoint) = ("this evaluation", format!("checkpoint {}", manifest.id));
         if let Some(difference) = self.identity.difference_from_checkpoint(&manifest.run.identity) {
             return Err(misfit(difference.describe(this, &checkpoint))
@@ -127,14 +138,14 @@ impl<M: Model> Evaluator<M> {
             warn!("{}", difference.describe(this, &checkpoint));
         }
         let values = runtime.block_on(store.load_values(manifest)).map_err(unusable)?;
-        self.replica.load(values.into_iter().map(|named| named.values).collect());
-        Ok(self.replica.evaluate())
+        self.replica.load(values.into_iter().map(|named| named.values.into()).collect());
+        self.replica.evaluate().map_err(|error| Failure::internal(format!("{error:#}")))
     }
 }
 
-fn check_model<M: Model>(manifest: &Manifest) -> Result<(), Failure> {
+fn check_model(name: &str, manifest: &Manifest) -> Result<(), Failure> {
     let (id, model) = (manifest.id, &manifest.run.model);
-    if model == M::NAME { Ok(()) } else { Err(misfit(format!("checkpoint {id} is for {model}, not {}", M::NAME))) }
+    if model == name { Ok(()) } else { Err(misfit(format!("checkpoint {id} is for {model}, not {name}"))) }
 }
 
 fn misfit(message: String) -> Failure {

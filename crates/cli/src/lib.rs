@@ -9,6 +9,8 @@
 //! That binary has every role, mode and flag of `windlass` itself, under the name of its own file; see
 //! `examples/own_model.rs`.
 
+pub mod prelude;
+
 mod args;
 mod bench;
 mod checkpoint;
@@ -34,13 +36,19 @@ mod train;
 pub use anyhow;
 pub use burn;
 pub use clap;
-/// The allocator to train with: a binary sets it by `#[global_allocator]`. Training allocates and frees large buffers
-/// every step; the system's allocator gives them back to the kernel each time, which doubles the time of a small
-/// network's step.
-pub use mimalloc::MiMalloc as Allocator;
 pub use program::Program;
+pub use rand;
 pub use windlass_core::optimizer;
 pub use windlass_models as models;
+pub use windlass_worker::dataset::DatasetBatches;
 pub use windlass_worker::event;
-pub use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
+pub use windlass_worker::metrics::accuracy;
+pub use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metric, MetricKind, Metrics, Model, Reports, Setup};
+pub use windlass_worker::report;
 pub use windlass_worker::summary::Summary;
+
+/// Training allocates and frees large buffers every step. The system's allocator gives them back to the kernel each time,
+/// which doubles the time of a small network's step.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

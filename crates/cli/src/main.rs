@@ -4,9 +4,6 @@ use std::process::ExitCode;
 
 use windlass::models::{Autoencoder, Linear, Mnist, Seq2Seq, SpatialTransformer};
 
-#[global_allocator]
-static ALLOCATOR: windlass::Allocator = windlass::Allocator;
-
 fn main() -> ExitCode {
     windlass::Program::new()
         .with::<Linear>()

@@ -3,8 +3,7 @@
 use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use windlass_worker::event::{Event, Report, perplexity_name};
-use windlass_worker::model::Metrics;
+use windlass_worker::event::{Event, Report};
 use windlass_worker::summary::Summary;
 
 /// Prints to standard output. A closed pipe is no reason to stop.
@@ -52,7 +51,7 @@ pub(crate) fn human(event: &Event) -> String {
         Event::Report(report) => self::report(report),
         Event::Warning(warning) => format!("warning: {}\nhint: {}", warning.message, warning.hint),
         Event::Epoch(epoch) => {
-            let scores = epoch.metrics.as_ref().map(|metrics| format!("  {}", scores(metrics))).unwrap_or_default();
+            let scores = epoch.metrics.as_ref().map(|metrics| format!("  {metrics}")).unwrap_or_default();
             format!(
                 "worker {}  epoch {} ended: mean loss {:.6}{scores}  {:.2} s",
                 epoch.worker, epoch.epoch, epoch.loss, epoch.seconds
@@ -81,18 +80,18 @@ fn report(report: &Report) -> String {
     let speed = report.step_ms.zip(report.samples_per_second).map_or_else(String::new, |(step_ms, samples)| {
         format!("  step-time {:.3} s  {samples:.0} samples/s", step_ms / 1e3)
     });
-    let perplexity = perplexity_name(report.sampled);
     let mut text = format!(
-        "worker {}  current step {} (global {})  learning rate {:.4}{speed}  {perplexity} {:.2}",
+        "worker {}  current step {} (global {})  learning rate {:.4}{speed}  {} {:.2}",
         report.worker,
         report.local_step,
         report.global_step,
         report.learning_rate,
-        report.loss.exp(),
+        report.score,
+        report.kind.of_loss(report.loss),
     );
     for part in &report.held_out {
         text += &match part.loss {
-            Some(loss) => format!("\n  eval: {} {perplexity} {:.2}", part.name, loss.exp()),
+            Some(loss) => format!("\n  eval: {} {} {:.2}", part.name, report.score, report.kind.of_loss(loss)),
             None => format!("\n  eval: {} is empty", part.name),
         };
     }
@@ -134,7 +133,7 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     if let Some(loss) = summary.loss {
         row("loss", format!("{loss:.6} per sample, in the last batches"));
     }
-    row("scores", scores(&summary.metrics));
+    row("scores", summary.metrics.to_string());
     if summary.workers > 1 {
         let dropped = format!("{} dropped as stale", summary.dropped_gradients);
         row("gradients", format!("{dropped}, {:.2} updates old on average", summary.mean_staleness));
@@ -180,15 +179,6 @@ fn table_within(columns: Option<u16>) -> Table {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     }
     table
-}
-
-pub(crate) fn scores(metrics: &Metrics) -> String {
-    let score = |(name, value): (&str, f64)| {
-        let name = name.replace('_', " ");
-        let is_share = name.ends_with("accuracy") || name.ends_with("exact match");
-        if is_share { format!("{name} {:.2}%", value * 100.0) } else { format!("{name} {value:.4}") }
-    };
-    metrics.iter().map(score).collect::<Vec<_>>().join(", ")
 }
 
 /// Bytes in a unit that people read easily.

@@ -17,6 +17,7 @@ use windlass_wire::session::{Coordinator, Records};
 use windlass_wire::{endpoint, port, roster};
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
+use windlass_worker::replica::{Local, LocalConfig, Replica};
 use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
@@ -121,12 +122,12 @@ impl Drop for Ending {
 impl Process {
     /// The whole run: a worker and a server without a port.
     fn single<M: Model>(&mut self, flags: &M::Flags) -> Result<Ended, Failure> {
-        let model = self.load::<M>(flags, WorkerId(0), Some(1))?;
+        let replica = self.load::<M>(flags, WorkerId(0), Some(1))?;
         let server = self.start_server(None, ServerId(0), 1, Some(1), "in-process".to_owned(), String::new())?;
         let own = Some((ServerId(0), server.shard()));
         let worker = self.worker_config(WorkerId(0), Some(1), 0, server.coordinator(), own);
         let serving = self.runtime.spawn(server.run());
-        let ended = self.train(model, worker);
+        let ended = self.train(replica, worker);
         if ended.outcome.exit_code == exit_code::USAGE {
             serving.abort(); // It would wait for a worker that never came.
         }
@@ -193,7 +194,7 @@ impl Process {
         let ps = ps_addresses(&resolved.cluster)
             .ok_or_else(|| Failure::usage("the cluster does not give the addresses of all ps"))?;
         let (servers, coordinator_at) = (ps.len() as u32, ps[0].clone());
-        let model = self.load::<M>(flags, id, workers)?;
+        let replica = self.load::<M>(flags, id, workers)?;
         if !resolved.cluster.is_colocated() {
             self.serve_health(listener)?;
             if resolved.cluster.is_sparse() {
@@ -201,13 +202,13 @@ impl Process {
             }
             let coordinator = Coordinator::Remote(coordinator_at);
             let worker = self.worker_config(id, workers, servers, coordinator, None);
-            return Ok(self.train(model, worker));
+            return Ok(self.train(replica, worker));
         }
         let (own, address) = (ServerId(id.0), resolved.address.to_string());
         let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
         let serving = self.runtime.spawn(server.run_until(stopped(self.config.stop.clone())));
-        let ended = self.train(model, worker);
+        let ended = self.train(replica, worker);
         if ended.outcome.exit_code == exit_code::USAGE {
             self.config.stop.set(); // As above; whoever waits for this process learns that it has gone.
         }
@@ -270,15 +271,25 @@ impl Process {
         Some(Arc::new(RunRecords::new(checkpoints.location.clone(), limits)))
     }
 
-    /// The data of a worker. Loaded before anything is started: what is wrong with it leaves nobody waiting.
-    fn load<M: Model>(&self, flags: &M::Flags, id: WorkerId, workers: Option<u32>) -> Result<M, Failure> {
-        let model: M = task::load(flags, &self.config.setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
-        self.config.run.order(model.samples(), id, workers).map_err(Failure::usage)?;
-        Ok(model)
+    /// A worker's copy of the model, with its data. Loaded before anything is started: what is wrong with it leaves nobody
+    /// waiting.
+    fn load<M: Model>(
+        &self,
+        flags: &M::Flags,
+        id: WorkerId,
+        workers: Option<u32>,
+    ) -> Result<Box<dyn Replica>, Failure> {
+        let unusable = |error| Failure::usage(format!("{error:#}"));
+        let model: M = task::load(flags, &self.config.setup).map_err(unusable)?;
+        let run = &self.config.run;
+        let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
+        let replica = Local::new(model, config).map_err(Failure::usage)?;
+        run.order(replica.info(), id, workers).map_err(Failure::usage)?;
+        Ok(Box::new(replica))
     }
 
-    fn train<M: Model>(&mut self, model: M, worker: WorkerConfig) -> Ended {
-        task::run(self.runtime.handle(), worker, self.config.run.clone(), model, &mut self.watch)
+    fn train(&mut self, replica: Box<dyn Replica>, worker: WorkerConfig) -> Ended {
+        task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, &mut self.watch)
     }
 
     /// A worker takes no streams; its port says that it is alive.

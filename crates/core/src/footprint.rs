@@ -67,6 +67,7 @@ mod tests {
             steps: None,
             deterministic: false,
             staleness_scaling: false,
+            clip_norm: None,
             parameters: ParameterTable::new(parameters.iter().enumerate().map(spec).collect()).unwrap(),
             identity: Identity::default(),
             data: None,

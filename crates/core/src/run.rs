@@ -35,6 +35,9 @@ pub struct RunSpec {
     /// Divide the learning rate of a push by the number of updates since its values were read.
     #[serde(default)]
     pub staleness_scaling: bool,
+    /// The longest that a worker's gradient may be; a longer one is scaled down before it is pushed.
+    #[serde(default)]
+    pub clip_norm: Option<f32>,
     /// The parameters.
     pub parameters: ParameterTable,
     /// What the model is beside its parameters.
@@ -154,6 +157,7 @@ impl RunSpec {
             option("steps", self.steps),
             switch("deterministic", self.deterministic),
             switch("staleness-scaling", self.staleness_scaling),
+            option("clip-norm", self.clip_norm),
         ]
     }
 }
@@ -245,6 +249,7 @@ mod tests {
             steps: Some(10),
             deterministic: false,
             staleness_scaling: false,
+            clip_norm: None,
             parameters: ParameterTable::new(vec![spec]).unwrap(),
             identity: Identity::default(),
             data: Some(DataSpec {

@@ -9,7 +9,7 @@ use anyhow::ensure;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
-use windlass_core::optimizer::{Adam, Optimizer};
+use rand::rngs::StdRng;
 use windlass_data::{ImageSet, Images};
 use windlass_ops::{half_squared_error, softplus};
 use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
@@ -139,14 +139,7 @@ impl Model for Autoencoder {
     type Batch = Batch;
 
     fn defaults(_flags: &AutoencoderFlags) -> Defaults {
-        Defaults {
-            optimizer: Optimizer::Adam(Adam::default()),
-            learning_rate: 0.001,
-            batch_size: 128,
-            steps: None,
-            epochs: Some(20),
-            shuffle: true,
-        }
+        Defaults { batch_size: 128, steps: None, epochs: Some(20), ..Defaults::default() }
     }
 
     fn flag_role(name: &str) -> FlagRole {
@@ -189,8 +182,8 @@ impl Model for Autoencoder {
         self.images.train().len()
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Batch {
-        self.make_batch(self.images.train(), samples, device)
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Batch> {
+        Ok(self.make_batch(self.images.train(), samples, device))
     }
 
     /// Half the squared error, summed over pixels and images; of a variational one also the divergence of its codes.
@@ -209,21 +202,21 @@ impl Model for Autoencoder {
     }
 
     /// The mean loss of a test image: as in training, and for a corrupting variant also of drawing clean images.
-    fn evaluate(&self, network: &Coder, device: &Device) -> Metrics {
+    fn evaluate(&self, network: &Coder, device: &Device) -> anyhow::Result<Metrics> {
         let test = self.images.test();
         let all: Vec<usize> = (0..test.len()).collect();
         let loss = |prepare: &dyn Fn(Batch) -> Batch| {
             let batches = all.chunks(EVALUATION_BATCH).map(|samples| self.make_batch(test, samples, device));
             batches.map(|batch| scalar(self.loss(network, prepare(batch)))).sum::<f64>() / test.len().max(1) as f64
         };
-        let metrics = Metrics::default().with("test_loss", loss(&|batch| batch));
-        match self.flags.variant {
+        let metrics = Metrics::new().loss("test_loss", loss(&|batch| batch));
+        Ok(match self.flags.variant {
             Variant::Plain | Variant::Variational => metrics,
             Variant::Noise | Variant::Masking => {
                 let clean = loss(&|batch| Batch { corrupted: None, ..batch });
-                metrics.with("test_loss_of_clean_images", clean)
+                metrics.loss("test_loss_of_clean_images", clean)
             }
-        }
+        })
     }
 
     fn conclude(&self, network: &Coder, device: &Device) -> anyhow::Result<Vec<PathBuf>> {

@@ -1,6 +1,7 @@
 //! The models that come with Windlass, written only against the public trait.
 
 pub mod autoencoder;
+mod classifier;
 mod digits;
 pub mod linear;
 pub mod mnist;

@@ -47,6 +47,7 @@ impl Model for Linear {
             steps: None,
             epochs: Some(10),
             shuffle: false,
+            clip_norm: None,
         }
     }
 
@@ -79,12 +80,8 @@ impl Model for Linear {
         self.points.len()
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch {
-        let column = |pick: fn(&(f32, f32)) -> f32| {
-            let values: Vec<f32> = samples.iter().map(|index| pick(&self.points[*index])).collect();
-            Tensor::from_data(TensorData::new(values, [samples.len()]), device)
-        };
-        (column(|point| point.0), column(|point| point.1))
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Self::Batch> {
+        Ok(self.points(samples, device))
     }
 
     /// The mean squared error: for one point its gradient is 2 · error · x, as in the original experiment.
@@ -93,13 +90,24 @@ impl Model for Linear {
         (error.clone() * error).mean()
     }
 
-    fn evaluate(&self, line: &Line, device: &Device) -> Metrics {
+    fn evaluate(&self, line: &Line, device: &Device) -> anyhow::Result<Metrics> {
         let all: Vec<usize> = (0..self.points.len()).collect();
         let scalar = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
-        let loss = scalar(self.loss(line, self.batch(&all, device)));
-        Metrics::default()
-            .with("w", scalar(line.weight.val()))
-            .with("b", scalar(line.bias.val()))
-            .with("mean_squared_error", loss)
+        let loss = scalar(self.loss(line, self.points(&all, device)));
+        Ok(Metrics::new()
+            .number("w", scalar(line.weight.val()))
+            .number("b", scalar(line.bias.val()))
+            .loss("mean_squared_error", loss))
+    }
+}
+
+impl Linear {
+    /// x and y of these points.
+    fn points(&self, samples: &[usize], device: &Device) -> (Tensor<1>, Tensor<1>) {
+        let column = |pick: fn(&(f32, f32)) -> f32| {
+            let values: Vec<f32> = samples.iter().map(|index| pick(&self.points[*index])).collect();
+            Tensor::from_data(TensorData::new(values, [samples.len()]), device)
+        };
+        (column(|point| point.0), column(|point| point.1))
     }
 }

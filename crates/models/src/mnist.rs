@@ -4,13 +4,14 @@ use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand::rngs::StdRng;
 use windlass_core::optimizer::{Adam, Optimizer};
 use windlass_data::{ImageSet, Images, mnist};
 use windlass_ops::{cross_entropy, sigmoid};
 use windlass_worker::model::{Defaults, Fingerprint, Metrics, Model, Setup};
 
-use crate::digits;
 use crate::truncated_normal::truncated_normal;
+use crate::{classifier, digits};
 
 const PIXELS: usize = mnist::SIDE * mnist::SIDE;
 const CLASSES: usize = mnist::CLASSES as usize;
@@ -75,7 +76,7 @@ impl Model for Mnist {
             Variant::Relu => (Optimizer::Adam(Adam::default()), 0.01, Some(10_000), None),
             Variant::Sigmoid => (Optimizer::Sgd, 0.001, None, Some(100)),
         };
-        Defaults { optimizer, learning_rate, batch_size: 100, steps, epochs, shuffle: true }
+        Defaults { optimizer, learning_rate, steps, epochs, ..Defaults::default() }
     }
 
     fn load(flags: &MnistFlags, setup: &Setup) -> anyhow::Result<Self> {
@@ -108,8 +109,8 @@ impl Model for Mnist {
         self.images.train().len()
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch {
-        batch(self.images.train(), samples, device)
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Self::Batch> {
+        Ok(gather(self.images.train(), samples, device))
     }
 
     fn loss(&self, network: &Perceptron, (images, labels): Self::Batch) -> Tensor<1> {
@@ -128,17 +129,13 @@ impl Model for Mnist {
         Some((CLASSES as f64).ln())
     }
 
-    fn evaluate(&self, network: &Perceptron, device: &Device) -> Metrics {
-        let test = score(network, self.images.test(), device);
-        let validation = score(network, self.images.validation(), device);
-        Metrics::default()
-            .with("test_accuracy", test.accuracy)
-            .with("validation_accuracy", validation.accuracy)
-            .with("validation_cross_entropy", validation.cross_entropy)
+    fn evaluate(&self, network: &Perceptron, device: &Device) -> anyhow::Result<Metrics> {
+        let classify = |images| network.forward(images);
+        Ok(classifier::evaluate(&self.images, EVALUATION_BATCH, gather, classify, device))
     }
 }
 
-fn batch(images: &Images, samples: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+fn gather(images: &Images, samples: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
     let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
     images.gather(samples, &mut pixels);
     let labels: Vec<i64> = samples.iter().map(|index| i64::from(images.labels[*index])).collect();
@@ -146,24 +143,4 @@ fn batch(images: &Images, samples: &[usize], device: &Device) -> (Tensor<2>, Ten
         Tensor::from_data(TensorData::new(pixels, [samples.len(), PIXELS]), device),
         Tensor::from_data(TensorData::new(labels, [samples.len()]), device),
     )
-}
-
-struct Score {
-    accuracy: f64,
-    /// The mean over the images.
-    cross_entropy: f64,
-}
-
-fn score(network: &Perceptron, images: &Images, device: &Device) -> Score {
-    let (mut right, mut summed) = (0.0, 0.0);
-    let all: Vec<usize> = (0..images.len()).collect();
-    for samples in all.chunks(EVALUATION_BATCH) {
-        let (pixels, labels) = batch(images, samples, device);
-        let scores = network.forward(pixels);
-        let hits = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(labels.clone()).int().sum();
-        right += hits.into_data().iter::<f64>().sum::<f64>();
-        summed += cross_entropy(scores, labels).into_data().iter::<f64>().sum::<f64>();
-    }
-    let count = images.len().max(1) as f64;
-    Score { accuracy: right / count, cross_entropy: summed / count }
 }

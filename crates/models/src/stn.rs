@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use windlass_core::optimizer::{Adam, Optimizer};
+use rand::rngs::StdRng;
 use windlass_data::cluttered::{self, SIDE};
 use windlass_data::digits::Sizes;
 use windlass_data::{ImageSet, Images};
@@ -17,7 +17,7 @@ use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Se
 
 pub use self::network::{Convolution, Dropout, Localiser, Reader};
 use crate::randomness::{Purpose, Randomness};
-use crate::{digits, picture};
+use crate::{classifier, digits, picture};
 
 const PIXELS: usize = SIDE * SIDE;
 const CLASSES: usize = windlass_data::mnist::CLASSES as usize;
@@ -100,14 +100,7 @@ impl Model for SpatialTransformer {
             Variant::Small => 5,
             Variant::Large => 500,
         };
-        Defaults {
-            optimizer: Optimizer::Adam(Adam::default()),
-            learning_rate: 0.001,
-            batch_size: 101,
-            steps: None,
-            epochs: Some(epochs),
-            shuffle: true,
-        }
+        Defaults { batch_size: 101, steps: None, epochs: Some(epochs), ..Defaults::default() }
     }
 
     fn flag_role(name: &str) -> FlagRole {
@@ -138,9 +131,9 @@ impl Model for SpatialTransformer {
         self.images.train().len()
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Batch {
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Batch> {
         let (images, labels) = gather(self.images.train(), samples, device);
-        Batch { images, labels, dropout: self.dropout(samples, device) }
+        Ok(Batch { images, labels, dropout: self.dropout(samples, device) })
     }
 
     fn loss(&self, network: &Reader, batch: Batch) -> Tensor<1> {
@@ -151,13 +144,9 @@ impl Model for SpatialTransformer {
         Some((CLASSES as f64).ln())
     }
 
-    fn evaluate(&self, network: &Reader, device: &Device) -> Metrics {
-        let test = score(network, self.images.test(), device);
-        let validation = score(network, self.images.validation(), device);
-        Metrics::default()
-            .with("test_accuracy", test.accuracy)
-            .with("validation_accuracy", validation.accuracy)
-            .with("validation_cross_entropy", validation.cross_entropy)
+    fn evaluate(&self, network: &Reader, device: &Device) -> anyhow::Result<Metrics> {
+        let classify = |images| network.forward(images, &Dropout::default()).scores;
+        Ok(classifier::evaluate(&self.images, EVALUATION_BATCH, gather, classify, device))
     }
 
     fn conclude(&self, network: &Reader, device: &Device) -> anyhow::Result<Vec<PathBuf>> {
@@ -213,24 +202,4 @@ fn gather(images: &Images, samples: &[usize], device: &Device) -> (Tensor<4>, Te
         Tensor::from_data(TensorData::new(pixels, [samples.len(), 1, SIDE, SIDE]), device),
         Tensor::from_data(TensorData::new(labels, [samples.len()]), device),
     )
-}
-
-struct Score {
-    accuracy: f64,
-    /// The mean over the images.
-    cross_entropy: f64,
-}
-
-fn score(network: &Reader, images: &Images, device: &Device) -> Score {
-    let (mut right, mut summed) = (0.0, 0.0);
-    let all: Vec<usize> = (0..images.len()).collect();
-    for samples in all.chunks(EVALUATION_BATCH) {
-        let (pixels, labels) = gather(images, samples, device);
-        let scores = network.forward(pixels, &Dropout::default()).scores;
-        let hits = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(labels.clone()).int().sum();
-        right += hits.into_data().iter::<f64>().sum::<f64>();
-        summed += cross_entropy(scores, labels).into_data().iter::<f64>().sum::<f64>();
-    }
-    let count = images.len().max(1) as f64;
-    Score { accuracy: right / count, cross_entropy: summed / count }
 }

@@ -1,19 +1,18 @@
 //! The models on pictures, each on its own: that it learns a few samples by heart, the same way every time.
 
-use burn::tensor::Device;
 use windlass_core::block::Block;
 use windlass_core::optimizer::{Adam, Optimizer, Update};
 use windlass_models::autoencoder::{Autoencoder, AutoencoderFlags, Variant};
 use windlass_models::stn::{self, SpatialTransformer, StnFlags, Transformer};
+use windlass_worker::batches::order::DataPosition;
 use windlass_worker::model::{Model, Setup};
-use windlass_worker::order::Place;
 use windlass_worker::randomness::Draw;
-use windlass_worker::replica::Replica;
+use windlass_worker::replica::{Local, LocalConfig, Replica};
 
 const SAMPLES: [usize; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// These models draw their own numbers, by their samples.
-const DRAW: Draw = Draw { worker: 0, place: Place { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
 
 fn setup(seed: u64) -> Setup {
     Setup { seed, data_dir: None }
@@ -48,19 +47,19 @@ fn stn(variant: stn::Variant, transformer: Transformer, seed: u64) -> SpatialTra
 /// The loss on the same few samples before each of so many steps of Adam.
 fn losses<M: Model>(model: M, steps: u64) -> Vec<f32> {
     let optimizer = Optimizer::Adam(Adam::default());
-    let mut replica = Replica::new(model, &Device::flex(), 1).unwrap();
+    let mut replica = Local::new(model, LocalConfig::on_cpu(1)).unwrap();
     let mut blocks: Vec<Block> = replica
         .values()
         .into_iter()
         .map(|values| Block { values: values.clone(), ..Block::new(values.len(), &optimizer) })
         .collect();
     let mut step = |step: u64| {
-        let (loss, gradients) = replica.step(replica.batch(&SAMPLES, DRAW), DRAW);
-        for (block, gradient) in blocks.iter_mut().zip(&gradients) {
+        let result = replica.step(replica.batch(&SAMPLES, DRAW).unwrap()).unwrap();
+        for (block, gradient) in blocks.iter_mut().zip(&result.gradients) {
             block.apply(&optimizer, &Update { learning_rate: 0.003, step, scale: 1.0 }, gradient);
         }
-        replica.load(blocks.iter().map(|block| block.values.clone()).collect());
-        loss
+        replica.load(blocks.iter().map(|block| block.values.clone().into()).collect());
+        result.loss
     };
     (1..=steps).map(&mut step).collect()
 }
@@ -99,8 +98,8 @@ fn a_seed_gives_the_same_losses_bit_for_bit_and_another_seed_gives_others() {
 #[test]
 fn noise_depends_on_the_batch_and_not_on_what_was_drawn_before() {
     let model = autoencoder(Variant::Noise, 1);
-    let replica = Replica::new(model, &Device::flex(), 1).unwrap();
-    let loss = |samples: &[usize]| replica.step(replica.batch(samples, DRAW), DRAW).1;
+    let mut replica = Local::new(model, LocalConfig::on_cpu(1)).unwrap();
+    let mut loss = |samples: &[usize]| replica.step(replica.batch(samples, DRAW).unwrap()).unwrap().gradients;
     let (first, other) = (loss(&SAMPLES), loss(&SAMPLES[1..]));
     assert_eq!(loss(&SAMPLES), first);
     assert_ne!(other, first);

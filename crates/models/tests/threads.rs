@@ -1,47 +1,44 @@
 //! The number of threads changes no bit of a step of any model, so that what a run computes does not depend on how many
 //! a worker has, or found to be fastest.
 
-use burn::tensor::Device;
 use clap::{Args, Command, FromArgMatches};
 use windlass_models::{Autoencoder, Mnist, Seq2Seq, SpatialTransformer};
+use windlass_worker::batches::order::DataPosition;
 use windlass_worker::model::{Model, Setup};
-use windlass_worker::order::Place;
 use windlass_worker::randomness::Draw;
-use windlass_worker::replica::Replica;
+use windlass_worker::replica::{Local, LocalConfig, Replica};
 
-const DRAW: Draw = Draw { worker: 0, place: Place { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
 
 /// A model with these flags, and a batch of its first samples.
-fn load<M: Model>(flags: &str, samples: usize) -> (Replica<M>, Vec<usize>) {
+fn load<M: Model>(flags: &str, samples: usize) -> (Local<M>, Vec<usize>) {
     let command = M::Flags::augment_args(Command::new(M::NAME).no_binary_name(true));
     let flags = M::Flags::from_arg_matches(&command.get_matches_from(flags.split_whitespace())).unwrap();
     let model = M::load(&flags, &Setup { seed: 1, data_dir: None }).unwrap();
-    let mut replica = Replica::new(model, &Device::flex(), 1).unwrap();
+    let mut replica = Local::new(model, LocalConfig::on_cpu(1)).unwrap();
     let samples: Vec<usize> = (0..samples).collect();
     load_rows(&mut replica, &samples);
     (replica, samples)
 }
 
 /// The loss and the gradients of a step, as bits, on so many threads.
-fn step<M: Model>(replica: &mut Replica<M>, samples: &[usize], threads: usize) -> Vec<Vec<u32>> {
+fn step<M: Model>(replica: &mut Local<M>, samples: &[usize], threads: usize) -> Vec<Vec<u32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    let (loss, gradients) = pool.install(move || replica.step(replica.batch(samples, DRAW), DRAW));
-    assert!(loss.is_finite());
+    let result = pool.install(move || replica.step(replica.batch(samples, DRAW).unwrap())).unwrap();
+    assert!(result.loss.is_finite());
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
-    std::iter::once(vec![loss.to_bits()]).chain(gradients.iter().map(|gradient| bits(gradient))).collect()
+    std::iter::once(vec![result.loss.to_bits()]).chain(result.gradients.iter().map(|gradient| bits(gradient))).collect()
 }
 
 /// Of parameters reached by rows, a step has those that its batch touches.
-fn load_rows<M: Model>(replica: &mut Replica<M>, samples: &[usize]) {
-    let batch = replica.batch(samples, DRAW);
+fn load_rows<M: Model>(replica: &mut Local<M>, samples: &[usize]) {
+    let batch = replica.batch(samples, DRAW).unwrap();
     let mut values = replica.values();
-    let paths: Vec<String> = replica.model().row_parameters().iter().map(|path| (*path).to_owned()).collect();
-    for (path, rows) in paths.iter().zip(replica.model().rows(&batch)) {
-        let (id, spec) = replica.table().iter().find(|(_, spec)| spec.name == *path).unwrap();
-        let table = &mut values[id.0 as usize];
-        *table = rows.iter().flat_map(|row| &table[*row as usize * spec.width()..][..spec.width()]).copied().collect();
+    for asked in batch.rows() {
+        let (width, table) = (replica.table()[asked.parameter].width(), &mut values[asked.parameter.0 as usize]);
+        *table = asked.rows.iter().flat_map(|row| &table[*row as usize * width..][..width]).copied().collect();
     }
-    replica.load(values);
+    replica.load(values.into_iter().map(Into::into).collect());
 }
 
 fn assert_same_bits<M: Model>(flags: &str, samples: usize) {

@@ -89,6 +89,7 @@ impl Scenario {
             steps: Some(random.within(5, 80)),
             deterministic: false,
             staleness_scaling: false,
+            clip_norm: None,
             parameters: ParameterTable::new((0..active).map(parameter).collect()).expect("a sound table"),
             identity: Identity::default(),
             data: None,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tracing::{info, warn};
 use windlass_tensorboard::{BoardError, RunBoard, tag};
 
-use crate::model::Metrics;
+use crate::metrics::Metrics;
 
 /// Where curves go, and what goes along.
 #[derive(Debug, Clone, Default)]
@@ -75,7 +75,7 @@ impl Board {
     }
 
     pub(crate) fn eval(&mut self, step: u64, metrics: &Metrics) {
-        let curves: Vec<(&str, f64)> = metrics.iter().collect();
+        let curves: Vec<(&str, f64)> = metrics.iter().map(|metric| (metric.name.as_str(), metric.value)).collect();
         self.write(|board| board.eval(step, &curves));
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use windlass_core::learning::Finding;
 
-use crate::model::Metrics;
+use crate::metrics::{MetricKind, Metrics};
 use crate::summary::Summary;
 
 /// Something that happened.
@@ -112,9 +112,10 @@ pub struct Report {
     pub samples_per_second: Option<f64>,
     /// The mean loss since the last report.
     pub loss: f64,
-    /// Whether losses are among a sample of the classes: they are lower than among all, as `eval` has them.
-    #[serde(default)]
-    pub sampled: bool,
+    /// What a mean loss is shown as, such as a perplexity: its name…
+    pub score: String,
+    /// …and its kind.
+    pub kind: MetricKind,
     /// The scores of the held-out data.
     pub held_out: Vec<HeldOut>,
     /// What the numbers say is going wrong, and what can be done.
@@ -122,19 +123,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// The perplexities of the held-out data, by part.
-    pub fn perplexities(&self) -> Metrics {
+    /// The scores of the held-out data, by part.
+    pub fn scores(&self) -> Metrics {
         let known = self.held_out.iter().filter_map(|part| Some((&part.name, part.loss?)));
-        known.fold(Metrics::default(), |metrics, (name, loss)| {
-            let score = perplexity_name(self.sampled);
-            metrics.with(&format!("held_out_{name}_{score}").replace(' ', "_"), loss.exp())
+        known.fold(Metrics::new(), |metrics, (name, loss)| {
+            let name = format!("held_out_{name}_{}", self.score).replace(' ', "_");
+            metrics.with(&name, self.kind, self.kind.of_loss(loss))
         })
     }
-}
-
-/// What the exponential of a cross-entropy is called: among a sample of the words it is another score.
-pub fn perplexity_name(sampled: bool) -> &'static str {
-    if sampled { "sampled perplexity" } else { "perplexity" }
 }
 
 /// See [`Event::Warning`].
@@ -174,6 +170,7 @@ pub struct Epoch {
     /// The mean loss over the epoch, per sample.
     pub loss: f32,
     /// Scores, from the chief.
+    #[serde(flatten)]
     pub metrics: Option<Metrics>,
     /// How long the epoch took.
     pub seconds: f64,

@@ -2,14 +2,16 @@
 //!
 //! Start reading at [`train`], the loop; [`task`] is the life around it, [`model`] what a user implements.
 
+pub mod batches;
 pub mod board;
 pub mod buffer;
 mod control;
+pub mod dataset;
 pub mod event;
 mod gradient;
 mod learning;
+pub mod metrics;
 pub mod model;
-pub mod order;
 pub mod randomness;
 pub mod replica;
 pub mod report;
@@ -17,6 +19,6 @@ pub mod rows;
 pub mod summary;
 pub mod tally;
 pub mod task;
-pub mod tensors;
+mod telemetry;
 pub mod threads;
 pub mod train;

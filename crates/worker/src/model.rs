@@ -6,14 +6,17 @@ use std::path::PathBuf;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use serde::{Deserialize, Serialize};
+use rand::rngs::StdRng;
 pub use windlass_core::identity::{Fingerprint, FlagRole};
-use windlass_core::optimizer::Optimizer;
+use windlass_core::optimizer::{Adam, Optimizer};
 
+pub use crate::metrics::{Metric, MetricKind, Metrics};
 pub use crate::report::Reports;
 
 /// A model that can be trained on one process or many.
-pub trait Model: Sized + Send + 'static {
+///
+/// Batches are made ahead of their use, on a thread of their own: `self` is shared between that thread and training.
+pub trait Model: Sized + Send + Sync + 'static {
     /// The word after `windlass train`.
     const NAME: &'static str;
     /// One line for `windlass train --help`.
@@ -23,7 +26,7 @@ pub trait Model: Sized + Send + 'static {
     /// The layers, as a Burn module. Parameters are known by their path in it.
     type Network: Module + 'static;
     /// What one step computes on.
-    type Batch: Send;
+    type Batch: Send + 'static;
 
     /// How the model is trained unless flags say otherwise.
     fn defaults(flags: &Self::Flags) -> Defaults;
@@ -41,8 +44,16 @@ pub trait Model: Sized + Send + 'static {
     /// How many training samples there are: an epoch is all of them once.
     fn samples(&self) -> usize;
 
-    /// Puts samples together to a batch. Burn's random numbers have been seeded for this batch of this worker.
-    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch;
+    /// How many training samples each file has, if they lie in files in the order of their numbers. Then each epoch goes
+    /// through the data file by file, and `--shard-data` deals out whole files to the workers.
+    fn sample_files(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Makes a batch of these samples, from memory or from wherever they are read. `random` has been seeded for this
+    /// batch of this worker; Burn's own generator is in use by the step that is computed meanwhile. A failure ends the
+    /// run.
+    fn batch(&self, samples: &[usize], device: &Device, random: &mut StdRng) -> anyhow::Result<Self::Batch>;
 
     /// The loss of a batch, to be made smaller. Burn's random numbers have been seeded for this batch of this worker, so
     /// that `Dropout` drops the same units again after a restart.
@@ -60,7 +71,7 @@ pub trait Model: Sized + Send + 'static {
     }
 
     /// Scores the network, after each epoch and at the end. Here it records no gradients.
-    fn evaluate(&self, network: &Self::Network, device: &Device) -> Metrics;
+    fn evaluate(&self, network: &Self::Network, device: &Device) -> anyhow::Result<Metrics>;
 
     /// What is left to do with the trained network, such as drawing a picture. Called once, by the chief, with the
     /// final values; it records no gradients. Returns the files that were written, for the user to be told of.
@@ -99,12 +110,6 @@ pub trait Model: Sized + Send + 'static {
         Vec::new()
     }
 
-    /// The most that a worker's whole gradient may measure, as the root of the sum of its squares; a longer one is
-    /// scaled down to it.
-    fn clip_norm(&self) -> Option<f32> {
-        None
-    }
-
     /// How training is reported on and its learning rate lowered, beside the log of steps.
     fn reports(&self) -> Option<Reports> {
         None
@@ -112,12 +117,12 @@ pub trait Model: Sized + Send + 'static {
 
     /// What a report scores: a batch for each named part of the held-out data, or `None` for a part that is empty.
     /// Which samples it has follows from `draw` alone.
-    fn held_out(&self, _draw: u64, _device: &Device) -> Vec<(String, Option<Self::Batch>)> {
-        Vec::new()
+    fn held_out(&self, _draw: u64, _device: &Device) -> anyhow::Result<Vec<(String, Option<Self::Batch>)>> {
+        Ok(Vec::new())
     }
 }
 
-/// How a model is trained unless flags say otherwise.
+/// How a model is trained unless flags say otherwise. `..Defaults::default()` fills in what does not matter to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Defaults {
     /// What the servers do with gradients.
@@ -132,6 +137,24 @@ pub struct Defaults {
     pub epochs: Option<u64>,
     /// Whether each epoch has its own order of samples.
     pub shuffle: bool,
+    /// The longest that a worker's whole gradient may be, as the root of the sum of its squares; a longer one is scaled
+    /// down to it.
+    pub clip_norm: Option<f32>,
+}
+
+impl Default for Defaults {
+    /// Adam with 0.001, batches of 100 in an order of each epoch's own, for 10,000 steps.
+    fn default() -> Self {
+        Self {
+            optimizer: Optimizer::Adam(Adam::default()),
+            learning_rate: 0.001,
+            batch_size: 100,
+            steps: Some(10_000),
+            epochs: None,
+            shuffle: true,
+            clip_norm: None,
+        }
+    }
 }
 
 /// What a model needs to load its data.
@@ -141,55 +164,4 @@ pub struct Setup {
     pub seed: u64,
     /// Where the user's data is; `None` for the built-in.
     pub data_dir: Option<PathBuf>,
-}
-
-/// Named scores, in the order they should be shown.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Metrics(Vec<(String, f64)>);
-
-impl Metrics {
-    /// Adds a score.
-    #[must_use]
-    pub fn with(mut self, name: &str, value: f64) -> Self {
-        self.0.push((name.to_owned(), value));
-        self
-    }
-
-    /// A score by its name.
-    pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
-    }
-
-    /// All scores, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), *value))
-    }
-}
-
-impl Serialize for Metrics {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.iter())
-    }
-}
-
-impl<'de> Deserialize<'de> for Metrics {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Metrics;
-
-            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.write_str("a map of scores")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Metrics, A::Error> {
-                let mut metrics = Metrics::default();
-                while let Some((name, value)) = map.next_entry::<String, Option<f64>>()? {
-                    metrics = metrics.with(&name, value.unwrap_or(f64::NAN));
-                }
-                Ok(metrics)
-            }
-        }
-        deserializer.deserialize_map(Visitor)
-    }
 }

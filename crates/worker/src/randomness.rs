@@ -1,14 +1,15 @@
 //! Burn's random numbers: those of its `Dropout`, of `Tensor::random`, and of a network's first values.
 //!
 //! Burn has one generator for the whole process, which goes on from wherever the last draw left it. So it is seeded
-//! anew for everything that draws: what a step draws follows from the run's seed, the worker and the place of its batch,
-//! and is the same again after a restart. Nobody else in the process draws meanwhile.
+//! anew for everything that draws: what a step draws follows from the run's seed, the worker and where its batch is in
+//! the data, and is the same again after a restart. Nobody else in the process draws meanwhile. Batches are made on
+//! another thread while a step is computed, so they draw from a generator of their own, with a seed from here.
 
 use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 
-use crate::order::Place;
+use crate::batches::order::DataPosition;
 
 static GENERATOR: Mutex<()> = Mutex::new(());
 
@@ -29,14 +30,16 @@ pub struct Draw {
     /// The worker.
     pub worker: u32,
     /// Where its batch is in the data.
-    pub place: Place,
+    pub position: DataPosition,
 }
 
 impl Draw {
-    /// The seed of what this batch draws for a purpose, in a run of this seed.
-    pub(crate) fn seed(self, run: u64, purpose: Purpose) -> u64 {
-        let words = [u64::from(self.worker), self.place.epoch, self.place.batch as u64, purpose as u64];
-        words.into_iter().fold(mix(run), |key, word| mix(key ^ word))
+    /// The seed of what a part of this batch draws for a purpose, in a run of this seed.
+    pub(crate) fn seed(self, run: u64, purpose: Purpose, part: usize) -> u64 {
+        let DataPosition { epoch, batch } = self.position;
+        let words = [u64::from(self.worker), epoch, batch as u64, purpose as u64];
+        let seed = words.into_iter().fold(mix(run), |key, word| mix(key ^ word));
+        if part == 0 { seed } else { mix(seed ^ part as u64) }
     }
 }
 
@@ -73,12 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn every_worker_batch_and_purpose_has_numbers_of_its_own() {
+    fn every_worker_batch_part_and_purpose_has_numbers_of_its_own() {
         let mut seeds = Vec::new();
         for (worker, epoch, batch) in [(0, 1, 1), (1, 1, 1), (0, 2, 1), (0, 1, 2), (1, 2, 1)] {
-            let draw = Draw { worker, place: Place { epoch, batch } };
-            seeds.extend([Purpose::Batch, Purpose::Step].map(|purpose| draw.seed(7, purpose)));
-            seeds.push(draw.seed(8, Purpose::Step));
+            let draw = Draw { worker, position: DataPosition { epoch, batch } };
+            for part in 0..3 {
+                seeds.extend([Purpose::Batch, Purpose::Step].map(|purpose| draw.seed(7, purpose, part)));
+            }
+            seeds.push(draw.seed(8, Purpose::Step, 0));
         }
         seeds.push(scoring_seed(7, 0));
         let count = seeds.len();

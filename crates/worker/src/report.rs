@@ -1,28 +1,60 @@
 //! Reports on training between epochs: how the last steps went, how held-out data fares, and what follows for the
-//! learning rate. It decides and measures; what is held out is scored by the loop.
-
-mod overfitting;
+//! learning rate. It counts and measures; the loop scores what is held out, and the model's policy judges.
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tracing::warn;
-use windlass_core::plateau::Plateau;
 use windlass_core::run::LearningRate;
 
 use crate::event::{HeldOut, Report};
-use overfitting::Overfitting;
+use crate::metrics::MetricKind;
 
 /// How a model's training is reported on.
-#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reports {
     /// A worker's steps from report to report.
     pub every: u64,
-    /// What the learning rate, which all workers share, is multiplied with when a worker's loss is above that of its
-    /// last three reports. A schedule goes before it.
-    pub decay: f32,
-    /// Whether losses are among a sample of the classes, and perplexities are to be called so.
-    pub sampled: bool,
+    /// What a mean loss is shown as: the name of the score…
+    pub score: &'static str,
+    /// …and its kind.
+    pub kind: MetricKind,
+    /// What follows from a report.
+    pub policy: Box<dyn ReportPolicy>,
+}
+
+/// Judges by a worker's reports how training goes.
+pub trait ReportPolicy: Send {
+    /// What follows from this report.
+    fn judge(&mut self, figures: Figures) -> Verdict;
+
+    /// What it remembers, as JSON: it travels with every push, so that whoever continues from a checkpoint judges as if
+    /// there had been no break.
+    fn memory(&self) -> serde_json::Value;
+
+    /// Goes on from what was remembered; `None` if nothing was.
+    fn recall(&mut self, memory: Option<&serde_json::Value>) -> Result<(), serde_json::Error>;
+}
+
+/// The numbers of a report that count.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    /// The worker's steps so far.
+    pub step: u64,
+    /// The mean loss since the last report.
+    pub loss: f64,
+    /// The mean loss over the parts of the held-out data, if there are any.
+    pub held_out: Option<f64>,
+    /// The learning rate that all workers share.
+    pub learning_rate: LearningRate,
+}
+
+/// What follows from a report.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Verdict {
+    /// What is going wrong, and what can be done, in words.
+    pub warning: Option<String>,
+    /// The learning rate from now on, if it is to change. A schedule takes precedence over it.
+    pub learning_rate: Option<LearningRate>,
 }
 
 /// A worker's place and numbers at the time of a report.
@@ -35,7 +67,6 @@ pub(crate) struct Moment {
 }
 
 /// A worker's reports.
-#[derive(Debug)]
 pub(crate) struct Reporter {
     config: Reports,
     memory: Memory,
@@ -52,8 +83,9 @@ struct Memory {
     /// Steps since the last report, and the sum of their losses.
     steps: u64,
     losses: f64,
-    plateau: Plateau,
-    overfitting: Overfitting,
+    /// What the policy remembers.
+    #[serde(default)]
+    policy: Option<serde_json::Value>,
 }
 
 impl Reporter {
@@ -63,19 +95,22 @@ impl Reporter {
 
     /// What is to be brought back to [`Reporter::recall`], as of the last step that was counted.
     pub(crate) fn note(&self) -> String {
-        serde_json::to_string(&self.memory).expect("numbers and lists of numbers")
+        serde_json::to_string(&self.memory).expect("numbers and what was JSON before")
     }
 
     /// Goes on from a note, or without one as if nothing had been.
     pub(crate) fn recall(&mut self, note: &str) {
-        self.memory = match serde_json::from_str(note) {
-            Ok(memory) => memory,
-            Err(_) if note.is_empty() => Memory::default(),
-            Err(error) => {
-                warn!("cannot read the earlier losses, restarting plateau detection: {error}");
-                Memory::default()
-            }
-        };
+        let memory = if note.is_empty() { Ok(Memory::default()) } else { serde_json::from_str(note) };
+        let recalled = memory.and_then(|memory: Memory| {
+            self.config.policy.recall(memory.policy.as_ref())?;
+            Ok(memory)
+        });
+        self.memory = recalled.unwrap_or_else(|error| {
+            warn!("cannot read the earlier losses, restarting plateau detection: {error}");
+            // Of nothing it can always go on.
+            let _ = self.config.policy.recall(None);
+            Memory::default()
+        });
     }
 
     /// Starts to measure.
@@ -106,11 +141,15 @@ impl Reporter {
     ) -> (Report, Option<LearningRate>) {
         let (since, timed) = self.timed;
         let timed = (timed > 0).then(|| (timed as f64, measured.saturating_duration_since(since).as_secs_f64()));
-        let Memory { reported, steps, losses, plateau, overfitting } = &mut self.memory;
-        let loss = *losses / *steps as f64;
+        let loss = self.memory.losses / self.memory.steps as f64;
         let known: Vec<f64> = held_out.iter().filter_map(|part| part.loss).collect();
-        let held_out_loss = known.iter().sum::<f64>() / known.len() as f64;
-        let warning = overfitting.observe(moment.local_step, loss, held_out_loss, self.config.sampled);
+        let figures = Figures {
+            step: moment.local_step,
+            loss,
+            held_out: (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64),
+            learning_rate: current,
+        };
+        let verdict = self.config.policy.judge(figures);
         let report = Report {
             worker: moment.worker,
             local_step: moment.local_step,
@@ -119,14 +158,15 @@ impl Reporter {
             step_ms: timed.map(|(steps, seconds)| seconds * 1e3 / steps),
             samples_per_second: timed.map(|(steps, seconds)| steps * moment.batch_size as f64 / seconds.max(1e-9)),
             loss,
-            sampled: self.config.sampled,
+            score: self.config.score.to_owned(),
+            kind: self.config.kind,
             held_out,
-            warning,
+            warning: verdict.warning,
         };
-        (*reported, *steps, *losses) = (moment.local_step, 0, 0.0);
-        let lowered = plateau.observe(loss, current, self.config.decay);
+        let policy = Some(self.config.policy.memory());
+        self.memory = Memory { reported: moment.local_step, steps: 0, losses: 0.0, policy };
         self.begin();
-        (report, lowered)
+        (report, verdict.learning_rate)
     }
 }
 
@@ -136,8 +176,31 @@ mod tests {
 
     const EVERY: u64 = 3;
 
+    /// Halves the rate whenever the loss is above that of the report before.
+    #[derive(Default)]
+    struct Halving(Option<f64>);
+
+    impl ReportPolicy for Halving {
+        fn judge(&mut self, Figures { loss, learning_rate, .. }: Figures) -> Verdict {
+            let is_above = self.0.replace(loss).is_some_and(|before| loss > before);
+            let LearningRate { version, rate } = learning_rate;
+            let halved = is_above.then_some(LearningRate { version: version + 1, rate: rate / 2.0 });
+            Verdict { warning: None, learning_rate: halved }
+        }
+
+        fn memory(&self) -> serde_json::Value {
+            self.0.into()
+        }
+
+        fn recall(&mut self, memory: Option<&serde_json::Value>) -> Result<(), serde_json::Error> {
+            self.0 = memory.map_or(Ok(None), |memory| serde_json::from_value(memory.clone()))?;
+            Ok(())
+        }
+    }
+
     fn reporter() -> Reporter {
-        Reporter::new(Reports { every: EVERY, decay: 0.5, sampled: false })
+        let policy = Box::new(Halving::default());
+        Reporter::new(Reports { every: EVERY, score: "loss", kind: MetricKind::Loss, policy })
     }
 
     /// Lets a worker report on steps with losses that rise now and then, and says at which steps the rate fell. Its

@@ -45,21 +45,20 @@ impl RowParameters {
         self.0.is_empty()
     }
 
-    /// All rows of what never changes, but for what steps ask for row by row.
-    pub(crate) fn constants(&self, table: &ParameterTable) -> Vec<RowRequest> {
-        all(table)
-            .into_iter()
-            .filter(|request| {
-                table[request.parameter].kind == ParameterKind::Constant && !self.0.contains(&request.parameter)
-            })
-            .collect()
-    }
-
     /// Asks for one list of rows a parameter.
     pub(crate) fn requests(&self, rows: Vec<Vec<u32>>) -> Vec<RowRequest> {
         assert_eq!(rows.len(), self.0.len(), "one list of rows a parameter that is reached by rows");
         self.0.iter().zip(rows).map(|(parameter, rows)| RowRequest { parameter: *parameter, rows }).collect()
     }
+}
+
+/// All rows of what never changes, but for the parameters of which steps ask for these rows.
+pub(crate) fn constants(table: &ParameterTable, asked: &[RowRequest]) -> Vec<RowRequest> {
+    let is_asked = |parameter| asked.iter().any(|request| request.parameter == parameter);
+    let requests = all(table).into_iter();
+    requests
+        .filter(|request| table[request.parameter].kind == ParameterKind::Constant && !is_asked(request.parameter))
+        .collect()
 }
 
 /// One buffer a parameter; of those reached by rows it has the rows that were asked for.

@@ -5,7 +5,7 @@ use windlass_core::timing::Durations;
 use windlass_wire::control::{AllFinished, WorkerReport};
 
 use crate::event::Warning;
-use crate::model::Metrics;
+use crate::metrics::Metrics;
 
 /// A whole run in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +52,7 @@ pub struct Summary {
     #[serde(default)]
     pub warning: Option<Warning>,
     /// The final scores.
+    #[serde(flatten)]
     pub metrics: Metrics,
     /// Gradients dropped as stale.
     pub dropped_gradients: u64,

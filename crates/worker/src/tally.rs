@@ -22,7 +22,9 @@ pub struct Tally {
     pub compute: Duration,
     /// Time spent waiting for servers.
     pub wait: Duration,
-    /// How long each of those waits took.
+    /// Time spent waiting for batches that were not ready.
+    pub data: Duration,
+    /// How long each of the waits for servers took.
     pub wait_times: Durations,
     /// Bytes of gradients and values that its steps have moved.
     pub traffic: Traffic,

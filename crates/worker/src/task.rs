@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
 use tracing::info;
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
@@ -25,15 +24,16 @@ use windlass_wire::control::{
 use windlass_wire::link::Shard;
 use windlass_wire::session::{Coordinator, Progress, Records};
 
+use crate::batches::order::{Order, OrderConfig, OrderError};
 use crate::board::BoardConfig;
 use crate::buffer::ParameterClient;
 use crate::control::{Begin, Control, Instruction, Joining, Told};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
-use crate::order::{Order, OrderConfig, OrderError};
-use crate::replica::Replica;
+use crate::replica::{ModelInfo, Replica};
 use crate::rows;
 use crate::summary::{Facts, Summary};
+use crate::telemetry::TelemetryConfig;
 use crate::threads;
 use crate::train::{TrainConfig, TrainError, Training};
 
@@ -53,8 +53,12 @@ pub struct RunConfig {
     pub schedule: Schedule,
     /// How parameters are spread over the servers.
     pub sharding: Sharding,
-    /// Samples a step.
+    /// Samples that are computed at a time.
     pub batch_size: usize,
+    /// How many times that makes a step: their gradients are added up and pushed together.
+    pub accumulate: usize,
+    /// The longest that a worker's gradient may be; a longer one is scaled down.
+    pub clip_norm: Option<f32>,
     /// Global steps, if the run ends by them.
     pub steps: Option<u64>,
     /// Epochs a worker, if the run ends by them.
@@ -80,15 +84,21 @@ pub struct RunConfig {
 }
 
 impl RunConfig {
-    /// The order in which a worker goes through so many samples, if they are enough for it.
-    pub fn order(&self, samples: usize, worker: WorkerId, workers: Option<u32>) -> Result<Order, OrderError> {
+    /// Samples in a step of a worker.
+    pub fn samples_a_step(&self) -> usize {
+        self.batch_size * self.accumulate
+    }
+
+    /// The order in which a worker goes through a model's samples, if they are enough for it.
+    pub fn order(&self, model: &ModelInfo, worker: WorkerId, workers: Option<u32>) -> Result<Order, OrderError> {
         Order::new(OrderConfig {
-            samples,
-            batch_size: self.batch_size,
+            samples: model.samples,
+            batch_size: self.samples_a_step(),
             shuffle: self.shuffle,
             seed: self.seed,
             worker: worker.0,
             shards: workers.filter(|_| self.shard_data),
+            files: model.sample_files.clone(),
         })
     }
 }
@@ -136,14 +146,14 @@ impl Ended {
 }
 
 /// Runs a worker from its start to its end. Blocks; `runtime` carries its session.
-pub fn run<M: Model>(
+pub fn run(
     runtime: &tokio::runtime::Handle,
     config: WorkerConfig,
     run: RunConfig,
-    model: M,
+    replica: Box<dyn Replica>,
     watch: &mut Watcher,
 ) -> Ended {
-    match Worker::new(config, run, model) {
+    match Worker::new(config, run, replica) {
         Ok(mut worker) => worker.run(runtime, watch),
         Err(error) => Ended::failed(exit_code::USAGE, format!("{error:#}")),
     }
@@ -164,85 +174,48 @@ pub fn identity(flags: BTreeMap<String, ModelFlag>, files: &[ModelFile]) -> Iden
 }
 
 /// The model's files, as they are kept with checkpoints.
-pub fn model_files<M: Model>(model: &M) -> anyhow::Result<Vec<ModelFile>> {
-    let files = model.files().into_iter().map(|(name, content)| ModelFile { name: name.to_owned(), content });
+pub fn model_files(model: &ModelInfo) -> anyhow::Result<Vec<ModelFile>> {
+    let files =
+        model.files.iter().map(|(name, content)| ModelFile { name: (*name).to_owned(), content: content.clone() });
     let files: Vec<ModelFile> = files.collect();
     let bytes: usize = files.iter().map(|file| file.content.len()).sum();
     anyhow::ensure!(
         bytes <= FILES_BYTES,
         "the files that {} keeps with its checkpoints are {:.0} MB, but the limit is {:.0} MB",
-        M::NAME,
+        model.name,
         bytes as f64 * 1e-6,
         FILES_BYTES as f64 * 1e-6
     );
     Ok(files)
 }
 
-struct Worker<M: Model> {
+struct Worker {
     config: WorkerConfig,
     run: RunConfig,
     spec: RunSpec,
     files: Vec<ModelFile>,
-    training: Training<M>,
+    training: Training,
     pool: rayon::ThreadPool,
     progress: Progress,
     /// Where training was when this process first took part: the global step, and its own batches.
     began_at: Option<(u64, u64)>,
 }
 
-impl<M: Model> Worker<M> {
-    fn new(config: WorkerConfig, run: RunConfig, model: M) -> anyhow::Result<Self> {
-        let order = run.order(model.samples(), config.id, config.workers)?;
-        let files = model_files(&model)?;
-        let data = DataSpec {
-            samples: model.samples() as u64,
-            fingerprint: model.data_fingerprint(),
-            directory: run.data_dir.clone(),
-            seed: run.seed,
-            batch_size: run.batch_size as u64,
-            shard_data: run.shard_data,
-            epochs: run.epochs,
-        };
-        let identity = identity(run.model_flags.clone(), &files);
-        let replica = Replica::new(model, &Device::flex(), run.seed)?;
-        anyhow::ensure!(replica.is_trainable(), "all of the network is frozen: there is nothing to train");
-        let spec = RunSpec {
-            model: M::NAME.to_owned(),
-            mode: run.mode,
-            optimizer: run.optimizer,
-            learning_rate: run.learning_rate,
-            schedule: run.schedule,
-            sharding: run.sharding,
-            steps: run.steps,
-            deterministic: run.deterministic,
-            staleness_scaling: run.staleness_scaling,
-            parameters: replica.table().clone(),
-            identity,
-            data: Some(data),
-        };
+impl Worker {
+    fn new(config: WorkerConfig, run: RunConfig, replica: Box<dyn Replica>) -> anyhow::Result<Self> {
+        let order = run.order(replica.info(), config.id, config.workers)?;
+        let files = model_files(replica.info())?;
+        let is_trainable = replica.table().iter().any(|(_, spec)| spec.kind.is_trained());
+        anyhow::ensure!(is_trainable, "all of the network is frozen: there is nothing to train");
+        let spec = spec(&run, &*replica, &files);
         let train = TrainConfig {
-            worker: config.id.0,
             steps: run.steps,
             epochs: run.epochs,
-            log_every: run.log_every,
             learning_rate: run.learning_rate,
             schedule: run.schedule,
+            clip_norm: run.clip_norm,
             evaluate_epochs: run.evaluate_epochs,
-            samples_an_update: run.batch_size
-                * match run.mode {
-                    Mode::Sync { replicas_to_aggregate } => {
-                        replicas_to_aggregate.or(config.workers).unwrap_or(1) as usize
-                    }
-                    _ => 1,
-                },
-            situation: Situation {
-                mode: run.mode,
-                workers: config.workers,
-                learning_rate: run.learning_rate,
-                staleness_scaling: run.staleness_scaling,
-                mean_staleness: 0.0,
-            },
-            board: config.board.clone(),
+            telemetry: telemetry(&config, &run),
         };
         let progress = Progress::default();
         let mut training = Training::new(train, replica, order, progress.clone());
@@ -260,7 +233,7 @@ impl<M: Model> Worker<M> {
         let joining = Joining {
             run: serde_json::to_string(&self.spec).unwrap_or_default(),
             files: std::mem::take(&mut self.files),
-            batches: self.training.order().batches() as u64,
+            batches: self.training.batches() as u64,
         };
         let (control, instructions) = Control::open(runtime, &self.config, joining, &self.progress);
         let ended = self.take_part(&control, &instructions, watch).unwrap_or_else(|error| {
@@ -327,7 +300,7 @@ impl<M: Model> Worker<M> {
         servers: Vec<Endpoint>,
         client: &mut Connected,
     ) -> Result<(), TrainError> {
-        let mut values = self.training.replica().first_values().into_iter().map(Into::into).collect::<Vec<_>>();
+        let mut values = self.training.replica().first_values();
         let rows = rows::split(&mut values, rows::all(&self.spec.parameters));
         self.connected(incarnation, servers, client)?.initialise(values, rows)?;
         control.send(task_message::Kind::Initialised(Initialised { incarnation: incarnation.0 }));
@@ -379,8 +352,8 @@ impl<M: Model> Worker<M> {
         watch(&Event::Started(Started {
             worker: self.config.id.0,
             chief: control.is_chief(),
-            batches: self.training.order().batches(),
-            batch_size: self.run.batch_size,
+            batches: self.training.batches(),
+            batch_size: self.run.samples_a_step(),
             from: begin.global_step,
             steps: self.run.steps,
             epochs: self.run.epochs,
@@ -390,7 +363,7 @@ impl<M: Model> Worker<M> {
         let began = Instant::now();
         let (training, pool) = (&mut self.training, &self.pool);
         pool.install(|| training.run(client, &|| control.is_chief(), watch))?;
-        let tally = &self.training.tally;
+        let tally = self.training.tally();
         watch(&Event::Finished(Finished {
             worker: self.config.id.0,
             steps: tally.steps,
@@ -403,14 +376,14 @@ impl<M: Model> Worker<M> {
     }
 
     fn report(&self, incarnation: Incarnation) -> WorkerReport {
-        let tally = &self.training.tally;
+        let tally = self.training.tally();
         let mean_ms = |total: Duration| total.as_secs_f64() * 1e3 / tally.own_steps.max(1) as f64;
         WorkerReport {
             incarnation: incarnation.0,
             worker: self.config.id.0,
             steps: tally.steps,
             own_steps: tally.own_steps,
-            samples: tally.own_steps * self.run.batch_size as u64,
+            samples: tally.own_steps * self.run.samples_a_step() as u64,
             loss: f64::from(tally.loss),
             compute_ms: mean_ms(tally.compute),
             wait_ms: mean_ms(tally.wait),
@@ -434,7 +407,7 @@ impl<M: Model> Worker<M> {
         let client = self.connected(incarnation, servers, client)?;
         let values = rows::pull_whole(client, &self.spec.parameters)?;
         let training = &mut self.training;
-        let metrics = self.pool.install(|| training.score(finished.global_step, &values));
+        let metrics = self.pool.install(|| training.score(finished.global_step, &values))?;
         let facts = Facts {
             model: self.spec.model.clone(),
             mode: self.spec.mode.name().to_owned(),
@@ -442,7 +415,7 @@ impl<M: Model> Worker<M> {
             workers: self.config.workers.unwrap_or(finished.reports.len() as u32),
             colocated: self.config.servers > 0 && self.config.own_server.is_some(),
             optimizer: self.spec.optimizer.name().to_owned(),
-            batch_size: self.run.batch_size,
+            batch_size: self.run.samples_a_step(),
             wall_seconds: self.config.started.elapsed().as_secs_f64(),
             began_at: self.began_at.map_or(u64::MAX, |(step, _)| step),
             metrics,
@@ -465,11 +438,61 @@ impl<M: Model> Worker<M> {
     }
 }
 
+/// The run, as all tasks must see it.
+fn spec(run: &RunConfig, replica: &dyn Replica, files: &[ModelFile]) -> RunSpec {
+    let model = replica.info();
+    let data = DataSpec {
+        samples: model.samples as u64,
+        fingerprint: model.fingerprint,
+        directory: run.data_dir.clone(),
+        seed: run.seed,
+        batch_size: run.samples_a_step() as u64,
+        shard_data: run.shard_data,
+        epochs: run.epochs,
+    };
+    RunSpec {
+        model: model.name.to_owned(),
+        mode: run.mode,
+        optimizer: run.optimizer,
+        learning_rate: run.learning_rate,
+        schedule: run.schedule,
+        clip_norm: run.clip_norm,
+        sharding: run.sharding,
+        steps: run.steps,
+        deterministic: run.deterministic,
+        staleness_scaling: run.staleness_scaling,
+        parameters: replica.table().clone(),
+        identity: identity(run.model_flags.clone(), files),
+        data: Some(data),
+    }
+}
+
+fn telemetry(config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
+    let gradients_an_update = match run.mode {
+        Mode::Sync { replicas_to_aggregate } => replicas_to_aggregate.or(config.workers).unwrap_or(1) as usize,
+        _ => 1,
+    };
+    TelemetryConfig {
+        worker: config.id.0,
+        log_every: run.log_every,
+        samples_an_update: run.samples_a_step() * gradients_an_update,
+        situation: Situation {
+            mode: run.mode,
+            workers: config.workers,
+            learning_rate: run.learning_rate,
+            staleness_scaling: run.staleness_scaling,
+            mean_staleness: 0.0,
+        },
+        board: config.board.clone(),
+    }
+}
+
 fn describe(error: &TrainError, worker: WorkerId) -> (u8, String) {
     match error {
         TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } | TrainError::StateNotFinite { .. } => {
             (exit_code::NUMERIC, format!("{worker}: {error}"))
         }
+        TrainError::Model(_) => (exit_code::INTERNAL, format!("{worker}: {error}")),
         TrainError::Client(ClientError::Interrupted) => (exit_code::TERMINATED, "told to stop".to_owned()),
         TrainError::Client(_) => (exit_code::PEERS, error.to_string()),
     }

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-use crate::model::Model;
 use crate::train::Training;
 
 /// The longest each candidate is tried.
@@ -22,23 +22,23 @@ pub fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
 }
 
 /// The faster of one thread and `most` threads for this model. Gradients are computed and thrown away.
-pub fn choose<M: Model>(training: &mut Training<M>, most: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
+pub fn choose(training: &mut Training, most: usize) -> anyhow::Result<ThreadPool> {
     let (one, all) = (pool(1)?, pool(most)?);
     if most == 1 {
         return Ok(one);
     }
-    let alone = one.install(|| trial(training));
-    let together = all.install(|| trial(training));
+    let alone = one.install(|| trial(training))?;
+    let together = all.install(|| trial(training))?;
     Ok(if together < alone { all } else { one })
 }
 
 /// The median time of a step.
-fn trial<M: Model>(training: &mut Training<M>) -> Duration {
+fn trial(training: &mut Training) -> anyhow::Result<Duration> {
     let mut times = Vec::new();
     let began = Instant::now();
     for step in 0.. {
         let started = Instant::now();
-        training.rehearse();
+        training.rehearse().context("cannot compute a first step")?;
         if step >= WARM_UP {
             times.push(started.elapsed());
         }
@@ -47,5 +47,5 @@ fn trial<M: Model>(training: &mut Training<M>) -> Duration {
         }
     }
     times.sort_unstable();
-    times[times.len() / 2]
+    Ok(times[times.len() / 2])
 }

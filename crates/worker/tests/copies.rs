@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
+use rand::rngs::StdRng;
+use windlass_worker::batches::order::DataPosition;
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
-use windlass_worker::order::Place;
 use windlass_worker::randomness::Draw;
-use windlass_worker::replica::Replica;
+use windlass_worker::replica::{Local, LocalConfig, Replica};
 
-const DRAW: Draw = Draw { worker: 0, place: Place { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
 
 const INPUTS: usize = 389;
 const OUTPUTS: usize = 97;
@@ -81,28 +82,28 @@ impl Model for OneLayer {
         10
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Tensor<2> {
-        Tensor::ones([samples.len(), INPUTS], device)
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Tensor<2>> {
+        Ok(Tensor::ones([samples.len(), INPUTS], device))
     }
 
     fn loss(&self, network: &Network, batch: Tensor<2>) -> Tensor<1> {
         network.layer.forward(batch).tanh().sum()
     }
 
-    fn evaluate(&self, _network: &Network, _device: &Device) -> Metrics {
-        Metrics::default()
+    fn evaluate(&self, _network: &Network, _device: &Device) -> anyhow::Result<Metrics> {
+        Ok(Metrics::new())
     }
 }
 
 #[test]
 fn a_step_allocates_each_gradient_once_and_values_are_loaded_in_its_place() {
-    let mut replica = Replica::new(OneLayer, &Device::flex(), 1).unwrap();
-    let batch = replica.batch(&[1, 2, 3], DRAW);
+    let mut replica = Local::new(OneLayer, LocalConfig::on_cpu(1)).unwrap();
+    let batch = replica.batch(&[1, 2, 3], DRAW).unwrap();
     let before = ALLOCATED.load(Ordering::Relaxed);
-    let (loss, gradients) = replica.step(batch, DRAW);
-    assert!(loss.is_finite());
+    let result = replica.step(batch).unwrap();
+    assert!(result.loss.is_finite());
     let stepped = ALLOCATED.load(Ordering::Relaxed);
-    replica.load(gradients);
+    replica.load(result.gradients);
     let loaded = ALLOCATED.load(Ordering::Relaxed);
     assert_eq!((stepped - before, loaded - stepped), (1, 0), "allocations of a step, and of a load");
 }

@@ -52,6 +52,7 @@ pub fn run(parameters: Vec<ParameterSpec>) -> RunSpec {
         steps: None,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
         parameters: ParameterTable::new(parameters).unwrap(),
         identity: Identity::default(),
         data: None,

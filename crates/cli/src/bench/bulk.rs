@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
+use rand::rngs::StdRng;
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
 use windlass_core::optimizer::Optimizer;
@@ -18,6 +19,7 @@ use windlass_wire::session::Coordinator;
 use windlass_worker::board::BoardConfig;
 use windlass_worker::event::{Event, Watcher};
 use windlass_worker::model::{Defaults, Metrics, Model, Setup};
+use windlass_worker::replica::{Local, LocalConfig};
 use windlass_worker::task::{self, RunConfig, WorkerConfig};
 
 use crate::failure::Failure;
@@ -63,14 +65,7 @@ impl Model for Bulk {
     type Batch = ();
 
     fn defaults(_flags: &NoFlags) -> Defaults {
-        Defaults {
-            optimizer: Optimizer::Sgd,
-            learning_rate: 0.01,
-            batch_size: 1,
-            steps: Some(STEPS),
-            epochs: None,
-            shuffle: false,
-        }
+        Defaults { optimizer: Optimizer::Sgd, learning_rate: 0.01, steps: Some(STEPS), ..Defaults::default() }
     }
 
     fn load(_flags: &NoFlags, _setup: &Setup) -> anyhow::Result<Self> {
@@ -85,14 +80,16 @@ impl Model for Bulk {
         STEPS as usize + 1
     }
 
-    fn batch(&self, _samples: &[usize], _device: &Device) {}
+    fn batch(&self, _samples: &[usize], _device: &Device, _random: &mut StdRng) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     fn loss(&self, network: &Values, (): ()) -> Tensor<1> {
         network.values.val().mean()
     }
 
-    fn evaluate(&self, _network: &Values, _device: &Device) -> Metrics {
-        Metrics::default()
+    fn evaluate(&self, _network: &Values, _device: &Device) -> anyhow::Result<Metrics> {
+        Ok(Metrics::new())
     }
 }
 
@@ -142,7 +139,8 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         stop: Arc::new(Interrupt::default()),
         board: BoardConfig::default(),
     };
-    let ended = task::run(runtime.handle(), config, run_config(), Bulk { elements }, &mut watch);
+    let replica = Local::new(Bulk { elements }, LocalConfig::on_cpu(1)).map_err(Failure::internal)?;
+    let ended = task::run(runtime.handle(), config, run_config(), Box::new(replica), &mut watch);
     let Some(summary) = ended.summary else { return Err(ended.outcome.into()) };
     let wait_ms = summary.per_worker.first().map_or(f64::NAN, |worker| worker.wait_ms_p50);
     let megabytes = elements as f64 * 4e-6;
@@ -172,6 +170,8 @@ fn run_config() -> RunConfig {
         shard_data: false,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
+        accumulate: 1,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: std::collections::BTreeMap::new(),

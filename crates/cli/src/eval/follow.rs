@@ -65,23 +65,19 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
 }
 
 /// Scores with the flags and data of the run, except those that the user has given.
-fn evaluator_of<M: Model>(
-    matches: &ArgMatches,
-    args: &TrainArgs,
-    manifest: &Manifest,
-) -> Result<Evaluator<M>, Failure> {
-    check_model::<M>(manifest)?;
+fn evaluator_of<M: Model>(matches: &ArgMatches, args: &TrainArgs, manifest: &Manifest) -> Result<Evaluator, Failure> {
+    check_model(M::NAME, manifest)?;
     let completed = model_flags::completed::<M>(matches, manifest)?;
     let is_given = matches.value_source("seed").is_some_and(|source| source != ValueSource::DefaultValue);
     let seed = is_given.then_some(args.training.seed);
     let setup = setup(args.training.data_dir.as_deref(), seed, manifest)?;
-    Evaluator::new(&parse(&completed)?, model_flags::recorded::<M>(&completed), &setup)
+    Evaluator::new::<M>(&parse(&completed)?, model_flags::recorded::<M>(&completed), &setup)
 }
 
 fn tell(step: u64, metrics: &Metrics, board: Option<&mut RunBoard>) {
-    output::print_line(&format!("evaluator  step {step}: {}", output::scores(metrics)));
+    output::print_line(&format!("evaluator  step {step}: {}", metrics));
     if let Some(board) = board {
-        let points: Vec<(&str, f64)> = metrics.iter().collect();
+        let points: Vec<(&str, f64)> = metrics.iter().map(|metric| (metric.name.as_str(), metric.value)).collect();
         let written = board.eval(step, &points).and_then(|()| board.flush());
         written.unwrap_or_else(|error| warn!("no curves for TensorBoard: {error}"));
     }

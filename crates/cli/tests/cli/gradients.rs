@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use windlass::burn::module::{Module, Param, RunningState};
 use windlass::burn::tensor::{Device, Tensor};
 use windlass::optimizer::Optimizer;
+use windlass::rand::rngs::StdRng;
 use windlass::{Defaults, Metrics, Model, Setup};
 use windlass_core::consistency::Mode;
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -27,7 +28,6 @@ const BAD: usize = 3;
 struct Roots {
     /// Which parameter that is of, if there is one.
     bad: Option<&'static str>,
-    clips: bool,
     /// Whether its loss is a sum over the batch.
     sums: bool,
 }
@@ -69,8 +69,8 @@ impl Model for Roots {
         8
     }
 
-    fn batch(&self, samples: &[usize], _device: &Device) -> usize {
-        if samples.contains(&BAD) { BAD } else { samples[0] }
+    fn batch(&self, samples: &[usize], _device: &Device, _random: &mut StdRng) -> anyhow::Result<usize> {
+        Ok(if samples.contains(&BAD) { BAD } else { samples[0] })
     }
 
     fn loss(&self, network: &Network, sample: usize) -> Tensor<1> {
@@ -80,8 +80,8 @@ impl Model for Roots {
         (dense.sum() * factor("dense")).sqrt() + (table.sum() * factor("table")).sqrt()
     }
 
-    fn evaluate(&self, _network: &Network, _device: &Device) -> Metrics {
-        Metrics::default()
+    fn evaluate(&self, _network: &Network, _device: &Device) -> anyhow::Result<Metrics> {
+        Ok(Metrics::new())
     }
 
     fn row_parameters(&self) -> &[&str] {
@@ -90,10 +90,6 @@ impl Model for Roots {
 
     fn rows(&self, sample: &usize) -> Vec<Vec<u32>> {
         vec![vec![*sample as u32, 9]]
-    }
-
-    fn clip_norm(&self) -> Option<f32> {
-        self.clips.then_some(1.0)
     }
 
     fn loss_is_summed(&self) -> bool {
@@ -116,6 +112,8 @@ fn run() -> RunConfig {
         shard_data: false,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
+        accumulate: 1,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: BTreeMap::new(),
@@ -141,26 +139,27 @@ impl Shard for Counted {
 #[test]
 fn a_gradient_that_is_not_finite_ends_the_run_before_it_is_pushed() {
     for bad in ["dense", "table"] {
-        for clips in [false, true] {
-            let model = Roots { bad: Some(bad), clips, ..Roots::default() };
-            assert_ends_before_a_push(model, &format!("the gradient of {bad} contains NaN"));
+        for clip_norm in [None, Some(1.0)] {
+            let model = Roots { bad: Some(bad), ..Roots::default() };
+            assert_ends_before_a_push(model, clip_norm, &format!("the gradient of {bad} contains NaN"));
         }
     }
 }
 
 #[test]
 fn running_state_that_is_not_finite_ends_the_run_before_it_is_pushed() {
-    for clips in [false, true] {
-        let model = Roots { bad: Some("state"), clips, ..Roots::default() };
-        assert_ends_before_a_push(model, "the running state state contains inf");
+    for clip_norm in [None, Some(1.0)] {
+        let model = Roots { bad: Some("state"), ..Roots::default() };
+        assert_ends_before_a_push(model, clip_norm, "the running state state contains inf");
     }
 }
 
 /// The step with the bad sample ends the run, and the worker says what is wrong.
-fn assert_ends_before_a_push(model: Roots, what: &str) {
+fn assert_ends_before_a_push(model: Roots, clip_norm: Option<f32>, what: &str) {
     let pushes = Arc::new(AtomicUsize::new(0));
     let count = |shard| Arc::new(Counted { shard, pushes: pushes.clone() }) as Arc<dyn Shard>;
-    let ended = train_until_ended(Layout { servers: 0, workers: 1 }, &run(), || model, count);
+    let run = RunConfig { clip_norm, ..run() };
+    let ended = train_until_ended(Layout { servers: 0, workers: 1 }, &run, || model, count);
     let AllEnded { workers, servers, losses } = ended;
     let reason = &workers[0].outcome.reason;
     assert_eq!(workers[0].outcome.exit_code, exit_code::NUMERIC, "{reason}");

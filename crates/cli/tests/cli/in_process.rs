@@ -15,6 +15,7 @@ use windlass_server::{Server, ServerConfig};
 use windlass_wire::link::Shard;
 use windlass_wire::session::Coordinator;
 use windlass_worker::event::Watcher;
+use windlass_worker::replica::{Local, LocalConfig};
 use windlass_worker::task::{self, Ended, RunConfig, WorkerConfig};
 
 use crate::process::LIMIT;
@@ -69,7 +70,9 @@ pub fn train_until_ended<M: Model>(
         let (sender, runtime, run, model) = (sender.clone(), runtime.handle().clone(), run.clone(), model());
         let (mut config, mut watch) = (worker_config(worker, layout, &servers), watcher(losses.clone()));
         config.own_server = config.own_server.map(|(id, shard)| (id, between(shard)));
-        std::thread::spawn(move || drop(sender.send(task::run(&runtime, config, run, model, &mut watch))));
+        let local = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
+        let replica = Box::new(Local::new(model, local).expect("the model can be trained"));
+        std::thread::spawn(move || drop(sender.send(task::run(&runtime, config, run, replica, &mut watch))));
     }
     let outcomes: Vec<_> = servers.into_iter().map(|server| runtime.spawn(server.run())).collect();
     let workers = (0..layout.workers).map(|_| ended.recv_timeout(LIMIT).expect("a worker ends")).collect();

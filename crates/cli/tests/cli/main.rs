@@ -25,6 +25,7 @@ mod processes;
 mod recovery;
 mod resuming;
 mod rows;
+mod samples_in_files;
 mod screen;
 mod seq2seq;
 mod sleepers;

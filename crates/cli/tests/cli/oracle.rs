@@ -9,6 +9,7 @@ use windlass::burn::module::Module;
 use windlass::burn::nn::{Linear, LinearConfig};
 use windlass::burn::tensor::{Device, Tensor, TensorData, activation::tanh};
 use windlass::optimizer::Optimizer;
+use windlass::rand::rngs::StdRng;
 use windlass::{Defaults, Metrics, Model, Setup, Summary};
 use windlass_core::consistency::Mode;
 use windlass_core::plan::Sharding;
@@ -50,14 +51,7 @@ impl Model for Waves {
     type Batch = (Tensor<2>, Tensor<2>);
 
     fn defaults(_flags: &NoFlags) -> Defaults {
-        Defaults {
-            optimizer: Optimizer::Sgd,
-            learning_rate: 0.05,
-            batch_size: ROUND,
-            steps: Some(STEPS),
-            epochs: None,
-            shuffle: false,
-        }
+        unreachable!("the test says how to train")
     }
 
     fn load(_flags: &NoFlags, _setup: &Setup) -> anyhow::Result<Self> {
@@ -73,16 +67,16 @@ impl Model for Waves {
         ROUND * STEPS as usize * 2 / 3
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch {
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Self::Batch> {
         let rows = |width: usize, value: fn(f32, f32) -> f32| {
             let row = |sample: usize| (0..width).map(move |column| value(sample as f32, column as f32));
             let values: Vec<f32> = samples.iter().copied().flat_map(row).collect();
             Tensor::from_data(TensorData::new(values, [samples.len(), width]), device)
         };
-        (
+        Ok((
             rows(3, |sample, column| (0.37 * sample + 1.3 * column).sin()),
             rows(2, |sample, column| (0.37 * sample + 2.1 * column).cos() + 0.5),
-        )
+        ))
     }
 
     fn loss(&self, network: &Network, (input, expected): Self::Batch) -> Tensor<1> {
@@ -90,14 +84,14 @@ impl Model for Waves {
         (error.clone() * error).mean()
     }
 
-    fn evaluate(&self, network: &Network, _device: &Device) -> Metrics {
+    fn evaluate(&self, network: &Network, _device: &Device) -> anyhow::Result<Metrics> {
         let layers = [&network.hidden, &network.output];
         let values = layers.into_iter().flat_map(|layer| {
             let weight: Vec<f64> = layer.weight.val().into_data().iter::<f64>().collect();
             let bias: Vec<f64> = layer.bias.as_ref().unwrap().val().into_data().iter::<f64>().collect();
             [weight, bias].concat()
         });
-        values.enumerate().fold(Metrics::default(), |metrics, (index, value)| metrics.with(&index.to_string(), value))
+        Ok(values.enumerate().fold(Metrics::new(), |metrics, (index, value)| metrics.number(&index.to_string(), value)))
     }
 }
 
@@ -117,6 +111,8 @@ fn run(optimizer: Optimizer, layout: Layout) -> RunConfig {
         shard_data: true,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
+        accumulate: 1,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: std::collections::BTreeMap::new(),
@@ -127,7 +123,7 @@ fn run(optimizer: Optimizer, layout: Layout) -> RunConfig {
 const SINGLE: Layout = Layout { servers: 0, workers: 1 };
 
 fn parameters(summary: &Summary) -> Vec<f64> {
-    let values: Vec<f64> = summary.metrics.iter().map(|(_, value)| value).collect();
+    let values: Vec<f64> = summary.metrics.iter().map(|metric| metric.value).collect();
     assert_eq!(values.len(), 3 * 16 + 16 + 16 * 2 + 2);
     values
 }
@@ -184,6 +180,20 @@ mod workers_in_step_equal_the_single_process {
     #[test]
     fn with_rmsprop() {
         equals_the_single_process(Optimizer::RmsProp(RmsProp::default()));
+    }
+}
+
+/// Two workers with two parts each, or one with four: the same samples make a round.
+#[test]
+fn steps_in_parts_equal_the_single_process() {
+    let single = train(SINGLE, &run(Optimizer::Sgd, SINGLE), || Waves).summary;
+    for (servers, workers, accumulate) in [(0, 1, 4), (2, 2, 2)] {
+        let layout = Layout { servers, workers };
+        let batch_size = ROUND / workers as usize / accumulate;
+        let run = RunConfig { batch_size, accumulate, ..run(Optimizer::Sgd, layout) };
+        let together = train(layout, &run, || Waves).summary;
+        assert_eq!((together.global_step, together.batch_size), (STEPS, ROUND / workers as usize));
+        assert_close(&parameters(&together), &parameters(&single), &format!("{accumulate} parts on {layout:?}"));
     }
 }
 

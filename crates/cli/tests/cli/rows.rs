@@ -5,11 +5,12 @@ use windlass::burn::module::{Module, Param};
 use windlass::burn::nn::{Linear, LinearConfig};
 use windlass::burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use windlass::optimizer::Optimizer;
+use windlass::rand::rngs::StdRng;
 use windlass::{Defaults, Metrics, Model, Setup, Summary};
 use windlass_core::consistency::Mode;
 use windlass_core::plan::Sharding;
 use windlass_core::schedule::Schedule;
-use windlass_worker::replica::Replica;
+use windlass_worker::replica::{Local, LocalConfig};
 use windlass_worker::task::RunConfig;
 
 use crate::in_process::{Layout, train};
@@ -75,7 +76,7 @@ impl Model for Lookup {
         SAMPLES
     }
 
-    fn batch(&self, samples: &[usize], _device: &Device) -> Batch {
+    fn batch(&self, samples: &[usize], _device: &Device, _random: &mut StdRng) -> anyhow::Result<Batch> {
         let words: Vec<usize> =
             samples.iter().flat_map(|sample| (0..LENGTH).map(|place| word(*sample, place))).collect();
         let sums = words.chunks(LENGTH).map(|words| words.iter().map(|word| *word as f32 / WORDS as f32).sum());
@@ -85,7 +86,7 @@ impl Model for Lookup {
         rows.dedup();
         let place = |word: &usize| rows.binary_search(&(*word as u32)).unwrap();
         let words = if self.by_rows { words.iter().map(place).collect() } else { words };
-        Batch { rows, words, sums }
+        Ok(Batch { rows, words, sums })
     }
 
     fn loss(&self, network: &Network, batch: Batch) -> Tensor<1> {
@@ -101,12 +102,12 @@ impl Model for Lookup {
     }
 
     /// Its scores are its parameters.
-    fn evaluate(&self, network: &Network, _device: &Device) -> Metrics {
+    fn evaluate(&self, network: &Network, _device: &Device) -> anyhow::Result<Metrics> {
         let table = network.table.val();
         assert_eq!(table.dims(), [WORDS, SIZE]);
         let (table, weights) = (table.into_data(), network.output.weight.val().into_data());
         let values = table.iter::<f64>().chain(weights.iter::<f64>());
-        values.enumerate().fold(Metrics::default(), |metrics, (index, value)| metrics.with(&index.to_string(), value))
+        Ok(values.enumerate().fold(Metrics::new(), |metrics, (index, value)| metrics.number(&index.to_string(), value)))
     }
 
     fn row_parameters(&self) -> &[&str] {
@@ -115,11 +116,6 @@ impl Model for Lookup {
 
     fn rows(&self, batch: &Batch) -> Vec<Vec<u32>> {
         if self.by_rows { vec![batch.rows.clone()] } else { Vec::new() }
-    }
-
-    /// Short enough to be reached: whether clipped by rows or not, the gradient is as long.
-    fn clip_norm(&self) -> Option<f32> {
-        Some(0.5)
     }
 }
 
@@ -138,6 +134,9 @@ fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary
         shard_data: true,
         deterministic: false,
         staleness_scaling: false,
+        // Short enough to be reached: whether clipped by rows or not, the gradient is as long.
+        clip_norm: Some(0.5),
+        accumulate: 1,
         evaluate_epochs: true,
         log_every: 10,
         model_flags: std::collections::BTreeMap::new(),
@@ -149,7 +148,8 @@ fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary
 /// Adagrad and SGD leave alone what has no gradient, as a table reached by rows does.
 fn assert_rows_equal_dense(mode: Mode, optimizer: &str, layout: Layout) {
     let [rows, dense] = [true, false].map(|by_rows| learn(Lookup { by_rows, frozen: false }, mode, optimizer, layout));
-    for ((name, by_rows), (_, dense)) in rows.metrics.iter().zip(dense.metrics.iter()) {
+    for (by_rows, dense) in rows.metrics.iter().zip(dense.metrics.iter()) {
+        let (name, by_rows, dense) = (&by_rows.name, by_rows.value, dense.value);
         assert!((by_rows - dense).abs() < 1e-5, "parameter {name}: {by_rows} by rows, {dense} dense");
     }
     let [by_rows, by_all] = [rows.loss.unwrap(), dense.loss.unwrap()];
@@ -187,9 +187,9 @@ fn a_frozen_table_stays_as_it_was_whether_or_not_it_is_reached_by_rows() {
     ] {
         let [rows, whole] = [true, false].map(|by_rows| learn(Lookup { by_rows, frozen: true }, mode, "adamw", layout));
         let trained = learn(Lookup { by_rows: false, frozen: false }, mode, "adamw", layout);
-        let values = |summary: &Summary| summary.metrics.iter().map(|(_, value)| value as f32).collect::<Vec<_>>();
+        let values = |summary: &Summary| summary.metrics.iter().map(|metric| metric.value as f32).collect::<Vec<_>>();
         assert_eq!(values(&rows), values(&whole), "{mode:?}");
-        let first = Replica::new(Lookup { by_rows: false, frozen: true }, &Device::flex(), 3).unwrap().values();
+        let first = Local::new(Lookup { by_rows: false, frozen: true }, LocalConfig::on_cpu(3)).unwrap().values();
         assert_eq!(values(&whole)[..WORDS * SIZE], first[0], "{mode:?}");
         assert_ne!(values(&whole)[WORDS * SIZE..], values(&trained)[WORDS * SIZE..]);
         let bytes = [&whole, &rows, &trained].map(|summary| summary.bytes_per_step.sent);

@@ -58,8 +58,7 @@ impl Model for Layers {
     type Batch = (Tensor<2>, Tensor<1, Int>);
 
     fn defaults(_flags: &Flags) -> Defaults {
-        let optimizer = Optimizer::Adam(Adam::default());
-        Defaults { optimizer, learning_rate: 0.01, batch_size: 50, steps: Some(1000), epochs: None, shuffle: true }
+        Defaults { learning_rate: 0.01, batch_size: 50, steps: Some(1000), ..Defaults::default() }
     }
 
     fn load(flags: &Flags, _setup: &Setup) -> anyhow::Result<Self> {
@@ -95,33 +94,35 @@ impl Model for Layers {
         self.points.len()
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Self::Batch {
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Self::Batch> {
         let first: Vec<usize> = (0..samples.len()).collect();
-        let samples = if self.flags.one_batch { &first } else { samples };
-        let places: Vec<f32> = samples.iter().flat_map(|sample| self.points[*sample].0).collect();
-        let classes: Vec<i64> = samples.iter().map(|sample| self.points[*sample].1).collect();
-        let places = Tensor::from_data(TensorData::new(places, [samples.len(), 2]), device);
-        (places, Tensor::from_data(TensorData::new(classes, [samples.len()]), device))
+        Ok(self.points(if self.flags.one_batch { &first } else { samples }, device))
     }
 
     fn loss(&self, network: &Network, (points, classes): Self::Batch) -> Tensor<1> {
         CrossEntropyLossConfig::new().init(&points.device()).forward(network.forward(points), classes)
     }
 
-    fn evaluate(&self, network: &Network, device: &Device) -> Metrics {
+    fn evaluate(&self, network: &Network, device: &Device) -> anyhow::Result<Metrics> {
         let every_sample: Vec<usize> = (0..POINTS).collect();
-        let (points, classes) = self.batch(&every_sample, device);
+        let (points, classes) = self.points(&every_sample, device);
         let scores = network.forward(points);
         let right = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(classes.clone()).int().sum();
         let loss = CrossEntropyLossConfig::new().init(device).forward(scores, classes);
-        Metrics::default()
-            .with("accuracy", right.into_data().iter::<f64>().sum::<f64>() / POINTS as f64)
-            .with("loss", loss.into_data().iter::<f64>().sum())
+        Ok(Metrics::new()
+            .fraction("accuracy", right.into_data().iter::<f64>().sum::<f64>() / POINTS as f64)
+            .loss("loss", loss.into_data().iter::<f64>().sum()))
     }
 }
 
-#[global_allocator]
-static ALLOCATOR: windlass::Allocator = windlass::Allocator;
+impl Layers {
+    fn points(&self, samples: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+        let places: Vec<f32> = samples.iter().flat_map(|sample| self.points[*sample].0).collect();
+        let classes: Vec<i64> = samples.iter().map(|sample| self.points[*sample].1).collect();
+        let places = Tensor::from_data(TensorData::new(places, [samples.len(), 2]), device);
+        (places, Tensor::from_data(TensorData::new(classes, [samples.len()]), device))
+    }
+}
 
 fn main() -> std::process::ExitCode {
     windlass::Program::new().with::<Layers>().run()

@@ -31,9 +31,6 @@ pub struct Seq2SeqFlags {
     /// Negative samples per step, if the target vocabulary is larger
     #[arg(long, alias = "num-samples", value_name = "WORDS", default_value_t = 512)]
     pub samples: usize,
-    /// Clip a worker's gradient to this norm, over all parameters
-    #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH", default_value_t = 5.0)]
-    pub clip_norm: f32,
     /// Multiply the learning rate by this when the loss is above that of the last three reports
     #[arg(long, alias = "learning-rate-decay-factor", value_name = "FACTOR", default_value_t = 0.99)]
     pub learning_rate_decay: f32,
@@ -88,7 +85,6 @@ pub(super) struct Settings {
     pub(super) cell: Cell,
     pub(super) vocabularies: VocabularySizes,
     pub(super) samples: usize,
-    pub(super) clip_norm: f32,
     pub(super) decay: f32,
     pub(super) report_every: u64,
     pub(super) buckets: Vec<Bucket>,
@@ -113,7 +109,6 @@ impl Settings {
         for (flag, words) in [("--from-vocabulary", flags.from_vocabulary), ("--to-vocabulary", flags.to_vocabulary)] {
             ensure!(words > 4, "{flag} is {words}, but must be at least 5: 4 entries are reserved");
         }
-        ensure!(flags.clip_norm > 0.0, "--clip-norm is {}, but must be above zero", flags.clip_norm);
         let decay = flags.learning_rate_decay;
         ensure!(decay > 0.0 && decay <= 1.0, "--learning-rate-decay is {decay}, but must be above 0 and at most 1");
         let report_every = flags.report_every.unwrap_or(if flags.self_test { 50 } else { 200 });
@@ -131,7 +126,6 @@ impl Settings {
             cell: flags.cell,
             vocabularies: VocabularySizes { from: flags.from_vocabulary, to: flags.to_vocabulary },
             samples: flags.samples,
-            clip_norm: flags.clip_norm,
             decay,
             report_every,
             buckets: flags.buckets.clone(),

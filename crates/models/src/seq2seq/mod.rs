@@ -12,6 +12,8 @@ mod flags;
 pub mod interpreter;
 mod load;
 mod network;
+mod overfitting;
+mod reports;
 mod saved;
 mod score;
 #[cfg(test)]
@@ -22,7 +24,7 @@ use burn::tensor::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use windlass_core::optimizer::{Adam, Optimizer};
-use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Reports, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, MetricKind, Metrics, Model, Reports, Setup};
 
 use batch::{Batching, StepBatch};
 pub use cells::Cell;
@@ -31,10 +33,13 @@ use flags::Settings;
 pub use load::MissingValues;
 use network::TABLES;
 pub use network::{Shape, Translator};
+use reports::Judge;
 use saved::Saved;
 pub use saved::{SavedError, TRANSLATOR_FILE};
 use text::Text;
 
+/// As in the tutorial.
+const CLIP_NORM: f32 = 5.0;
 /// Pairs of a bucket that a report scores.
 const HELD_OUT_PAIRS: usize = 64;
 
@@ -68,12 +73,12 @@ impl Model for Seq2Seq {
             // As in the tutorial.
             Some(_) => (Optimizer::Sgd, 0.5, 64, None),
         };
-        Defaults { optimizer, learning_rate, batch_size, steps, epochs: None, shuffle: true }
+        Defaults { optimizer, learning_rate, batch_size, steps, clip_norm: Some(CLIP_NORM), ..Defaults::default() }
     }
 
     fn flag_role(name: &str) -> FlagRole {
         match name {
-            "samples" | "clip-norm" | "learning-rate-decay" | "report-every" => FlagRole::Training,
+            "samples" | "learning-rate-decay" | "report-every" => FlagRole::Training,
             "train-from" | "train-to" | "dev-from" | "dev-to" => FlagRole::Input,
             "score-pairs" | "text-cache" => FlagRole::Output,
             _ => FlagRole::Network,
@@ -104,18 +109,18 @@ impl Model for Seq2Seq {
         self.text.train.len()
     }
 
-    fn batch(&self, samples: &[usize], _device: &Device) -> StepBatch {
+    fn batch(&self, samples: &[usize], _device: &Device, _random: &mut StdRng) -> anyhow::Result<StepBatch> {
         let draw = mixed(self.settings.seed, samples.iter().map(|sample| *sample as u64));
-        self.batching.batch(&self.text.train.batch(samples), draw)
+        Ok(self.batching.batch(&self.text.train.batch(samples), draw))
     }
 
     fn loss(&self, network: &Translator, batch: StepBatch) -> Tensor<1> {
         network.loss(&batch)
     }
 
-    fn evaluate(&self, network: &Translator, _device: &Device) -> Metrics {
+    fn evaluate(&self, network: &Translator, _device: &Device) -> anyhow::Result<Metrics> {
         let metrics = score::perplexities(network, &self.text, self.settings.score_pairs);
-        score::translations(network, &self.text, metrics)
+        Ok(score::translations(network, &self.text, metrics))
     }
 
     fn row_parameters(&self) -> &[&str] {
@@ -134,17 +139,15 @@ impl Model for Seq2Seq {
         vec![(TRANSLATOR_FILE, serde_json::to_string(&saved).unwrap_or_default())]
     }
 
-    fn clip_norm(&self) -> Option<f32> {
-        Some(self.settings.clip_norm)
-    }
-
     fn reports(&self) -> Option<Reports> {
-        let sampled = self.batching.samples.is_some();
-        Some(Reports { every: self.settings.report_every, decay: self.settings.decay, sampled })
+        // Among a sample of the words it is another score, lower than among all as `eval` has it.
+        let score = if self.batching.samples.is_some() { "sampled perplexity" } else { "perplexity" };
+        let policy = Box::new(Judge::new(self.settings.decay, score));
+        Some(Reports { every: self.settings.report_every, score, kind: MetricKind::Perplexity, policy })
     }
 
     /// A batch a bucket, with the loss that is trained on: sampled if that is.
-    fn held_out(&self, draw: u64, _device: &Device) -> Vec<(String, Option<StepBatch>)> {
+    fn held_out(&self, draw: u64, _device: &Device) -> anyhow::Result<Vec<(String, Option<StepBatch>)>> {
         let dev = &self.text.dev;
         let part = |bucket: usize| {
             let members = dev.samples_of(bucket);
@@ -154,7 +157,7 @@ impl Model for Seq2Seq {
             let batch = (!members.is_empty()).then(|| dev.batch(&samples.collect::<Vec<_>>()));
             (format!("bucket {bucket}"), batch.map(|batch| self.batching.batch(&batch, draw)))
         };
-        (0..dev.buckets().len()).map(part).collect()
+        Ok((0..dev.buckets().len()).map(part).collect())
     }
 }
 

@@ -17,7 +17,7 @@ const TOGETHER: usize = 64;
 pub(super) fn perplexities(network: &Translator, text: &Text, most: usize) -> Metrics {
     let batching = Batching { to_words: text.to.size(), samples: None, by_rows: false };
     let buckets = text.dev.buckets().len();
-    let mut metrics = Metrics::default();
+    let mut metrics = Metrics::new();
     let (mut all_losses, mut all_pairs) = (0.0, 0);
     for bucket in 0..buckets {
         let samples: Vec<usize> = text.dev.samples_of(bucket).take(most.div_ceil(buckets)).collect();
@@ -29,11 +29,15 @@ pub(super) fn perplexities(network: &Translator, text: &Text, most: usize) -> Me
             loss.iter::<f64>().sum::<f64>() * samples.len() as f64
         };
         let losses: f64 = samples.chunks(TOGETHER).map(loss).sum();
-        metrics = metrics.with(&format!("bucket_{bucket}_perplexity"), perplexity(losses / samples.len() as f64));
+        metrics = metrics.perplexity(&format!("bucket_{bucket}_perplexity"), perplexity(losses / samples.len() as f64));
         all_losses += losses;
         all_pairs += samples.len();
     }
-    if all_pairs == 0 { metrics } else { metrics.with("dev_perplexity", perplexity(all_losses / all_pairs as f64)) }
+    if all_pairs == 0 {
+        metrics
+    } else {
+        metrics.perplexity("dev_perplexity", perplexity(all_losses / all_pairs as f64))
+    }
 }
 
 /// Adds how many greedy translations are right to the word, and their BLEU.
@@ -50,7 +54,7 @@ pub(super) fn translations(network: &Translator, text: &Text, metrics: Metrics) 
         scored.extend(said.zip(pairs.iter().map(|(_, to)| *to)));
     }
     let corpus = || scored.iter().map(|(said, right)| (&said[..], *right));
-    metrics.with("exact_match", exact_matches(corpus())).with("bleu", Bleu::of(corpus()).score)
+    metrics.fraction("exact_match", exact_matches(corpus())).number("bleu", Bleu::of(corpus()).score)
 }
 
 /// Samples of one bucket at a time.

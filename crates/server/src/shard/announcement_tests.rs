@@ -56,6 +56,7 @@ fn shard() -> ParameterShard {
         steps: None,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
         parameters: ParameterTable::new(vec![parameter]).unwrap(),
         identity: Identity::default(),
         data: None,

@@ -96,6 +96,7 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
         steps: None,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
         parameters: ParameterTable::new(vec![parameter]).unwrap(),
         identity: Identity::default(),
         data: None,

@@ -78,6 +78,7 @@ pub fn run(mode: Mode, parameters: Vec<ParameterSpec>) -> RunSpec {
         steps: None,
         deterministic: false,
         staleness_scaling: false,
+        clip_norm: None,
         parameters: ParameterTable::new(parameters).unwrap(),
         identity: Identity::default(),
         data: None,

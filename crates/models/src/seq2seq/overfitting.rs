@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::perplexity_name;
-
 /// Held-out losses vary from batch to batch: this many in a row must be worse.
 const IN_A_ROW: u32 = 3;
 /// By how much, as a factor of the perplexity.
@@ -28,9 +26,9 @@ struct Best {
 }
 
 impl Overfitting {
-    /// Notes the mean losses of a report; a warning in words, if there is to be one. They may be among a sample of the
-    /// words.
-    pub(super) fn observe(&mut self, step: u64, training: f64, held_out: f64, sampled: bool) -> Option<String> {
+    /// Notes the mean losses of a report; a warning in words, if there is to be one. `score` is what the exponential of a
+    /// loss is called.
+    pub(super) fn observe(&mut self, step: u64, training: f64, held_out: f64, score: &str) -> Option<String> {
         if !held_out.is_finite() {
             return None;
         }
@@ -48,9 +46,8 @@ impl Overfitting {
             return None;
         }
         self.warned = Some(held_out);
-        let perplexity = perplexity_name(sampled);
         Some(format!(
-            "since step {} the held-out {perplexity} has risen from {:.2} to {:.2} while that of training fell \
+            "since step {} the held-out {score} has risen from {:.2} to {:.2} while that of training fell \
              from {:.2} to {:.2}: the model learns its training data by heart\n\
              hint: train on more data, make the model smaller, or stop at about step {}",
             best.step,
@@ -71,7 +68,7 @@ mod tests {
         let mut overfitting = Overfitting::default();
         let reports = (1..).zip(losses);
         reports
-            .filter_map(|(step, (train, held))| overfitting.observe(step, *train, *held, false).map(|_| step))
+            .filter_map(|(step, (train, held))| overfitting.observe(step, *train, *held, "perplexity").map(|_| step))
             .collect()
     }
 
@@ -95,8 +92,9 @@ mod tests {
     #[test]
     fn the_warning_says_since_when_and_what_to_do() {
         let mut overfitting = Overfitting::default();
-        overfitting.observe(200, 3.0, 3.0, true);
-        let warning = (2..5).find_map(|report| overfitting.observe(200 * report, 1.0, 5.0, true)).unwrap();
+        overfitting.observe(200, 3.0, 3.0, "sampled perplexity");
+        let warning =
+            (2..5).find_map(|report| overfitting.observe(200 * report, 1.0, 5.0, "sampled perplexity")).unwrap();
         assert_eq!(
             warning,
             "since step 200 the held-out sampled perplexity has risen from 20.09 to 148.41 while that of training fell \

@@ -62,6 +62,35 @@ pub(crate) fn load<M: Module>(module: M, values: Vec<TensorBuffer>, device: &Dev
     module.map(&mut Loader { values: values.into_iter(), device })
 }
 
+/// A parameter whose values are not there or are not as many as they should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("parameter `{name}` of shape {shape:?} has {} values", got.map_or("no".to_owned(), |got| got.to_string()))]
+pub struct MissingValues {
+    /// The parameter.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// How many values there are, if any.
+    pub got: Option<usize>,
+}
+
+/// The module with values that are known by the paths of its parameters, as a checkpoint has them.
+pub fn load_by_name<M: Module>(
+    module: M,
+    mut values: impl FnMut(&str) -> Option<Vec<f32>>,
+    device: &Device,
+) -> Result<M, MissingValues> {
+    let mut shapes = List::default();
+    module.visit(&mut shapes);
+    let found = shapes.specs.into_iter().map(|ParameterSpec { name, shape, .. }| {
+        let found = values(&name);
+        let got = found.as_ref().map(Vec::len);
+        let whole = found.filter(|values| values.len() == shape.iter().product::<usize>());
+        whole.map(TensorBuffer::from).ok_or(MissingValues { name, shape, got })
+    });
+    Ok(load(module, found.collect::<Result<_, _>>()?, device))
+}
+
 /// The gradients of what is trained; the other buffers are empty.
 pub(crate) fn take_gradients(module: &impl Module, gradients: &mut Gradients) -> Vec<TensorBuffer> {
     let mut taker = Taker { gradients, taken: Vec::new() };

@@ -1,14 +1,14 @@
-//! Tests of `replica`: what becomes of the tensors of a network that is more than trained weights.
+//! Tests of `local`: what becomes of the tensors of a network that is more than trained weights.
 
 use burn::module::{Param, ParamId};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterSpec};
 
 use super::*;
+use crate::batches::order::DataPosition;
 use crate::model::{Defaults, Setup};
-use crate::order::Place;
 
 /// What is peculiar to the network of a test.
 #[derive(Default, Clone)]
@@ -43,8 +43,7 @@ impl Model for Peculiar {
     type Batch = Tensor<2>;
 
     fn defaults(_flags: &NoFlags) -> Defaults {
-        let optimizer = Optimizer::Sgd;
-        Defaults { optimizer, learning_rate: 0.1, batch_size: 4, steps: None, epochs: None, shuffle: false }
+        Defaults { optimizer: Optimizer::Sgd, learning_rate: 0.1, batch_size: 4, ..Defaults::default() }
     }
 
     fn load(_flags: &NoFlags, _setup: &Setup) -> anyhow::Result<Self> {
@@ -71,20 +70,20 @@ impl Model for Peculiar {
         8
     }
 
-    fn batch(&self, samples: &[usize], device: &Device) -> Tensor<2> {
-        let values: Vec<f32> = samples.iter().flat_map(|sample| [*sample as f32, (sample * sample) as f32]).collect();
-        Tensor::from_data(burn::tensor::TensorData::new(values, [samples.len(), 2]), device)
+    fn batch(&self, samples: &[usize], device: &Device, _random: &mut StdRng) -> anyhow::Result<Tensor<2>> {
+        Ok(points(samples, device))
     }
 
     fn loss(&self, network: &Network, batch: Tensor<2>) -> Tensor<1> {
         let features = network.norm.forward(network.first.forward(batch)).select(1, network.order.val());
-        let features = features.mask_fill(network.mask.val().unsqueeze::<2>().repeat_dim(0, 4).bool_not(), 0.5);
+        let mask = network.mask.val().unsqueeze::<2>().repeat_dim(0, features.dims()[0]);
+        let features = features.mask_fill(mask.bool_not(), 0.5);
         network.last.forward(network.dropout.forward(features)).powi_scalar(2).mean()
     }
 
-    fn evaluate(&self, network: &Network, device: &Device) -> Metrics {
-        let loss = self.loss(network, self.batch(&[0, 1, 2, 3], device));
-        Metrics::default().with("loss", loss.into_data().iter::<f64>().sum())
+    fn evaluate(&self, network: &Network, device: &Device) -> anyhow::Result<Metrics> {
+        let loss = self.loss(network, points(&[0, 1, 2, 3], device));
+        Ok(Metrics::new().loss("loss", loss.into_data().iter::<f64>().sum()))
     }
 
     fn row_parameters(&self) -> &[&str] {
@@ -96,26 +95,35 @@ impl Model for Peculiar {
     }
 }
 
+fn points(samples: &[usize], device: &Device) -> Tensor<2> {
+    let values: Vec<f32> = samples.iter().flat_map(|sample| [*sample as f32, (sample * sample) as f32]).collect();
+    Tensor::from_data(TensorData::new(values, [samples.len(), 2]), device)
+}
+
 const BATCH: [usize; 4] = [1, 2, 3, 4];
-const DRAW: Draw = Draw { worker: 0, place: Place { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
 
-fn replica(peculiar: Peculiar) -> Replica<Peculiar> {
-    Replica::new(peculiar, &Device::flex(), 1).unwrap()
+fn replica(peculiar: Peculiar) -> Local<Peculiar> {
+    Local::new(peculiar, LocalConfig::on_cpu(1)).unwrap()
 }
 
-fn step(replica: &Replica<Peculiar>, draw: Draw) -> (f32, Vec<TensorBuffer>) {
-    replica.step(replica.batch(&BATCH, draw), draw)
+fn load(replica: &mut Local<Peculiar>, values: Vec<Vec<f32>>) {
+    replica.load(values.into_iter().map(Into::into).collect());
 }
 
-/// The place of a parameter in the table.
-fn index(replica: &Replica<Peculiar>, name: &str) -> usize {
+fn step(replica: &mut Local<Peculiar>, draw: Draw) -> (f32, Vec<TensorBuffer>) {
+    let step = replica.step(replica.batch(&BATCH, draw).unwrap()).unwrap();
+    (step.loss, step.gradients)
+}
+
+/// Where a parameter is in the table.
+fn index(replica: &Local<Peculiar>, name: &str) -> usize {
     replica.table().iter().position(|(_, spec)| spec.name == name).unwrap()
 }
 
 /// The running statistics after a step, as they are pushed.
-fn pushed(replica: &Replica<Peculiar>) -> [Vec<f32>; 2] {
-    let (_, mut gradients) = step(replica, DRAW);
-    replica.add_state(&mut gradients);
+fn pushed(replica: &mut Local<Peculiar>) -> [Vec<f32>; 2] {
+    let gradients = replica.step(replica.batch(&BATCH, DRAW).unwrap()).unwrap().into_pushed();
     ["norm.running_mean", "norm.running_var"].map(|name| gradients[index(replica, name)].to_vec())
 }
 
@@ -149,8 +157,8 @@ fn what_burn_knows_of_a_tensor_decides_what_becomes_of_it() {
 #[test]
 fn only_what_is_trained_has_gradients() {
     for plain in [false, true] {
-        let replica = replica(Peculiar { frozen: true, plain, ..Peculiar::default() });
-        let (_, gradients) = step(&replica, DRAW);
+        let mut replica = replica(Peculiar { frozen: true, plain, ..Peculiar::default() });
+        let (_, gradients) = step(&mut replica, DRAW);
         for ((_, spec), gradient) in replica.table().iter().zip(&gradients) {
             let expected = if spec.kind == ParameterKind::Trained { spec.elements() } else { 0 };
             assert_eq!(gradient.len(), expected, "{}", spec.name);
@@ -162,29 +170,30 @@ fn only_what_is_trained_has_gradients() {
 
 #[test]
 fn a_network_is_the_same_whichever_device_it_is_made_on() {
-    let [given, plain] = [false, true].map(|plain| replica(Peculiar { frozen: true, plain, ..Peculiar::default() }));
+    let [mut given, mut plain] =
+        [false, true].map(|plain| replica(Peculiar { frozen: true, plain, ..Peculiar::default() }));
     assert_eq!(given.table(), plain.table());
     assert_eq!(given.values(), plain.values());
-    assert_eq!(step(&given, DRAW), step(&plain, DRAW));
-    assert_eq!(pushed(&given), pushed(&plain));
+    assert_eq!(step(&mut given, DRAW), step(&mut plain, DRAW));
+    assert_eq!(pushed(&mut given), pushed(&mut plain));
 }
 
 #[test]
 fn running_statistics_are_those_after_the_step_and_the_next_goes_on_from_what_is_loaded() {
     let mut replica = replica(Peculiar { frozen: true, ..Peculiar::default() });
-    let first = pushed(&replica);
+    let first = pushed(&mut replica);
     let mut values = replica.values();
     let (mean, variance) = (index(&replica, "norm.running_mean"), index(&replica, "norm.running_var"));
     // With a momentum of 0.1 the second step goes on from the first…
-    let second = pushed(&replica);
+    let second = pushed(&mut replica);
     for (first, second) in first[0].iter().zip(&second[0]) {
         assert!((second - 1.9 * first).abs() < 1e-4 * first.abs(), "{second} after {first}");
     }
     // …and a step after other values have been loaded goes on from those.
     values[mean].fill(100.0);
     values[variance].fill(0.0);
-    replica.load(values);
-    let loaded = pushed(&replica);
+    load(&mut replica, values);
+    let loaded = pushed(&mut replica);
     for ((before, after), [first_mean, first_variance]) in
         loaded[0].iter().zip(&loaded[1]).zip(first[0].iter().zip(&first[1]).map(|(mean, variance)| [mean, variance]))
     {
@@ -198,20 +207,20 @@ fn a_step_that_is_thrown_away_leaves_the_running_statistics_as_they_were() {
     for row_parameters in [&[][..], &["embedding.weight"]] {
         let mut replica = replica(Peculiar { row_parameters, ..Peculiar::default() });
         let before = replica.values();
-        replica.rehearse(replica.batch(&BATCH, DRAW), DRAW);
+        replica.rehearse(replica.batch(&BATCH, DRAW).unwrap()).unwrap();
         assert_eq!(replica.values(), before);
-        assert_eq!(replica.first_values(), before);
+        assert_eq!(replica.first_values(), before.into_iter().map(TensorBuffer::from).collect::<Vec<_>>());
     }
 }
 
 #[test]
 fn a_network_in_use_has_the_statistics_that_were_loaded() {
     let mut replica = replica(Peculiar::default());
-    let fresh = replica.evaluate();
-    step(&replica, DRAW);
+    let fresh = replica.evaluate().unwrap();
+    step(&mut replica, DRAW);
     let values = replica.first_values();
     replica.load(values);
-    assert_eq!(replica.evaluate(), fresh);
+    assert_eq!(replica.evaluate().unwrap(), fresh);
 }
 
 #[test]
@@ -220,21 +229,21 @@ fn integers_and_booleans_go_out_and_come_in_as_they_are() {
     let (mask, order) = (index(&replica, "mask"), index(&replica, "order"));
     let mut values = replica.values();
     assert_eq!((&values[mask][..], &values[order][..]), (&[1.0, 0.0, 1.0][..], &[2.0, 0.0, 1.0][..]));
-    let before = step(&replica, DRAW).0;
+    let before = step(&mut replica, DRAW).0;
     values[order] = vec![0.0, 0.0, 0.0];
-    replica.load(values.clone());
+    load(&mut replica, values.clone());
     assert_eq!(replica.values()[order], [0.0, 0.0, 0.0]);
-    assert_ne!(step(&replica, DRAW).0, before);
+    assert_ne!(step(&mut replica, DRAW).0, before);
     values[mask] = Vec::new();
     values[order] = vec![2.0, 0.0, 1.0];
-    replica.load(values);
-    assert_eq!(step(&replica, DRAW).0, before, "what is left out stays");
+    load(&mut replica, values);
+    assert_eq!(step(&mut replica, DRAW).0, before, "what is left out stays");
 }
 
 #[test]
 fn an_integer_that_a_float_cannot_hold_is_refused() {
     let integers = vec![0, 1, (1 << 24) + 1];
-    let refused = Replica::new(Peculiar { integers, ..Peculiar::default() }, &Device::flex(), 1).err().unwrap();
+    let refused = Local::new(Peculiar { integers, ..Peculiar::default() }, LocalConfig::on_cpu(1)).err().unwrap();
     assert_eq!(
         refused.to_string(),
         "`order` of the network holds 16777217, but 16777216 is the largest integer stored exactly"
@@ -244,24 +253,40 @@ fn an_integer_that_a_float_cannot_hold_is_refused() {
 #[test]
 fn running_statistics_are_not_reached_by_rows() {
     let peculiar = Peculiar { row_parameters: &["norm.running_mean"], ..Peculiar::default() };
-    let refused = Replica::new(peculiar, &Device::flex(), 1).err().unwrap();
+    let refused = Local::new(peculiar, LocalConfig::on_cpu(1)).err().unwrap();
     assert_eq!(refused.to_string(), "`norm.running_mean` has running statistics, which cannot be accessed by row");
 }
 
 #[test]
-fn units_are_dropped_by_seed_worker_and_place_and_nothing_else() {
-    let dropping = replica(Peculiar { dropout: 0.5, ..Peculiar::default() });
-    let losses = |draw: Draw| (0..2).map(|_| step(&dropping, draw).1).collect::<Vec<_>>();
+fn units_are_dropped_by_seed_worker_and_position_and_nothing_else() {
+    let mut dropping = replica(Peculiar { dropout: 0.5, ..Peculiar::default() });
+    let mut losses = |draw: Draw| (0..2).map(|_| step(&mut dropping, draw).1).collect::<Vec<_>>();
     let first = losses(DRAW);
     assert_eq!(first[0], first[1]);
     let others = [
         Draw { worker: 1, ..DRAW },
-        Draw { place: Place { epoch: 2, batch: 1 }, ..DRAW },
-        Draw { place: Place { epoch: 1, batch: 2 }, ..DRAW },
+        Draw { position: DataPosition { epoch: 2, batch: 1 }, ..DRAW },
+        Draw { position: DataPosition { epoch: 1, batch: 2 }, ..DRAW },
     ];
     // Of three units one draw in eight drops the same; of twelve, as there are in a batch, hardly any.
     for other in others {
         assert_ne!(losses(other)[0], first[0], "{other:?}");
     }
     assert_eq!(losses(DRAW), first);
+}
+
+#[test]
+fn a_step_in_parts_uses_every_sample_and_moves_running_statistics_once_a_part() {
+    let config = LocalConfig { accumulate: 2, ..LocalConfig::on_cpu(1) };
+    let mut parts = Local::new(Peculiar::default(), config).unwrap();
+    let mut halves = replica(Peculiar::default());
+    let result = parts.step(parts.batch(&BATCH, DRAW).unwrap()).unwrap();
+    let [first, second] = [[1, 2], [3, 4]].map(|half| halves.step(halves.batch(&half, DRAW).unwrap()).unwrap());
+    assert_eq!(result.samples, 4);
+    assert_eq!(result.loss, (first.loss + second.loss) * 0.5);
+    assert_eq!(result.state, second.state);
+    for ((sum, one), other) in result.gradients.iter().zip(&first.gradients).zip(&second.gradients) {
+        let mean: Vec<f32> = one.iter().zip(&**other).map(|(one, other)| (one + other) * 0.5).collect();
+        assert_eq!(&**sum, &mean[..]);
+    }
 }

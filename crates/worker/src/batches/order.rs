@@ -1,7 +1,11 @@
 //! Which samples make up each batch: the order in which one worker goes through the data.
 //!
 //! By default every worker sees all of the data in an order of its own. With sharding, worker k of n sees every
-//! n-th sample. The last batch of an epoch is dropped when it is not full, so that every step has the same size.
+//! n-th sample, or every n-th file if the samples lie in files. The last batch of an epoch is dropped when it is not
+//! full, so that every step has the same size.
+//!
+//! Samples in files are shuffled within their file, and the files among each other, so that a batch reads from one or
+//! two of them: a disk, or a store far away, need not be read here and there for every batch.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -22,6 +26,8 @@ pub struct OrderConfig {
     pub worker: u32,
     /// If the data is shared out: over how many workers.
     pub shards: Option<u32>,
+    /// How many samples each file has, if they lie in files.
+    pub files: Vec<usize>,
 }
 
 /// Why there is nothing to train on.
@@ -35,11 +41,27 @@ pub enum OrderError {
         /// The samples there are.
         samples: usize,
     },
+    /// A worker gets no file.
+    #[error("{files} files cannot be shared out to {workers} workers: each needs at least one")]
+    TooFewFiles {
+        /// The files there are.
+        files: usize,
+        /// The workers.
+        workers: u32,
+    },
+    /// The model contradicts itself.
+    #[error("the model has {samples} samples, but its files have {in_files}")]
+    FilesDiffer {
+        /// All samples.
+        samples: usize,
+        /// The sum over the files.
+        in_files: usize,
+    },
 }
 
-/// The place of a batch in an epoch.
+/// Where a batch is in a worker's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct DataPosition {
     /// The epoch, from one.
     pub epoch: u64,
     /// The batch in the epoch, from one.
@@ -50,6 +72,9 @@ pub struct Place {
 #[derive(Debug, Clone)]
 pub struct Order {
     config: OrderConfig,
+    /// This worker's samples as they lie in files; all in one if they do not.
+    files: Vec<Vec<usize>>,
+    /// The same in the order of this epoch.
     own: Vec<usize>,
     epoch: u64,
     batch: usize,
@@ -58,14 +83,12 @@ pub struct Order {
 impl Order {
     /// Starts before the first batch of the first epoch.
     pub fn new(config: OrderConfig) -> Result<Self, OrderError> {
-        let own: Vec<usize> = match config.shards {
-            Some(shards) => (config.worker as usize..config.samples).step_by(shards as usize).collect(),
-            None => (0..config.samples).collect(),
-        };
-        if config.batch_size == 0 || own.len() < config.batch_size {
-            return Err(OrderError::TooFewSamples { batch_size: config.batch_size, samples: own.len() });
+        let files = files(&config)?;
+        let own: usize = files.iter().map(Vec::len).sum();
+        if config.batch_size == 0 || own < config.batch_size {
+            return Err(OrderError::TooFewSamples { batch_size: config.batch_size, samples: own });
         }
-        let mut order = Self { config, own, epoch: 1, batch: 0 };
+        let mut order = Self { config, files, own: Vec::with_capacity(own), epoch: 1, batch: 0 };
         order.shuffle();
         Ok(order)
     }
@@ -75,8 +98,8 @@ impl Order {
         self.own.len() / self.config.batch_size
     }
 
-    /// The next batch's samples and its place.
-    pub fn next_batch(&mut self) -> (&[usize], Place) {
+    /// The next batch's samples and where it is.
+    pub fn next_batch(&mut self) -> (&[usize], DataPosition) {
         if self.batch == self.batches() {
             self.epoch += 1;
             self.batch = 0;
@@ -84,8 +107,8 @@ impl Order {
         }
         let start = self.batch * self.config.batch_size;
         self.batch += 1;
-        let place = Place { epoch: self.epoch, batch: self.batch };
-        (&self.own[start..start + self.config.batch_size], place)
+        let position = DataPosition { epoch: self.epoch, batch: self.batch };
+        (&self.own[start..start + self.config.batch_size], position)
     }
 
     /// Goes to where so many batches have been read.
@@ -107,14 +130,52 @@ impl Order {
 
     /// Each epoch's order follows from the seed, the worker and the epoch alone.
     fn shuffle(&mut self) {
-        if self.config.shuffle {
-            self.own.sort_unstable();
-            let mut seed = [0; 32];
-            seed[..8].copy_from_slice(&self.config.seed.to_le_bytes());
-            seed[8..12].copy_from_slice(&self.config.worker.to_le_bytes());
-            seed[16..24].copy_from_slice(&self.epoch.to_le_bytes());
-            self.own.shuffle(&mut StdRng::from_seed(seed));
+        self.own.clear();
+        if !self.config.shuffle {
+            self.own.extend(self.files.iter().flatten());
+            return;
         }
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&self.config.seed.to_le_bytes());
+        seed[8..12].copy_from_slice(&self.config.worker.to_le_bytes());
+        seed[16..24].copy_from_slice(&self.epoch.to_le_bytes());
+        let mut random = StdRng::from_seed(seed);
+        let mut order: Vec<usize> = (0..self.files.len()).collect();
+        if order.len() > 1 {
+            order.shuffle(&mut random);
+        }
+        for file in order {
+            let start = self.own.len();
+            self.own.extend(&self.files[file]);
+            self.own[start..].shuffle(&mut random);
+        }
+    }
+}
+
+/// The samples of one worker, file by file.
+fn files(config: &OrderConfig) -> Result<Vec<Vec<usize>>, OrderError> {
+    let worker = config.worker as usize;
+    if config.files.is_empty() {
+        return Ok(vec![match config.shards {
+            Some(shards) => (worker..config.samples).step_by(shards as usize).collect(),
+            None => (0..config.samples).collect(),
+        }]);
+    }
+    let in_files = config.files.iter().sum();
+    if in_files != config.samples {
+        return Err(OrderError::FilesDiffer { samples: config.samples, in_files });
+    }
+    let mut start = 0;
+    let all = config.files.iter().map(|samples| {
+        start += samples;
+        (start - samples..start).collect()
+    });
+    match config.shards {
+        None => Ok(all.collect()),
+        Some(shards) if (shards as usize) <= config.files.len() => {
+            Ok(all.skip(worker).step_by(shards as usize).collect())
+        }
+        Some(workers) => Err(OrderError::TooFewFiles { files: config.files.len(), workers }),
     }
 }
 
@@ -123,7 +184,7 @@ mod tests {
     use super::*;
 
     fn config() -> OrderConfig {
-        OrderConfig { samples: 10, batch_size: 3, shuffle: true, seed: 1, worker: 0, shards: None }
+        OrderConfig { samples: 10, batch_size: 3, shuffle: true, seed: 1, worker: 0, shards: None, files: Vec::new() }
     }
 
     fn epoch(order: &mut Order) -> Vec<usize> {
@@ -165,9 +226,9 @@ mod tests {
     fn without_shuffling_the_data_is_read_in_order() {
         let mut order = Order::new(OrderConfig { shuffle: false, ..config() }).unwrap();
         assert_eq!(order.next_batch().0, [0, 1, 2]);
-        assert_eq!(order.next_batch(), (&[3, 4, 5][..], Place { epoch: 1, batch: 2 }));
+        assert_eq!(order.next_batch(), (&[3, 4, 5][..], DataPosition { epoch: 1, batch: 2 }));
         order.next_batch();
-        assert_eq!(order.next_batch(), (&[0, 1, 2][..], Place { epoch: 2, batch: 1 }));
+        assert_eq!(order.next_batch(), (&[0, 1, 2][..], DataPosition { epoch: 2, batch: 1 }));
     }
 
     #[test]
@@ -190,5 +251,29 @@ mod tests {
     fn a_batch_larger_than_the_data_is_refused() {
         let error = Order::new(OrderConfig { batch_size: 11, ..config() }).unwrap_err();
         assert_eq!(error.to_string(), "a batch of 11 samples cannot be made from the 10 samples of this worker");
+    }
+
+    #[test]
+    fn files_are_dealt_out_whole_and_read_one_after_the_other() {
+        let shard = |worker| {
+            let config = OrderConfig { worker, shards: Some(2), files: vec![3, 2, 4, 1], batch_size: 1, ..config() };
+            epoch(&mut Order::new(config).unwrap())
+        };
+        let (mut first, mut second) = (shard(0), shard(1));
+        let file = |sample: &usize| [0, 0, 0, 1, 1, 2, 2, 2, 2, 3][*sample];
+        let files: Vec<i32> = first.iter().map(file).collect();
+        assert!(files == [0, 0, 0, 2, 2, 2, 2] || files == [2, 2, 2, 2, 0, 0, 0], "{files:?}");
+        first.sort_unstable();
+        second.sort_unstable();
+        assert_eq!((&first[..], &second[..]), (&[0, 1, 2, 5, 6, 7, 8][..], &[3, 4, 9][..]));
+    }
+
+    #[test]
+    fn files_that_are_too_few_or_do_not_add_up_are_refused() {
+        let refused = |shards, files: &[usize]| {
+            Order::new(OrderConfig { shards, files: files.to_vec(), ..config() }).unwrap_err().to_string()
+        };
+        assert_eq!(refused(Some(3), &[4, 6]), "2 files cannot be shared out to 3 workers: each needs at least one");
+        assert_eq!(refused(None, &[4, 5]), "the model has 10 samples, but its files have 9");
     }
 }

@@ -1,0 +1,162 @@
+//! Makes things ahead of their use, on a thread of their own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The most that are ready at a time.
+const MOST: usize = 4;
+/// When no more than these are left, the thread makes more. It is not woken for each: that would cost a short step more
+/// than making its batch.
+const FEW: usize = 2;
+
+/// Things that a thread makes ahead of their use, in order. The thread ends when this is dropped, though not in the
+/// middle of making one: nobody waits for a disk that hangs.
+pub(crate) struct Prefetch<T>(Arc<Shared<T>>);
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    /// There is something to take, or there will be no more.
+    filled: Condvar,
+    /// There is room, or nobody takes any more.
+    taken: Condvar,
+}
+
+struct State<T> {
+    ready: VecDeque<T>,
+    /// Nobody takes any more.
+    abandoned: bool,
+    /// No more will come.
+    ended: bool,
+}
+
+impl<T: Send + 'static> Prefetch<T> {
+    /// Begins to make things on a thread of this name. With rayon, `make` computes on that thread alone: the others
+    /// train.
+    pub(crate) fn start(name: &str, make: impl FnMut() -> T + Send + 'static) -> io::Result<Self> {
+        let state = State { ready: VecDeque::with_capacity(MOST), abandoned: false, ended: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new(), taken: Condvar::new() });
+        let filling = Filling(shared.clone());
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(named(name));
+        // A panic has been printed by then, and is told as the end of what is made. By default rayon would abort.
+        let pool = pool.panic_handler(|_| {}).build().map_err(io::Error::other)?;
+        pool.spawn(move || filling.run(make));
+        Ok(Self(shared))
+    }
+
+    /// The next one; `None` if the thread has panicked.
+    pub(crate) fn next(&mut self) -> Option<T> {
+        let mut state = self.0.lock();
+        while state.ready.is_empty() && !state.ended {
+            state = self.0.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let next = state.ready.pop_front();
+        if state.ready.len() == FEW {
+            self.0.taken.notify_one();
+        }
+        next
+    }
+}
+
+impl<T> Drop for Prefetch<T> {
+    fn drop(&mut self) {
+        self.0.lock().abandoned = true;
+        self.0.taken.notify_one();
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread's end. However it goes, whoever waits is told.
+struct Filling<T>(Arc<Shared<T>>);
+
+impl<T> Filling<T> {
+    fn run(self, mut make: impl FnMut() -> T) {
+        loop {
+            let made = make();
+            let mut state = self.0.lock();
+            state.ready.push_back(made);
+            self.0.filled.notify_one();
+            if state.ready.len() == MOST {
+                while state.ready.len() > FEW && !state.abandoned {
+                    state = self.0.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+            if state.abandoned {
+                return;
+            }
+        }
+    }
+}
+
+impl<T> Drop for Filling<T> {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.filled.notify_one();
+    }
+}
+
+fn named(name: &str) -> impl FnMut(usize) -> String + 'static {
+    let name = name.to_owned();
+    move |_| name.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn things_come_in_order_and_only_a_few_are_made_ahead() {
+        let (made, counted) = mpsc::channel();
+        let mut next = 0..;
+        let mut prefetch = Prefetch::start("numbers", move || {
+            let number = next.next().unwrap();
+            made.send(number).unwrap();
+            number
+        })
+        .unwrap();
+        let first: Vec<i32> = (0..MOST).map(|_| counted.recv().unwrap()).collect();
+        assert_eq!(first, [0, 1, 2, 3]);
+        // It sleeps now, and goes on when half of them are taken.
+        assert_eq!((prefetch.next(), prefetch.next()), (Some(0), Some(1)));
+        assert_eq!([counted.recv().unwrap(), counted.recv().unwrap()], [4, 5]);
+        assert_eq!((2..100).map(|_| prefetch.next().unwrap()).collect::<Vec<_>>(), Vec::from_iter(2..100));
+    }
+
+    #[test]
+    fn a_thread_that_nobody_takes_from_ends() {
+        struct Flag(mpsc::Sender<()>);
+        impl Drop for Flag {
+            fn drop(&mut self) {
+                let _ = self.0.send(());
+            }
+        }
+        let (sender, ended) = mpsc::channel();
+        let flag = Flag(sender);
+        let prefetch = Prefetch::start("idle", move || std::mem::size_of_val(&flag)).unwrap();
+        drop(prefetch);
+        ended.recv().unwrap();
+    }
+
+    #[test]
+    fn what_was_made_before_a_panic_is_there_and_then_nothing() {
+        let count = AtomicUsize::new(0);
+        let mut prefetch = Prefetch::start("clumsy", move || {
+            let made = count.fetch_add(1, Ordering::Relaxed);
+            if made == 2 {
+                // As a panic does, without its message on the terminal.
+                std::panic::resume_unwind(Box::new("clumsy"));
+            }
+            made
+        })
+        .unwrap();
+        assert_eq!([prefetch.next(), prefetch.next(), prefetch.next()], [Some(0), Some(1), None]);
+    }
+}

@@ -1,0 +1,119 @@
+//! A step that is computed in parts, one after the other, because all of its batch at once would not fit in memory: the
+//! gradients of the parts are added up. Of parameters accessed by row, a part has only the rows that it asks for itself.
+
+use windlass_core::parameter::ParameterTable;
+use windlass_wire::client::RowRequest;
+
+use crate::buffer::TensorBuffer;
+
+/// All rows that any of the parts asks for, parameter by parameter.
+pub(super) fn union(parts: &[&[RowRequest]]) -> Vec<RowRequest> {
+    let Some((first, others)) = parts.split_first() else { return Vec::new() };
+    let mut union = first.to_vec();
+    for part in others {
+        union.iter_mut().zip(*part).for_each(|(all, own)| all.rows.extend(&own.rows));
+    }
+    for request in union.iter_mut().filter(|_| !others.is_empty()) {
+        request.rows.sort_unstable();
+        request.rows.dedup();
+    }
+    union
+}
+
+/// Of the values of some rows, in rising order, those that a part asks for.
+pub(super) fn gather(values: &[f32], present: &[u32], wanted: &[u32], width: usize) -> Vec<f32> {
+    let at = positions(present, wanted);
+    at.flat_map(|at| &values[at * width..][..width]).copied().collect()
+}
+
+/// Sums of the parts' gradients.
+pub(super) struct Sums<'a> {
+    table: &'a ParameterTable,
+    /// The rows of all parts.
+    rows: &'a [RowRequest],
+    sums: Vec<TensorBuffer>,
+}
+
+impl<'a> Sums<'a> {
+    pub(super) fn new(table: &'a ParameterTable, rows: &'a [RowRequest]) -> Self {
+        Self { table, rows, sums: Vec::new() }
+    }
+
+    /// Adds the gradients of a part that has these rows.
+    pub(super) fn add(&mut self, mut gradients: Vec<TensorBuffer>, rows: &[RowRequest]) {
+        for (all, own) in self.rows.iter().zip(rows) {
+            let (index, width) = (all.parameter.0 as usize, self.table[all.parameter].width());
+            let part = std::mem::take(&mut gradients[index]);
+            if part.is_empty() {
+                continue; // not trained
+            }
+            let mut spread = vec![0.0; all.rows.len() * width];
+            for (at, row) in positions(&all.rows, &own.rows).zip(part.chunks_exact(width)) {
+                spread[at * width..][..width].copy_from_slice(row);
+            }
+            gradients[index] = spread.into();
+        }
+        if self.sums.is_empty() {
+            self.sums = gradients;
+            return;
+        }
+        for (sum, part) in self.sums.iter_mut().zip(&gradients) {
+            sum.iter_mut().zip(&**part).for_each(|(sum, part)| *sum += part);
+        }
+    }
+
+    /// The sums, times a factor.
+    pub(super) fn scaled(mut self, factor: f32) -> Vec<TensorBuffer> {
+        if factor != 1.0 {
+            self.sums.iter_mut().for_each(|sum| sum.iter_mut().for_each(|value| *value *= factor));
+        }
+        self.sums
+    }
+}
+
+/// Where each of these rows is among those present.
+fn positions<'a>(present: &'a [u32], wanted: &'a [u32]) -> impl Iterator<Item = usize> + 'a {
+    wanted.iter().map(|row| present.binary_search(row).expect("a part's rows are among all rows"))
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterSpec};
+
+    use super::*;
+
+    fn request(rows: &[u32]) -> Vec<RowRequest> {
+        vec![RowRequest { parameter: ParameterId(1), rows: rows.to_vec() }]
+    }
+
+    #[test]
+    fn rows_of_all_parts_are_asked_for_once_and_in_order() {
+        let parts = [request(&[2, 7]), request(&[1, 7, 9])];
+        assert_eq!(union(&[&parts[0], &parts[1]]), request(&[1, 2, 7, 9]));
+        assert_eq!(union(&[&parts[0]]), parts[0]);
+    }
+
+    #[test]
+    fn a_part_gets_the_rows_it_asks_for() {
+        let values = [10.0, 11.0, 20.0, 21.0, 70.0, 71.0];
+        assert_eq!(gather(&values, &[1, 2, 7], &[1, 7], 2), [10.0, 11.0, 70.0, 71.0]);
+    }
+
+    #[test]
+    fn gradients_of_parts_are_added_row_by_row() {
+        let spec = |name: &str, shape: &[usize], access| ParameterSpec {
+            name: name.into(),
+            shape: shape.to_vec(),
+            access,
+            kind: ParameterKind::Trained,
+        };
+        let specs = vec![spec("bias", &[2], Access::Dense), spec("table", &[10, 2], Access::Rows)];
+        let table = ParameterTable::new(specs).unwrap();
+        let all = request(&[1, 2, 7]);
+        let mut sums = Sums::new(&table, &all);
+        let buffers = |bias: [f32; 2], rows: &[f32]| vec![bias.to_vec().into(), rows.to_vec().into()];
+        sums.add(buffers([1.0, 2.0], &[1.0, 1.0, 7.0, 7.0]), &request(&[1, 7]));
+        sums.add(buffers([3.0, 4.0], &[2.0, 2.0, 5.0, 5.0]), &request(&[2, 7]));
+        assert_eq!(sums.scaled(0.5), buffers([2.0, 3.0], &[0.5, 0.5, 1.0, 1.0, 6.0, 6.0]));
+    }
+}

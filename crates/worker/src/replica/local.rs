@@ -1,0 +1,314 @@
+//! A model on one device of this process: the adapter between Burn and the parameters as the servers know them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use windlass_core::parameter::{ParameterError, ParameterKind, ParameterTable};
+use windlass_wire::client::RowRequest;
+
+use super::accumulation::{self, Sums};
+use super::tensors::{self, LargeInteger};
+use super::{Batch, BatchSource, ModelInfo, Replica, StepResult};
+use crate::buffer::TensorBuffer;
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::randomness::{self, Draw, Purpose};
+use crate::report::Reports;
+use crate::rows::{RowParameters, UnknownRowParameter};
+
+/// Why a model's parameters cannot be trained.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReplicaError {
+    /// They do not make a table.
+    #[error(transparent)]
+    Parameters(#[from] ParameterError),
+    /// One that is to be reached by rows is not there.
+    #[error(transparent)]
+    Rows(#[from] UnknownRowParameter),
+    /// One has an integer that cannot be kept.
+    #[error(transparent)]
+    Integer(#[from] LargeInteger),
+}
+
+/// How a model is trained in this process.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// Where it computes.
+    pub device: Device,
+    /// The run's seed.
+    pub seed: u64,
+    /// In how many parts, one after the other, a batch is computed.
+    pub accumulate: usize,
+}
+
+impl LocalConfig {
+    /// On the CPU, a batch at a time.
+    pub fn on_cpu(seed: u64) -> Self {
+        Self { device: Device::flex(), seed, accumulate: 1 }
+    }
+}
+
+/// A model on one device.
+pub struct Local<M: Model> {
+    source: Arc<Source<M>>,
+    network: Option<M::Network>,
+    info: ModelInfo,
+    table: ParameterTable,
+    /// Whether there are running statistics.
+    has_state: bool,
+    /// Whether the network still has its first values.
+    is_fresh: bool,
+}
+
+/// The model, and what it takes to make batches of its data.
+struct Source<M: Model> {
+    model: M,
+    device: Device,
+    by_rows: RowParameters,
+    seed: u64,
+    accumulate: usize,
+}
+
+/// What is computed at a time.
+struct Part<B> {
+    batch: B,
+    rows: Vec<RowRequest>,
+    /// Of Burn's random numbers in the forward pass.
+    seed: u64,
+}
+
+impl<M: Model> Local<M> {
+    /// Makes the network and lists its parameters.
+    pub fn new(model: M, config: LocalConfig) -> Result<Self, ReplicaError> {
+        let LocalConfig { device, seed, accumulate } = config;
+        let device = device.autodiff();
+        let (network, specs) = first(&model, &device, seed, tensors::list);
+        let mut specs = specs?;
+        let by_rows = RowParameters::mark(&mut specs, model.row_parameters())?;
+        let table = ParameterTable::new(specs)?;
+        let has_state = table.iter().any(|(_, spec)| spec.kind == ParameterKind::State);
+        let info = ModelInfo {
+            name: M::NAME,
+            samples: model.samples(),
+            sample_files: model.sample_files(),
+            fingerprint: model.data_fingerprint(),
+            files: model.files(),
+            chance_loss: model.chance_loss(),
+        };
+        let source = Arc::new(Source { model, device, by_rows, seed, accumulate });
+        Ok(Self { source, network: Some(network), info, table, has_state, is_fresh: true })
+    }
+
+    /// A copy of the values that the network has now.
+    pub fn values(&self) -> Vec<Vec<f32>> {
+        tensors::values(self.network())
+    }
+
+    /// Puts a batch together.
+    pub fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
+        self.source.batch(samples, draw)
+    }
+
+    fn put(&mut self, values: Vec<TensorBuffer>) {
+        let network = self.network.take().expect("the network is put back after every use");
+        self.network = Some(tensors::load(network, values, &self.source.device));
+    }
+
+    /// The loss of a part, as the model sums it up, and its gradients.
+    fn compute(&self, batch: M::Batch, seed: u64) -> (f32, Vec<TensorBuffer>) {
+        let (model, network) = (&self.source.model, self.network());
+        let loss = randomness::seeded(&self.source.device, seed, || model.loss(network, batch));
+        if self.has_state {
+            // Only this has Burn bring running state up to date. Otherwise the next forward pass would, with what it
+            // has kept from this one, over whatever has been loaded in between.
+            drop(network.valid());
+        }
+        let mut gradients = loss.backward();
+        let loss = loss.inner().into_data().iter::<f32>().next().unwrap_or(f32::NAN);
+        (loss, tensors::take_gradients(network, &mut gradients))
+    }
+
+    /// The same of several parts, one after the other.
+    fn accumulate(&mut self, parts: Vec<Part<M::Batch>>, rows: &[RowRequest]) -> (f32, Vec<TensorBuffer>) {
+        let table = self.table.clone();
+        let (mut sums, mut losses) = (Sums::new(&table, rows), 0.0);
+        let factor = if self.source.model.loss_is_summed() { 1.0 } else { 1.0 / parts.len() as f32 };
+        let whole = if rows.is_empty() { Vec::new() } else { self.values() };
+        for Part { batch, rows: own, seed } in parts {
+            if !rows.is_empty() {
+                // What is not accessed by row stays.
+                let mut values = vec![TensorBuffer::default(); table.len()];
+                for (all, own) in rows.iter().zip(&own) {
+                    let index = all.parameter.0 as usize;
+                    let width = table[all.parameter].width();
+                    values[index] = accumulation::gather(&whole[index], &all.rows, &own.rows, width).into();
+                }
+                self.put(values);
+            }
+            let (loss, gradients) = self.compute(batch, seed);
+            losses += loss;
+            sums.add(gradients, &own);
+        }
+        (losses * factor, sums.scaled(factor))
+    }
+
+    /// Uses the network as it is in use, when it is no longer trained.
+    fn scoring<T>(&self, work: impl FnOnce(&M, &M::Network, &Device) -> T) -> T {
+        let (device, network) = (self.source.scoring_device(), self.network().valid());
+        let seed = randomness::scoring_seed(self.source.seed, 0);
+        randomness::seeded(&device, seed, || work(&self.source.model, &network, &device))
+    }
+
+    fn network(&self) -> &M::Network {
+        self.network.as_ref().expect("the network is put back after every use")
+    }
+}
+
+impl<M: Model> Replica for Local<M> {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn table(&self) -> &ParameterTable {
+        &self.table
+    }
+
+    fn has_rows(&self) -> bool {
+        !self.source.by_rows.is_empty()
+    }
+
+    fn reports(&self) -> Option<Reports> {
+        self.source.model.reports()
+    }
+
+    fn source(&self) -> Arc<dyn BatchSource> {
+        self.source.clone()
+    }
+
+    fn first_values(&self) -> Vec<TensorBuffer> {
+        // A step may have left running statistics behind.
+        let values = if self.is_fresh && !self.has_state {
+            self.values()
+        } else {
+            first(&self.source.model, &self.source.device, self.source.seed, tensors::values).1
+        };
+        values.into_iter().map(Into::into).collect()
+    }
+
+    fn load(&mut self, values: Vec<TensorBuffer>) {
+        self.put(values);
+        self.is_fresh = false;
+    }
+
+    fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult> {
+        let Batch { content, rows, samples } = batch;
+        let mut parts = parts::<M::Batch>(content);
+        let (loss, gradients) = if parts.len() == 1 {
+            let Part { batch, seed, .. } = parts.remove(0);
+            self.compute(batch, seed)
+        } else {
+            self.accumulate(parts, &rows)
+        };
+        let loss = if self.source.model.loss_is_summed() { loss * (1.0 / samples as f32) } else { loss };
+        let state = if self.has_state { tensors::state(self.network(), &self.table) } else { Vec::new() };
+        Ok(StepResult { loss, gradients, state, samples })
+    }
+
+    fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {
+        let state = self.has_state.then(|| tensors::state(self.network(), &self.table));
+        if batch.rows().is_empty() {
+            self.step(batch)?;
+        } else {
+            // As in training, there are only the rows that the batch touches.
+            let whole = self.network().clone();
+            let mut values = self.values();
+            for RowRequest { parameter, rows } in batch.rows() {
+                let (width, table) = (self.table[*parameter].width(), &mut values[parameter.0 as usize]);
+                *table = rows.iter().flat_map(|row| &table[*row as usize * width..][..width]).copied().collect();
+            }
+            self.put(values.into_iter().map(Into::into).collect());
+            self.step(batch)?;
+            self.network = Some(whole);
+        }
+        // Burn's copies of a network share its running state.
+        state.into_iter().for_each(|state| self.put(state));
+        Ok(())
+    }
+
+    fn held_out(&self, draw: u64) -> anyhow::Result<Vec<(String, Option<Batch>)>> {
+        let source = &self.source;
+        let (device, seed) = (source.scoring_device(), randomness::scoring_seed(source.seed, draw));
+        let parts = randomness::seeded(&device, seed, || source.model.held_out(draw, &device))?;
+        let made = |batch: M::Batch| {
+            let rows = source.by_rows.requests(source.model.rows(&batch));
+            let part = Part { batch, rows: rows.clone(), seed };
+            Batch { content: Box::new(vec![part]), rows, samples: 0 }
+        };
+        Ok(parts.into_iter().map(|(name, batch)| (name, batch.map(made))).collect())
+    }
+
+    fn loss(&mut self, batch: Batch) -> anyhow::Result<f64> {
+        let device = self.source.scoring_device();
+        let network = self.network().valid();
+        let mut summed = 0.0;
+        for Part { batch, seed, .. } in parts::<M::Batch>(batch.content) {
+            let loss = randomness::seeded(&device, seed, || self.source.model.loss(&network, batch));
+            summed += loss.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
+        }
+        Ok(summed)
+    }
+
+    fn evaluate(&mut self) -> anyhow::Result<Metrics> {
+        self.scoring(M::evaluate)
+    }
+
+    fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>> {
+        self.scoring(M::conclude)
+    }
+}
+
+impl<M: Model> Source<M> {
+    /// The device without what gradients need.
+    fn scoring_device(&self) -> Device {
+        self.device.clone().inner()
+    }
+
+    fn part(&self, samples: &[usize], draw: Draw, index: usize) -> anyhow::Result<Part<M::Batch>> {
+        let mut random = StdRng::seed_from_u64(draw.seed(self.seed, Purpose::Batch, index));
+        let batch = self.model.batch(samples, &self.device, &mut random)?;
+        let rows = self.by_rows.requests(self.model.rows(&batch));
+        Ok(Part { batch, rows, seed: draw.seed(self.seed, Purpose::Step, index) })
+    }
+}
+
+impl<M: Model> BatchSource for Source<M> {
+    fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
+        let each = samples.len().div_ceil(self.accumulate).max(1);
+        let parts = samples.chunks(each).enumerate().map(|(index, samples)| self.part(samples, draw, index));
+        let parts: Vec<Part<M::Batch>> = parts.collect::<anyhow::Result<_>>()?;
+        let rows = accumulation::union(&parts.iter().map(|part| &part.rows[..]).collect::<Vec<_>>());
+        Ok(Batch { content: Box::new(parts), rows, samples: samples.len() })
+    }
+}
+
+fn parts<B: 'static>(content: Box<dyn std::any::Any + Send>) -> Vec<Part<B>> {
+    *content.downcast().expect("a batch goes to the replica whose source has made it")
+}
+
+/// The network before training, with every parameter drawn, and what is made of it.
+fn first<M: Model, T>(model: &M, device: &Device, seed: u64, read: impl FnOnce(&M::Network) -> T) -> (M::Network, T) {
+    randomness::seeded(device, seed, || {
+        // Whatever device it was made on, it is one that is trained.
+        let network = model.network(device).train();
+        let seen = read(&network);
+        (network, seen)
+    })
+}
+
+#[cfg(test)]
+#[path = "local_tests.rs"]
+mod tests;

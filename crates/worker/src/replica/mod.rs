@@ -1,0 +1,133 @@
+//! Where a step is computed. To the training loop a replica is values in, loss and gradients out; whether it is one
+//! network on one device or something else behind this trait is not its concern.
+//!
+//! Values are one buffer of floats a parameter, in the order of the parameter table. They go in and gradients come out in
+//! the memory that Burn gave them, without being copied (see [`crate::buffer`]).
+
+mod accumulation;
+pub mod local;
+pub mod tensors;
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use local::{Local, LocalConfig, ReplicaError};
+use windlass_core::identity::Fingerprint;
+use windlass_core::parameter::ParameterTable;
+use windlass_wire::client::RowRequest;
+
+use crate::buffer::TensorBuffer;
+use crate::metrics::Metrics;
+use crate::randomness::Draw;
+use crate::report::Reports;
+
+/// A copy of a model that computes steps.
+pub trait Replica: Send {
+    /// What training has to know of the model.
+    fn info(&self) -> &ModelInfo;
+
+    /// The parameters, by path.
+    fn table(&self) -> &ParameterTable;
+
+    /// Whether there are parameters of which a step has only some rows.
+    fn has_rows(&self) -> bool;
+
+    /// How training is reported on, if the model wants it.
+    fn reports(&self) -> Option<Reports>;
+
+    /// Where its batches come from.
+    fn source(&self) -> Arc<dyn BatchSource>;
+
+    /// The values before training, however far that has come.
+    fn first_values(&self) -> Vec<TensorBuffer>;
+
+    /// Replaces the values; where a buffer is empty, what is there stays. Of a parameter accessed by row there may be any
+    /// number of rows.
+    fn load(&mut self, values: Vec<TensorBuffer>);
+
+    /// The loss on a batch and its gradients. Of parameters accessed by row, the values that were loaded are those that
+    /// the batch asks for.
+    fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult>;
+
+    /// Computes a step and throws it away: values and state are as before. All rows of all parameters are there.
+    fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()>;
+
+    /// What a report scores: a batch for each named part of the held-out data, or `None` for a part that is empty. Which
+    /// samples it has follows from `draw` alone.
+    fn held_out(&self, draw: u64) -> anyhow::Result<Vec<(String, Option<Batch>)>>;
+
+    /// The loss on a batch, without gradients. Rows are as for a step.
+    fn loss(&mut self, batch: Batch) -> anyhow::Result<f64>;
+
+    /// Scores the network.
+    fn evaluate(&mut self) -> anyhow::Result<Metrics>;
+
+    /// Lets the model do what it does with a trained network, and returns the files that it wrote.
+    fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>>;
+}
+
+/// Makes batches, on any thread.
+pub trait BatchSource: Send + Sync {
+    /// Puts these samples together.
+    fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch>;
+}
+
+/// What a step computes on. What is in it, only its replica knows.
+pub struct Batch {
+    pub(crate) content: Box<dyn Any + Send>,
+    pub(crate) rows: Vec<RowRequest>,
+    pub(crate) samples: usize,
+}
+
+impl Batch {
+    /// The rows that it needs of the parameters accessed by row.
+    pub fn rows(&self) -> &[RowRequest] {
+        &self.rows
+    }
+
+    /// How many samples it has.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+}
+
+/// What comes of a step.
+#[derive(Debug, PartialEq)]
+pub struct StepResult {
+    /// The loss of a sample, on average.
+    pub loss: f32,
+    /// One buffer a parameter; empty if it is not trained.
+    pub gradients: Vec<TensorBuffer>,
+    /// One buffer a parameter: running state after the step. The others are empty, or all are left out.
+    pub state: Vec<TensorBuffer>,
+    /// How many samples it was computed on.
+    pub samples: usize,
+}
+
+impl StepResult {
+    /// What is pushed: gradients, and running state in the places of the gradients that it does not have.
+    pub fn into_pushed(self) -> Vec<TensorBuffer> {
+        let mut pushed = self.gradients;
+        let state = pushed.iter_mut().zip(self.state).filter(|(_, state)| !state.is_empty());
+        state.for_each(|(slot, state)| *slot = state);
+        pushed
+    }
+}
+
+/// What training has to know of a model beside its parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// How many training samples there are.
+    pub samples: usize,
+    /// How many of them each file has, if they lie in files.
+    pub sample_files: Vec<usize>,
+    /// Of the training samples, if the model can tell.
+    pub fingerprint: Option<Fingerprint>,
+    /// What it takes beside the values to use the trained network: name and content.
+    pub files: Vec<(&'static str, String)>,
+    /// The loss of a sample if the network only guesses, if that is known.
+    pub chance_loss: Option<f64>,
+}

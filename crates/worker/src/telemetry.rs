@@ -1,0 +1,238 @@
+//! The telling of training: what a worker counts and measures, and who hears of it. Events for whoever watches, curves
+//! for TensorBoard, the heartbeat for the coordinator, warnings when a run does not learn. It decides nothing.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use windlass_core::learning::advice::Situation;
+use windlass_wire::client::Traffic;
+use windlass_wire::session::Progress;
+
+use crate::batches::order::DataPosition;
+use crate::board::{Board, BoardConfig, Point};
+use crate::event::{Epoch, Event, Report, Step, Warning, Watcher};
+use crate::learning::{LearningWatch, Observed};
+use crate::metrics::Metrics;
+use crate::tally::{EpochTally, Interval, Tally};
+
+/// Between two [`Event::Progress`]: as often as someone who watches wants to see numbers change.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// What is told, and how often.
+#[derive(Debug, Clone)]
+pub struct TelemetryConfig {
+    /// This worker.
+    pub worker: u32,
+    /// Steps between two [`Event::Step`]s.
+    pub log_every: u64,
+    /// Samples that make one update of the parameters.
+    pub samples_an_update: usize,
+    /// What advice depends on, should the run not learn.
+    pub situation: Situation,
+    /// Curves for TensorBoard.
+    pub board: BoardConfig,
+}
+
+/// A worker's telling of its training.
+pub(crate) struct Telemetry {
+    config: TelemetryConfig,
+    /// Batches an epoch.
+    batches: usize,
+    pub(crate) tally: Tally,
+    progress: Progress,
+    board: Board,
+    learning: LearningWatch,
+    /// Since the last line of the log, and since the last look at the progress.
+    line: Interval,
+    glance: Interval,
+    epoch: EpochTally,
+}
+
+/// A step that has been done.
+pub(crate) struct StepDone {
+    pub(crate) position: DataPosition,
+    pub(crate) loss: f32,
+    /// The length of its gradient, if it was measured.
+    pub(crate) norm: Option<f64>,
+    /// The global step that it was computed on, and the one after it.
+    pub(crate) base: u64,
+    pub(crate) global_step: u64,
+    pub(crate) learning_rate: f32,
+    pub(crate) traffic: Traffic,
+    pub(crate) times: StepTimes,
+}
+
+/// Where the time of a step went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepTimes {
+    began: Instant,
+    /// When there was something to push.
+    computed: Option<Instant>,
+    /// Waiting for batches: before and after that.
+    data: [Duration; 2],
+}
+
+impl StepTimes {
+    pub(crate) fn begin() -> Self {
+        Self { began: Instant::now(), computed: None, data: [Duration::ZERO; 2] }
+    }
+
+    /// What is left is to wait for the servers.
+    pub(crate) fn computed(&mut self) {
+        self.computed = Some(Instant::now());
+    }
+
+    /// Does what may have to wait for a batch.
+    pub(crate) fn waiting_for_data<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let batch = wait();
+        self.data[usize::from(self.computed.is_some())] += began.elapsed();
+        batch
+    }
+}
+
+impl Telemetry {
+    pub(crate) fn new(config: TelemetryConfig, batches: usize, progress: Progress, chance_loss: Option<f64>) -> Self {
+        Self {
+            batches,
+            tally: Tally::default(),
+            progress,
+            board: Board::new(config.board.clone()),
+            learning: LearningWatch::new(config.worker, config.situation, chance_loss),
+            line: Interval::new_at(0, 0),
+            glance: Interval::new_at(0, 0),
+            epoch: EpochTally::new(),
+            config,
+        }
+    }
+
+    /// The worker continues where it has made so many steps and the run has come to this one.
+    pub(crate) fn go_to(&mut self, steps: u64, global_step: u64) {
+        (self.tally.steps, self.tally.global_step) = (steps, global_step);
+        self.learning.begin_after(global_step);
+    }
+
+    /// Training begins, or continues, after this global step. If an evaluation was due after it, it is made again.
+    pub(crate) fn begin(&mut self, global_step: u64, evaluates_again: bool) {
+        self.tally.global_step = global_step;
+        self.board.begin_after(global_step, evaluates_again);
+        self.line = Interval::new_at(self.tally.steps, global_step);
+        self.glance = Interval::new_at(self.tally.steps, global_step);
+        self.epoch = EpochTally::new();
+    }
+
+    /// Whether the length of the next gradient is wanted for a curve.
+    pub(crate) fn wants_norm(&self) -> bool {
+        (self.tally.steps + 1).is_multiple_of(self.config.log_every) && self.board.is_wanted()
+    }
+
+    /// What is wrong with how the run learns, as of the last step.
+    pub(crate) fn warning(&self) -> Option<Warning> {
+        self.learning.last_warning()
+    }
+
+    /// Tells of a step.
+    pub(crate) fn step(&mut self, done: &StepDone, is_chief: bool, watch: &mut Watcher) {
+        self.count(done);
+        let StepDone { position, loss, learning_rate, global_step, .. } = *done;
+        let staleness = global_step.saturating_sub(done.base + 1);
+        let warning = self.learning.observe(Observed { step: global_step, loss, staleness, learning_rate });
+        if let Some(warning) = warning.filter(|_| is_chief) {
+            watch(&Event::Warning(warning));
+        }
+        if self.tally.steps.is_multiple_of(self.config.log_every) {
+            let updates_per_second = self.line.updates_per_second(global_step);
+            let step_ms = self.line.mean_ms(self.tally.steps, global_step);
+            if is_chief {
+                self.board.train(Point {
+                    step: global_step,
+                    loss,
+                    learning_rate,
+                    step_ms,
+                    samples_per_second: updates_per_second * self.config.samples_an_update as f64,
+                    gradient_norm: done.norm.unwrap_or_default(),
+                    staleness,
+                });
+            }
+            watch(&Event::Step(self.step_event(position, step_ms)));
+        }
+        if self.glance.has_lasted(PROGRESS_EVERY) {
+            let step_ms = self.glance.mean_ms(self.tally.steps, global_step);
+            watch(&Event::Progress(self.step_event(position, step_ms)));
+        }
+    }
+
+    fn count(&mut self, done: &StepDone) {
+        let StepTimes { began, computed, data: [before, after] } = done.times;
+        let now = Instant::now();
+        let computed = computed.unwrap_or(now);
+        let (compute, wait) = ((computed - began).saturating_sub(before), (now - computed).saturating_sub(after));
+        let tally = &mut self.tally;
+        tally.steps += 1;
+        tally.own_steps += 1;
+        tally.global_step = done.global_step;
+        tally.loss = done.loss;
+        tally.step_times.record(now - began);
+        tally.compute += compute;
+        tally.wait += wait;
+        tally.data += before + after;
+        tally.wait_times.record(wait);
+        tally.traffic += done.traffic;
+        if let Ok(mut progress) = self.progress.try_lock() {
+            progress.local_step = tally.steps;
+            progress.global_step = done.global_step;
+            progress.loss = done.loss;
+        }
+        self.epoch.count(done.loss);
+    }
+
+    fn step_event(&self, position: DataPosition, step_ms: f64) -> Step {
+        Step {
+            time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            worker: self.config.worker,
+            local_step: self.tally.steps,
+            global_step: self.tally.global_step,
+            epoch: position.epoch,
+            batch: position.batch,
+            batches: self.batches,
+            loss: Some(self.tally.loss),
+            step_ms,
+        }
+    }
+
+    /// Tells of a report.
+    pub(crate) fn report(&mut self, report: Report, is_chief: bool, watch: &mut Watcher) {
+        if is_chief {
+            self.board.eval(report.global_step, &report.scores());
+        }
+        watch(&Event::Report(report));
+    }
+
+    /// Tells of the end of an epoch; the next begins.
+    pub(crate) fn epoch(&mut self, position: DataPosition, metrics: Option<Metrics>, watch: &mut Watcher) {
+        watch(&Event::Epoch(Epoch {
+            worker: self.config.worker,
+            epoch: position.epoch,
+            global_step: self.tally.global_step,
+            loss: self.epoch.mean_loss(),
+            metrics,
+            seconds: self.epoch.began.elapsed().as_secs_f64(),
+        }));
+        self.epoch = EpochTally::new();
+        // Scoring is not part of a step.
+        self.line = Interval::new_at(self.tally.steps, self.tally.global_step);
+    }
+
+    /// Tells of the scores of the network with these values, by name.
+    pub(crate) fn scores<'a>(
+        &mut self,
+        step: u64,
+        metrics: &Metrics,
+        values: impl Iterator<Item = (&'a str, &'a [f32])>,
+    ) {
+        self.board.eval(step, metrics);
+        if self.board.wants_histograms() {
+            // What never changes may have been left out.
+            self.board.histogram(step, values.filter(|(_, values)| !values.is_empty()));
+        }
+    }
+}
