@@ -101,7 +101,7 @@ pub enum Turn {
 
 /// Counts and times of a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct ShardStatistics {
     /// Updates applied, those before a checkpoint that was restored included.
     pub steps: u64,
     /// Updates that were in that checkpoint.
@@ -152,7 +152,7 @@ pub struct Gate {
     /// The newest that a worker has announced. A round has one rate, so this becomes the other when a round ends: what
     /// workers know of the rate after a round does not depend on who is how far in the next.
     announced: LearningRate,
-    statistics: Statistics,
+    statistics: ShardStatistics,
     /// True while the update of a round that is complete is applied.
     applying: bool,
     cut: CutStage,
@@ -173,7 +173,7 @@ impl Gate {
             notes: LastNotes::default(),
             learning_rate: LearningRate::initial(run.learning_rate),
             announced: LearningRate::initial(run.learning_rate),
-            statistics: Statistics::default(),
+            statistics: ShardStatistics::default(),
             applying: false,
             cut: CutStage::default(),
             longest_held_up: Duration::ZERO,
@@ -446,8 +446,8 @@ impl Gate {
     }
 
     /// Counts and times so far.
-    pub fn statistics(&self) -> Statistics {
-        Statistics { steps: self.consistency.version(), ..self.statistics }
+    pub fn statistics(&self) -> ShardStatistics {
+        ShardStatistics { steps: self.consistency.version(), ..self.statistics }
     }
 
     /// The update that one push makes. What it was computed from is as old as there are updates in between; that does

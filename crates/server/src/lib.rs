@@ -20,5 +20,5 @@ mod task;
 pub use checkpoint::{CheckpointConfig, Part, Resume, before_generation, generation_of};
 pub use records::RunRecords;
 pub use server_machine::{Holding, ServerEffect, ServerEvent, ServerMachine, Unprepared};
-pub use shard::{CutError, ParameterShard, ShardStatistics, Snapshot};
+pub use shard::{CutError, ParameterShard, Snapshot};
 pub use task::{Server, ServerConfig};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use windlass_core::admission::Statistics;
+use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
@@ -39,7 +39,7 @@ impl OwnShard for Beside {
         self.0.borrow_mut().as_mut().map(|shard| shard.gate.retire(worker, incarnation))
     }
 
-    fn statistics(&self) -> Option<Statistics> {
+    fn statistics(&self) -> Option<ShardStatistics> {
         self.0.borrow().as_ref().map(|shard| shard.gate.statistics())
     }
 }

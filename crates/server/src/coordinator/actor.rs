@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
-use windlass_core::admission::Statistics;
+use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
@@ -20,7 +20,6 @@ use super::opening::{self, Opened};
 use super::store_keeper::StoreKeeper;
 use crate::checkpoint::CheckpointConfig;
 use crate::memory;
-use crate::shard::ShardStatistics;
 use crate::task::ShardSlot;
 
 /// Things done beside the coordinator that it has not heard of yet.
@@ -215,17 +214,7 @@ impl OwnShard for ShardInProcess {
         self.slot.get().map(|shard| shard.retire(worker, incarnation))
     }
 
-    fn statistics(&self) -> Option<Statistics> {
-        let counted: ShardStatistics = self.slot.get()?.statistics();
-        let since = |time: Instant| time.saturating_duration_since(self.started);
-        Some(Statistics {
-            steps: counted.steps,
-            resumed_at: counted.resumed_at,
-            dropped: counted.dropped,
-            first_step: counted.first_step.map(since),
-            last_step: counted.last_step.map(since),
-            staleness: counted.staleness,
-            pushes: counted.pushes,
-        })
+    fn statistics(&self) -> Option<ShardStatistics> {
+        Some(self.slot.get()?.statistics(self.started))
     }
 }

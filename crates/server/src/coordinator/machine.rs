@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest};
-use windlass_core::admission::Statistics;
+use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::{Setback, SetbackKind, Standing};
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::fault::{self, Fault};
@@ -129,7 +129,7 @@ pub trait OwnShard {
     /// Refuses this process of a worker, and says how far the workers are.
     fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing>;
     /// Counts so far, and times since the run was started.
-    fn statistics(&self) -> Option<Statistics>;
+    fn statistics(&self) -> Option<ShardStatistics>;
 }
 
 /// Why a task is not let in.

@@ -1,15 +1,19 @@
 //! A request may come before the coordinator's word that its process plays the worker: it waits for it, and is believed
 //! in nothing until then.
 
+use std::io;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
+use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
+use windlass_core::ledger::Incarnation;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ShardPlan, Sharding};
-use windlass_core::run::LearningRate;
+use windlass_core::run::{LearningRate, RunSpec};
 use windlass_core::schedule::Schedule;
 
 use super::*;
@@ -103,7 +107,7 @@ fn a_push_that_comes_before_its_process_is_announced_waits_for_that() {
         assert_eq!(early.join().unwrap(), [AnswerKind::Values]);
     });
     assert_eq!(serve(shard, &request(RequestKind::Push, FIRST, 2)), [AnswerKind::Fenced]);
-    assert_eq!(shard.statistics().steps, 2);
+    assert_eq!(shard.statistics(Instant::now()).steps, 2);
 }
 
 #[test]

@@ -8,21 +8,21 @@ use windlass_core::rows::RowSum;
 
 /// The gradient of some rows of one table.
 #[derive(Debug)]
-pub(super) struct RowPush {
-    pub(super) table: usize,
-    pub(super) rows: Vec<u32>,
-    pub(super) gradients: Vec<f32>,
+pub(in crate::shard) struct RowGradients {
+    pub(in crate::shard) table: usize,
+    pub(in crate::shard) rows: Vec<u32>,
+    pub(in crate::shard) gradients: Vec<f32>,
 }
 
 /// One worker's gradient, or a sum of several.
 #[derive(Debug, Default)]
-pub(super) struct Gradient {
-    pub(super) dense: Vec<f32>,
-    pub(super) rows: Vec<RowPush>,
+pub(in crate::shard) struct Gradient {
+    pub(in crate::shard) dense: Vec<f32>,
+    pub(in crate::shard) rows: Vec<RowGradients>,
 }
 
 #[derive(Debug)]
-pub(super) struct Round {
+pub(in crate::shard) struct RoundGradients {
     keep_order: bool,
     kept: Vec<(WorkerId, Gradient)>,
     sum: Option<Gradient>,
@@ -32,25 +32,25 @@ pub(super) struct Round {
     most: usize,
 }
 
-impl Round {
+impl RoundGradients {
     /// An empty round. How many workers will take part is not known: some may come later.
-    pub(super) fn new(deterministic: bool) -> Self {
+    pub(in crate::shard) fn new(deterministic: bool) -> Self {
         Self { keep_order: deterministic, kept: Vec::new(), sum: None, count: 0, free: Vec::new(), most: 1 }
     }
 
     /// A buffer for a gradient to arrive in.
-    pub(super) fn buffer(&mut self, elements: usize) -> Vec<f32> {
+    pub(in crate::shard) fn buffer(&mut self, elements: usize) -> Vec<f32> {
         self.free.pop().unwrap_or_else(|| vec![0.0; elements])
     }
 
     /// Takes back a buffer.
-    pub(super) fn recycle(&mut self, buffer: Vec<f32>) {
+    pub(in crate::shard) fn recycle(&mut self, buffer: Vec<f32>) {
         if self.free.len() < self.most {
             self.free.push(buffer);
         }
     }
 
-    pub(super) fn add(&mut self, worker: WorkerId, gradient: Gradient) {
+    pub(in crate::shard) fn add(&mut self, worker: WorkerId, gradient: Gradient) {
         self.count += 1;
         self.most = self.most.max(self.count);
         if self.keep_order {
@@ -61,7 +61,7 @@ impl Round {
     }
 
     /// The sum of the round's gradients and how many they are; the next round is empty.
-    pub(super) fn take(&mut self) -> (Gradient, usize) {
+    pub(in crate::shard) fn take(&mut self) -> (Gradient, usize) {
         let mut kept = std::mem::take(&mut self.kept);
         kept.sort_by_key(|(worker, _)| *worker);
         for (_, gradient) in kept {
@@ -84,7 +84,12 @@ impl Round {
 }
 
 /// The sums of one table's rows over a round, by rising row.
-pub(super) fn sum_rows(pushes: &[RowPush], table: usize, rows: usize, width: usize) -> (Vec<u32>, Vec<f32>) {
+pub(in crate::shard) fn sum_rows(
+    pushes: &[RowGradients],
+    table: usize,
+    rows: usize,
+    width: usize,
+) -> (Vec<u32>, Vec<f32>) {
     let mut sum = RowSum::new(rows, width);
     for push in pushes.iter().filter(|push| push.table == table) {
         sum.add(&push.rows, &push.gradients).expect("rows were checked as they arrived");
@@ -105,7 +110,7 @@ mod tests {
         // In single precision 1e8 + 1 - 1e8 depends on the order.
         let gradients = [1e8, 1.0, -1e8, 0.3];
         let sum = |order: [u32; 4]| {
-            let mut round = Round::new(true);
+            let mut round = RoundGradients::new(true);
             for worker in order {
                 round.add(WorkerId(worker), gradient(&[gradients[worker as usize]]));
             }
@@ -119,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_round_counts_what_it_sums_and_starts_anew() {
-        let mut round = Round::new(false);
+        let mut round = RoundGradients::new(false);
         round.add(WorkerId(1), gradient(&[1.0, 2.0]));
         round.add(WorkerId(0), gradient(&[3.0, 5.0]));
         let (sum, count) = round.take();
@@ -129,7 +134,7 @@ mod tests {
 
     #[test]
     fn buffers_are_kept_for_as_many_gradients_as_a_round_has_had() {
-        let mut round = Round::new(false);
+        let mut round = RoundGradients::new(false);
         for _ in 0..2 {
             let arriving: Vec<Vec<f32>> = (0..5).map(|_| round.buffer(1)).collect();
             for (worker, mut dense) in (0..).zip(arriving) {
@@ -145,12 +150,15 @@ mod tests {
 
     #[test]
     fn rows_of_several_workers_are_summed_by_number() {
-        let push =
-            |rows: &[u32], gradients: &[f32]| RowPush { table: 0, rows: rows.to_vec(), gradients: gradients.to_vec() };
+        let push = |rows: &[u32], gradients: &[f32]| RowGradients {
+            table: 0,
+            rows: rows.to_vec(),
+            gradients: gradients.to_vec(),
+        };
         let pushes = [
             push(&[4, 1], &[1.0, 10.0]),
             push(&[1], &[5.0]),
-            RowPush { table: 1, rows: vec![0], gradients: vec![9.0] },
+            RowGradients { table: 1, rows: vec![0], gradients: vec![9.0] },
         ];
         assert_eq!(sum_rows(&pushes, 0, 5, 1), (vec![1, 4], vec![15.0, 1.0]));
     }

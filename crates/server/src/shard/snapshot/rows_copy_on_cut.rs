@@ -16,7 +16,7 @@ const NOT_ASIDE: u32 = u32::MAX;
 
 /// A table, and those of its rows that have changed since a cut as they were then.
 #[derive(Debug)]
-pub(super) struct RowsCopyOnCut {
+pub(in crate::shard) struct RowsCopyOnCut {
     now: RowTable,
     aside: RowTable,
     /// For every row where it is in `aside`; empty if nothing is.
@@ -28,22 +28,22 @@ pub(super) struct RowsCopyOnCut {
 }
 
 impl RowsCopyOnCut {
-    pub(super) fn new(now: RowTable) -> Self {
+    pub(in crate::shard) fn new(now: RowTable) -> Self {
         Self { aside: RowTable::empty_like(&now, 0), now, places: Vec::new(), taken: 0, cut: 0 }
     }
 
-    pub(super) fn get(&self) -> &RowTable {
+    pub(in crate::shard) fn get(&self) -> &RowTable {
         &self.now
     }
 
     /// The table, to be changed where no cut can be under way: before training.
-    pub(super) fn get_mut(&mut self) -> &mut RowTable {
+    pub(in crate::shard) fn get_mut(&mut self) -> &mut RowTable {
         &mut self.now
     }
 
     /// Applies gradients to rows, also as they are kept for a cut that the push belongs before. Returns how long the
     /// cut has held it up.
-    pub(super) fn apply(
+    pub(in crate::shard) fn apply(
         &mut self,
         side: CutSide,
         optimizer: &Optimizer,
@@ -69,7 +69,7 @@ impl RowsCopyOnCut {
 
     /// The rows of the next stretch as of a cut, every change before which has been made, are added to `to`. True
     /// while there are more. `None` if a later cut has been made: this one was given up.
-    pub(super) fn take(&mut self, cut: u64, to: &mut RowTable) -> Option<bool> {
+    pub(in crate::shard) fn take(&mut self, cut: u64, to: &mut RowTable) -> Option<bool> {
         if self.cut > cut {
             return None;
         }
@@ -90,7 +90,7 @@ impl RowsCopyOnCut {
     }
 
     /// Lets go of what nobody will take.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::shard) fn forget(&mut self) {
         self.aside = RowTable::empty_like(&self.now, 0);
         self.places = Vec::new();
     }

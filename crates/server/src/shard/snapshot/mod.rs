@@ -3,6 +3,9 @@
 //! `windlass_core::checkpoint` says what a mark and a cut are, and the gate where this shard is cut; here is what waits
 //! for it and reads it. A hold ends by itself after a while, so that no push waits for a coordinator that does not answer.
 
+mod rows_copy_on_cut;
+mod spares;
+
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +15,9 @@ use windlass_core::checkpoint::{Mark, Notes};
 use windlass_core::rows::RowTable;
 use windlass_core::run::LearningRate;
 
-use super::spares::Spares;
 use super::{ParameterShard, Rows, lock};
+pub(super) use rows_copy_on_cut::RowsCopyOnCut;
+pub(super) use spares::Spares;
 
 /// A shard as of a cut.
 #[derive(Debug)]

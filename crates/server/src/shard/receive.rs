@@ -5,7 +5,7 @@ use windlass_core::block::block_ranges;
 use windlass_wire::frame::{FrameError, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError};
 
-use super::round::RowPush;
+use super::round::RowGradients;
 use super::{ParameterShard, Rows};
 
 /// The most values of rows that a request may have of a small table; of others, how many times what they hold.
@@ -15,8 +15,8 @@ const TABLES: usize = 16;
 /// How many values of rows a request may still have, over all its sections.
 pub(super) struct Allowance(usize);
 
-/// A wanted section: which table, which of its rows.
-pub(super) type Wanted = (usize, Vec<u32>);
+/// Rows that the answer is to hold: of which table, and which.
+pub(super) type WantedRows = (usize, Vec<u32>);
 
 /// The note of a push; empty if there is none.
 pub(super) fn note(request: &Request, peer: &mut dyn Peer) -> Result<String, ServeError> {
@@ -31,7 +31,7 @@ pub(super) fn note(request: &Request, peer: &mut dyn Peer) -> Result<String, Ser
 
 impl ParameterShard {
     /// Reads a payload that is not wanted; returns the rows that still are.
-    pub(super) fn discard(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<Wanted>, ServeError> {
+    pub(super) fn discard(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<WantedRows>, ServeError> {
         for range in block_ranges(self.elements) {
             peer.receive(range.len())?;
         }
@@ -42,7 +42,11 @@ impl ParameterShard {
         self.receive_all_wanted(request, peer)
     }
 
-    pub(super) fn receive_all_wanted(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<Wanted>, ServeError> {
+    pub(super) fn receive_all_wanted(
+        &self,
+        request: &Request,
+        peer: &mut dyn Peer,
+    ) -> Result<Vec<WantedRows>, ServeError> {
         let mut allowance = self.allowance();
         (0..request.wanted).map(|_| self.receive_row_numbers(&mut allowance, peer)).collect()
     }
@@ -59,7 +63,7 @@ impl ParameterShard {
         request: &Request,
         allowance: &mut Allowance,
         peer: &mut dyn Peer,
-    ) -> Result<RowPush, ServeError> {
+    ) -> Result<RowGradients, ServeError> {
         let (table, rows) = self.receive_row_numbers(allowance, peer)?;
         let Rows { stripe, is_constant, .. } = &self.rows[table];
         if *is_constant && request.kind == RequestKind::Push {
@@ -68,11 +72,11 @@ impl ParameterShard {
         }
         let mut gradients = vec![0.0_f32; rows.len() * self.rows[table].width];
         peer.receive_bytes(bytemuck::cast_slice_mut(&mut gradients))?;
-        Ok(RowPush { table, rows, gradients })
+        Ok(RowGradients { table, rows, gradients })
     }
 
     /// The head of a section.
-    fn receive_row_numbers(&self, allowance: &mut Allowance, peer: &mut dyn Peer) -> Result<Wanted, ServeError> {
+    fn receive_row_numbers(&self, allowance: &mut Allowance, peer: &mut dyn Peer) -> Result<WantedRows, ServeError> {
         let mut head = [0_u32; 2];
         peer.receive_bytes(bytemuck::cast_slice_mut(&mut head))?;
         let [parameter, count] = head;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use windlass_core::block::{BLOCK_ELEMENTS, Block};
 
-use super::lock;
+use crate::shard::lock;
 
 /// Buffers that can hold the numbers of any block.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Spares {
 
 impl Spares {
     /// None yet, for a copy of that many elements with so many slots.
-    pub(super) fn new(elements: usize, slots: usize) -> Self {
+    pub(in crate::shard) fn new(elements: usize, slots: usize) -> Self {
         let most = elements.div_ceil(BLOCK_ELEMENTS) * (1 + slots);
         Self { free: Mutex::default(), most, len: elements.min(BLOCK_ELEMENTS) }
     }
@@ -36,7 +36,7 @@ impl Spares {
         }
     }
 
-    pub(super) fn copy(&self, block: &Block) -> Block {
+    pub(in crate::shard) fn copy(&self, block: &Block) -> Block {
         Block {
             values: self.copy_numbers(&block.values),
             slots: block.slots.iter().map(|slot| self.copy_numbers(slot)).collect(),
@@ -52,7 +52,7 @@ impl Spares {
     }
 
     /// Takes back the buffers of a copy that nobody wants.
-    pub(super) fn give_back_block(&self, block: Block) {
+    pub(in crate::shard) fn give_back_block(&self, block: Block) {
         std::iter::once(block.values).chain(block.slots).for_each(|numbers| self.give_back(numbers));
     }
 

@@ -1,0 +1,90 @@
+//! Synchronous rounds: gradients are collected, and applied as one update when the round is complete.
+
+mod gradients;
+
+use std::time::Duration;
+
+use windlass_core::admission::{Arrival, Gate};
+use windlass_core::block::block_ranges;
+use windlass_wire::frame::{AnswerKind, Request};
+use windlass_wire::link::{Peer, ServeError};
+
+use super::{ParameterShard, lock, lock_timed};
+use gradients::sum_rows;
+pub(super) use gradients::{Gradient, RoundGradients, RowGradients};
+
+impl ParameterShard {
+    /// Keeps a gradient for the open round, and applies the round if this completes it.
+    pub(super) fn collect(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        let mut gradient = Gradient { dense: lock(&self.round).buffer(self.elements), rows: Vec::new() };
+        for range in block_ranges(self.elements) {
+            let values = peer.receive(range.len())?;
+            gradient.dense[range].copy_from_slice(values);
+        }
+        let mut allowance = self.allowance();
+        for _ in 0..request.rows {
+            gradient.rows.push(self.receive_rows(request, &mut allowance, peer)?);
+        }
+        let wanted = self.receive_all_wanted(request, peer)?;
+        match self.contribute(request, gradient) {
+            Arrival::Fenced => self.refuse(AnswerKind::Fenced, "", peer),
+            Arrival::Late => self.wait_and_answer(request, AnswerKind::Stale, &wanted, peer),
+            Arrival::Counted { .. } | Arrival::Again => {
+                self.wait_and_answer(request, AnswerKind::Values, &wanted, peer)
+            }
+        }
+    }
+
+    fn contribute(&self, request: &Request, gradient: Gradient) -> Arrival {
+        let mut round = lock(&self.round);
+        let (mut gate, held_up) = self.await_release(lock(&self.gate));
+        let arrival = gate.arrived(&request.into());
+        drop(gate);
+        if let Arrival::Counted { complete } = arrival {
+            round.add(request.worker, gradient);
+            if complete {
+                self.apply_round(&mut round, held_up);
+            }
+        } else {
+            round.recycle(gradient.dense);
+        }
+        arrival
+    }
+
+    /// Applies the round if a change in who takes part completes it.
+    pub(super) fn change_round(&self, change: impl FnOnce(&mut Gate) -> bool) {
+        let mut round = lock(&self.round);
+        let (mut gate, held_up) = self.await_release(lock(&self.gate));
+        let complete = change(&mut gate);
+        drop(gate);
+        if complete {
+            self.apply_round(&mut round, held_up);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Applies the mean of the round's gradients, which a checkpoint has held up for that long already, and opens the
+    /// next round.
+    fn apply_round(&self, round: &mut RoundGradients, mut held_up: Duration) {
+        let (sum, count) = round.take();
+        let gate = lock(&self.gate);
+        let (update, side) = (gate.round_update(count), gate.round_side());
+        drop(gate);
+        for (index, (block, range)) in self.blocks.iter().zip(block_ranges(self.elements)).enumerate() {
+            let (mut block, waited) = lock_timed(block);
+            held_up += side.held_up(waited) + self.apply_to_block(index, &mut block, side, &update, &sum.dense[range]);
+        }
+        for (index, rows) in self.rows.iter().enumerate().filter(|(_, rows)| !rows.is_constant) {
+            let (numbers, gradients) = sum_rows(&sum.rows, index, rows.stripe.count, rows.width);
+            let (mut table, waited) = lock_timed(&rows.table);
+            let applied = table.apply(side, &self.run.optimizer, &update, &numbers, &gradients);
+            held_up += side.held_up(waited) + applied.expect("rows were checked as they arrived");
+        }
+        round.recycle(sum.dense);
+        let mut gate = lock(&self.gate);
+        gate.note_held_up(held_up);
+        gate.end_round(self.now());
+        drop(gate);
+        self.changed.notify_all();
+    }
+}
