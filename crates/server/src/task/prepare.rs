@@ -16,37 +16,60 @@ use windlass_core::run::RunSpec;
 use windlass_wire::control::Prepare;
 use windlass_wire::session::Progress;
 
+use super::{Saver, Server};
 use crate::checkpoint;
-use crate::saving::Saver;
+use crate::server_machine::{Holding, Unprepared};
 use crate::shard::ParameterShard;
 
 /// How often the coordinator hears of a checkpoint that is being read.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
+impl Server {
+    /// Begins to allocate or restore this server's shard. What was there before goes first, so that there is never more
+    /// than one.
+    pub(super) fn prepare(&mut self, prepare: Prepare) {
+        self.shard.clear();
+        self.saver = None;
+        (self.preparing, self.has_prepared) = (None, true);
+        self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone()));
+    }
+
+    /// Takes the shard that was in the making, and says what this server holds now.
+    pub(super) fn take_prepared(&mut self, prepared: Result<Prepared, PrepareError>) -> Result<Holding, Unprepared> {
+        self.preparing = None;
+        let unprepared = |error: PrepareError| Unprepared { exit_code: error.exit_code(), reason: error.to_string() };
+        let Prepared { shard, saver, restored } = prepared.map_err(unprepared)?;
+        let holding = Holding { shard: shard.is_some(), saves: saver.is_some(), restored };
+        self.saver = saver;
+        shard.into_iter().for_each(|shard| self.shard.set(shard));
+        Ok(holding)
+    }
+}
+
 /// What a server has been prepared to hold.
-pub(crate) struct Prepared {
+pub(super) struct Prepared {
     /// `None` if this server takes no part in the run.
-    pub(crate) shard: Option<ParameterShard>,
+    pub(super) shard: Option<ParameterShard>,
     /// Writes checkpoints of the shard, if there are any.
-    pub(crate) saver: Option<Saver>,
+    pub(super) saver: Option<Saver>,
     /// True if the shard has the values of a checkpoint.
-    pub(crate) restored: bool,
+    pub(super) restored: bool,
 }
 
 /// A shard in the making.
-pub(crate) struct Preparing {
+pub(super) struct Preparing {
     task: JoinHandle<Result<Prepared, PrepareError>>,
 }
 
 impl Preparing {
     /// Begins to allocate or restore the shard of a server, whose heartbeats tell how that gets on. Ends with what is
     /// returned here.
-    pub(crate) fn start(id: ServerId, prepare: Prepare, progress: Progress) -> Self {
+    pub(super) fn start(id: ServerId, prepare: Prepare, progress: Progress) -> Self {
         Self { task: tokio::spawn(self::prepare(id, prepare, progress)) }
     }
 
     /// Waits until there is a shard, if one is in the making.
-    pub(crate) async fn done(preparing: &mut Option<Self>) -> Result<Prepared, PrepareError> {
+    pub(super) async fn done(preparing: &mut Option<Self>) -> Result<Prepared, PrepareError> {
         match preparing {
             Some(preparing) => {
                 (&mut preparing.task).await.unwrap_or_else(|error| Err(PrepareError::Threads(error.into())))
@@ -145,7 +168,7 @@ async fn saver(location: &str, run: &RunSpec, plan: &ShardPlan, id: ServerId) ->
 
 /// Why a server has no shard.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PrepareError {
+pub(super) enum PrepareError {
     #[error("cannot prepare: {0}")]
     Threads(std::io::Error),
     #[error("cannot prepare: {0}")]
@@ -157,7 +180,7 @@ pub(crate) enum PrepareError {
 }
 
 impl PrepareError {
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub(super) fn exit_code(&self) -> u8 {
         match self {
             PrepareError::Threads(_) => exit_code::INTERNAL,
             PrepareError::Run(_) => exit_code::USAGE,

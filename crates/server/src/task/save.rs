@@ -21,7 +21,7 @@ use crate::shard::{CutError, ParameterShard, Snapshot};
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// Writes this server's parts of checkpoints.
-pub(crate) struct Saver {
+pub(super) struct Saver {
     writing: Arc<Writing>,
     background: Background,
     /// The last checkpoint that was given up.
@@ -40,18 +40,18 @@ struct Writing {
 
 impl Saver {
     /// Writes parts of this layout to a store.
-    pub(crate) fn new(store: Store, layout: PartLayout) -> std::io::Result<Self> {
+    pub(super) fn new(store: Store, layout: PartLayout) -> std::io::Result<Self> {
         let writing = Writing { store, layout, turn: Arc::default(), written: Mutex::default() };
         Ok(Self { writing: Arc::new(writing), background: Background::start()?, given_up: watch::Sender::new(0) })
     }
 
     /// Where work is done that gives way to training.
-    pub(crate) fn background(&self) -> &Handle {
+    pub(super) fn background(&self) -> &Handle {
         self.background.handle()
     }
 
     /// Cuts the shard, and writes it in the background; the coordinator hears what becomes of it.
-    pub(crate) fn cut(&self, shard: Arc<ParameterShard>, sender: Sender, Cut { number, id, cut }: Cut) {
+    pub(super) fn cut(&self, shard: Arc<ParameterShard>, sender: Sender, Cut { number, id, cut }: Cut) {
         let foreground = Handle::current();
         let mut given_up = self.given_up.subscribe();
         let made = serde_json::from_str(&cut).map_err(|error| Failed::from(error.to_string()));
@@ -91,7 +91,7 @@ impl Saver {
     }
 
     /// Drops the part of a checkpoint that is given up, even if it is whole.
-    pub(crate) fn give_up(&self, number: u64) {
+    pub(super) fn give_up(&self, number: u64) {
         self.given_up.send_replace(number);
         let mut written = self.writing.written();
         if let Some((_, object)) = written.take_if(|(last, _)| *last == number) {

@@ -1,0 +1,110 @@
+//! The port of a parameter server: tensor streams of workers, over TCP and from this host, and what is asked by gRPC.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::service::Routes;
+use tracing::warn;
+use windlass_wire::endpoint::listen_locally;
+use windlass_wire::lobby::{self, Lobby};
+use windlass_wire::port::{Services, StreamHandler};
+use windlass_wire::roster::{self, Introductions};
+use windlass_wire::{Socket, port};
+
+use super::ShardSlot;
+use crate::connection::Connections;
+use crate::coordinator::CoordinatorHandle;
+
+/// After a connection that could not be taken, as when file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A port at which connections are accepted, until this is dropped.
+pub(super) struct Listening {
+    connections: Connections,
+    local_name: String,
+    _accepting: watch::Sender<()>,
+    /// Workers of a sparse cluster know by this that the server is here.
+    _introductions: Introductions,
+}
+
+impl Listening {
+    /// Serves streams from this shard, and sessions of this coordinator.
+    pub(super) fn start(
+        listener: TcpListener,
+        shard: Arc<ShardSlot>,
+        coordinator: Option<&CoordinatorHandle>,
+    ) -> std::io::Result<Self> {
+        let connections = Connections::default();
+        let (accepting, stopped) = watch::channel(());
+        let serving = connections.clone();
+        let streams: StreamHandler = Arc::new(move |socket, visit| serving.serve(socket, visit, shard.clone()));
+        let lobby = Lobby::default();
+        let local_name = accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;
+        let introductions = accept(listener, coordinator, (streams, lobby), stopped)?;
+        Ok(Self { connections, local_name, _accepting: accepting, _introductions: introductions })
+    }
+
+    /// The name under which workers on this host find it; empty if they have to come by TCP.
+    pub(super) fn local_name(&self) -> &str {
+        &self.local_name
+    }
+
+    /// Closes the tensor streams, which ends their threads.
+    pub(super) fn close_streams(&self) {
+        self.connections.close();
+    }
+}
+
+fn accept(
+    listener: TcpListener,
+    coordinator: Option<&CoordinatorHandle>,
+    (streams, lobby): (StreamHandler, Lobby),
+    mut stopped: watch::Receiver<()>,
+) -> std::io::Result<Introductions> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let (introductions, roster) = roster::service();
+    let mut routes = Routes::new(roster);
+    if let Some(coordinator) = coordinator {
+        routes = routes.add_service(coordinator.service());
+    }
+    let router = port::health().merge(routes.into_axum_router());
+    tokio::spawn(port::serve(listener, Services { router, streams, lobby }, async move {
+        let _ = stopped.changed().await;
+    }));
+    Ok(introductions)
+}
+
+/// Takes tensor streams from workers on this host, and returns the name under which they find it.
+fn accept_locally(
+    listener: &TcpListener,
+    streams: StreamHandler,
+    lobby: Lobby,
+    mut stopped: watch::Receiver<()>,
+) -> std::io::Result<String> {
+    let Some((listener, name)) = listen_locally(listener.local_addr()?.port()) else { return Ok(String::new()) };
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    tokio::spawn(async move {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = stopped.changed() => return,
+            };
+            let socket = accepted.and_then(|(stream, _)| stream.into_std()).and_then(|stream| {
+                stream.set_nonblocking(false)?;
+                Socket::unix(stream)
+            });
+            match socket {
+                Ok(socket) => streams(socket, lobby.enter(lobby::Caller::Local)),
+                Err(error) => {
+                    warn!(%error, "cannot take a local connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    });
+    Ok(name)
+}

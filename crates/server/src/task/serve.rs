@@ -1,0 +1,102 @@
+//! A parameter server at work: it takes what the session and the shard bring, lets `server_machine` decide, and does
+//! what that says.
+
+use std::time::Duration;
+
+use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_wire::control::{Marked, task_message};
+
+use super::{Preparing, Server};
+use crate::server_machine::{LAST_WORDS, ServerEffect, ServerEvent};
+
+/// How long it stays for those who have not come yet if the run cannot begin.
+const FIRST_WORDS: Duration = Duration::from_secs(10);
+
+impl Server {
+    /// Serves until the run is over.
+    pub async fn run(self) -> Outcome {
+        self.run_until(std::future::pending()).await
+    }
+
+    /// Serves until the run is over. Told to stop, it says goodbye, which ends the run for everyone.
+    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Outcome {
+        let mut stop = std::pin::pin!(stop);
+        let mut stopping = false;
+        let outcome = 'serving: loop {
+            let deadline =
+                self.machine.deadline().map(|deadline| tokio::time::Instant::from_std(self.origin + deadline));
+            let event = tokio::select! {
+                event = self.next() => event,
+                () = &mut stop, if !stopping => {
+                    stopping = true;
+                    ServerEvent::Stop
+                }
+                () = sleep_until(deadline) => ServerEvent::Quiet,
+            };
+            for effect in self.machine.handle(event, self.origin.elapsed()) {
+                if let Some(outcome) = self.carry_out(effect).await {
+                    break 'serving outcome;
+                }
+            }
+        };
+        if let Some(coordinator) = &self.own_coordinator {
+            let refused = !self.has_prepared && matches!(outcome.exit_code, exit_code::USAGE | exit_code::CHECKPOINT);
+            coordinator.ended(if refused { FIRST_WORDS } else { LAST_WORDS }).await;
+        }
+        outcome
+    }
+
+    /// Waits for what happens next. A shard that is ready is taken; else this does nothing yet, so that it may be dropped.
+    async fn next(&mut self) -> ServerEvent {
+        tokio::select! {
+            message = self.session.receive() => message.map_or(ServerEvent::Lost, ServerEvent::Told),
+            prepared = Preparing::done(&mut self.preparing) => ServerEvent::Prepared(self.take_prepared(prepared)),
+        }
+    }
+
+    /// Does what has to be done. Returns how the run has ended, if it has.
+    async fn carry_out(&mut self, effect: ServerEffect) -> Option<Outcome> {
+        match effect {
+            ServerEffect::End(outcome) => return Some(outcome),
+            ServerEffect::Mention(waiting) => waiting.log(),
+            ServerEffect::Prepare(prepare) => self.prepare(*prepare),
+            ServerEffect::Send(message) => self.session.sender().send(message).await,
+            ServerEffect::CloseSession => {
+                let _ = tokio::time::timeout(LAST_WORDS, self.session.close()).await;
+            }
+            ServerEffect::Mark(number) => {
+                if let Some(shard) = self.shard.get() {
+                    let mark = serde_json::to_string(&shard.mark(number)).unwrap_or_default();
+                    self.session.sender().send(task_message::Kind::Marked(Marked { number, mark })).await;
+                }
+            }
+            ServerEffect::Cut(cut) => {
+                if let (Some(saver), Some(shard)) = (&self.saver, self.shard.get()) {
+                    saver.cut(shard, self.session.sender(), cut);
+                }
+            }
+            ServerEffect::Abandon(number) => {
+                self.shard.get().iter().for_each(|shard| shard.abandon(number));
+                self.saver.iter().for_each(|saver| saver.give_up(number));
+            }
+            ServerEffect::Join(worker, incarnation, clock) => {
+                self.shard.get().iter().for_each(|shard| drop(shard.join(worker, incarnation, clock)));
+            }
+            ServerEffect::Leave(worker, incarnation) => {
+                if let Some(shard) = self.shard.get() {
+                    // It may complete a round, and applying that is work.
+                    let _ = tokio::task::spawn_blocking(move || shard.leave(worker, incarnation)).await;
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Never ready if there is no deadline.
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,39 @@
+//! Where a server keeps its shard, which comes and goes: streams and the coordinator find the one of now.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use windlass_wire::frame::Request;
+use windlass_wire::link::{Peer, ServeError, Shard};
+
+use crate::shard::ParameterShard;
+
+/// The place of a shard that is allocated once the run is known, and anew when the run goes back to a checkpoint.
+#[derive(Default)]
+pub(crate) struct ShardSlot(RwLock<Option<Arc<ParameterShard>>>);
+
+impl ShardSlot {
+    pub(crate) fn get(&self) -> Option<Arc<ParameterShard>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set(&self, shard: ParameterShard) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shard));
+    }
+
+    /// Empties the slot, and lets go of whoever waits for its shard.
+    pub(super) fn clear(&self) {
+        if let Some(shard) = self.0.write().unwrap_or_else(PoisonError::into_inner).take() {
+            shard.close();
+        }
+    }
+}
+
+impl Shard for ShardSlot {
+    fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
+        match self.get() {
+            Some(shard) => shard.serve(request, peer),
+            // The worker tries again.
+            None => Err(std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "no parameters here yet").into()),
+        }
+    }
+}
