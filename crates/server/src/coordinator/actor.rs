@@ -14,10 +14,10 @@ use windlass_core::membership::Patience;
 use windlass_wire::control::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
 
-use super::front::Arrival;
-use super::machine::{Coordinator, CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
-use super::opening::{self, Opened};
-use super::store_keeper::StoreKeeper;
+use super::checkpoint::{self, Opened, StoreKeeper};
+use super::interface::{CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
+use super::machine::Coordinator;
+use super::session_service::SessionEvent;
 use crate::checkpoint::CheckpointConfig;
 use crate::memory;
 use crate::task::ShardSlot;
@@ -44,10 +44,10 @@ pub(super) async fn run(
     config: ActorConfig,
     shard: Arc<ShardSlot>,
     unheard: watch::Sender<Option<usize>>,
-    mut inbox: mpsc::Receiver<(SessionId, Arrival)>,
+    mut inbox: mpsc::Receiver<(SessionId, SessionEvent)>,
 ) {
     let (done, results) = mpsc::channel(DONE);
-    let Opened { checkpoints, early } = opening::open(&config, &done, &mut inbox).await;
+    let Opened { checkpoints, early } = checkpoint::open(&config, &done, &mut inbox).await;
     let (store, claimed, refusal) = match checkpoints {
         Ok(Some((store, claimed))) => (Some(store), Some(claimed), None),
         Ok(None) => (None, None, None),
@@ -70,7 +70,7 @@ pub(super) async fn run(
         clock: Clock::new(),
     };
     refusal.into_iter().for_each(|error| actor.handle(Event::Unusable(error)));
-    early.into_iter().for_each(|(id, arrival)| actor.arrived(id, arrival));
+    early.into_iter().for_each(|(id, event)| actor.session_event(id, event));
     // The sender stays here, so that the results never end before the sessions do.
     let _done = done;
     actor.run(unheard, inbox, results).await;
@@ -94,7 +94,7 @@ impl Actor {
     async fn run(
         mut self,
         unheard: watch::Sender<Option<usize>>,
-        mut inbox: mpsc::Receiver<(SessionId, Arrival)>,
+        mut inbox: mpsc::Receiver<(SessionId, SessionEvent)>,
         mut results: mpsc::Receiver<Event>,
     ) {
         let mut tick = tokio::time::interval(TICK);
@@ -102,7 +102,7 @@ impl Actor {
         loop {
             tokio::select! {
                 arrived = inbox.recv() => match arrived {
-                    Some((id, arrival)) => self.arrived(id, arrival),
+                    Some((id, event)) => self.session_event(id, event),
                     None => return,
                 },
                 Some(done) = results.recv() => self.handle(done),
@@ -116,14 +116,14 @@ impl Actor {
         }
     }
 
-    fn arrived(&mut self, id: SessionId, arrival: Arrival) {
-        match arrival {
-            Arrival::Opened(sender, visit) => {
+    fn session_event(&mut self, id: SessionId, event: SessionEvent) {
+        match event {
+            SessionEvent::Opened(sender, visit) => {
                 self.connections.insert(id, Connection { sender, visit });
                 self.handle(Event::Opened(id));
             }
-            Arrival::Message(message) => self.handle(Event::Message(id, message)),
-            Arrival::Closed => {
+            SessionEvent::Message(message) => self.handle(Event::Message(id, message)),
+            SessionEvent::Closed => {
                 self.connections.remove(&id);
                 self.handle(Event::Closed(id));
             }

@@ -7,8 +7,9 @@ use windlass_core::footprint::{in_words, server_bytes};
 use windlass_core::run::RunSpec;
 use windlass_wire::control::Memory;
 
-use super::checkpoints::Checkpoints;
-use super::machine::{Coordinator, OwnShard};
+use super::checkpoint::Checkpoints;
+use super::interface::OwnShard;
+use super::machine::Coordinator;
 
 impl<S: OwnShard> Coordinator<S> {
     /// Why the servers cannot hold a run, if they cannot. One that they hold or have held is not doubted: they may have

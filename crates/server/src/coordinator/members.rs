@@ -9,7 +9,7 @@ use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{CoordinatorMessage, Hello, Welcome};
 use windlass_wire::outbox::{Heard, Outbox};
 
-use super::machine::{Effect, SessionId};
+use super::interface::{Effect, SessionId};
 
 #[derive(Debug, Default)]
 pub(super) struct Members {

@@ -1,25 +1,24 @@
 //! The coordinator: the one place that knows the whole cluster. It lives in ps 0.
 //!
-//! What it decides is a pure machine (`machine`, with `effects`, `saving`, `members`, `positions`, `checkpoints`,
-//! `capacity` and `refusing`). The rest is its shell: an actor that sessions feed with messages (`actor`, `front`), and
-//! what it has done beside it in the checkpoint store (`store_keeper`, `beginning`, `lease_keeper`, `opening`).
+//! What it decides is a pure machine (`machine`, behind `interface`): tasks come in (`joining`) and report (`messages`),
+//! what the lifecycle decides is carried out (`carry_out`), with `members`, `data_positions`, `capacity`, `refusing` and
+//! `checkpoint`. The rest is its shell: an actor (`actor`) that sessions feed with messages (`session_service`).
 
 mod actor;
-mod beginning;
 mod capacity;
-mod checkpoints;
-mod effects;
-mod front;
-mod lease_keeper;
+mod carry_out;
+mod checkpoint;
+mod data_positions;
+mod interface;
+mod joining;
 mod machine;
 mod members;
-mod opening;
-mod positions;
+mod messages;
 mod refusing;
-mod saving;
-mod store_keeper;
+mod session_service;
 
 pub(crate) use actor::ActorConfig;
-pub use checkpoints::Beginning;
-pub(crate) use front::CoordinatorHandle;
-pub use machine::{Claimed, Coordinator, CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
+pub use checkpoint::Beginning;
+pub use interface::{Claimed, CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
+pub use machine::Coordinator;
+pub(crate) use session_service::CoordinatorHandle;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::lifecycle::Outcome;
 use windlass_wire::control::Hello;
 
-use super::machine::{Coordinator, OwnShard, SessionId};
+use super::interface::{OwnShard, SessionId};
+use super::machine::Coordinator;
 
 /// Tasks that have yet to hear that the run cannot begin.
 #[derive(Debug, Default)]

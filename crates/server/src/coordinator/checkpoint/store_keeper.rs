@@ -12,16 +12,16 @@ use windlass_wire::control::ModelFile;
 use super::beginning;
 use super::checkpoints::Beginning;
 use super::lease_keeper::LeaseKeeper;
-use super::machine::{Claimed, Event};
 use crate::checkpoint::CheckpointConfig;
+use crate::coordinator::interface::{Claimed, Event};
 
 /// How long removing old checkpoints may keep a new one from being told of.
 const PRUNING: Duration = Duration::from_secs(10);
 
 /// A run's hold on its checkpoint store.
-pub(super) struct StoreKeeper {
+pub(in crate::coordinator) struct StoreKeeper {
     store: Arc<Store>,
-    pub(super) lease: LeaseKeeper,
+    pub(in crate::coordinator) lease: LeaseKeeper,
     config: CheckpointConfig,
     /// What is read to find a checkpoint, and how much of it had been when last asked.
     read: ReadCounter,
@@ -33,7 +33,7 @@ pub(super) struct StoreKeeper {
 
 impl StoreKeeper {
     /// Opens the store, makes this coordinator the one that publishes, and begins to look for what to begin from.
-    pub(super) async fn open(
+    pub(in crate::coordinator) async fn open(
         config: CheckpointConfig,
         address: &str,
         done: mpsc::Sender<Event>,
@@ -64,7 +64,7 @@ impl StoreKeeper {
 
     /// Looks for the newest checkpoint anew; one that is just being published counts. Without one the run goes back to
     /// where it began.
-    pub(super) fn look_again(&self, lookup: u64, first: Beginning) {
+    pub(in crate::coordinator) fn look_again(&self, lookup: u64, first: Beginning) {
         let (store, publishing, stall) = (self.store.clone(), self.publishing.clone(), self.config.stall);
         self.look(lookup, async move {
             let _ = tokio::time::timeout(stall, publishing.lock()).await;
@@ -81,13 +81,13 @@ impl StoreKeeper {
     }
 
     /// Whether something has been read since this was last asked.
-    pub(super) fn has_read_on(&mut self) -> bool {
+    pub(in crate::coordinator) fn has_read_on(&mut self) -> bool {
         let read = self.read.bytes();
         std::mem::replace(&mut self.seen_read, read) < read
     }
 
     /// Publishes a checkpoint, and removes what is too old.
-    pub(super) fn publish(&self, number: u64, mut manifest: Box<Manifest>, files: Arc<[ModelFile]>) {
+    pub(in crate::coordinator) fn publish(&self, number: u64, mut manifest: Box<Manifest>, files: Arc<[ModelFile]>) {
         manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (store, keep) = (self.store.clone(), self.config.keep);
         let (publishing, done) = (self.publishing.clone(), self.done.clone());

@@ -10,7 +10,7 @@ use crate::checkpoint::{CheckpointConfig, Resume};
 
 /// Finds what to begin from. A task that was started again goes on with what its run has saved; if that is nothing
 /// yet, it begins as the run did. The lease is of this generation, after the run that it followed.
-pub(super) async fn find(
+pub(in crate::coordinator) async fn find(
     config: &CheckpointConfig,
     (store, read): (&Arc<Store>, ReadCounter),
     generation: u64,
@@ -60,7 +60,7 @@ pub(super) async fn find(
 }
 
 /// Finds what to go back to: the newest that the run has saved, or where it began.
-pub(super) async fn find_again(first: Beginning, store: &Store) -> Result<Beginning, CheckpointError> {
+pub(in crate::coordinator) async fn find_again(first: Beginning, store: &Store) -> Result<Beginning, CheckpointError> {
     match newest(store, first.first_generation).await {
         Ok(Some(found)) => {
             Ok(Beginning { location: store.location().to_owned(), found: Some(found), finished: false, ..first })

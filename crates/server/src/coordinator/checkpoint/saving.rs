@@ -11,9 +11,10 @@ use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{Abandon, Cut, Mark, Waiting};
 
 use super::checkpoints::Checkpoints;
-use super::machine::{Coordinator, Effect, Event, OwnShard, SPEAK_EVERY};
 use crate::NOTICE;
 use crate::checkpoint::Part;
+use crate::coordinator::interface::{Effect, Event, OwnShard};
+use crate::coordinator::machine::{Coordinator, SPEAK_EVERY};
 
 /// How often the last checkpoint is tried when something fails.
 const ATTEMPTS: u32 = 3;
@@ -22,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// How far the last checkpoint of a run has come.
 #[derive(Debug)]
-pub(super) struct LastCheckpoint {
+pub(in crate::coordinator) struct LastCheckpoint {
     /// When it was first tried.
     began: Option<Duration>,
     /// The number of the last attempt.
@@ -55,7 +56,7 @@ impl LastCheckpoint {
 
 impl<S: OwnShard> Coordinator<S> {
     /// Lets the checkpoints decide what is next, and does it.
-    pub(super) fn checkpoint(&mut self, decide: impl FnOnce(&mut Checkpoints) -> Option<Next<Part>>) {
+    pub(in crate::coordinator) fn checkpoint(&mut self, decide: impl FnOnce(&mut Checkpoints) -> Option<Next<Part>>) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let Some(next) = decide(checkpoints) else { return };
         let number = checkpoints.cycle().number();
@@ -103,7 +104,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     /// Takes what has been done in the store.
-    pub(super) fn stored(&mut self, event: Event) {
+    pub(in crate::coordinator) fn stored(&mut self, event: Event) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         match event {
             // Whoever has taken over goes on with the run, and what is trained here could never be saved.
@@ -146,7 +147,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     /// Writes the last checkpoint, after one that is under way; if it is written or cannot be, the run is over.
-    pub(super) fn save(&mut self) {
+    pub(in crate::coordinator) fn save(&mut self) {
         let (now, step, ends_well) = (self.now, self.step(), ends_well(self.lifecycle.phase()));
         let saving = self.saving.get_or_insert_with(|| {
             self.spoken_of_checkpoint = self.now;
@@ -168,13 +169,13 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     /// Sees to it that the last checkpoint comes to an end.
-    pub(super) fn go_on_saving(&mut self, now: Duration) {
+    pub(in crate::coordinator) fn go_on_saving(&mut self, now: Duration) {
         self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
         self.save();
     }
 
     /// Says what a checkpoint waits for: to everyone, if the end of the run does.
-    pub(super) fn mention_checkpoint(&mut self) {
+    pub(in crate::coordinator) fn mention_checkpoint(&mut self) {
         if self.now.saturating_sub(self.spoken_of_checkpoint) < SPEAK_EVERY {
             return;
         }
@@ -202,7 +203,7 @@ fn ends_well(phase: &Phase) -> bool {
 }
 
 /// How a run ends whose checkpoints cannot be kept or read.
-pub(super) fn unusable(error: &CheckpointError) -> Outcome {
+pub(in crate::coordinator) fn unusable(error: &CheckpointError) -> Outcome {
     let exit_code = match error {
         CheckpointError::BadLocation { .. } | CheckpointError::NotWritable { .. } => exit_code::USAGE,
         _ => exit_code::CHECKPOINT,

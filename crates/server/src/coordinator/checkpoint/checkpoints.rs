@@ -18,9 +18,9 @@ use windlass_core::limits::Limits;
 use windlass_core::run::RunSpec;
 use windlass_wire::control::ModelFile;
 
-use super::machine::{Claimed, Effect};
-use super::positions::Positions;
 use crate::checkpoint::{CheckpointConfig, Part, Resume};
+use crate::coordinator::data_positions::DataPositions;
+use crate::coordinator::interface::{Claimed, Effect};
 
 /// A store that takes less in a second is not waited for.
 const SLOWEST_BYTES: usize = 10_000_000;
@@ -40,7 +40,7 @@ pub struct Beginning {
 
 /// A run's checkpoints.
 #[derive(Debug)]
-pub(super) struct Checkpoints {
+pub(in crate::coordinator) struct Checkpoints {
     location: String,
     generation: u64,
     salt: u16,
@@ -48,7 +48,7 @@ pub(super) struct Checkpoints {
     cycle: Cycle<Part>,
     id: Option<CheckpointId>,
     /// Where the workers were when it was cut.
-    positions: Positions,
+    positions: DataPositions,
     /// What the run began from, once that is known.
     first: Option<Beginning>,
     /// What it begins from, or goes back to.
@@ -76,7 +76,7 @@ enum LeaseStage {
 
 impl Checkpoints {
     /// The checkpoints of a run that holds this claim. What to begin from is being looked for, for the first time.
-    pub(super) fn new(Claimed { config, location, generation, salt }: Claimed) -> Self {
+    pub(in crate::coordinator) fn new(Claimed { config, location, generation, salt }: Claimed) -> Self {
         let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
         Self {
             location,
@@ -85,7 +85,7 @@ impl Checkpoints {
             config,
             cycle: Cycle::new(policy, Duration::ZERO, 0),
             id: None,
-            positions: Positions::default(),
+            positions: DataPositions::default(),
             first: None,
             beginning: None,
             lookups: 1,
@@ -98,7 +98,7 @@ impl Checkpoints {
     }
 
     /// Begins to give the lease up. False if that has been done.
-    pub(super) fn release(&mut self) -> bool {
+    pub(in crate::coordinator) fn release(&mut self) -> bool {
         let held = self.lease == LeaseStage::Held;
         if held {
             self.lease = LeaseStage::Releasing;
@@ -107,17 +107,17 @@ impl Checkpoints {
     }
 
     /// Notes that the lease was given up.
-    pub(super) fn released(&mut self) {
+    pub(in crate::coordinator) fn released(&mut self) {
         self.lease = LeaseStage::Released;
     }
 
     /// True while the lease is being given up.
-    pub(super) fn is_releasing(&self) -> bool {
+    pub(in crate::coordinator) fn is_releasing(&self) -> bool {
         self.lease == LeaseStage::Releasing
     }
 
     /// Takes a worker's files, to be kept with the checkpoints of its run.
-    pub(super) fn keep_files(&mut self, run: &RunSpec, files: &[ModelFile]) {
+    pub(in crate::coordinator) fn keep_files(&mut self, run: &RunSpec, files: &[ModelFile]) {
         let is_of_run =
             |file: &ModelFile| run.identity.files.get(&file.name) == Some(&Fingerprint::of(file.content.as_bytes()));
         if files.len() == run.identity.files.len() && files.iter().all(is_of_run) {
@@ -125,12 +125,12 @@ impl Checkpoints {
         }
     }
 
-    pub(super) fn location(&self) -> &str {
+    pub(in crate::coordinator) fn location(&self) -> &str {
         &self.location
     }
 
     /// Where the checkpoint to begin from or go back to is looked for.
-    pub(super) fn looks_in(&self) -> &str {
+    pub(in crate::coordinator) fn looks_in(&self) -> &str {
         match &self.config.resume {
             Resume::From(location, _) if self.first.is_none() => location,
             _ => self.location(),
@@ -138,14 +138,14 @@ impl Checkpoints {
     }
 
     /// The checkpoint that training begins from, and where it is.
-    pub(super) fn found(&self) -> Option<(&Manifest, &str)> {
+    pub(in crate::coordinator) fn found(&self) -> Option<(&Manifest, &str)> {
         let Beginning { location, found, .. } = self.beginning.as_ref()?;
         Some((found.as_ref()?, location))
     }
 
     /// Why this run cannot go on from the checkpoint that was found, if it cannot. Other data are only warned of: a
     /// network may well be trained on with more.
-    pub(super) fn refusal(&self, run: &RunSpec) -> Option<Outcome> {
+    pub(in crate::coordinator) fn refusal(&self, run: &RunSpec) -> Option<Outcome> {
         let (manifest, location) = self.found()?;
         let checkpoint = format!("checkpoint {}", manifest.id);
         if let Some(difference) = run.difference_from_checkpoint(&manifest.run) {
@@ -162,7 +162,7 @@ impl Checkpoints {
 
     /// What to say if the run that was found has ended well, and this one asks for no more than that has had. `epochs` are
     /// the whole passes of those who are here; with dynamic workers, others may come for what they have not had.
-    pub(super) fn finished(
+    pub(in crate::coordinator) fn finished(
         &self,
         run: &RunSpec,
         epochs: &BTreeMap<WorkerId, u64>,
@@ -182,7 +182,7 @@ impl Checkpoints {
     }
 
     /// Training begins, or goes on from a checkpoint.
-    pub(super) fn go_on(&mut self, run: &RunSpec, servers: BTreeSet<ServerId>, now: Duration) {
+    pub(in crate::coordinator) fn go_on(&mut self, run: &RunSpec, servers: BTreeSet<ServerId>, now: Duration) {
         let bytes = run.parameters.elements() * size_of::<f32>() * (1 + run.optimizer.slots());
         let stall = self.config.stall + Duration::from_secs((bytes / SLOWEST_BYTES) as u64);
         let rounds = matches!(run.mode, Mode::Sync { .. });
@@ -192,7 +192,7 @@ impl Checkpoints {
 
     /// Looks for the newest checkpoint anew, after a server was lost; one that is just being published counts. Where the
     /// run began is not forgotten: without a checkpoint of its own it goes back there, now or later.
-    pub(super) fn look_again(&mut self) -> Option<Effect> {
+    pub(in crate::coordinator) fn look_again(&mut self) -> Option<Effect> {
         self.cycle.reset();
         // If it has yet to be found what the run begins from, that will do.
         let first = self.first.clone()?;
@@ -201,41 +201,46 @@ impl Checkpoints {
     }
 
     /// True if this is the answer to the last look.
-    pub(super) fn is_last_look(&self, lookup: u64) -> bool {
+    pub(in crate::coordinator) fn is_last_look(&self, lookup: u64) -> bool {
         lookup == self.lookups
     }
 
     /// Takes what was found as what to begin from, or to go back to.
-    pub(super) fn begin_from(&mut self, found: Beginning) {
+    pub(in crate::coordinator) fn begin_from(&mut self, found: Beginning) {
         self.first.get_or_insert_with(|| found.clone());
         self.beginning = Some(found);
         self.published = None;
     }
 
-    pub(super) fn cycle(&mut self) -> &mut Cycle<Part> {
+    pub(in crate::coordinator) fn cycle(&mut self) -> &mut Cycle<Part> {
         &mut self.cycle
     }
 
     /// True while one is under way.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(in crate::coordinator) fn is_busy(&self) -> bool {
         !self.cycle.is_idle()
     }
 
     /// True if this step has been saved already, as the run's last if it is to be that.
-    pub(super) fn is_saved(&self, step: u64, last: bool) -> bool {
+    pub(in crate::coordinator) fn is_saved(&self, step: u64, last: bool) -> bool {
         self.published.is_some_and(|(saved, was_last)| saved == step && was_last >= last)
     }
 
     /// A new name for the checkpoint that is cut here. The workers' positions belong to the cut: they may have gone by
     /// the time it is published.
-    pub(super) fn name(&mut self, cut: &Mark, positions: Positions) -> CheckpointId {
+    pub(in crate::coordinator) fn name(&mut self, cut: &Mark, positions: DataPositions) -> CheckpointId {
         let id = CheckpointId::of_attempt(cut.version, self.generation, self.cycle.number(), self.salt);
         (self.id, self.positions) = (Some(id), positions);
         id
     }
 
     /// Publishes a checkpoint of these parts, and removes what is too old.
-    pub(super) fn publish(&mut self, run: &RunSpec, parts: BTreeMap<ServerId, Part>, last: bool) -> Option<Effect> {
+    pub(in crate::coordinator) fn publish(
+        &mut self,
+        run: &RunSpec,
+        parts: BTreeMap<ServerId, Part>,
+        last: bool,
+    ) -> Option<Effect> {
         let (id, first) = (self.id?, parts.values().next().cloned()?);
         let mut manifest = Manifest::new(id, run.clone(), parts.values().map(|part| part.record.clone()).collect());
         manifest.learning_rate = first.learning_rate;
@@ -255,7 +260,11 @@ impl Checkpoints {
     }
 
     /// Notes what became of publishing. False if nobody waits for that any more.
-    pub(super) fn published(&mut self, number: u64, published: &Result<CheckpointId, CheckpointError>) -> bool {
+    pub(in crate::coordinator) fn published(
+        &mut self,
+        number: u64,
+        published: &Result<CheckpointId, CheckpointError>,
+    ) -> bool {
         let awaited = self.cycle.published(number, published.is_ok());
         if let Ok(id) = published {
             self.published = Some((id.step, self.last));
@@ -266,7 +275,7 @@ impl Checkpoints {
     }
 
     /// What is to be told the servers next, if the time has come for a checkpoint.
-    pub(super) fn tick(&mut self, now: Duration, step: u64) -> Option<Next<Part>> {
+    pub(in crate::coordinator) fn tick(&mut self, now: Duration, step: u64) -> Option<Next<Part>> {
         let next = self.cycle.tick(now);
         if next.is_some() || !self.cycle.is_due(now, step) { next } else { self.cycle.begin(now, step) }
     }

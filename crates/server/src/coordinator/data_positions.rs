@@ -10,7 +10,7 @@ use windlass_core::ledger::Incarnation;
 
 /// Where the workers are in their data.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Positions(BTreeMap<WorkerId, Position>);
+pub(super) struct DataPositions(BTreeMap<WorkerId, Position>);
 
 #[derive(Debug, Clone, Default)]
 struct Position {
@@ -24,7 +24,7 @@ struct Position {
     pass: u64,
 }
 
-impl Positions {
+impl DataPositions {
     /// Goes back to where a checkpoint was taken.
     pub(super) fn restore(&mut self, states: &[WorkerState]) {
         for position in self.0.values_mut() {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_worker_started_again_goes_on_where_it_was() {
-        let mut positions = Positions::default();
+        let mut positions = DataPositions::default();
         positions.set_pass(WORKER, 10);
         positions.replace(WORKER, Incarnation(1), &Standing::default());
         assert_eq!((positions.began(WORKER), positions.note(WORKER)), (0, ""));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_restored_position_is_where_the_next_process_begins() {
-        let mut positions = Positions::default();
+        let mut positions = DataPositions::default();
         positions.replace(WORKER, Incarnation(1), &Standing::default());
         let saved = positions.at(&standing(1, 7));
         positions.restore(&saved);

@@ -10,8 +10,9 @@ use windlass_wire::control::{
     AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
 };
 
-use super::checkpoints::Checkpoints;
-use super::machine::{Began, Coordinator, Effect, OwnShard, is_server};
+use super::checkpoint::Checkpoints;
+use super::interface::{Effect, OwnShard};
+use super::machine::{Began, Coordinator, is_server};
 use crate::NOTICE;
 
 impl<S: OwnShard> Coordinator<S> {

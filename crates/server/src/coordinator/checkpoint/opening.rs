@@ -9,25 +9,26 @@ use windlass_checkpoint::CheckpointError;
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{CoordinatorMessage, Waiting};
 
-use super::actor::ActorConfig;
-use super::front::Arrival;
-use super::machine::{Claimed, Event, SPEAK_EVERY, SessionId};
 use super::store_keeper::StoreKeeper;
+use crate::coordinator::actor::ActorConfig;
+use crate::coordinator::interface::{Claimed, Event, SessionId};
+use crate::coordinator::machine::SPEAK_EVERY;
+use crate::coordinator::session_service::SessionEvent;
 
 /// How much of what happens meanwhile is kept. The rest waits where it is.
 const EARLY: usize = 256;
 
 /// What was opened, and what has happened meanwhile.
-pub(super) struct Opened {
-    pub(super) checkpoints: Result<Option<(StoreKeeper, Claimed)>, CheckpointError>,
-    pub(super) early: Vec<(SessionId, Arrival)>,
+pub(in crate::coordinator) struct Opened {
+    pub(in crate::coordinator) checkpoints: Result<Option<(StoreKeeper, Claimed)>, CheckpointError>,
+    pub(in crate::coordinator) early: Vec<(SessionId, SessionEvent)>,
 }
 
 /// Opens the checkpoints of a run, if it has any.
-pub(super) async fn open(
+pub(in crate::coordinator) async fn open(
     config: &ActorConfig,
     done: &mpsc::Sender<Event>,
-    inbox: &mut mpsc::Receiver<(SessionId, Arrival)>,
+    inbox: &mut mpsc::Receiver<(SessionId, SessionEvent)>,
 ) -> Opened {
     let mut early = Vec::new();
     let Some(checkpoints) = config.checkpoints.clone() else { return Opened { checkpoints: Ok(None), early } };
@@ -37,15 +38,15 @@ pub(super) async fn open(
     loop {
         tokio::select! {
             opened = &mut opening => return Opened { checkpoints: opened.map(Some), early },
-            Some(arrival) = inbox.recv(), if early.len() < EARLY => early.push(arrival),
+            Some(event) = inbox.recv(), if early.len() < EARLY => early.push(event),
             _ = speak.tick() => early.iter().for_each(|(_, event)| mention(event, &notice)),
         }
     }
 }
 
 /// Tells whoever has opened a session, ps 0 itself included.
-fn mention(event: &Arrival, notice: &str) {
-    if let Arrival::Opened(sender, _) = event {
+fn mention(event: &SessionEvent, notice: &str) {
+    if let SessionEvent::Opened(sender, _) = event {
         let waiting = Waiting { tasks: Vec::new(), notices: vec![notice.to_owned()] };
         let _ = sender.try_send(CoordinatorMessage { number: 0, heard: 0, kind: Some(Kind::Waiting(waiting)) });
     }

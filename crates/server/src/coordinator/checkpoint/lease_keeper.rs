@@ -4,17 +4,17 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::warn;
 use windlass_checkpoint::{CheckpointError, Lease, RENEW_EVERY};
 
-use super::machine::Event;
+use crate::coordinator::interface::Event;
 
 /// The lease as the coordinator holds it. If the coordinator is dropped, the lease is no longer renewed.
-pub(super) struct LeaseKeeper {
+pub(in crate::coordinator) struct LeaseKeeper {
     end: Option<oneshot::Sender<()>>,
     first_generation: watch::Sender<u64>,
 }
 
 impl LeaseKeeper {
     /// Renews the lease from now on. If another run takes over, `done` hears of it.
-    pub(super) fn start(lease: Lease, done: mpsc::Sender<Event>) -> Self {
+    pub(in crate::coordinator) fn start(lease: Lease, done: mpsc::Sender<Event>) -> Self {
         let (end, ended) = oneshot::channel();
         let (first_generation, begun) = watch::channel(lease.generation());
         tokio::spawn(keep(lease, begun, ended, done));
@@ -22,13 +22,13 @@ impl LeaseKeeper {
     }
 
     /// Says in which generation the run began, once that is known.
-    pub(super) fn set_first_generation(&self, generation: u64) {
+    pub(in crate::coordinator) fn set_first_generation(&self, generation: u64) {
         self.first_generation.send_replace(generation);
     }
 
     /// Gives the lease up; [`Event::Released`] tells when that is done. False if there is none any more: another run has
     /// taken over.
-    pub(super) fn release(&mut self) -> bool {
+    pub(in crate::coordinator) fn release(&mut self) -> bool {
         self.end.take().is_some_and(|end| end.send(()).is_ok())
     }
 }

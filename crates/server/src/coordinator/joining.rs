@@ -1,0 +1,116 @@
+//! How tasks come in: whether a task that says hello is let in, and what the others hear of it.
+
+use tracing::{info, warn};
+use windlass_core::cluster::{Job, TaskId, WorkerId};
+use windlass_core::lifecycle::{JoinError, Outcome, Phase, exit_code};
+use windlass_core::run::RunSpec;
+use windlass_wire::PROTOCOL;
+use windlass_wire::control::coordinator_message::Kind;
+use windlass_wire::control::{Busy, Hello, Over, Waiting};
+
+use super::interface::{OwnShard, SessionId};
+use super::machine::Coordinator;
+
+/// Why a task is not let in.
+enum Refusal {
+    /// It is to ask again.
+    ForNow(String),
+    /// It ends.
+    ForGood(Outcome),
+}
+
+impl<S: OwnShard> Coordinator<S> {
+    /// Lets a task in, or tells it why not.
+    pub(super) fn hello(&mut self, id: SessionId, hello: &Hello, heard: u64) {
+        match self.admit(id, hello, heard) {
+            Ok(()) => {}
+            Err(Refusal::ForNow(reason)) => self.members.dismiss(id, Kind::Busy(Busy { reason })),
+            Err(Refusal::ForGood(outcome)) => {
+                if !outcome.reason.is_empty() {
+                    let task = format!("{} {}", hello.job, hello.index);
+                    warn!("refused {task}: {}", outcome.reason);
+                    // Those who wait for it are told with the next word of whom they wait for.
+                    if self.lifecycle.awaited().iter().any(|awaited| awaited.to_string() == task) {
+                        self.refused.insert(task, outcome.reason.clone());
+                    }
+                }
+                let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
+                self.members.dismiss(id, Kind::Over(over));
+                self.untold.dismissed(id, hello);
+            }
+        }
+    }
+
+    fn admit(&mut self, id: SessionId, hello: &Hello, heard: u64) -> Result<(), Refusal> {
+        let refuse = |reason: String| Refusal::ForGood(Outcome { exit_code: exit_code::USAGE, reason });
+        if hello.protocol != PROTOCOL {
+            return Err(refuse(format!(
+                "ps 0 speaks protocol {PROTOCOL}, this task speaks {}: run the same version everywhere",
+                hello.protocol
+            )));
+        }
+        let job: Job = hello.job.parse().map_err(|_| refuse(format!("unknown job {:?}", hello.job)))?;
+        let task = TaskId { job, index: hello.index };
+        let run = if job == Job::Worker { Some(self.agreed_run(task, &hello.run).map_err(refuse)?) } else { None };
+        if let Some(shortage) = run.as_ref().and_then(|run| self.shortage(run)) {
+            return Err(refuse(shortage));
+        }
+        let earlier = self.members.earlier(task, hello.process);
+        let joined = self.lifecycle.join(task, earlier, self.now);
+        let (incarnation, mut effects) = joined.map_err(|error| match error {
+            JoinError::Over(outcome) => Refusal::ForGood(outcome),
+            JoinError::Contested(_) => Refusal::ForNow(error.to_string()),
+            error => refuse(error.to_string()),
+        })?;
+        if hello.begun {
+            effects.extend(self.lifecycle.begun_before());
+            self.seen_step = self.seen_step.max(hello.global_step);
+        }
+        if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
+            self.endpoints.insert(task.index, endpoint);
+            self.memory.extend(hello.memory.map(|memory| (task.index, memory)));
+        }
+        self.refused.remove(&task.to_string());
+        if let Some(run) = run {
+            self.mention_difference(task, &run);
+            if let Some(checkpoints) = &mut self.checkpoints {
+                checkpoints.keep_files(&run, &hello.files);
+            }
+            effects.extend(self.lifecycle.set_active_servers(&self.active_servers(&run)));
+            self.run = Some((hello.run.clone(), run));
+            self.positions.set_pass(WorkerId(task.index), hello.batches);
+        }
+        info!("{task} {}", if earlier == Some(incarnation) { "reconnected" } else { "joined" });
+        self.members.welcome(id, task, hello, incarnation, heard);
+        if *self.lifecycle.phase() == Phase::Gathering {
+            self.members.mention(&Kind::Waiting(self.waiting()));
+        }
+        self.carry_out(effects);
+        Ok(())
+    }
+
+    /// The first worker brings the run; the others must have the same.
+    fn agreed_run(&self, task: TaskId, text: &str) -> Result<RunSpec, String> {
+        let theirs: RunSpec = serde_json::from_str(text).map_err(|error| format!("{task} sent no run: {error}"))?;
+        let alone = self.lifecycle.present_workers().iter().all(|worker| TaskId::from(*worker) == task);
+        let first = self.prepare.number == 0 && alone;
+        match &self.run {
+            Some((_, run)) if !first => match theirs.first_difference(run) {
+                Some(difference) => Err(difference.describe(&task.to_string(), "the other workers")),
+                None => Ok(theirs),
+            },
+            _ => Ok(theirs),
+        }
+    }
+
+    /// Tells everyone in what a worker differs from the others that it may differ in.
+    fn mention_difference(&mut self, task: TaskId, run: &RunSpec) {
+        let others = self.lifecycle.present_workers().iter().any(|worker| TaskId::from(*worker) != task);
+        let agreed = self.run.as_ref().filter(|_| others);
+        if let Some(difference) = agreed.and_then(|(_, agreed)| run.tolerated_difference(agreed)) {
+            let notice = difference.describe(&task.to_string(), "the other workers");
+            warn!("{notice}");
+            self.members.mention(&Kind::Waiting(Waiting { tasks: Vec::new(), notices: vec![notice] }));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What tasks report once they are in, and what the coordinator makes of it.
+
+use tracing::info;
+use windlass_core::checkpoint::{Setback, SetbackKind};
+use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::{Outcome, Phase};
+use windlass_wire::control::{Failure, Heartbeat, task_message};
+
+use super::interface::OwnShard;
+use super::machine::Coordinator;
+use crate::checkpoint::Part;
+
+impl<S: OwnShard> Coordinator<S> {
+    pub(super) fn message(&mut self, task: TaskId, incarnation: Incarnation, message: task_message::Kind) {
+        let worker = WorkerId(task.index);
+        let effects = match message {
+            task_message::Kind::Heartbeat(heartbeat) => {
+                self.seen_step = self.seen_step.max(heartbeat.global_step);
+                self.note_progress(task, heartbeat);
+                return;
+            }
+            task_message::Kind::ServerReady(ready) if ready.number == self.prepare.number => {
+                self.lifecycle.server_ready(task, ready.restored)
+            }
+            task_message::Kind::Marked(marked) => {
+                let mark = serde_json::from_str(&marked.mark);
+                self.checkpoint(|checkpoints| {
+                    checkpoints.cycle().marked(marked.number, ServerId(task.index), mark.ok()?)
+                });
+                return;
+            }
+            task_message::Kind::PartWritten(written) => {
+                let part: Result<Part, _> = serde_json::from_str(&written.part);
+                self.checkpoint(|checkpoints| {
+                    checkpoints.cycle().written(written.number, ServerId(task.index), part.ok()?)
+                });
+                return;
+            }
+            task_message::Kind::CheckpointFailed(failed) => {
+                let kind = if failed.missed { SetbackKind::Missed } else { SetbackKind::Failed };
+                let setback = Setback { reason: format!("{task}: {}", failed.reason), kind };
+                self.checkpoint(|checkpoints| checkpoints.cycle().failed(failed.number, setback));
+                return;
+            }
+            task_message::Kind::PartProgress(progress) => {
+                if let Some(checkpoints) = &mut self.checkpoints {
+                    checkpoints.cycle().progressed(progress.number, ServerId(task.index));
+                }
+                return;
+            }
+            task_message::Kind::Initialised(initialised) if initialised.incarnation == incarnation.0 => {
+                self.lifecycle.initialised()
+            }
+            task_message::Kind::Finished(report) if report.incarnation == incarnation.0 => {
+                info!("{task} finished after {} steps", report.steps);
+                self.reports.insert(worker, report);
+                self.lifecycle.worker_finished(worker)
+            }
+            task_message::Kind::Concluded(concluded) if concluded.incarnation == incarnation.0 => {
+                self.lifecycle.concluded(worker)
+            }
+            task_message::Kind::Failed(failure) if self.is_of_now(task, incarnation, &failure) => {
+                let reason = format!("{task}: {}", failure.reason);
+                // A failure is never a success, whatever its number.
+                let exit_code = u8::try_from(failure.exit_code).ok().filter(|code| *code > 0).unwrap_or(u8::MAX);
+                self.lifecycle.failed(Outcome { exit_code, reason })
+            }
+            task_message::Kind::Goodbye(_) => {
+                let effects = self.lifecycle.goodbye(task, incarnation, self.now);
+                // At the end it stays, to hear how the run ended.
+                if !matches!(self.lifecycle.phase(), Phase::Saving(_) | Phase::Over(_)) {
+                    self.members.remove(task);
+                }
+                effects
+            }
+            // Answers to what was said before the run went back to a checkpoint.
+            task_message::Kind::ServerReady(_)
+            | task_message::Kind::Failed(_)
+            | task_message::Kind::Initialised(_)
+            | task_message::Kind::Finished(_)
+            | task_message::Kind::Concluded(_)
+            | task_message::Kind::Hello(_) => return,
+        };
+        self.carry_out(effects);
+    }
+
+    /// Whether a failure is one of what was asked for last: a server fails to prepare, a worker to train.
+    fn is_of_now(&self, task: TaskId, incarnation: Incarnation, failure: &Failure) -> bool {
+        match task.job {
+            Job::Ps => failure.prepare == self.prepare.number,
+            Job::Worker => failure.incarnation == incarnation.0,
+        }
+    }
+
+    /// Keeps what a task reports of itself. If the run waits for that task, it is good news.
+    fn note_progress(&mut self, task: TaskId, heartbeat: Heartbeat) {
+        let stage = |heartbeat: &Heartbeat| (heartbeat.local_step, heartbeat.global_step, heartbeat.waiting.clone());
+        let now = stage(&heartbeat);
+        let before = self.progress.insert(task, heartbeat).as_ref().map(stage);
+        if before != Some(now) && self.lifecycle.awaited().contains(&task) {
+            self.lifecycle.progressed(self.now);
+        }
+    }
+}
