@@ -1,0 +1,82 @@
+//! Which process plays which worker: those that were declared dead or replaced are refused.
+
+use super::{Gate, Request};
+use crate::checkpoint::Standing;
+use crate::cluster::WorkerId;
+use crate::ledger::{Acquaintance, Incarnation};
+
+/// Why first values are not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooLate {
+    /// Their process was declared dead or replaced.
+    Fenced,
+    /// Training has begun.
+    Begun,
+}
+
+impl Gate {
+    /// Refuses every process up to this one that is not announced.
+    pub fn fence_up_to(&mut self, latest: Incarnation) {
+        self.ledger.fence_up_to(latest);
+    }
+
+    /// Refuses the processes before this one from now on, and says how far the workers are.
+    pub fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) -> Standing {
+        let standing = self.standing();
+        self.ledger.fence(worker, incarnation);
+        standing
+    }
+
+    /// As [`Gate::fence`], for a worker that joins in the middle of a run, at this clock.
+    pub fn join(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
+        // On the first server it is announced twice: at once, and with the word to all servers.
+        let is_new = !self.ledger.is_living(worker, incarnation);
+        let standing = self.fence(worker, incarnation);
+        if is_new {
+            self.consistency.join(worker, clock);
+        }
+        standing
+    }
+
+    /// Refuses a process that has left from now on, and says how far the workers are.
+    pub fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> Standing {
+        let standing = self.standing();
+        self.ledger.retire(worker, incarnation);
+        standing
+    }
+
+    /// The clock at which a worker that joins now is to start, on all servers.
+    pub fn clock(&self) -> u64 {
+        self.consistency.clock()
+    }
+
+    /// What is known of the process that sends a request.
+    pub fn acquaintance(&self, request: &Request) -> Acquaintance {
+        self.ledger.acquaintance(request.push.worker, request.push.incarnation)
+    }
+
+    /// True if this process plays its worker, as far as is known here yet.
+    pub fn is_living(&self, request: &Request) -> bool {
+        self.ledger.is_living(request.push.worker, request.push.incarnation)
+    }
+
+    /// True if another process plays the worker now.
+    pub fn is_replaced(&self, request: &Request) -> bool {
+        self.ledger.is_replaced(request.push.worker, request.push.incarnation)
+    }
+
+    /// Why the first values are not taken from a request, if they are not.
+    pub fn refuses_first_values(&self, request: &Request) -> Option<TooLate> {
+        if self.ledger.is_fenced(request.push.worker, request.push.incarnation) {
+            Some(TooLate::Fenced)
+        } else {
+            self.begun.then_some(TooLate::Begun)
+        }
+    }
+
+    /// How far the workers are in the parameters of now.
+    fn standing(&self) -> Standing {
+        let pushes = self.pushes();
+        Standing { notes: self.notes.of(&pushes), pushes }
+    }
+}

@@ -1,0 +1,133 @@
+//! Whether a push counts, as which update, and which pieces of it are still to be applied.
+
+use std::time::Duration;
+
+use super::{CutSide, Gate, Request};
+use crate::consistency::Admission;
+use crate::ledger::{Entry, Fate, PushId};
+use crate::optimizer::Update;
+use crate::run::staleness_scaled;
+
+/// How far a rate's version may be ahead of what this server has seen. Versions are global steps or count changes, so a
+/// server that is told of one is never far behind; a version from nowhere would keep all later rates out.
+const RATE_LEAD: u64 = 1 << 16;
+
+/// Why a push is read and not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skip {
+    /// It has been counted before.
+    Counted,
+    /// It was computed from parameters that a round has replaced.
+    Stale,
+    /// The run has had its last step.
+    Over,
+}
+
+/// What is to be done with a push.
+#[derive(Debug)]
+pub enum Verdict {
+    /// Apply it as it arrives, those pieces of it that can be claimed.
+    Apply(Update),
+    /// Keep it for the round.
+    Collect,
+    /// Read it, do nothing, and answer so.
+    Skip(Skip),
+    /// Refuse it: the process was declared dead.
+    Fenced,
+    /// Refuse it: its numbers do not follow from what this server has said, in these words.
+    Refused(String),
+}
+
+impl Gate {
+    /// Decides about a push that begins to arrive, with its note.
+    pub fn admit(&mut self, request: &Request, note: String, now: Duration) -> Verdict {
+        let push = request.push;
+        if let Some(words) = self.contradiction(request) {
+            return Verdict::Refused(words);
+        }
+        let fate = match self.ledger.enter(push) {
+            Entry::Fenced => return Verdict::Fenced,
+            Entry::OutOfOrder { expected } => {
+                return Verdict::Refused(format!("push {} came where {expected} was expected", push.sequence));
+            }
+            Entry::New => {
+                self.keep_note(push, note);
+                self.keep_rate(request);
+                Fate::Pending
+            }
+            Entry::Again(fate) => fate,
+        };
+        self.begun = true;
+        self.announced.adopt(request.learning_rate);
+        if !self.has_rounds() {
+            self.learning_rate = self.announced;
+        }
+        match fate {
+            Fate::Taken { .. } if self.consistency.has_rounds() => return Verdict::Skip(Skip::Counted),
+            // A push that was cut off goes on where it stopped, as the same step.
+            Fate::Taken { step } => return Verdict::Apply(self.push_update(step, request)),
+            Fate::Pending | Fate::Dropped => {}
+        }
+        let version = self.consistency.version();
+        match self.consistency.admit(request.push.worker, request.base) {
+            Admission::Apply { step } => {
+                self.ledger.settle(push, Fate::Taken { step });
+                self.statistics.staleness += version.saturating_sub(request.base);
+                self.statistics.pushes += 1;
+                self.count_step(now);
+                Verdict::Apply(self.push_update(step, request))
+            }
+            Admission::Collect => Verdict::Collect,
+            Admission::Stale => {
+                self.drop_push(push);
+                Verdict::Skip(Skip::Stale)
+            }
+            Admission::Over => Verdict::Skip(Skip::Over),
+        }
+    }
+
+    /// What a push of the living process says that cannot be so.
+    fn contradiction(&self, request: &Request) -> Option<String> {
+        if !self.is_living(request) {
+            return None;
+        }
+        let (version, base) = (self.version(), request.base);
+        if base > version {
+            return Some(format!("a push computed from version {base} where the newest is {version}"));
+        }
+        let newest = self.announced.version.max(version).saturating_add(RATE_LEAD);
+        let rate = request.learning_rate.version;
+        (rate > newest).then(|| format!("a learning rate of version {rate}, far beyond any step"))
+    }
+
+    /// The update that one push makes. What it was computed from is as old as there are updates in between; that does
+    /// not change when a push that was cut off goes on later.
+    fn push_update(&self, step: u64, request: &Request) -> Update {
+        let update = self.update(step, 1.0);
+        if !self.scales_by_staleness {
+            return update;
+        }
+        let staleness = (step - 1).saturating_sub(request.base);
+        Update { learning_rate: staleness_scaled(update.learning_rate, staleness), ..update }
+    }
+
+    /// For whoever asks first for this piece of a push, and has it to apply: on which side of a cut.
+    pub fn claim(&mut self, request: &Request, piece: usize) -> Option<CutSide> {
+        self.ledger.claim(request.push, piece).then(|| self.side(request))
+    }
+
+    /// Notes that the last piece of a push has been applied, if it was not before.
+    pub fn applied(&mut self, request: &Request, pieces: usize) {
+        if self.claim(request, pieces).is_some() {
+            self.ledger.complete(request.push);
+            self.consistency.applied(request.push.worker);
+        }
+    }
+
+    pub(super) fn drop_push(&mut self, push: PushId) {
+        if self.ledger.fate(push) != Some(Fate::Dropped) {
+            self.ledger.settle(push, Fate::Dropped);
+            self.statistics.dropped += 1;
+        }
+    }
+}

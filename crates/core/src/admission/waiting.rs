@@ -1,0 +1,51 @@
+//! When the sender of a request may be answered, and whom it waits for until then.
+
+use super::{Gate, Request, RequestKind};
+use crate::cluster::WorkerId;
+
+/// What is to be done with a request whose sender waits for its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// Answer it now.
+    Answer,
+    /// Let go of it: the run has ended, or goes back to a checkpoint.
+    Closed,
+    /// Refuse it: another process plays the worker now.
+    Fenced,
+    /// Take its worker out of the open round with [`Gate::skip_to`], and ask again.
+    SkipRound,
+    /// Ask again when something has changed. It waits for these.
+    Wait(Vec<WorkerId>),
+}
+
+impl Gate {
+    /// What is to be done with a request whose sender waits. Whoever asks for a version that is to come takes no part in
+    /// the rounds until then, once it is known to be the living process, unless that has been done (`may_skip`).
+    pub fn turn(&self, request: &Request, may_skip: bool) -> Turn {
+        match self.waits_for(request) {
+            None => Turn::Answer,
+            Some(_) if self.closed => Turn::Closed,
+            Some(_) if request.kind == RequestKind::Pull && self.is_replaced(request) => Turn::Fenced,
+            Some(_) if may_skip && self.is_living(request) => Turn::SkipRound,
+            Some(missing) => Turn::Wait(missing),
+        }
+    }
+
+    /// Whom the sender of a request has to wait for before it is answered; `None` if it may be answered now.
+    fn waits_for(&self, request: &Request) -> Option<Vec<WorkerId>> {
+        match request.kind {
+            RequestKind::Push => self.consistency.waits_for(request.push.worker, request.base),
+            _ => self.consistency.waits_for_version(request.base),
+        }
+    }
+
+    /// In words, whom a worker waits for.
+    pub fn describe_wait(&self, missing: &[WorkerId]) -> String {
+        const NAMED: usize = 8;
+        let mut names: Vec<String> = missing.iter().take(NAMED).map(ToString::to_string).collect();
+        if missing.len() > NAMED {
+            names.push(format!("{} more", missing.len() - NAMED));
+        }
+        format!("{} in step {}", names.join(", "), self.consistency.version() + 1)
+    }
+}

@@ -1,0 +1,115 @@
+//! How tasks come in: which process may play a task, and what follows from it in each phase.
+
+use std::time::Duration;
+
+use super::{Effect, Lifecycle, Outcome, Phase};
+use crate::cluster::{Job, TaskId, WorkerId};
+use crate::ledger::Incarnation;
+use crate::membership::Occupied;
+
+/// Why a task was not let in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// Another process plays that task.
+    #[error("{0} is already running: two processes were started with the same --task_index")]
+    Taken(TaskId),
+    /// Another process plays that task, or did until a moment ago: ask again.
+    #[error("another process already runs as {0}; waiting to see whether it is still alive")]
+    Contested(TaskId),
+    /// The task is not in the cluster.
+    #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
+    Unknown(TaskId, String),
+    /// The run has ended, or is about to.
+    #[error("the run has ended")]
+    Over(Outcome),
+}
+
+/// What a worker is told that comes when all steps have been made.
+pub(super) const NOTHING_LEFT: &str = "all steps have been made, and the run is ending";
+
+impl Lifecycle {
+    /// A process offers to play a task, perhaps again after a broken connection.
+    pub fn join(
+        &mut self,
+        task: TaskId,
+        earlier: Option<Incarnation>,
+        now: Duration,
+    ) -> Result<(Incarnation, Vec<Effect>), JoinError> {
+        if self.config.workers.is_none() && task.job == Job::Worker {
+            self.tasks.insert(task);
+        } else if !self.tasks.contains(&task) {
+            return Err(JoinError::Unknown(task, self.describe_cluster()));
+        }
+        if let Some(incarnation) = earlier
+            && self.membership.rejoin(task, incarnation, now)
+        {
+            return Ok((incarnation, Vec::new()));
+        }
+        self.check_phase(task)?;
+        let incarnation = self.membership.join(task, now).map_err(|occupied| match occupied {
+            Occupied::Alive => JoinError::Taken(task),
+            Occupied::Unsure => JoinError::Contested(task),
+        })?;
+        if self.phase == Phase::Gathering && self.missing().iter().all(|task| task.job == Job::Worker) {
+            self.servers_here_since.get_or_insert(now);
+        }
+        let mut effects = Vec::new();
+        if task.job == Job::Worker {
+            effects.push(self.worker_joined(WorkerId(task.index), incarnation));
+        }
+        effects.extend(self.go_on_with(task));
+        Ok((incarnation, effects))
+    }
+
+    /// Refuses a process for which the run has nothing left to do.
+    fn check_phase(&self, task: TaskId) -> Result<(), JoinError> {
+        let chief = TaskId::from(self.chief);
+        match &self.phase {
+            Phase::Over(outcome) => Err(JoinError::Over(outcome.clone())),
+            Phase::Saving(outcome) if task.job == Job::Worker => Err(JoinError::Over(outcome.clone())),
+            // The chief itself, started again before its process is known to be dead, still has to score.
+            Phase::Finishing if task.job == Job::Worker && task != chief && !self.is_abandoned() => {
+                // While the connection of the chief is broken, it is not known whether somebody else has to score.
+                Err(match self.membership.is_connected(chief) {
+                    true => JoinError::Over(Outcome { exit_code: 0, reason: NOTHING_LEFT.to_owned() }),
+                    false => JoinError::Contested(chief),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a worker among those who train. Without a chief it is chief.
+    fn worker_joined(&mut self, worker: WorkerId, incarnation: Incarnation) -> Effect {
+        self.finished_before = false;
+        self.left.remove(&worker);
+        self.leaving.remove(&worker);
+        if self.phase != Phase::Gathering && !self.membership.is_present(TaskId::from(self.chief)) {
+            self.chief = worker;
+        }
+        Effect::Joined(worker, incarnation)
+    }
+
+    /// What a task that has come in is to do, or what follows from its coming.
+    fn go_on_with(&mut self, task: TaskId) -> Vec<Effect> {
+        match self.phase {
+            Phase::Gathering if self.missing().is_empty() => self.prepare(),
+            Phase::Initialising if task == TaskId::from(self.chief) => vec![Effect::Initialise(self.chief)],
+            Phase::Training if task.job == Job::Worker => vec![Effect::Start(WorkerId(task.index))],
+            // Nobody was left to score the network. This one finds that there is nothing to train, and does.
+            Phase::Finishing if task.job == Job::Worker => {
+                self.phase = Phase::Training;
+                vec![Effect::Start(WorkerId(task.index))]
+            }
+            Phase::Gathering => Vec::new(),
+            _ if self.idle.contains(&task) => vec![Effect::PrepareIdle(task)],
+            _ if task.job == Job::Ps => self.server_lost(format!("{task} was restarted and has lost its parameters")),
+            _ => Vec::new(),
+        }
+    }
+
+    fn describe_cluster(&self) -> String {
+        let count = |job| self.tasks.iter().filter(|task| task.job == job).count();
+        format!("{} ps, {} workers", count(Job::Ps), count(Job::Worker))
+    }
+}

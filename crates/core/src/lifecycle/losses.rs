@@ -1,0 +1,140 @@
+//! Tasks that leave or die: a run goes on without a worker, under another chief if need be, and goes back to a
+//! checkpoint when a server was lost.
+
+use std::time::Duration;
+
+use super::{Effect, Lifecycle, Outcome, Phase, exit_code};
+use crate::cluster::{Job, TaskId, WorkerId};
+use crate::ledger::Incarnation;
+
+/// How long the others wait for a worker that was told to stop before they train without it. When all are told to stop
+/// one after another, this leaves no update that only some of them had a part in.
+pub(super) const FAREWELL: Duration = Duration::from_millis(300);
+
+impl Lifecycle {
+    /// Lets time pass: declares the silent dead, and gives up on those who do not come.
+    pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
+        let mut effects = self.part_with_leavers(now);
+        for (task, reason) in self.membership.expire(now) {
+            effects.extend(match task.job {
+                Job::Ps if self.phase == Phase::Gathering => Vec::new(),
+                Job::Ps if matches!(self.phase, Phase::Over(_)) => Vec::new(),
+                Job::Ps if self.idle.contains(&task) => vec![Effect::IdleLeft(task, reason)],
+                Job::Ps => self.server_lost(format!("lost {task}: {reason}")),
+                Job::Worker => {
+                    let worker = WorkerId(task.index);
+                    let mut effects = self.worker_left(worker, reason);
+                    effects.extend(self.go_on_without(worker));
+                    effects
+                }
+            });
+        }
+        effects.extend(self.wait_for_tasks(now));
+        effects
+    }
+
+    /// A task leaves because it was told to stop. The others go on without a worker, but not without a server.
+    pub fn goodbye(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> Vec<Effect> {
+        if !self.membership.finished(task, incarnation) {
+            return Vec::new();
+        }
+        let others = match self.phase {
+            Phase::Saving(_) => true,
+            // After a server was lost, they may be about to come in again.
+            Phase::Gathering if self.again => self.workers().len() > 1,
+            _ => !self.present_workers().is_empty(),
+        };
+        if task.job == Job::Worker {
+            // Even the last of them: the checkpoint waits for a push of which only a part has come, but not for ever.
+            self.leaving.insert(WorkerId(task.index), now);
+            if others {
+                return Vec::new();
+            }
+        }
+        let reason = format!("{task} was told to stop");
+        if self.idle.contains(&task) && (self.again || self.phase != Phase::Gathering) {
+            return vec![Effect::IdleLeft(task, reason)];
+        }
+        self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
+    }
+
+    /// The others train without those who were told to stop a while ago.
+    pub(super) fn part_with_leavers(&mut self, now: Duration) -> Vec<Effect> {
+        // By then the cut of a last checkpoint is made, and no round that one of them is missing from is before it.
+        let patience = if matches!(self.phase, Phase::Saving(_)) { 3 * FAREWELL } else { FAREWELL };
+        let parted = |_: &WorkerId, since: &mut Duration| now.saturating_sub(*since) >= patience;
+        let parted: Vec<WorkerId> = self.leaving.extract_if(.., parted).map(|(worker, _)| worker).collect();
+        let mut effects = Vec::new();
+        for worker in parted {
+            effects.extend(self.worker_left(worker, "told to stop".to_owned()));
+            effects.extend(self.go_on_without(worker));
+        }
+        effects
+    }
+
+    fn worker_left(&mut self, worker: WorkerId, reason: String) -> Vec<Effect> {
+        // Told even while the last checkpoint is written: that waits for a push that has come in part, of a worker that
+        // has left the rest unsaid.
+        if matches!(self.phase, Phase::Over(_) | Phase::Gathering) {
+            return Vec::new();
+        }
+        let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
+        let was_training = self.left.insert(worker, reason.clone()).is_none();
+        if was_training { vec![Effect::Left(worker, incarnation, reason)] } else { Vec::new() }
+    }
+
+    fn go_on_without(&mut self, worker: WorkerId) -> Vec<Effect> {
+        if matches!(self.phase, Phase::Saving(_) | Phase::Over(_) | Phase::Gathering) {
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        if worker == self.chief {
+            effects.extend(self.name_another_chief());
+        }
+        effects.extend(self.finish_if_nobody_trains());
+        effects
+    }
+
+    /// Worker 0 is chief while it lives; then the lowest of the living takes over, and keeps it.
+    fn name_another_chief(&mut self) -> Vec<Effect> {
+        let Some(next) = self.present_workers().first().copied() else {
+            // With parameters that can outlive them, workers are waited for as servers are.
+            if self.config.checkpoints {
+                if self.phase == Phase::Preparing {
+                    self.phase = Phase::Gathering;
+                }
+                return Vec::new();
+            }
+            let reason = "no workers are left".to_owned();
+            return self.end(Outcome { exit_code: exit_code::PEERS, reason });
+        };
+        self.chief = next;
+        match self.phase {
+            Phase::Initialising => vec![Effect::Initialise(next)],
+            Phase::Finishing => vec![Effect::AllFinished],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
+    /// there again.
+    pub(super) fn server_lost(&mut self, reason: String) -> Vec<Effect> {
+        match &self.phase {
+            Phase::Over(_) => return Vec::new(),
+            Phase::Saving(_) => return self.not_saved(&reason),
+            _ => {}
+        }
+        if !self.config.checkpoints {
+            return self.end_at_once(Outcome { exit_code: exit_code::PEERS, reason });
+        }
+        (self.phase, self.again, self.finished_before) = (Phase::Gathering, true, false);
+        self.awaited_since.clear();
+        self.servers_here_since = None;
+        self.left.clear();
+        self.leaving.clear();
+        for worker in self.workers() {
+            self.membership.dismiss(worker.into());
+        }
+        vec![Effect::Regather(reason)]
+    }
+}

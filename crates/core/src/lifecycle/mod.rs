@@ -1,0 +1,215 @@
+//! The life of a run, as the coordinator decides it: gather, prepare, initialise, train, finish, end.
+//!
+//! A pure state machine. Every event returns the effects that the coordinator has to carry out; it sends no
+//! messages itself and has no clock. `joining` lets tasks in, `phases` leads from one phase to the next, `losses`
+//! decides how a run goes on without tasks that leave or die, `ending` how it ends, and `waiting` how long it waits.
+
+mod ending;
+mod joining;
+mod losses;
+mod outcome;
+mod phases;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::cluster::{Job, TaskId, WorkerId};
+use crate::ledger::Incarnation;
+use crate::membership::{Membership, Patience, Presence};
+pub use joining::JoinError;
+pub use outcome::{NOT_SAVED, Outcome, exit_code};
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting for tasks to arrive: at the start, and again when a server was lost.
+    Gathering,
+    /// Servers allocate their shards, or restore them.
+    Preparing,
+    /// The chief pushes the first values.
+    Initialising,
+    /// Workers train.
+    Training,
+    /// Nobody trains; the chief evaluates and writes the summary.
+    Finishing,
+    /// A last checkpoint is written, and then the run is over.
+    Saving(Outcome),
+    /// Every process ends.
+    Over(Outcome),
+}
+
+/// What the coordinator has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Tell every server to allocate its shard, or to restore it.
+    Prepare,
+    /// Ask every worker to come in again, for a server was lost: whoever is named is waited for.
+    Regather(String),
+    /// Write a last checkpoint.
+    Save,
+    /// Tell this worker to push the first values.
+    Initialise(WorkerId),
+    /// Tell this worker to train.
+    Start(WorkerId),
+    /// Tell the servers that this process plays the worker now.
+    Joined(WorkerId, Incarnation),
+    /// Tell everyone that this process of a worker has left, and why if it did not finish.
+    Left(WorkerId, Incarnation, String),
+    /// Tell a server that came in the middle of a run that it holds nothing.
+    PrepareIdle(TaskId),
+    /// Forget a server that held nothing and is gone, for this reason.
+    IdleLeft(TaskId, String),
+    /// Tell the workers that nobody trains any more.
+    AllFinished,
+    /// Tell everyone to end.
+    Over(Outcome),
+}
+
+/// What a run needs to know of its cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LifecycleConfig {
+    /// How many parameter servers there are.
+    pub servers: u32,
+    /// How many workers there are; `None` if nobody knows, and whoever comes is welcome.
+    pub workers: Option<u32>,
+    /// When a silent task counts as dead.
+    pub patience: Patience,
+    /// How long tasks that are needed are waited for.
+    pub peer_timeout: Duration,
+    /// True if there are checkpoints: a lost server is waited for, and the parameters are saved at the end.
+    pub checkpoints: bool,
+    /// Incarnations are later than this one.
+    pub before: Incarnation,
+}
+
+/// The life of one run.
+#[derive(Debug)]
+pub struct Lifecycle {
+    config: LifecycleConfig,
+    tasks: BTreeSet<TaskId>,
+    /// Servers that hold nothing.
+    idle: BTreeSet<TaskId>,
+    membership: Membership,
+    phase: Phase,
+    ready: BTreeSet<TaskId>,
+    chief: WorkerId,
+    left: BTreeMap<WorkerId, String>,
+    /// Workers that were told to stop, and since when; the others still train with them.
+    leaving: BTreeMap<WorkerId, Duration>,
+    /// Whom the run waits for, since when without any progress of theirs, and in which phase.
+    awaited_since: BTreeMap<TaskId, Duration>,
+    awaited_in: std::mem::Discriminant<Phase>,
+    /// Since when only workers are missing from a gathering.
+    servers_here_since: Option<Duration>,
+    /// True if the run had begun before this gathering, so that workers may be missing for good.
+    again: bool,
+    /// True if the run had come to its end before this coordinator.
+    finished_before: bool,
+}
+
+impl Lifecycle {
+    /// A run whose tasks have not come yet. If it is not known how many workers there are, it begins with worker 0 and
+    /// those who have come before it.
+    pub fn new(config: LifecycleConfig) -> Self {
+        let workers = config.workers.unwrap_or(1);
+        let tasks = (0..config.servers).map(TaskId::ps).chain((0..workers).map(TaskId::worker)).collect();
+        Self {
+            config,
+            tasks,
+            idle: BTreeSet::new(),
+            membership: Membership::new(config.patience, config.before),
+            phase: Phase::Gathering,
+            ready: BTreeSet::new(),
+            chief: WorkerId(0),
+            left: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            awaited_since: BTreeMap::new(),
+            awaited_in: std::mem::discriminant(&Phase::Gathering),
+            servers_here_since: None,
+            again: false,
+            finished_before: false,
+        }
+    }
+
+    /// Where the run stands.
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// The worker that initialises, evaluates and writes the summary.
+    pub fn chief(&self) -> WorkerId {
+        self.chief
+    }
+
+    /// The tasks that have not come yet.
+    pub fn missing(&self) -> Vec<TaskId> {
+        let is_needed = |task: &TaskId| !self.again || !self.idle.contains(task);
+        let needed = self.tasks.iter().copied().filter(is_needed);
+        needed.filter(|task| !self.membership.is_present(*task)).collect()
+    }
+
+    /// The servers that take part.
+    fn active_servers(&self) -> impl Iterator<Item = TaskId> {
+        self.tasks.iter().copied().filter(|task| task.job == Job::Ps && !self.idle.contains(task))
+    }
+
+    /// Incarnations that this coordinator gives are later than this.
+    pub fn before(&self) -> Incarnation {
+        self.config.before
+    }
+
+    /// The latest incarnation that any process has been given. Whoever has an earlier one and does not play a task is
+    /// dead to the run.
+    pub fn latest_incarnation(&self) -> Incarnation {
+        self.membership.latest()
+    }
+
+    /// True if this process was declared dead, or dismissed.
+    pub fn is_dead(&self, task: TaskId, incarnation: Incarnation) -> bool {
+        let replaced = self.membership.incarnation(task).is_some_and(|playing| playing > incarnation);
+        replaced || self.membership.presence(task) == Some(Presence::Dead)
+    }
+
+    /// Every worker of the cluster, as far as is known.
+    pub fn workers(&self) -> Vec<WorkerId> {
+        self.tasks.iter().filter(|task| task.job == Job::Worker).map(|task| WorkerId(task.index)).collect()
+    }
+
+    /// True if this process has said goodbye.
+    pub fn has_left(&self, task: TaskId, incarnation: Incarnation) -> bool {
+        self.membership.presence(task) == Some(Presence::Finished)
+            && self.membership.incarnation(task) == Some(incarnation)
+    }
+
+    /// True if this process plays the task, as far as is known.
+    pub fn is_played_by(&self, task: TaskId, incarnation: Incarnation) -> bool {
+        self.membership.is_present(task) && self.membership.incarnation(task) == Some(incarnation)
+    }
+
+    /// The process that plays a task, or last did.
+    pub fn incarnation(&self, task: TaskId) -> Option<Incarnation> {
+        self.membership.incarnation(task)
+    }
+
+    /// Notes a sign of life.
+    pub fn heard(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
+        self.membership.heard(task, incarnation, now);
+    }
+
+    /// Notes that a task's connection broke.
+    pub fn disconnected(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
+        self.membership.disconnected(task, incarnation, now);
+    }
+
+    /// The workers whose processes are alive, as far as is known.
+    pub fn present_workers(&self) -> Vec<WorkerId> {
+        self.workers()
+            .into_iter()
+            .filter(|worker| self.membership.presence(TaskId::from(*worker)) == Some(Presence::Present))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

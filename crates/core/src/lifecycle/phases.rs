@@ -1,0 +1,97 @@
+//! From one phase to the next: all are here, the servers are ready, there are values, nobody trains, all is said.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Effect, Lifecycle, Outcome, Phase};
+use crate::cluster::{Job, ServerId, TaskId, WorkerId};
+use crate::fault::{self, Fault};
+
+impl Lifecycle {
+    /// Notes that a task comes from a run that had begun: this coordinator is a second one.
+    pub fn begun_before(&mut self) -> Vec<Effect> {
+        self.again |= self.phase == Phase::Gathering;
+        self.prepare_if_all_are_here()
+    }
+
+    /// Notes that the run had come to its end when the coordinator before this one died: it goes on only if workers come.
+    pub fn finished_before(&mut self) {
+        self.finished_before = true;
+    }
+
+    /// Says which servers take part in the run, once that is known. A run begins when all servers have come, so that all
+    /// hear of its end; from then on it neither waits for the others nor loses anything with them.
+    pub fn set_active_servers(&mut self, active: &BTreeSet<ServerId>) -> Vec<Effect> {
+        let holds_nothing = |task: &TaskId| task.job == Job::Ps && !active.contains(&ServerId(task.index));
+        self.idle = self.tasks.iter().copied().filter(holds_nothing).collect();
+        self.prepare_if_all_are_here()
+    }
+
+    fn prepare_if_all_are_here(&mut self) -> Vec<Effect> {
+        let all_here = self.phase == Phase::Gathering && self.missing().is_empty();
+        if all_here { self.prepare() } else { Vec::new() }
+    }
+
+    /// The servers are to prepare for those who are here. If the chief is not, another is named.
+    pub(super) fn prepare(&mut self) -> Vec<Effect> {
+        let present = self.present_workers();
+        if !present.contains(&self.chief) && !fault::is_back(Fault::ChiefLostWithServer) {
+            self.chief = present.first().copied().unwrap_or(self.chief);
+        }
+        self.phase = Phase::Preparing;
+        self.ready.clear();
+        vec![Effect::Prepare]
+    }
+
+    /// A server has its shard: new, or with the values of a checkpoint.
+    pub fn server_ready(&mut self, server: TaskId, restored: bool) -> Vec<Effect> {
+        self.ready.insert(server);
+        let all = self.active_servers().all(|task| self.ready.contains(&task));
+        if self.phase != Phase::Preparing || !all {
+            return Vec::new();
+        }
+        self.phase = Phase::Initialising;
+        if restored {
+            return self.initialised();
+        }
+        vec![Effect::Initialise(self.chief)]
+    }
+
+    /// The chief has pushed the first values.
+    pub fn initialised(&mut self) -> Vec<Effect> {
+        if self.phase != Phase::Initialising {
+            return Vec::new();
+        }
+        self.phase = Phase::Training;
+        self.present_workers().into_iter().map(Effect::Start).collect()
+    }
+
+    /// A worker has done its share of the training; it stays for the end.
+    pub fn worker_finished(&mut self, worker: WorkerId) -> Vec<Effect> {
+        if !matches!(self.phase, Phase::Training | Phase::Finishing) {
+            return Vec::new();
+        }
+        let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
+        let mut effects = self.part_with_leavers(Duration::MAX);
+        self.left.insert(worker, String::new());
+        effects.push(Effect::Left(worker, incarnation, String::new()));
+        effects.extend(self.finish_if_nobody_trains());
+        effects
+    }
+
+    pub(super) fn finish_if_nobody_trains(&mut self) -> Vec<Effect> {
+        let present = self.present_workers();
+        let training = present.iter().any(|worker| !self.left.contains_key(worker));
+        if self.phase != Phase::Training || training || present.is_empty() {
+            return Vec::new();
+        }
+        self.phase = Phase::Finishing;
+        vec![Effect::AllFinished]
+    }
+
+    /// The chief has scored the network and summed the run up, and nothing is left to do.
+    pub fn concluded(&mut self, worker: WorkerId) -> Vec<Effect> {
+        let last = self.phase == Phase::Finishing && worker == self.chief;
+        if last { self.end(Outcome::done()) } else { Vec::new() }
+    }
+}

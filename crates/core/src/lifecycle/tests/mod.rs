@@ -1,0 +1,80 @@
+//! Every event of a run's life, and what follows from it. Here are runs to try it on.
+
+mod ending;
+mod idle_servers;
+mod joining;
+mod lost_servers;
+mod lost_workers;
+mod waiting;
+
+use super::joining::NOTHING_LEFT;
+use super::losses::FAREWELL;
+use super::*;
+use crate::cluster::ServerId;
+
+const PS: TaskId = TaskId { job: Job::Ps, index: 0 };
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn join(run: &mut Lifecycle, task: TaskId, now: u64) -> (Incarnation, Vec<Effect>) {
+    run.join(task, None, seconds(now)).unwrap()
+}
+
+fn lifecycle(workers: u32) -> Lifecycle {
+    Lifecycle::new(config(workers))
+}
+
+fn config(workers: u32) -> LifecycleConfig {
+    LifecycleConfig {
+        servers: 1,
+        workers: Some(workers),
+        patience: Patience::new(seconds(10)),
+        peer_timeout: seconds(60),
+        checkpoints: false,
+        before: Incarnation(0),
+    }
+}
+
+fn goodbye(run: &mut Lifecycle, worker: u32) -> Vec<Effect> {
+    let task = TaskId::worker(worker);
+    let incarnation = run.membership.incarnation(task).unwrap();
+    run.goodbye(task, incarnation, seconds(0))
+}
+
+/// A run of two workers in training, and the workers' incarnations.
+fn training() -> (Lifecycle, [Incarnation; 2]) {
+    training_of(lifecycle(2))
+}
+
+fn training_of(mut run: Lifecycle) -> (Lifecycle, [Incarnation; 2]) {
+    join(&mut run, PS, 0);
+    let (first, _) = join(&mut run, TaskId::from(WorkerId(0)), 0);
+    let (second, _) = join(&mut run, TaskId::from(WorkerId(1)), 0);
+    run.server_ready(PS, false);
+    run.initialised();
+    assert_eq!(run.phase(), &Phase::Training);
+    (run, [first, second])
+}
+
+/// As [`training`], with checkpoints.
+fn training_with_checkpoints() -> (Lifecycle, [Incarnation; 2]) {
+    training_of(Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) }))
+}
+
+/// Keeps everybody alive until then, and lets that much time pass.
+fn pass_with_all_alive(run: &mut Lifecycle, now: u64) -> Vec<Effect> {
+    for task in [PS, TaskId::worker(0), TaskId::worker(1)] {
+        let incarnation = run.membership.incarnation(task).unwrap();
+        run.heard(task, incarnation, seconds(now));
+    }
+    run.tick(seconds(now))
+}
+
+fn gave_up(effects: &[Effect]) -> &str {
+    match effects {
+        [Effect::Over(Outcome { exit_code: exit_code::PEERS, reason })] => reason,
+        other => panic!("{other:?}"),
+    }
+}
