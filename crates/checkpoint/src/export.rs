@@ -67,7 +67,7 @@ impl Store {
         }
         let table = &manifest.run.parameters;
         let wanted = Restore { table, plan: &plan, optimizer: &Optimizer::Sgd, slots: SlotPolicy::Reset };
-        let image = self.paint(manifest, &wanted).await?;
+        let image = self.assemble(manifest, &wanted).await?;
         let (mut dense, mut tables) = (image.dense.values.as_slice(), image.tables.iter());
         let values = batch.iter().map(|(_, spec)| {
             let values = match spec.access {

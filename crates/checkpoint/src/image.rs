@@ -30,20 +30,20 @@ impl ShardImage {
 }
 
 /// An image being filled from the bytes of parts.
-pub(crate) struct Canvas {
+pub(crate) struct ShardImageBuilder {
     dense: Block,
     /// Where each segment begins in the dense values; and the end.
     segments: Vec<usize>,
-    rows: Vec<Rows>,
+    rows: Vec<RestoredTable>,
 }
 
-struct Rows {
+struct RestoredTable {
     width: usize,
     block: Block,
     steps: Vec<u64>,
 }
 
-impl Canvas {
+impl ShardImageBuilder {
     /// As a server starts: zeros, and state as before the first update.
     pub fn new(table: &ParameterTable, plan: &ServerPlan, optimizer: &Optimizer) -> Self {
         let segments = std::iter::once(0).chain(plan.segments.iter().scan(0, |end, segment| {
@@ -56,7 +56,7 @@ impl Canvas {
                 ParameterKind::Constant => RowTable::constant(stripe.count, spec.width()),
                 _ => RowTable::new(stripe.count, spec.width(), optimizer),
             };
-            Rows { width: spec.width(), steps: rows.steps().to_vec(), block: rows.into_block() }
+            RestoredTable { width: spec.width(), steps: rows.steps().to_vec(), block: rows.into_block() }
         });
         let dense = Block::new(plan.dense_elements(), optimizer);
         Self { dense, segments: segments.collect(), rows: rows.collect() }

@@ -16,7 +16,7 @@ use crate::error::CheckpointError;
 const OPTION_PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// Where objects are kept.
-pub(crate) struct Place {
+pub(crate) struct OpenedLocation {
     pub objects: Arc<dyn ObjectStore>,
     /// What every object's name begins with.
     pub prefix: Path,
@@ -25,7 +25,7 @@ pub(crate) struct Place {
 }
 
 /// Opens a path, or a URL with the scheme file, s3, gs, az or memory.
-pub(crate) fn open(location: &str) -> Result<Place, CheckpointError> {
+pub(crate) fn open(location: &str) -> Result<OpenedLocation, CheckpointError> {
     let bad = |reason: String| CheckpointError::BadLocation { location: location.to_owned(), reason };
     if location.trim().is_empty() {
         return Err(bad("it is empty; give a directory or a URL such as s3://bucket/run".to_owned()));
@@ -42,7 +42,7 @@ pub(crate) fn open(location: &str) -> Result<Place, CheckpointError> {
             open_directory(path).map_err(bad)
         }
         ObjectStoreScheme::Memory => {
-            Ok(Place { objects: Arc::new(InMemory::new()), prefix: Path::default(), directory: None })
+            Ok(OpenedLocation { objects: Arc::new(InMemory::new()), prefix: Path::default(), directory: None })
         }
         ObjectStoreScheme::AmazonS3 => {
             open_remote(&url).map_err(|text| bad(format!("{text}; see the AWS_… variables")))
@@ -57,7 +57,7 @@ pub(crate) fn open(location: &str) -> Result<Place, CheckpointError> {
     }
 }
 
-fn open_directory(path: PathBuf) -> Result<Place, String> {
+fn open_directory(path: PathBuf) -> Result<OpenedLocation, String> {
     let describe = |error: std::io::Error| format!("{error}; give a directory that can be created and written");
     let path = path::absolute(path).map_err(describe)?;
     fs::create_dir_all(&path).map_err(describe)?;
@@ -65,17 +65,17 @@ fn open_directory(path: PathBuf) -> Result<Place, String> {
     let objects = LocalFileSystem::new_with_prefix(&directory).map_err(|error| error.to_string())?;
     // A checkpoint must survive a power failure.
     let objects = Arc::new(objects.with_fsync(true));
-    Ok(Place { objects, prefix: Path::default(), directory: Some(directory) })
+    Ok(OpenedLocation { objects, prefix: Path::default(), directory: Some(directory) })
 }
 
-fn open_remote(url: &Url) -> Result<Place, String> {
+fn open_remote(url: &Url) -> Result<OpenedLocation, String> {
     // The HTTP client is built without a TLS provider of its own. Whoever was first has chosen one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let options = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| OPTION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
     let (objects, prefix) = parse_url_opts(url, options).map_err(|error| error.to_string())?;
-    Ok(Place { objects: objects.into(), prefix, directory: None })
+    Ok(OpenedLocation { objects: objects.into(), prefix, directory: None })
 }
 
 #[cfg(test)]

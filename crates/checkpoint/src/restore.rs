@@ -10,7 +10,7 @@ use windlass_core::plan::{RowStripe, Segment, ServerPlan};
 
 use crate::checksum::CHUNK_BYTES;
 use crate::error::CheckpointError;
-use crate::image::{Canvas, ShardImage};
+use crate::image::{ShardImage, ShardImageBuilder};
 use crate::layout::{Content, contents};
 use crate::manifest::{Manifest, PartRecord};
 use crate::read::{Chunk, READ_AHEAD};
@@ -44,26 +44,30 @@ impl Store {
     /// ([`CheckpointError::is_damage`]), an older one may do.
     pub async fn restore(&self, manifest: &Manifest, wanted: &Restore<'_>) -> Result<ShardImage, CheckpointError> {
         check_fit(manifest, wanted)?;
-        self.paint(manifest, wanted).await
+        self.assemble(manifest, wanted).await
     }
 
     /// As [`Store::restore`], of parameters and an optimizer known to fit.
-    pub(crate) async fn paint(&self, manifest: &Manifest, wanted: &Restore<'_>) -> Result<ShardImage, CheckpointError> {
+    pub(crate) async fn assemble(
+        &self,
+        manifest: &Manifest,
+        wanted: &Restore<'_>,
+    ) -> Result<ShardImage, CheckpointError> {
         let copies: Vec<_> = manifest.parts.iter().map(|part| copies(manifest, part, wanted)).collect();
         let mut reads = Vec::new();
         for (part, copies) in manifest.parts.iter().zip(&copies) {
             let chunks: BTreeSet<usize> = copies.iter().flat_map(Copy::chunks).collect();
             reads.extend(chunks.into_iter().map(|chunk| self.read_for(copies, part, chunk)));
         }
-        let mut canvas = Canvas::new(wanted.table, wanted.plan, wanted.optimizer);
+        let mut image = ShardImageBuilder::new(wanted.table, wanted.plan, wanted.optimizer);
         let mut chunks = stream::iter(reads).buffer_unordered(READ_AHEAD);
         while let Some((chunk, copies)) = chunks.try_next().await? {
             for copy in copies {
-                copy.apply(&chunk, &mut canvas);
+                copy.apply(&chunk, &mut image);
             }
         }
         drop(chunks);
-        Ok(canvas.finish())
+        Ok(image.finish())
     }
 
     /// Reads a chunk of which these copies are to be made.
@@ -115,10 +119,10 @@ struct Copy {
     source: Range<u64>,
     /// Where they belong.
     target: Content,
-    way: Way,
+    method: CopyMethod,
 }
 
-enum Way {
+enum CopyMethod {
     /// One run of bytes, to this offset in the target.
     Run { offset: usize },
     /// Rows, of which the target has some.
@@ -195,8 +199,8 @@ fn copies_between(
     width: usize,
 ) -> Vec<Copy> {
     let copy = |target: Content, from: RowRun, to: RowRun| {
-        let way = Way::Rows { from, to, row_bytes: width * size_of::<f32>() };
-        Copy { source: source.clone(), target, way }
+        let method = CopyMethod::Rows { from, to, row_bytes: width * size_of::<f32>() };
+        Copy { source: source.clone(), target, method }
     };
     let parameter = content.parameter(&part.plan);
     let from = match content {
@@ -221,7 +225,7 @@ fn copy_segment(from: &Segment, to: &Segment, source: u64, target: Content) -> O
     let byte = |elements: usize| elements * size_of::<f32>();
     let start = source + byte(common.start - from.range.start) as u64;
     let source = start..start + byte(common.len()) as u64;
-    Some(Copy { source, target, way: Way::Run { offset: byte(common.start - to.range.start) } })
+    Some(Copy { source, target, method: CopyMethod::Run { offset: byte(common.start - to.range.start) } })
 }
 
 /// What one stripe has of a plan's stripe of the same parameter.
@@ -234,13 +238,13 @@ fn copy_stripe(
 ) -> Option<Copy> {
     let (stripe, to) = plan.stripes.iter().enumerate().find(|(_, to)| to.parameter == from.parameter)?;
     if from == to {
-        return Some(Copy { source, target: target(stripe), way: Way::Run { offset: 0 } });
+        return Some(Copy { source, target: target(stripe), method: CopyMethod::Run { offset: 0 } });
     }
     // Rows r with r ≡ a (mod m) and r ≡ b (mod n) exist only if a ≡ b (mod gcd(m, n)).
     let common = greatest_common_divisor(from.stride, to.stride);
     let meet = from.first % common == to.first % common;
     let (from, to) = (RowRun::of_stripe(from), RowRun::of_stripe(to));
-    meet.then(|| Copy { source, target: target(stripe), way: Way::Rows { from, to, row_bytes } })
+    meet.then(|| Copy { source, target: target(stripe), method: CopyMethod::Rows { from, to, row_bytes } })
 }
 
 fn greatest_common_divisor(a: usize, b: usize) -> usize {
@@ -255,17 +259,17 @@ impl Copy {
     }
 
     /// Copies what a chunk has of it.
-    fn apply(&self, chunk: &Chunk, canvas: &mut Canvas) {
+    fn apply(&self, chunk: &Chunk, image: &mut ShardImageBuilder) {
         let common = self.source.start.max(chunk.range.start)..self.source.end.min(chunk.range.end);
         if common.is_empty() {
             return;
         }
         let bytes = &chunk.bytes[(common.start - chunk.range.start) as usize..][..(common.end - common.start) as usize];
         let start = (common.start - self.source.start) as usize;
-        let target = canvas.bytes_mut(self.target);
-        match self.way {
-            Way::Run { offset } => target[offset + start..][..bytes.len()].copy_from_slice(bytes),
-            Way::Rows { from, to, row_bytes } => {
+        let target = image.bytes_mut(self.target);
+        match self.method {
+            CopyMethod::Run { offset } => target[offset + start..][..bytes.len()].copy_from_slice(bytes),
+            CopyMethod::Rows { from, to, row_bytes } => {
                 // The first and the last row may be cut, by the chunk or by what either side has of them.
                 let (start, wanted) = (start + from.skipped, to.skipped..to.skipped + target.len());
                 let end = start + bytes.len();

@@ -10,7 +10,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::error::CheckpointError;
-use crate::location::{self, Place};
+use crate::location::{self, OpenedLocation};
 use crate::manifest::Manifest;
 
 /// A directory or an object store that keeps checkpoints. Cheap to clone; one run, one store.
@@ -43,7 +43,7 @@ impl Store {
     /// tests `memory://`. Object stores are configured by the usual environment variables (`AWS_…`, `GOOGLE_…`,
     /// `AZURE_…`; for one of your own, `AWS_ENDPOINT_URL` and `AWS_ALLOW_HTTP=true`).
     pub fn open(location: &str) -> Result<Self, CheckpointError> {
-        let Place { objects, prefix, directory } = location::open(location)?;
+        let OpenedLocation { objects, prefix, directory } = location::open(location)?;
         Ok(Self { objects, prefix, location: location.to_owned(), directory, read: ReadCounter::default() })
     }
 

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
-use windlass_data::download::{Event, download};
+use windlass_data::download::{DownloadEvent, download};
 
 use crate::failure::Failure;
 use crate::{logging, output};
@@ -43,17 +43,17 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     logging::start();
     let Action::Download(args) = command.action;
     let live = std::io::stderr().is_terminal();
-    let mut report = |event: Event<'_>| match event {
-        Event::Present { file } => eprintln!("{file}: already present, checksum OK"),
-        Event::Received { file, received, total } if live => {
+    let mut report = |event: DownloadEvent<'_>| match event {
+        DownloadEvent::Present { file } => eprintln!("{file}: already present, checksum OK"),
+        DownloadEvent::Received { file, received, total } if live => {
             eprint!("\r{file}: {:3.0}%", 100.0 * received as f64 / total.max(1) as f64);
             let _ = std::io::stderr().flush();
         }
-        Event::Failed { file, url, error, wait } => {
+        DownloadEvent::Failed { file, url, error, wait } => {
             let again = wait.map(|wait| format!("; trying again in {:.1} s", wait.as_secs_f64())).unwrap_or_default();
             eprintln!("{file}: {url}: {error}{again}");
         }
-        Event::Finished { file } => eprintln!("{}{file}: done, checksum OK", if live { "\r" } else { "" }),
+        DownloadEvent::Finished { file } => eprintln!("{}{file}: done, checksum OK", if live { "\r" } else { "" }),
         _ => {}
     };
     let summary = download(&args.dataset, &args.dir, args.base_url.as_deref(), &mut report).map_err(Failure::usage)?;

@@ -34,18 +34,18 @@ pub struct Standing {
     pub notes: Notes,
 }
 
-/// Where a server stands.
+/// Where a server stands, or is to be cut: a state of its parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct CutPoint {
     /// How many updates its parameters have had.
     pub version: u64,
     /// Which pushes are in them.
     pub pushes: Pushes,
 }
 
-impl Mark {
+impl CutPoint {
     /// The latest of both, in everything.
-    fn merge(&mut self, other: &Mark) {
+    fn merge(&mut self, other: &CutPoint) {
         self.version = self.version.max(other.version);
         for (worker, push) in &other.pushes {
             let latest = self.pushes.entry(*worker).or_default();
@@ -55,8 +55,8 @@ impl Mark {
 }
 
 /// Where all servers are cut, given where they stand.
-fn cut(marks: &BTreeMap<ServerId, Mark>, rounds: bool) -> Mark {
-    let mut cut = Mark::default();
+fn cut(marks: &BTreeMap<ServerId, CutPoint>, rounds: bool) -> CutPoint {
+    let mut cut = CutPoint::default();
     marks.values().for_each(|mark| cut.merge(mark));
     if !rounds && let Some(mark) = marks.values().next() {
         // Every push is an update: those that this server lacks are on their way to it.

@@ -68,7 +68,7 @@ impl Scatter<'_> {
         let digit = index % self.digits.len();
         let Images { rows, columns, .. } = *self.digits;
         let at = (randomness.below(SIDE - rows + 1), randomness.below(SIDE - columns + 1));
-        let whole = Cut { image: self.digits.image(digit), width: columns, from: (0, 0), size: (rows, columns) };
+        let whole = Patch { image: self.digits.image(digit), width: columns, from: (0, 0), size: (rows, columns) };
         whole.lay_on(canvas, at);
         for _ in 0..PIECES {
             let piece = self.cut_piece(digit, &mut randomness);
@@ -77,12 +77,12 @@ impl Scatter<'_> {
     }
 
     /// Part of any digit but this one, unless there is no other.
-    fn cut_piece(&self, digit: usize, randomness: &mut Randomness) -> Cut<'_> {
+    fn cut_piece(&self, digit: usize, randomness: &mut Randomness) -> Patch<'_> {
         let others = self.digits.len().max(2) - 1;
         let mut cut = || {
             let other = (digit + 1 + randomness.below(others)) % self.digits.len();
             let corner = |size: usize, randomness: &mut Randomness| randomness.below(size - PIECE_SIDE + 1);
-            Cut {
+            Patch {
                 image: self.digits.image(other),
                 width: self.digits.columns,
                 from: (corner(self.digits.rows, randomness), corner(self.digits.columns, randomness)),
@@ -102,14 +102,14 @@ impl Scatter<'_> {
 
 /// A rectangle of an image: (row, column) and (height, width).
 #[derive(Clone, Copy)]
-struct Cut<'a> {
+struct Patch<'a> {
     image: &'a [u8],
     width: usize,
     from: (usize, usize),
     size: (usize, usize),
 }
 
-impl<'a> Cut<'a> {
+impl<'a> Patch<'a> {
     fn rows(self) -> impl Iterator<Item = &'a [u8]> {
         let starts = (0..self.size.0).map(move |row| (self.from.0 + row) * self.width + self.from.1);
         starts.map(move |start| &self.image[start..start + self.size.1])

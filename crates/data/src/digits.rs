@@ -5,13 +5,13 @@
 //! threads or workers draw the same images. It must not read the clock, files or thread-local
 //! randomness.
 
-mod canvas;
 mod hand;
+mod raster;
 mod templates;
 
 use rayon::prelude::*;
 
-use self::canvas::Canvas;
+use self::raster::StrokeRaster;
 use crate::images::{ImageSet, Images};
 use crate::randomness::{Randomness, Split};
 
@@ -96,12 +96,12 @@ impl Samples {
     }
 
     fn draw_from(&self, first: usize, pixels: &mut [u8], labels: &mut [u8]) {
-        let mut canvas = Canvas::new();
+        let mut raster = StrokeRaster::new();
         let images = pixels.chunks_exact_mut(IMAGE_SIZE).zip(labels);
         for (index, (image, label)) in (first..).zip(images) {
             let mut randomness = Randomness::of_sample(self.seed, self.split, index);
             *label = randomness.below(templates::CLASSES.len()) as u8;
-            hand::write(*label, &mut randomness, &mut canvas, image);
+            hand::write(*label, &mut randomness, &mut raster, image);
         }
     }
 }

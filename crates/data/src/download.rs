@@ -19,7 +19,7 @@ use self::transfer::Transfer;
 
 /// How long and how often to try.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// Longest wait for a connection, including the name look-up.
     pub connect: Duration,
     /// Longest wait for the answer to begin, and then for each further piece of it.
@@ -30,7 +30,7 @@ pub struct Patience {
     pub backoff: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -44,7 +44,7 @@ impl Default for Patience {
 /// Something that happened during a download, for the one who waits.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum DownloadEvent<'a> {
     /// The file was there already and is right.
     Present {
         /// Name of the file.
@@ -79,7 +79,7 @@ pub enum Event<'a> {
 
 /// What a download did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct DownloadCounts {
     /// Files that were there already.
     pub present: usize,
     /// Files that were downloaded.
@@ -98,13 +98,13 @@ pub fn download(
     dataset: &str,
     directory: &Path,
     base_url: Option<&str>,
-    report: &mut dyn FnMut(Event<'_>),
-) -> Result<Summary, DownloadError> {
+    report: &mut dyn FnMut(DownloadEvent<'_>),
+) -> Result<DownloadCounts, DownloadError> {
     let mut source = Source::named(dataset)?;
     if let Some(base_url) = base_url {
         source.mirrors = vec![base_url.to_owned()];
     }
-    download_from(&source, directory, &Patience::default(), report)
+    download_from(&source, directory, &RetryPolicy::default(), report)
 }
 
 /// Downloads the files of any source; see [`download`].
@@ -114,9 +114,9 @@ pub fn download(
 pub fn download_from(
     source: &Source,
     directory: &Path,
-    patience: &Patience,
-    report: &mut dyn FnMut(Event<'_>),
-) -> Result<Summary, DownloadError> {
+    patience: &RetryPolicy,
+    report: &mut dyn FnMut(DownloadEvent<'_>),
+) -> Result<DownloadCounts, DownloadError> {
     source.check()?;
     fs::create_dir_all(directory)
         .map_err(|source| DownloadError::Directory { path: directory.to_path_buf(), source })?;
@@ -124,7 +124,7 @@ pub fn download_from(
     let mut missing = Vec::new();
     for file in &source.files {
         if is_present(file, &directory.join(&file.name))? {
-            report(Event::Present { file: &file.name });
+            report(DownloadEvent::Present { file: &file.name });
         } else {
             missing.push(file);
         }
@@ -139,9 +139,9 @@ pub fn download_from(
                 failures,
             });
         }
-        report(Event::Finished { file: &file.name });
+        report(DownloadEvent::Finished { file: &file.name });
     }
-    Ok(Summary { present: source.files.len() - missing.len(), downloaded: missing.len() })
+    Ok(DownloadCounts { present: source.files.len() - missing.len(), downloaded: missing.len() })
 }
 
 /// Whether the right file is there; another file of that name is an error.
@@ -162,8 +162,8 @@ fn is_present(file: &RemoteFile, path: &Path) -> Result<bool, DownloadError> {
 /// Goes through the mirrors of a file until one of them succeeds.
 fn first_success<'a>(
     transfers: impl Iterator<Item = Transfer<'a>>,
-    patience: &Patience,
-    report: &mut dyn FnMut(Event<'_>),
+    patience: &RetryPolicy,
+    report: &mut dyn FnMut(DownloadEvent<'_>),
 ) -> Result<Result<(), Vec<MirrorFailure>>, DownloadError> {
     let mut failures = Vec::new();
     for transfer in transfers {
@@ -178,8 +178,8 @@ fn first_success<'a>(
 /// Tries one mirror as often as patience and the kind of failure allow.
 fn try_repeatedly(
     transfer: &Transfer<'_>,
-    patience: &Patience,
-    report: &mut dyn FnMut(Event<'_>),
+    patience: &RetryPolicy,
+    report: &mut dyn FnMut(DownloadEvent<'_>),
 ) -> Result<Result<(), AttemptError>, DownloadError> {
     let mut attempt = 1;
     loop {
@@ -188,7 +188,7 @@ fn try_repeatedly(
         };
         let again = attempt < patience.attempts && error.may_pass();
         let wait = again.then(|| patience.backoff * 2u32.saturating_pow(attempt - 1));
-        report(Event::Failed { file: &transfer.file.name, url: &transfer.url, error: &error, wait });
+        report(DownloadEvent::Failed { file: &transfer.file.name, url: &transfer.url, error: &error, wait });
         let Some(wait) = wait else {
             return Ok(Err(error));
         };

@@ -10,7 +10,9 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use web_server::{Reply, WebServer};
-use windlass_data::download::{self, AttemptError, DownloadError, Event, Patience, RemoteFile, Source, Summary};
+use windlass_data::download::{
+    self, AttemptError, DownloadCounts, DownloadError, DownloadEvent, RemoteFile, RetryPolicy, Source,
+};
 
 const NAME: &str = "digits.gz";
 
@@ -24,8 +26,8 @@ fn remote(name: &str, content: &[u8]) -> RemoteFile {
     RemoteFile { name: name.to_owned(), bytes: content.len() as u64, sha256 }
 }
 
-fn patience() -> Patience {
-    Patience {
+fn patience() -> RetryPolicy {
+    RetryPolicy {
         connect: Duration::from_secs(5),
         read: Duration::from_secs(5),
         attempts: 3,
@@ -54,7 +56,7 @@ impl Target {
     }
 
     /// Downloads the one file from these mirrors.
-    fn download(&self, mirrors: &[&WebServer]) -> Result<Summary, DownloadError> {
+    fn download(&self, mirrors: &[&WebServer]) -> Result<DownloadCounts, DownloadError> {
         let mirrors = mirrors.iter().map(|server| server.base_url()).collect();
         let source = Source { files: vec![remote(NAME, &content())], mirrors };
         download::download_from(&source, self.path(), &patience(), &mut |_| {})
@@ -62,7 +64,7 @@ impl Target {
 }
 
 /// The only failure of a download from one mirror.
-fn failure(result: Result<Summary, DownloadError>) -> AttemptError {
+fn failure(result: Result<DownloadCounts, DownloadError>) -> AttemptError {
     match result.unwrap_err() {
         DownloadError::NoMirror { mut failures, .. } if failures.len() == 1 => failures.remove(0).error,
         other => panic!("{other}"),
@@ -81,7 +83,7 @@ fn all_files_are_downloaded_under_their_names() {
     let source = Source { files, mirrors: vec![server.base_url()] };
     let directory = target.path().join("made/on/the/way");
     let summary = download::download_from(&source, &directory, &patience(), &mut |_| {}).unwrap();
-    assert_eq!(summary, Summary { present: 0, downloaded: 2 });
+    assert_eq!(summary, DownloadCounts { present: 0, downloaded: 2 });
     assert_eq!(fs::read(directory.join("one")).unwrap(), b"first");
     assert_eq!(fs::read(directory.join("two")).unwrap(), b"second");
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
@@ -93,9 +95,9 @@ fn progress_ends_with_the_whole_file() {
     let server = WebServer::start(|_, request| Reply::serve(&content(), request));
     let source = Source { files: vec![remote(NAME, &content())], mirrors: vec![server.base_url()] };
     let mut seen = Vec::new();
-    let mut report = |event: Event<'_>| match event {
-        Event::Received { received, total, .. } => seen.push(format!("{received}/{total}")),
-        Event::Finished { file } => seen.push(format!("finished {file}")),
+    let mut report = |event: DownloadEvent<'_>| match event {
+        DownloadEvent::Received { received, total, .. } => seen.push(format!("{received}/{total}")),
+        DownloadEvent::Finished { file } => seen.push(format!("finished {file}")),
         other => panic!("{other:?}"),
     };
     download::download_from(&source, target.path(), &patience(), &mut report).unwrap();
@@ -279,7 +281,7 @@ fn a_server_that_says_nothing_is_given_up_in_time() {
     let target = Target::new();
     let mirrors = vec![format!("http://{}", listener.local_addr().unwrap())];
     let source = Source { files: vec![remote(NAME, &content())], mirrors };
-    let hasty = Patience { read: Duration::from_millis(50), attempts: 2, ..patience() };
+    let hasty = RetryPolicy { read: Duration::from_millis(50), attempts: 2, ..patience() };
     let error = failure(download::download_from(&source, target.path(), &hasty, &mut |_| {}));
     assert!(matches!(error, AttemptError::NoAnswer(_)), "{error}");
 }
@@ -307,7 +309,7 @@ fn a_file_that_is_there_already_is_not_fetched() {
     let target = Target::new();
     fs::write(target.file(), content()).unwrap();
     let server = WebServer::start(|_, _| Reply::status(500));
-    assert_eq!(target.download(&[&server]).unwrap(), Summary { present: 1, downloaded: 0 });
+    assert_eq!(target.download(&[&server]).unwrap(), DownloadCounts { present: 1, downloaded: 0 });
     assert_eq!(server.requests(), []);
 }
 

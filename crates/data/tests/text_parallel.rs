@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use files::{gzip, put};
 use tempfile::TempDir;
-use windlass_data::text::parallel::{self, Event, FilePair, Files, ParallelError};
+use windlass_data::text::parallel::{self, FilePair, Files, LoadEvent, ParallelError};
 use windlass_data::text::vocabulary::UNK;
 use windlass_data::text::{Corpus, TextPair, VocabularySizes};
 
@@ -51,7 +51,7 @@ impl Text {
         (corpus.unwrap(), events)
     }
 
-    fn told(&self, event: &Event<'_>) -> String {
+    fn told(&self, event: &LoadEvent<'_>) -> String {
         let text = event.to_string().replace(self.directory.path().to_str().unwrap(), "DIR");
         match (text.find("text-"), text.find(".ids")) {
             (Some(start), Some(end)) => format!("{}KEY{}", &text[..start], &text[end..]),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use windlass_checkpoint::{
     CheckpointError, CheckpointId, PartRecord, ReadCounter, Restore, ShardImage, SlotPolicy, Store,
 };
-use windlass_core::checkpoint::{Mark, Notes};
+use windlass_core::checkpoint::{CutPoint, Notes};
 use windlass_core::ledger::Incarnation;
 use windlass_core::plan::ServerPlan;
 use windlass_core::run::{LearningRate, RunSpec};
@@ -62,7 +62,7 @@ pub struct Part {
     /// What was written.
     pub record: PartRecord,
     /// Where the shard was cut.
-    pub mark: Mark,
+    pub mark: CutPoint,
     /// What came with the last pushes, to the first server.
     pub notes: Notes,
     /// The learning rate there.
@@ -73,7 +73,7 @@ pub struct Part {
 
 /// Where a run stands at a checkpoint that it goes on from.
 #[derive(Debug)]
-pub(crate) struct Resumption {
+pub(crate) struct ResumePoint {
     /// How many updates the values have had.
     pub(crate) version: u64,
     /// The learning rate.
@@ -89,11 +89,11 @@ pub(crate) async fn restore(
     id: &CheckpointId,
     run: &RunSpec,
     plan: &ServerPlan,
-) -> Result<(ShardImage, Resumption), CheckpointError> {
+) -> Result<(ShardImage, ResumePoint), CheckpointError> {
     let store = Store::open_counted(location, read).await?;
     let manifest = store.load(id).await?;
     let wanted = Restore { table: &run.parameters, plan, optimizer: &run.optimizer, slots: SlotPolicy::Restore };
     let image = store.restore(&manifest, &wanted).await?;
     let (version, learning_rate) = (manifest.id.step, manifest.learning_rate);
-    Ok((image, Resumption { version, learning_rate, trained_since: manifest.trained_since_in(&run.parameters) }))
+    Ok((image, ResumePoint { version, learning_rate, trained_since: manifest.trained_since_in(&run.parameters) }))
 }

@@ -28,8 +28,8 @@ struct Open {
     sockets: BTreeMap<u64, Socket>,
 }
 
-/// A connection's place among the open ones, given up when its thread ends, in whichever way.
-struct Place {
+/// A connection among the open ones, taken out when its thread ends, in whichever way.
+struct OpenConnection {
     connections: Connections,
     id: u64,
 }
@@ -37,11 +37,11 @@ struct Place {
 impl Connections {
     /// Serves a connection until it closes.
     pub(crate) fn serve(&self, socket: Socket, visit: Visit, shard: Arc<dyn Shard>) {
-        let Some(place) = self.add(&socket) else { return };
-        let (connections, id) = (self.clone(), place.id);
+        let Some(open_connection) = self.add(&socket) else { return };
+        let (connections, id) = (self.clone(), open_connection.id);
         visit.on_close(move || connections.shut(id));
         let serve = move || {
-            let _place = place;
+            let _open_connection = open_connection;
             run(socket, visit, &*shard);
         };
         if let Err(error) = std::thread::Builder::new().name("tensor-stream".into()).spawn(serve) {
@@ -59,7 +59,7 @@ impl Connections {
     }
 
     /// Keeps a handle to a connection; `None` if it is not to be served.
-    fn add(&self, socket: &Socket) -> Option<Place> {
+    fn add(&self, socket: &Socket) -> Option<OpenConnection> {
         let handle = socket.try_clone().ok()?;
         let mut open = self.lock();
         if open.closed {
@@ -68,7 +68,7 @@ impl Connections {
         open.next += 1;
         let id = open.next;
         open.sockets.insert(id, handle);
-        Some(Place { connections: self.clone(), id })
+        Some(OpenConnection { connections: self.clone(), id })
     }
 
     /// Closes a connection, waking its thread.
@@ -83,7 +83,7 @@ impl Connections {
     }
 }
 
-impl Drop for Place {
+impl Drop for OpenConnection {
     /// The connection closes with its last handle.
     fn drop(&mut self) {
         self.connections.lock().sockets.remove(&self.id);

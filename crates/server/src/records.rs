@@ -25,7 +25,7 @@ impl RunRecords {
         Self { location, limits }
     }
 
-    async fn look(&self, incarnation: Option<Incarnation>) -> Result<Option<Outcome>, CheckpointError> {
+    async fn find_outcome(&self, incarnation: Option<Incarnation>) -> Result<Option<Outcome>, CheckpointError> {
         let generation = incarnation.map(generation_of);
         // A directory that is not there would be made.
         if !self.location.contains("://")
@@ -64,7 +64,7 @@ impl Records for RunRecords {
     fn outcome(&self, incarnation: Option<Incarnation>) -> Pin<Box<dyn Future<Output = Option<Outcome>> + Send + '_>> {
         Box::pin(async move {
             // A task may well have no way to the store: then it goes on waiting.
-            self.look(incarnation).await.unwrap_or_else(|error| {
+            self.find_outcome(incarnation).await.unwrap_or_else(|error| {
                 debug!(%error, "no word from the checkpoints about the run");
                 None
             })

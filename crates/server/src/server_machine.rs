@@ -78,9 +78,9 @@ pub enum ServerEffect {
     End(Outcome),
 }
 
-/// A shard in the making.
+/// A shard that is being allocated or restored.
 #[derive(Debug)]
-struct Preparing {
+struct PendingShard {
     /// Of the message that asked for it.
     number: u64,
     /// What the coordinator has said meanwhile about the shard.
@@ -90,7 +90,7 @@ struct Preparing {
 /// The decisions of a parameter server.
 #[derive(Debug, Default)]
 pub struct ServerMachine {
-    preparing: Option<Preparing>,
+    preparing: Option<PendingShard>,
     holding: Option<Holding>,
     /// Once told to stop: for how long it stays without a word, and since when there was none.
     leaving: Option<(Duration, Duration)>,
@@ -120,7 +120,7 @@ impl ServerMachine {
             ServerEvent::Told(Kind::Waiting(waiting)) => vec![ServerEffect::Mention(waiting)],
             ServerEvent::Told(Kind::Prepare(prepare)) => {
                 self.holding = None;
-                self.preparing = Some(Preparing { number: prepare.number, deferred: Vec::new() });
+                self.preparing = Some(PendingShard { number: prepare.number, deferred: Vec::new() });
                 vec![ServerEffect::Prepare(Box::new(prepare))]
             }
             ServerEvent::Told(message) => match &mut self.preparing {
@@ -153,7 +153,7 @@ impl ServerMachine {
 
     /// Tells the coordinator, and does what has come meanwhile.
     fn prepared(&mut self, prepared: Result<Holding, Unprepared>) -> Vec<ServerEffect> {
-        let Some(Preparing { number, deferred }) = self.preparing.take() else { return Vec::new() };
+        let Some(PendingShard { number, deferred }) = self.preparing.take() else { return Vec::new() };
         let reply = match prepared {
             Ok(holding) => {
                 self.holding = Some(holding);

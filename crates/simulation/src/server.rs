@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use windlass_checkpoint::{CheckpointId, PartRecord};
 use windlass_core::admission::{Request, RequestKind};
-use windlass_core::checkpoint::Mark;
+use windlass_core::checkpoint::CutPoint;
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::{Incarnation, PushId};
 use windlass_core::lifecycle::Outcome;
@@ -20,7 +20,7 @@ use windlass_wire::control::{
 use crate::coordinator::SharedShard;
 use crate::line::Line;
 use crate::session::{Session, SessionEvent};
-use crate::shard::{AnswerKind, Cut as ReadCut, Frame, Shard, ShardEffect};
+use crate::shard::{AnswerKind, Frame, Shard, ShardAtCut, ShardEffect};
 use crate::store::LOCATION;
 use crate::world::{Connection, Message, Pid, Port, ShardTimer, Timer, World};
 
@@ -165,7 +165,7 @@ impl ServerNode {
                 self.say(Kind::Marked(Marked { number, mark }), world);
             }
             ServerEffect::Cut(Cut { number, id, cut }) => {
-                let cut: Mark = serde_json::from_str(&cut).unwrap_or_default();
+                let cut: CutPoint = serde_json::from_str(&cut).unwrap_or_default();
                 let made = self.with(world, |shard, now| {
                     let made = shard.gate.cut(number, &cut);
                     shard.poll(now);
@@ -218,9 +218,9 @@ impl ServerNode {
     }
 
     /// A cut has been read, or was given up.
-    fn read(&mut self, number: u64, cut: Option<ReadCut>, world: &mut World) {
+    fn read(&mut self, number: u64, cut: Option<ShardAtCut>, world: &mut World) {
         let Some(job) = self.saving.front_mut().filter(|job| job.number == number) else { return };
-        let Some(ReadCut { mark, notes, learning_rate, blocks }) = cut else {
+        let Some(ShardAtCut { mark, notes, learning_rate, blocks }) = cut else {
             self.saving.pop_front();
             let reason = "the checkpoint was given up".to_owned();
             self.say(Kind::CheckpointFailed(CheckpointFailed { number, reason, missed: true }), world);

@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use windlass_core::admission::{Arrival, CopyOnCut, CutSide, Gate, Request, RequestKind, Skip, TooLate, Turn, Verdict};
-use windlass_core::checkpoint::{Mark, Notes};
+use windlass_core::admission::{
+    Contribution, CopyOnCut, CutSide, Gate, Request, RequestKind, Skip, TooLate, Turn, Verdict,
+};
+use windlass_core::checkpoint::{CutPoint, Notes};
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
 use windlass_core::ledger::{Acquaintance, Incarnation, PushId};
@@ -101,14 +103,14 @@ pub enum ShardEffect {
     /// A push was applied to a block, or counted in a round; the last of its blocks if true.
     Applied(Asked, bool),
     /// A cut has been read, or cannot be.
-    Read(u64, Option<Cut>),
+    Read(u64, Option<ShardAtCut>),
 }
 
 /// A shard as of a cut.
 #[derive(Debug)]
-pub struct Cut {
+pub struct ShardAtCut {
     /// Where it is.
-    pub mark: Mark,
+    pub mark: CutPoint,
     /// The notes of its last pushes.
     pub notes: Notes,
     /// The rate there.
@@ -147,7 +149,7 @@ enum Stage {
 #[derive(Debug)]
 struct Reader {
     number: u64,
-    found: Option<(Mark, Notes, LearningRate)>,
+    found: Option<(CutPoint, Notes, LearningRate)>,
     blocks: Vec<Values>,
 }
 
@@ -304,7 +306,7 @@ impl Shard {
                 let Reader { found, mut blocks, .. } = self.readers.remove(index);
                 blocks.reverse();
                 let cut = found.filter(|_| whole);
-                let cut = cut.map(|(mark, notes, learning_rate)| Cut { mark, notes, learning_rate, blocks });
+                let cut = cut.map(|(mark, notes, learning_rate)| ShardAtCut { mark, notes, learning_rate, blocks });
                 return self.effects.push(ShardEffect::Read(number, cut));
             }
             _ if !self.gate.is_cutting(number) => None,
@@ -489,7 +491,7 @@ impl Shard {
                     return Progress::Blocked;
                 }
                 serving.stage = match self.gate.arrived(&request) {
-                    Arrival::Counted { complete } => {
+                    Contribution::Counted { complete } => {
                         self.open_round.push(asked.pushed());
                         self.effects.push(ShardEffect::Applied(asked, true));
                         if complete {
@@ -497,9 +499,9 @@ impl Shard {
                         }
                         Stage::Turn(AnswerKind::Values)
                     }
-                    Arrival::Again => Stage::Turn(AnswerKind::Values),
-                    Arrival::Late => Stage::Turn(AnswerKind::Stale),
-                    Arrival::Fenced => {
+                    Contribution::Again => Stage::Turn(AnswerKind::Values),
+                    Contribution::Late => Stage::Turn(AnswerKind::Stale),
+                    Contribution::Fenced => {
                         self.answer(connection, asked, AnswerKind::Fenced, None);
                         return Progress::Done;
                     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{CutSide, Gate, Request};
-use crate::checkpoint::{HOLD, Mark, Notes};
+use crate::checkpoint::{CutPoint, HOLD, Notes};
 use crate::ledger::PushId;
 use crate::run::LearningRate;
 
@@ -20,7 +20,7 @@ pub(super) enum CutStage {
     /// The cut is after a round that is still to come.
     Coming { number: u64, version: u64 },
     /// This is the state that is kept.
-    Made { number: u64, mark: Mark, notes: Notes, learning_rate: LearningRate },
+    Made { number: u64, mark: CutPoint, notes: Notes, learning_rate: LearningRate },
 }
 
 impl CutStage {
@@ -57,11 +57,11 @@ pub enum CutError {
 impl Gate {
     /// Holds back what is new from now on, and says which state that leaves: after the round that is being applied, if
     /// one is. Nobody has to wait for that here.
-    pub fn hold(&mut self, number: u64, now: Duration) -> Mark {
+    pub fn hold(&mut self, number: u64, now: Duration) -> CutPoint {
         let at = self.comes_to();
         self.cut = CutStage::Held { number, until: now + HOLD, at };
         self.longest_held_up = Duration::ZERO;
-        Mark { version: at, pushes: self.pushes() }
+        CutPoint { version: at, pushes: self.pushes() }
     }
 
     /// The version that the parameters have, or are about to have.
@@ -77,7 +77,7 @@ impl Gate {
     }
 
     /// Cuts where all servers do. After the hold that is possible too, if nothing new has come.
-    pub fn cut(&mut self, number: u64, cut: &Mark) -> Result<(), CutError> {
+    pub fn cut(&mut self, number: u64, cut: &CutPoint) -> Result<(), CutError> {
         let stage = std::mem::take(&mut self.cut);
         if !matches!(stage, CutStage::Held { number: held, at, .. } if held == number && at == self.comes_to()) {
             return Err(CutError::Late);
@@ -86,9 +86,9 @@ impl Gate {
         if !self.has_rounds() {
             let to_come = self.ledger.outstanding_sequences(&cut.pushes);
             let version = self.limit.map_or(at + to_come, |limit| limit.min(at + to_come));
-            self.make_cut(number, Mark { version, pushes: cut.pushes.clone() });
+            self.make_cut(number, CutPoint { version, pushes: cut.pushes.clone() });
         } else if at == cut.version && !self.applying {
-            self.make_cut(number, Mark { version: at, pushes: self.pushes() });
+            self.make_cut(number, CutPoint { version: at, pushes: self.pushes() });
         } else if at + 1 == cut.version {
             self.cut = CutStage::Coming { number, version: cut.version };
         } else {
@@ -98,7 +98,7 @@ impl Gate {
     }
 
     /// Cuts here, or where the last of these pushes will have come; their notes are kept as they come.
-    fn make_cut(&mut self, number: u64, mark: Mark) {
+    fn make_cut(&mut self, number: u64, mark: CutPoint) {
         let notes = self.notes.of(&mark.pushes);
         self.cut = CutStage::Made { number, mark, notes, learning_rate: self.learning_rate };
     }
@@ -108,12 +108,12 @@ impl Gate {
         if let CutStage::Coming { number, version } = self.cut
             && version == self.version()
         {
-            self.make_cut(number, Mark { version, pushes: self.pushes() });
+            self.make_cut(number, CutPoint { version, pushes: self.pushes() });
         }
     }
 
     /// The state that is kept, once all of it is there.
-    pub fn cut_made(&self, number: u64) -> Result<Option<(Mark, Notes, LearningRate)>, CutError> {
+    pub fn cut_made(&self, number: u64) -> Result<Option<(CutPoint, Notes, LearningRate)>, CutError> {
         match &self.cut {
             CutStage::Made { number: made, mark, notes, learning_rate } if *made == number => {
                 let outstanding = !self.has_rounds() && !self.ledger.outstanding(&mark.pushes).is_empty();

@@ -27,7 +27,7 @@ use cutting::CutStage;
 use notes::LastNotes;
 pub use processes::TooLate;
 pub use pushes::{Skip, Verdict};
-pub use rounds::Arrival;
+pub use rounds::Contribution;
 pub use waiting::Turn;
 
 /// What a worker asks for.

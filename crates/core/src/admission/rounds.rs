@@ -10,7 +10,7 @@ use crate::optimizer::Update;
 
 /// What became of a gradient that has wholly arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub enum Contribution {
     /// It is to be added to the round, and perhaps completes it.
     Counted {
         /// True if the round is now to be applied.
@@ -26,20 +26,20 @@ pub enum Arrival {
 
 impl Gate {
     /// Notes a gradient for a round that has wholly arrived.
-    pub fn arrived(&mut self, request: &Request) -> Arrival {
+    pub fn arrived(&mut self, request: &Request) -> Contribution {
         let push = request.push;
         match (self.ledger.fate(push), &self.consistency) {
-            (None, _) => Arrival::Fenced,
-            (Some(Fate::Taken { .. }), _) => Arrival::Again,
+            (None, _) => Contribution::Fenced,
+            (Some(Fate::Taken { .. }), _) => Contribution::Again,
             (_, Consistency::Sync(round)) if !round.takes(request.push.worker, request.base) => {
                 self.drop_push(push);
-                Arrival::Late
+                Contribution::Late
             }
             _ => {
                 self.ledger.settle(push, Fate::Taken { step: self.consistency.version() + 1 });
                 self.statistics.pushes += 1;
                 let complete = self.consistency.applied(request.push.worker);
-                Arrival::Counted { complete: self.completes(complete) }
+                Contribution::Counted { complete: self.completes(complete) }
             }
         }
     }

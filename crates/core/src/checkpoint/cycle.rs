@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Mark, cut};
+use super::{CutPoint, cut};
 use crate::cluster::ServerId;
 
 /// How long servers have to mark where they stand. Those who have marked train on meanwhile.
@@ -34,7 +34,7 @@ pub enum Next<P> {
     /// Ask every server to mark where it stands.
     Mark,
     /// Tell every server to take the state at this cut, and to write it.
-    Cut(Mark),
+    Cut(CutPoint),
     /// Publish a checkpoint of these parts.
     Publish(BTreeMap<ServerId, P>),
     /// Tell every server that this one is given up.
@@ -96,7 +96,7 @@ enum Stage<P> {
     Idle,
     Marking {
         since: Duration,
-        marks: BTreeMap<ServerId, Mark>,
+        marks: BTreeMap<ServerId, CutPoint>,
     },
     /// With the time at which each server was last heard to get on with its part.
     Writing {
@@ -157,7 +157,7 @@ impl<P: Clone> Cycle<P> {
     }
 
     /// A server has marked where it stands.
-    pub fn marked(&mut self, number: u64, server: ServerId, mark: Mark) -> Option<Next<P>> {
+    pub fn marked(&mut self, number: u64, server: ServerId, mark: CutPoint) -> Option<Next<P>> {
         let Stage::Marking { marks, .. } = &mut self.stage else { return None };
         if number != self.number || !self.run.servers.contains(&server) {
             return None;

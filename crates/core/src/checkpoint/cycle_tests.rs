@@ -36,8 +36,8 @@ fn setback(reason: &str, kind: SetbackKind) -> Setback {
     Setback { reason: reason.to_owned(), kind }
 }
 
-fn mark(version: u64, pushes: &[(WorkerId, u64)]) -> Mark {
-    Mark { version, pushes: pushes.iter().map(|(worker, push)| (*worker, (Incarnation(1), *push))).collect() }
+fn mark(version: u64, pushes: &[(WorkerId, u64)]) -> CutPoint {
+    CutPoint { version, pushes: pushes.iter().map(|(worker, push)| (*worker, (Incarnation(1), *push))).collect() }
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_cut_of_rounds_is_the_latest_round_that_any_server_has_applied() {
 #[test]
 fn a_later_process_of_a_worker_counts_for_more_than_any_push_of_an_earlier_one() {
     let mut first = mark(1, &[(A, 100)]);
-    let second = Mark { version: 1, pushes: [(A, (Incarnation(2), 1))].into() };
+    let second = CutPoint { version: 1, pushes: [(A, (Incarnation(2), 1))].into() };
     first.merge(&second);
     assert_eq!(first.pushes[&A], (Incarnation(2), 1));
 }

@@ -1,33 +1,33 @@
 //! How a run ends: with a last checkpoint if there are parameters worth one, and else at once.
 
-use super::{Effect, Lifecycle, NOT_SAVED, Outcome, Phase, exit_code};
+use super::{Decision, Lifecycle, NOT_SAVED, Outcome, Phase, exit_code};
 use crate::membership::Presence;
 
 impl Lifecycle {
     /// A task failed in a way that ends the run.
-    pub fn failed(&mut self, outcome: Outcome) -> Vec<Effect> {
+    pub fn failed(&mut self, outcome: Outcome) -> Vec<Decision> {
         self.end(outcome)
     }
 
     /// Another coordinator has taken over the run: it ends here, and nothing of it can be saved any more.
-    pub fn overtaken(&mut self, outcome: Outcome) -> Vec<Effect> {
+    pub fn overtaken(&mut self, outcome: Outcome) -> Vec<Decision> {
         self.end_at_once(outcome)
     }
 
     /// Ends the run, after a last checkpoint if there are parameters worth one.
-    pub(super) fn end(&mut self, outcome: Outcome) -> Vec<Effect> {
+    pub(super) fn end(&mut self, outcome: Outcome) -> Vec<Decision> {
         let trained = matches!(self.phase, Phase::Training | Phase::Finishing);
         let sound = outcome.exit_code != exit_code::NUMERIC;
         let reachable = self.active_servers().all(|task| self.membership.presence(task) != Some(Presence::Dead));
         if self.config.checkpoints && trained && sound && reachable {
             self.phase = Phase::Saving(outcome);
-            return vec![Effect::Save];
+            return vec![Decision::Save];
         }
         if matches!(self.phase, Phase::Saving(_)) { Vec::new() } else { self.end_at_once(outcome) }
     }
 
     /// The last checkpoint is written.
-    pub fn saved(&mut self) -> Vec<Effect> {
+    pub fn saved(&mut self) -> Vec<Decision> {
         match &self.phase {
             Phase::Saving(outcome) => {
                 let outcome = outcome.clone();
@@ -39,7 +39,7 @@ impl Lifecycle {
 
     /// The last checkpoint could not be written, for this reason. Whatever the run has come to, that is no success, and
     /// not what whoever told it to stop expects.
-    pub fn not_saved(&mut self, reason: &str) -> Vec<Effect> {
+    pub fn not_saved(&mut self, reason: &str) -> Vec<Decision> {
         let Phase::Saving(Outcome { exit_code, reason: ended }) = &self.phase else { return Vec::new() };
         let not_saved = format!("{NOT_SAVED}: {reason}");
         let exit_code = match *exit_code {
@@ -50,11 +50,11 @@ impl Lifecycle {
         self.end_at_once(Outcome { exit_code, reason })
     }
 
-    pub(super) fn end_at_once(&mut self, outcome: Outcome) -> Vec<Effect> {
+    pub(super) fn end_at_once(&mut self, outcome: Outcome) -> Vec<Decision> {
         if matches!(self.phase, Phase::Over(_)) {
             return Vec::new();
         }
         self.phase = Phase::Over(outcome.clone());
-        vec![Effect::Over(outcome)]
+        vec![Decision::Over(outcome)]
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Effect, Lifecycle, Outcome, Phase};
+use super::{Decision, Lifecycle, Outcome, Phase};
 use crate::cluster::{Job, TaskId, WorkerId};
 use crate::ledger::Incarnation;
 use crate::membership::Occupied;
@@ -34,7 +34,7 @@ impl Lifecycle {
         task: TaskId,
         earlier: Option<Incarnation>,
         now: Duration,
-    ) -> Result<(Incarnation, Vec<Effect>), JoinError> {
+    ) -> Result<(Incarnation, Vec<Decision>), JoinError> {
         if self.config.workers.is_none() && task.job == Job::Worker {
             self.tasks.insert(task);
         } else if !self.tasks.contains(&task) {
@@ -53,12 +53,12 @@ impl Lifecycle {
         if self.phase == Phase::Gathering && self.missing().iter().all(|task| task.job == Job::Worker) {
             self.servers_here_since.get_or_insert(now);
         }
-        let mut effects = Vec::new();
+        let mut decisions = Vec::new();
         if task.job == Job::Worker {
-            effects.push(self.worker_joined(WorkerId(task.index), incarnation));
+            decisions.push(self.worker_joined(WorkerId(task.index), incarnation));
         }
-        effects.extend(self.go_on_with(task));
-        Ok((incarnation, effects))
+        decisions.extend(self.go_on_with(task));
+        Ok((incarnation, decisions))
     }
 
     /// Refuses a process for which the run has nothing left to do.
@@ -80,29 +80,29 @@ impl Lifecycle {
     }
 
     /// Counts a worker among those who train. Without a chief it is chief.
-    fn worker_joined(&mut self, worker: WorkerId, incarnation: Incarnation) -> Effect {
+    fn worker_joined(&mut self, worker: WorkerId, incarnation: Incarnation) -> Decision {
         self.finished_before = false;
         self.left.remove(&worker);
         self.leaving.remove(&worker);
         if self.phase != Phase::Gathering && !self.membership.is_present(TaskId::from(self.chief)) {
             self.chief = worker;
         }
-        Effect::Joined(worker, incarnation)
+        Decision::Joined(worker, incarnation)
     }
 
     /// What a task that has come in is to do, or what follows from its coming.
-    fn go_on_with(&mut self, task: TaskId) -> Vec<Effect> {
+    fn go_on_with(&mut self, task: TaskId) -> Vec<Decision> {
         match self.phase {
             Phase::Gathering if self.missing().is_empty() => self.prepare(),
-            Phase::Initialising if task == TaskId::from(self.chief) => vec![Effect::Initialise(self.chief)],
-            Phase::Training if task.job == Job::Worker => vec![Effect::Start(WorkerId(task.index))],
+            Phase::Initialising if task == TaskId::from(self.chief) => vec![Decision::Initialise(self.chief)],
+            Phase::Training if task.job == Job::Worker => vec![Decision::Start(WorkerId(task.index))],
             // Nobody was left to score the network. This one finds that there is nothing to train, and does.
             Phase::Finishing if task.job == Job::Worker => {
                 self.phase = Phase::Training;
-                vec![Effect::Start(WorkerId(task.index))]
+                vec![Decision::Start(WorkerId(task.index))]
             }
             Phase::Gathering => Vec::new(),
-            _ if self.idle.contains(&task) => vec![Effect::PrepareIdle(task)],
+            _ if self.idle.contains(&task) => vec![Decision::PrepareIdle(task)],
             _ if task.job == Job::Ps => self.server_lost(format!("{task} was restarted and has lost its parameters")),
             _ => Vec::new(),
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Effect, Lifecycle, Outcome, Phase, exit_code};
+use super::{Decision, Lifecycle, Outcome, Phase, exit_code};
 use crate::cluster::{Job, TaskId, WorkerId};
 use crate::ledger::Incarnation;
 
@@ -13,28 +13,28 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 
 impl Lifecycle {
     /// Lets time pass: declares the silent dead, and gives up on those who do not come.
-    pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
-        let mut effects = self.part_with_leavers(now);
+    pub fn tick(&mut self, now: Duration) -> Vec<Decision> {
+        let mut decisions = self.part_with_leavers(now);
         for (task, reason) in self.membership.expire(now) {
-            effects.extend(match task.job {
+            decisions.extend(match task.job {
                 Job::Ps if self.phase == Phase::Gathering => Vec::new(),
                 Job::Ps if matches!(self.phase, Phase::Over(_)) => Vec::new(),
-                Job::Ps if self.idle.contains(&task) => vec![Effect::IdleLeft(task, reason)],
+                Job::Ps if self.idle.contains(&task) => vec![Decision::IdleLeft(task, reason)],
                 Job::Ps => self.server_lost(format!("lost {task}: {reason}")),
                 Job::Worker => {
                     let worker = WorkerId(task.index);
-                    let mut effects = self.worker_left(worker, reason);
-                    effects.extend(self.go_on_without(worker));
-                    effects
+                    let mut decisions = self.worker_left(worker, reason);
+                    decisions.extend(self.go_on_without(worker));
+                    decisions
                 }
             });
         }
-        effects.extend(self.wait_for_tasks(now));
-        effects
+        decisions.extend(self.wait_for_tasks(now));
+        decisions
     }
 
     /// A task leaves because it was told to stop. The others go on without a worker, but not without a server.
-    pub fn goodbye(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> Vec<Effect> {
+    pub fn goodbye(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> Vec<Decision> {
         if !self.membership.finished(task, incarnation) {
             return Vec::new();
         }
@@ -53,26 +53,26 @@ impl Lifecycle {
         }
         let reason = format!("{task} was told to stop");
         if self.idle.contains(&task) && (self.again || self.phase != Phase::Gathering) {
-            return vec![Effect::IdleLeft(task, reason)];
+            return vec![Decision::IdleLeft(task, reason)];
         }
         self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
     }
 
     /// The others train without those who were told to stop a while ago.
-    pub(super) fn part_with_leavers(&mut self, now: Duration) -> Vec<Effect> {
+    pub(super) fn part_with_leavers(&mut self, now: Duration) -> Vec<Decision> {
         // By then the cut of a last checkpoint is made, and no round that one of them is missing from is before it.
         let patience = if matches!(self.phase, Phase::Saving(_)) { 3 * FAREWELL } else { FAREWELL };
         let parted = |_: &WorkerId, since: &mut Duration| now.saturating_sub(*since) >= patience;
         let parted: Vec<WorkerId> = self.leaving.extract_if(.., parted).map(|(worker, _)| worker).collect();
-        let mut effects = Vec::new();
+        let mut decisions = Vec::new();
         for worker in parted {
-            effects.extend(self.worker_left(worker, "told to stop".to_owned()));
-            effects.extend(self.go_on_without(worker));
+            decisions.extend(self.worker_left(worker, "told to stop".to_owned()));
+            decisions.extend(self.go_on_without(worker));
         }
-        effects
+        decisions
     }
 
-    fn worker_left(&mut self, worker: WorkerId, reason: String) -> Vec<Effect> {
+    fn worker_left(&mut self, worker: WorkerId, reason: String) -> Vec<Decision> {
         // Told even while the last checkpoint is written: that waits for a push that has come in part, of a worker that
         // has left the rest unsaid.
         if matches!(self.phase, Phase::Over(_) | Phase::Gathering) {
@@ -80,23 +80,23 @@ impl Lifecycle {
         }
         let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
         let was_training = self.left.insert(worker, reason.clone()).is_none();
-        if was_training { vec![Effect::Left(worker, incarnation, reason)] } else { Vec::new() }
+        if was_training { vec![Decision::Left(worker, incarnation, reason)] } else { Vec::new() }
     }
 
-    fn go_on_without(&mut self, worker: WorkerId) -> Vec<Effect> {
+    fn go_on_without(&mut self, worker: WorkerId) -> Vec<Decision> {
         if matches!(self.phase, Phase::Saving(_) | Phase::Over(_) | Phase::Gathering) {
             return Vec::new();
         }
-        let mut effects = Vec::new();
+        let mut decisions = Vec::new();
         if worker == self.chief {
-            effects.extend(self.name_another_chief());
+            decisions.extend(self.name_another_chief());
         }
-        effects.extend(self.finish_if_nobody_trains());
-        effects
+        decisions.extend(self.finish_if_nobody_trains());
+        decisions
     }
 
     /// Worker 0 is chief while it lives; then the lowest of the living takes over, and keeps it.
-    fn name_another_chief(&mut self) -> Vec<Effect> {
+    fn name_another_chief(&mut self) -> Vec<Decision> {
         let Some(next) = self.present_workers().first().copied() else {
             // With parameters that can outlive them, workers are waited for as servers are.
             if self.config.checkpoints {
@@ -110,15 +110,15 @@ impl Lifecycle {
         };
         self.chief = next;
         match self.phase {
-            Phase::Initialising => vec![Effect::Initialise(next)],
-            Phase::Finishing => vec![Effect::AllFinished],
+            Phase::Initialising => vec![Decision::Initialise(next)],
+            Phase::Finishing => vec![Decision::AllFinished],
             _ => Vec::new(),
         }
     }
 
     /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
     /// there again.
-    pub(super) fn server_lost(&mut self, reason: String) -> Vec<Effect> {
+    pub(super) fn server_lost(&mut self, reason: String) -> Vec<Decision> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
             Phase::Saving(_) => return self.not_saved(&reason),
@@ -135,6 +135,6 @@ impl Lifecycle {
         for worker in self.workers() {
             self.membership.dismiss(worker.into());
         }
-        vec![Effect::Regather(reason)]
+        vec![Decision::Regather(reason)]
     }
 }

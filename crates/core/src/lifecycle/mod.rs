@@ -1,6 +1,6 @@
 //! The life of a run, as the coordinator decides it: gather, prepare, initialise, train, finish, end.
 //!
-//! A pure state machine. Every event returns the effects that the coordinator has to carry out; it sends no
+//! A pure state machine. Every event returns the decisions that the coordinator has to carry out; it sends no
 //! messages itself and has no clock. `joining` lets tasks in, `phases` leads from one phase to the next, `losses`
 //! decides how a run goes on without tasks that leave or die, `ending` how it ends, and `waiting` how long it waits.
 
@@ -41,7 +41,7 @@ pub enum Phase {
 
 /// What the coordinator has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub enum Decision {
     /// Tell every server to allocate its shard, or to restore it.
     Prepare,
     /// Ask every worker to come in again, for a server was lost: whoever is named is waited for.

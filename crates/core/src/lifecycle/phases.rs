@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Effect, Lifecycle, Outcome, Phase};
+use super::{Decision, Lifecycle, Outcome, Phase};
 use crate::cluster::{Job, ServerId, TaskId, WorkerId};
 use crate::fault::{self, Fault};
 
 impl Lifecycle {
     /// Notes that a task comes from a run that had begun: this coordinator is a second one.
-    pub fn begun_before(&mut self) -> Vec<Effect> {
+    pub fn begun_before(&mut self) -> Vec<Decision> {
         self.again |= self.phase == Phase::Gathering;
         self.prepare_if_all_are_here()
     }
@@ -21,30 +21,30 @@ impl Lifecycle {
 
     /// Says which servers take part in the run, once that is known. A run begins when all servers have come, so that all
     /// hear of its end; from then on it neither waits for the others nor loses anything with them.
-    pub fn set_active_servers(&mut self, active: &BTreeSet<ServerId>) -> Vec<Effect> {
+    pub fn set_active_servers(&mut self, active: &BTreeSet<ServerId>) -> Vec<Decision> {
         let holds_nothing = |task: &TaskId| task.job == Job::Ps && !active.contains(&ServerId(task.index));
         self.idle = self.tasks.iter().copied().filter(holds_nothing).collect();
         self.prepare_if_all_are_here()
     }
 
-    fn prepare_if_all_are_here(&mut self) -> Vec<Effect> {
+    fn prepare_if_all_are_here(&mut self) -> Vec<Decision> {
         let all_here = self.phase == Phase::Gathering && self.missing().is_empty();
         if all_here { self.prepare() } else { Vec::new() }
     }
 
     /// The servers are to prepare for those who are here. If the chief is not, another is named.
-    pub(super) fn prepare(&mut self) -> Vec<Effect> {
+    pub(super) fn prepare(&mut self) -> Vec<Decision> {
         let present = self.present_workers();
         if !present.contains(&self.chief) && !fault::is_back(Fault::ChiefLostWithServer) {
             self.chief = present.first().copied().unwrap_or(self.chief);
         }
         self.phase = Phase::Preparing;
         self.ready.clear();
-        vec![Effect::Prepare]
+        vec![Decision::Prepare]
     }
 
     /// A server has its shard: new, or with the values of a checkpoint.
-    pub fn server_ready(&mut self, server: TaskId, restored: bool) -> Vec<Effect> {
+    pub fn server_ready(&mut self, server: TaskId, restored: bool) -> Vec<Decision> {
         self.ready.insert(server);
         let all = self.active_servers().all(|task| self.ready.contains(&task));
         if self.phase != Phase::Preparing || !all {
@@ -54,43 +54,43 @@ impl Lifecycle {
         if restored {
             return self.initialised();
         }
-        vec![Effect::Initialise(self.chief)]
+        vec![Decision::Initialise(self.chief)]
     }
 
     /// The chief has pushed the first values.
-    pub fn initialised(&mut self) -> Vec<Effect> {
+    pub fn initialised(&mut self) -> Vec<Decision> {
         if self.phase != Phase::Initialising {
             return Vec::new();
         }
         self.phase = Phase::Training;
-        self.present_workers().into_iter().map(Effect::Start).collect()
+        self.present_workers().into_iter().map(Decision::Start).collect()
     }
 
     /// A worker has done its share of the training; it stays for the end.
-    pub fn worker_finished(&mut self, worker: WorkerId) -> Vec<Effect> {
+    pub fn worker_finished(&mut self, worker: WorkerId) -> Vec<Decision> {
         if !matches!(self.phase, Phase::Training | Phase::Finishing) {
             return Vec::new();
         }
         let incarnation = self.membership.incarnation(TaskId::from(worker)).unwrap_or_default();
-        let mut effects = self.part_with_leavers(Duration::MAX);
+        let mut decisions = self.part_with_leavers(Duration::MAX);
         self.left.insert(worker, String::new());
-        effects.push(Effect::Left(worker, incarnation, String::new()));
-        effects.extend(self.finish_if_nobody_trains());
-        effects
+        decisions.push(Decision::Left(worker, incarnation, String::new()));
+        decisions.extend(self.finish_if_nobody_trains());
+        decisions
     }
 
-    pub(super) fn finish_if_nobody_trains(&mut self) -> Vec<Effect> {
+    pub(super) fn finish_if_nobody_trains(&mut self) -> Vec<Decision> {
         let present = self.present_workers();
         let training = present.iter().any(|worker| !self.left.contains_key(worker));
         if self.phase != Phase::Training || training || present.is_empty() {
             return Vec::new();
         }
         self.phase = Phase::Finishing;
-        vec![Effect::AllFinished]
+        vec![Decision::AllFinished]
     }
 
     /// The chief has scored the network and summed the run up, and nothing is left to do.
-    pub fn concluded(&mut self, worker: WorkerId) -> Vec<Effect> {
+    pub fn concluded(&mut self, worker: WorkerId) -> Vec<Decision> {
         let last = self.phase == Phase::Finishing && worker == self.chief;
         if last { self.end(Outcome::done()) } else { Vec::new() }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Effect, Lifecycle, Outcome, Phase, exit_code};
+use super::{Decision, Lifecycle, Outcome, Phase, exit_code};
 use crate::cluster::{Job, TaskId};
 
 /// How many times longer than for a silent worker a run that had come to its end waits for one that wants more.
@@ -48,7 +48,7 @@ impl Lifecycle {
     }
 
     /// Waits for those without whom the run cannot go on, and for none of them longer than the timeout.
-    pub(super) fn wait_for_tasks(&mut self, now: Duration) -> Vec<Effect> {
+    pub(super) fn wait_for_tasks(&mut self, now: Duration) -> Vec<Decision> {
         let phase = std::mem::discriminant(&self.phase);
         let awaited = self.awaited();
         if phase != self.awaited_in {

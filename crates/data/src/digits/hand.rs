@@ -4,7 +4,7 @@
 //! not change what a template stands for: every variation keeps the strokes and their order.
 
 use super::SIDE;
-use super::canvas::{Canvas, Dot, Finish};
+use super::raster::{Dot, Finish, StrokeRaster};
 use super::templates::{CLASSES, MOST_POINTS, Point, Stroke, Template};
 use crate::randomness::Randomness;
 
@@ -21,24 +21,24 @@ const MOST_PIECES: usize = 4;
 const MARGIN: f32 = 2.0;
 
 /// Writes one digit into `image`.
-pub(super) fn write(digit: u8, randomness: &mut Randomness, canvas: &mut Canvas, image: &mut [u8]) {
+pub(super) fn write(digit: u8, randomness: &mut Randomness, raster: &mut StrokeRaster, image: &mut [u8]) {
     let ways = CLASSES[usize::from(digit)];
     let template = ways[randomness.below(ways.len())];
     let hand = Hand { bend: Bend::draw(randomness), pen: Pen::draw(randomness) };
     let mut dots = [Dot::default(); MOST_POINTS];
     let dots = hand.follow(template, randomness, &mut dots);
     settle(dots, randomness);
-    canvas.clear();
+    raster.clear();
     let mut rest = &dots[..];
     for stroke in template {
         let (dots, after) = rest.split_at(stroke.points().len());
         match stroke {
-            Stroke::Curve(_) => draw_curve(dots, hand.pen.softness, canvas),
-            Stroke::Lines(_) => draw_lines(dots, hand.pen.softness, canvas),
+            Stroke::Curve(_) => draw_curve(dots, hand.pen.softness, raster),
+            Stroke::Lines(_) => draw_lines(dots, hand.pen.softness, raster),
         }
         rest = after;
     }
-    canvas.develop(hand.pen.finish(randomness), randomness, image);
+    raster.develop(hand.pen.finish(randomness), randomness, image);
 }
 
 /// How one person writes on one day.
@@ -164,7 +164,7 @@ fn range(values: impl Iterator<Item = f32>) -> (f32, f32) {
     values.fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
 }
 
-fn draw_lines(dots: &[Dot], softness: f32, canvas: &mut Canvas) {
+fn draw_lines(dots: &[Dot], softness: f32, raster: &mut StrokeRaster) {
     for ends in dots.windows(2) {
         let (from, to) = (ends[0], ends[1]);
         let pieces = (distance(from, to) / LONGEST_PIECE) as usize + 1;
@@ -172,14 +172,14 @@ fn draw_lines(dots: &[Dot], softness: f32, canvas: &mut Canvas) {
         for piece in 1..=pieces {
             let part = piece as f32 / pieces as f32;
             let next = mix([from, to], [1.0 - part, part]);
-            canvas.segment(last, next, softness);
+            raster.segment(last, next, softness);
             last = next;
         }
     }
 }
 
 /// Draws a Catmull-Rom spline, which passes through all of the dots.
-fn draw_curve(dots: &[Dot], softness: f32, canvas: &mut Canvas) {
+fn draw_curve(dots: &[Dot], softness: f32, raster: &mut StrokeRaster) {
     let beyond = |end: Dot, inner: Dot| mix([end, inner], [2.0, -1.0]);
     for span in 0..dots.len() - 1 {
         let (from, to) = (dots[span], dots[span + 1]);
@@ -197,7 +197,7 @@ fn draw_curve(dots: &[Dot], softness: f32, canvas: &mut Canvas) {
                 0.5 * (t3 - t2),
             ];
             let next = mix([before, from, to, after], weights);
-            canvas.segment(last, next, softness);
+            raster.segment(last, next, softness);
             last = next;
         }
     }

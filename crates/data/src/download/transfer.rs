@@ -12,7 +12,7 @@ use ureq::http::{Response, Uri, header};
 use ureq::{Agent, Body};
 
 use super::sources::{absorb, hexadecimal};
-use super::{AttemptError, DownloadError, Event, Patience, RemoteFile};
+use super::{AttemptError, DownloadError, DownloadEvent, RemoteFile, RetryPolicy};
 
 /// Bytes taken from a connection at once.
 const PIECE: usize = 1 << 16;
@@ -27,10 +27,10 @@ pub(super) struct Transfer<'a> {
 }
 
 /// An error of this machine ends the download; one of the mirror only this attempt.
-type Outcome<T> = Result<Result<T, AttemptError>, DownloadError>;
+type AttemptResult<T> = Result<Result<T, AttemptError>, DownloadError>;
 
 impl<'a> Transfer<'a> {
-    pub(super) fn new(file: &'a RemoteFile, mirror: &str, directory: &Path, patience: &Patience) -> Self {
+    pub(super) fn new(file: &'a RemoteFile, mirror: &str, directory: &Path, patience: &RetryPolicy) -> Self {
         let url = format!("{}/{}", mirror.trim_end_matches('/'), file.name);
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
@@ -54,8 +54,8 @@ impl<'a> Transfer<'a> {
     }
 
     /// Makes one request and, if that completes the file, checks it and gives it its name.
-    pub(super) fn run(&self, report: &mut dyn FnMut(Event<'_>)) -> Outcome<()> {
-        let mut part = Part::open(&self.part, self.file.bytes)?;
+    pub(super) fn run(&self, report: &mut dyn FnMut(DownloadEvent<'_>)) -> AttemptResult<()> {
+        let mut part = PartialFile::open(&self.part, self.file.bytes)?;
         let resumed = part.length > 0;
         if part.length < self.file.bytes
             && let Err(error) = self.receive(&mut part, report)?
@@ -66,7 +66,7 @@ impl<'a> Transfer<'a> {
         self.finish(part, resumed)
     }
 
-    fn receive(&self, part: &mut Part, report: &mut dyn FnMut(Event<'_>)) -> Outcome<()> {
+    fn receive(&self, part: &mut PartialFile, report: &mut dyn FnMut(DownloadEvent<'_>)) -> AttemptResult<()> {
         let mut request = self.agent.get(&self.url);
         if part.length > 0 {
             request = request.header(header::RANGE, format!("bytes={}-", part.length));
@@ -88,7 +88,7 @@ impl<'a> Transfer<'a> {
         self.copy(response.into_body(), part, report)
     }
 
-    fn copy(&self, body: Body, part: &mut Part, report: &mut dyn FnMut(Event<'_>)) -> Outcome<()> {
+    fn copy(&self, body: Body, part: &mut PartialFile, report: &mut dyn FnMut(DownloadEvent<'_>)) -> AttemptResult<()> {
         let expected = self.file.bytes;
         if let Some(length) = body.content_length()
             && part.length.saturating_add(length) != expected
@@ -100,7 +100,7 @@ impl<'a> Transfer<'a> {
         let mut reader = body.into_reader();
         let mut piece = vec![0; PIECE];
         loop {
-            report(Event::Received { file: &self.file.name, received: part.length, total: expected });
+            report(DownloadEvent::Received { file: &self.file.name, received: part.length, total: expected });
             let reason = match reader.read(&mut piece) {
                 Ok(0) if part.length == expected => return Ok(Ok(())),
                 Ok(0) => None,
@@ -121,7 +121,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    fn finish(&self, part: Part, resumed: bool) -> Outcome<()> {
+    fn finish(&self, part: PartialFile, resumed: bool) -> AttemptResult<()> {
         let failed = |source| DownloadError::File { path: self.part.clone(), source };
         let got = hexadecimal(part.digest);
         if got != self.file.sha256 {
@@ -135,14 +135,14 @@ impl<'a> Transfer<'a> {
 }
 
 /// The partial file, locked against other processes, with the digest of what is in it.
-struct Part {
+struct PartialFile {
     path: PathBuf,
     file: File,
     length: u64,
     digest: Sha256,
 }
 
-impl Part {
+impl PartialFile {
     /// Opens what an earlier attempt left, which is of use unless it is longer than the whole.
     fn open(path: &Path, whole: u64) -> Result<Self, DownloadError> {
         let mut part = Self {

@@ -54,7 +54,7 @@ impl Default for Sizes {
 /// A sentence belongs to one part for good, whatever the seed: no source that is held out is ever
 /// trained on. The numbers below a hundred are always trained on, because they are the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum NumberSplit {
     /// To train on.
     Train,
     /// To watch the training with.
@@ -63,7 +63,7 @@ pub enum Part {
     Test,
 }
 
-impl Part {
+impl NumberSplit {
     /// The part a sentence belongs to: of sixteen sentences one is for dev and one for test.
     pub fn of(source: &str) -> Self {
         if !source.contains(' ') {
@@ -91,14 +91,14 @@ pub struct NumberText {
 /// The corpus of a seed, drawn on the current rayon pool.
 pub fn corpus(seed: u64, sizes: Sizes) -> NumberText {
     let (train, (dev, test)) = rayon::join(
-        || pairs(seed, Part::Train, sizes.train),
-        || (pairs(seed, Part::Dev, sizes.dev), pairs(seed, Part::Test, sizes.test)),
+        || pairs(seed, NumberSplit::Train, sizes.train),
+        || (pairs(seed, NumberSplit::Dev, sizes.dev), pairs(seed, NumberSplit::Test, sizes.test)),
     );
     NumberText { train, dev, test }
 }
 
 /// The first `count` pairs of one part. They differ from each other as long as there are enough.
-pub fn pairs(seed: u64, part: Part, count: usize) -> Vec<TextPair> {
+pub fn pairs(seed: u64, part: NumberSplit, count: usize) -> Vec<TextPair> {
     let mut randomness = Randomness::of([seed, part as u64]);
     let mut seen = HashSet::with_capacity(count);
     let mut pairs = Vec::with_capacity(count);
@@ -124,7 +124,7 @@ fn bucket(randomness: &mut Randomness) -> usize {
 }
 
 /// A pair of that part for that bucket.
-fn pair(randomness: &mut Randomness, part: Part, bucket: usize) -> TextPair {
+fn pair(randomness: &mut Randomness, part: NumberSplit, bucket: usize) -> TextPair {
     loop {
         let phrase = Phrase::draw(randomness);
         // Most phrases are of another length: find out before they are written.
@@ -134,7 +134,7 @@ fn pair(randomness: &mut Randomness, part: Part, bucket: usize) -> TextPair {
         }
         let (from, to) = (phrase.english(), phrase.french());
         let to_words = to.split(' ').count();
-        if Part::of(&from) == part && first_fit(&BUCKETS, from_words, to_words) == Some(bucket) {
+        if NumberSplit::of(&from) == part && first_fit(&BUCKETS, from_words, to_words) == Some(bucket) {
             return TextPair { from, to };
         }
     }
@@ -156,15 +156,15 @@ mod tests {
 
     #[test]
     fn a_seed_has_one_corpus_and_a_longer_one_begins_with_it() {
-        let first = pairs(7, Part::Train, 300);
-        assert_eq!(pairs(7, Part::Train, 600)[..300], first);
-        assert_ne!(pairs(8, Part::Train, 300), first);
+        let first = pairs(7, NumberSplit::Train, 300);
+        assert_eq!(pairs(7, NumberSplit::Train, 600)[..300], first);
+        assert_ne!(pairs(8, NumberSplit::Train, 300), first);
     }
 
     #[test]
     fn no_source_is_in_two_parts_whatever_the_seeds() {
-        let train = pairs(1, Part::Train, 5_000);
-        let held_out = [pairs(2, Part::Dev, 1_000), pairs(3, Part::Test, 1_000)];
+        let train = pairs(1, NumberSplit::Train, 5_000);
+        let held_out = [pairs(2, NumberSplit::Dev, 1_000), pairs(3, NumberSplit::Test, 1_000)];
         let sources: [HashSet<&str>; 3] =
             [&train, &held_out[0], &held_out[1]].map(|pairs| pairs.iter().map(|pair| &*pair.from).collect());
         assert!(sources[0].is_disjoint(&sources[1]));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_bucket_has_its_share_of_every_part() {
-        for part in [Part::Train, Part::Dev, Part::Test] {
+        for part in [NumberSplit::Train, NumberSplit::Dev, NumberSplit::Test] {
             let counts = bucket_counts(&pairs(1, part, 4_000));
             for (count, share) in counts.into_iter().zip(SHARES) {
                 let expected = 4_000 * share as usize / 20;
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_longest_sources_fill_the_last_bucket() {
-        let pairs = pairs(1, Part::Train, 4_000);
+        let pairs = pairs(1, NumberSplit::Train, 4_000);
         let longest = pairs.iter().map(|pair| tokenise(&pair.from).count()).max();
         assert!(longest >= Some(36), "{longest:?}");
     }
@@ -197,8 +197,8 @@ mod tests {
             let sentences = pairs.iter().flat_map(|pair| [&pair.from, &pair.to]);
             sentences.flat_map(|sentence| tokenise(sentence)).map(String::from).collect()
         };
-        let train = words(&pairs(1, Part::Train, 5_000));
-        let held_out = words(&[pairs(1, Part::Dev, 1_000), pairs(1, Part::Test, 1_000)].concat());
+        let train = words(&pairs(1, NumberSplit::Train, 5_000));
+        let held_out = words(&[pairs(1, NumberSplit::Dev, 1_000), pairs(1, NumberSplit::Test, 1_000)].concat());
         assert_eq!(held_out.difference(&train).collect::<Vec<_>>(), Vec::<&String>::new());
     }
 }

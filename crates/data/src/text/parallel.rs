@@ -12,9 +12,9 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
-pub use self::cache::Damage;
+pub use self::cache::CacheDamage;
 use self::cache::Key;
-pub use self::failure::{Event, ParallelError};
+pub use self::failure::{LoadEvent, ParallelError};
 use self::source::{ContentHash, SourceLines};
 use super::corpus::{Corpus, TalliedSentences, VocabularySizes};
 use super::pairs::{Pairs, Sentences};
@@ -50,7 +50,7 @@ pub fn load(
     files: &Files,
     sizes: VocabularySizes,
     cache: Option<&Path>,
-    report: &mut dyn FnMut(Event<'_>),
+    report: &mut dyn FnMut(LoadEvent<'_>),
 ) -> Result<Corpus, ParallelError> {
     let smallest = sizes.from.min(sizes.to);
     if smallest <= RESERVED.len() {
@@ -63,19 +63,19 @@ pub fn load(
     let path = key.path_in(directory);
     match cache::read(&path, &key) {
         Ok(Some(corpus)) => {
-            report(Event::CacheRead { path: &path });
+            report(LoadEvent::CacheRead { path: &path });
             return Ok(corpus);
         }
         Ok(None) => {}
-        Err(damage) => report(Event::CacheDamaged { path: &path, damage: &damage }),
+        Err(damage) => report(LoadEvent::CacheDamaged { path: &path, damage: &damage }),
     }
     // The sources may have changed since they were hashed: the name is that of what was built.
     let (corpus, hashes) = build(files, sizes)?;
     let key = Key::new(&hashes, sizes);
     let path = key.path_in(directory);
     match cache::write(&path, &key, &corpus) {
-        Ok(()) => report(Event::CacheWritten { path: &path }),
-        Err(error) => report(Event::CacheNotWritten { path: &path, error: &error }),
+        Ok(()) => report(LoadEvent::CacheWritten { path: &path }),
+        Err(error) => report(LoadEvent::CacheNotWritten { path: &path, error: &error }),
     }
     Ok(corpus)
 }

@@ -31,7 +31,7 @@ impl Text {
             Source::BuiltIn => built_in(settings.seed, settings.vocabularies),
             Source::MadeUp => made_up(settings.vocabularies),
             Source::Files(files) => {
-                let mut tell = |event: parallel::Event<'_>| {
+                let mut tell = |event: parallel::LoadEvent<'_>| {
                     if event.is_warning() { warn!("{event}") } else { info!("{event}") }
                 };
                 let cache = Some(settings.text_cache.as_path());

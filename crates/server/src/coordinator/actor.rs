@@ -17,7 +17,7 @@ use windlass_wire::lobby::Visit;
 use super::checkpoint::{self, Opened, StoreKeeper};
 use super::interface::{CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
 use super::machine::Coordinator;
-use super::session_service::SessionEvent;
+use super::session_service::SessionInput;
 use crate::checkpoint::CheckpointConfig;
 use crate::memory;
 use crate::task::ShardSlot;
@@ -44,7 +44,7 @@ pub(super) async fn run(
     config: ActorConfig,
     shard: Arc<ShardSlot>,
     unheard: watch::Sender<Option<usize>>,
-    mut inbox: mpsc::Receiver<(SessionId, SessionEvent)>,
+    mut inbox: mpsc::Receiver<(SessionId, SessionInput)>,
 ) {
     let (done, results) = mpsc::channel(DONE);
     let Opened { checkpoints, early } = checkpoint::open(&config, &done, &mut inbox).await;
@@ -94,7 +94,7 @@ impl Actor {
     async fn run(
         mut self,
         unheard: watch::Sender<Option<usize>>,
-        mut inbox: mpsc::Receiver<(SessionId, SessionEvent)>,
+        mut inbox: mpsc::Receiver<(SessionId, SessionInput)>,
         mut results: mpsc::Receiver<Event>,
     ) {
         let mut tick = tokio::time::interval(TICK);
@@ -116,14 +116,14 @@ impl Actor {
         }
     }
 
-    fn session_event(&mut self, id: SessionId, event: SessionEvent) {
+    fn session_event(&mut self, id: SessionId, event: SessionInput) {
         match event {
-            SessionEvent::Opened(sender, visit) => {
+            SessionInput::Opened(sender, visit) => {
                 self.connections.insert(id, Connection { sender, visit });
                 self.handle(Event::Opened(id));
             }
-            SessionEvent::Message(message) => self.handle(Event::Message(id, message)),
-            SessionEvent::Closed => {
+            SessionInput::Message(message) => self.handle(Event::Message(id, message)),
+            SessionInput::Closed => {
                 self.connections.remove(&id);
                 self.handle(Event::Closed(id));
             }
@@ -156,7 +156,9 @@ impl Actor {
                 visit.iter().for_each(Visit::was_dismissed);
             }
             Effect::Close(id) => drop(self.connections.remove(&id)),
-            Effect::Look(lookup, first) => self.store.iter().for_each(|store| store.look_again(lookup, *first.clone())),
+            Effect::Look(lookup, first) => {
+                self.store.iter().for_each(|store| store.look_up_again(lookup, *first.clone()))
+            }
             Effect::Publish(number, manifest, files) => {
                 if let Some(store) = &self.store {
                     store.publish(number, manifest, files);

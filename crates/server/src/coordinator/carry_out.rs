@@ -4,7 +4,7 @@ use tracing::{info, warn};
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Effect as Decision, Outcome, exit_code};
+use windlass_core::lifecycle::{Decision, Outcome, exit_code};
 use windlass_wire::control::coordinator_message::Kind;
 use windlass_wire::control::{
     AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
@@ -85,12 +85,12 @@ impl<S: OwnShard> Coordinator<S> {
     pub(super) fn prepare(&mut self) {
         let Some((text, run)) = &self.run else { return };
         if let Some(refusal) = self.checkpoints.as_ref().and_then(|checkpoints| checkpoints.refusal(run)) {
-            let effects = self.lifecycle.failed(refusal);
-            return self.carry_out(effects);
+            let decisions = self.lifecycle.failed(refusal);
+            return self.carry_out(decisions);
         }
         if let Some(reason) = self.shortage(run) {
-            let effects = self.lifecycle.failed(Outcome { exit_code: exit_code::USAGE, reason });
-            return self.carry_out(effects);
+            let decisions = self.lifecycle.failed(Outcome { exit_code: exit_code::USAGE, reason });
+            return self.carry_out(decisions);
         }
         let workers = self.lifecycle.present_workers();
         let living = workers.iter().filter_map(|worker| {
@@ -130,8 +130,8 @@ impl<S: OwnShard> Coordinator<S> {
         }
         self.positions.restore(&positions);
         if let Some(reason) = self.finished_before() {
-            let effects = self.lifecycle.failed(Outcome { exit_code: 0, reason });
-            return self.carry_out(effects);
+            let decisions = self.lifecycle.failed(Outcome { exit_code: 0, reason });
+            return self.carry_out(decisions);
         }
         if self.began.is_none() {
             let step = self.checkpoints.as_ref().and_then(Checkpoints::found).map_or(0, |(found, _)| found.id.step);

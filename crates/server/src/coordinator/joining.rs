@@ -57,13 +57,13 @@ impl<S: OwnShard> Coordinator<S> {
         }
         let earlier = self.members.earlier(task, hello.process);
         let joined = self.lifecycle.join(task, earlier, self.now);
-        let (incarnation, mut effects) = joined.map_err(|error| match error {
+        let (incarnation, mut decisions) = joined.map_err(|error| match error {
             JoinError::Over(outcome) => Refusal::ForGood(outcome),
             JoinError::Contested(_) => Refusal::ForNow(error.to_string()),
             error => refuse(error.to_string()),
         })?;
         if hello.begun {
-            effects.extend(self.lifecycle.begun_before());
+            decisions.extend(self.lifecycle.begun_before());
             self.seen_step = self.seen_step.max(hello.global_step);
         }
         if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
@@ -76,7 +76,7 @@ impl<S: OwnShard> Coordinator<S> {
             if let Some(checkpoints) = &mut self.checkpoints {
                 checkpoints.keep_files(&run, &hello.files);
             }
-            effects.extend(self.lifecycle.set_active_servers(&self.active_servers(&run)));
+            decisions.extend(self.lifecycle.set_active_servers(&self.active_servers(&run)));
             self.run = Some((hello.run.clone(), run));
             self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
@@ -85,7 +85,7 @@ impl<S: OwnShard> Coordinator<S> {
         if *self.lifecycle.phase() == Phase::Gathering {
             self.members.mention(&Kind::Waiting(self.waiting()));
         }
-        self.carry_out(effects);
+        self.carry_out(decisions);
         Ok(())
     }
 

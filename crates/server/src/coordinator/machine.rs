@@ -165,8 +165,8 @@ impl<S: OwnShard> Coordinator<S> {
         if self.looking.is_some() && has_read_on {
             self.lifecycle.progressed(now);
         }
-        let effects = self.lifecycle.tick(now);
-        self.carry_out(effects);
+        let decisions = self.lifecycle.tick(now);
+        self.carry_out(decisions);
         self.dismiss_the_dead();
         let step = self.step();
         match self.lifecycle.phase() {

@@ -14,7 +14,7 @@ use crate::checkpoint::Part;
 impl<S: OwnShard> Coordinator<S> {
     pub(super) fn message(&mut self, task: TaskId, incarnation: Incarnation, message: task_message::Kind) {
         let worker = WorkerId(task.index);
-        let effects = match message {
+        let decisions = match message {
             task_message::Kind::Heartbeat(heartbeat) => {
                 self.seen_step = self.seen_step.max(heartbeat.global_step);
                 self.note_progress(task, heartbeat);
@@ -67,12 +67,12 @@ impl<S: OwnShard> Coordinator<S> {
                 self.lifecycle.failed(Outcome { exit_code, reason })
             }
             task_message::Kind::Goodbye(_) => {
-                let effects = self.lifecycle.goodbye(task, incarnation, self.now);
+                let decisions = self.lifecycle.goodbye(task, incarnation, self.now);
                 // At the end it stays, to hear how the run ended.
                 if !matches!(self.lifecycle.phase(), Phase::Saving(_) | Phase::Over(_)) {
                     self.members.remove(task);
                 }
-                effects
+                decisions
             }
             // Answers to what was said before the run went back to a checkpoint.
             task_message::Kind::ServerReady(_)
@@ -82,7 +82,7 @@ impl<S: OwnShard> Coordinator<S> {
             | task_message::Kind::Concluded(_)
             | task_message::Kind::Hello(_) => return,
         };
-        self.carry_out(effects);
+        self.carry_out(decisions);
     }
 
     /// Whether a failure is one of what was asked for last: a server fails to prepare, a worker to train.

@@ -43,7 +43,7 @@ impl<S: OwnShard> Coordinator<S> {
         if self.prepare.number == 0 {
             self.untold.tasks = self.lifecycle.missing().iter().map(ToString::to_string).collect();
         }
-        let effects = self.lifecycle.failed(outcome);
-        self.carry_out(effects);
+        let decisions = self.lifecycle.failed(outcome);
+        self.carry_out(decisions);
     }
 }

@@ -22,7 +22,7 @@ const CHANNEL: usize = 256;
 
 /// What happens on a session.
 #[derive(Debug)]
-pub(super) enum SessionEvent {
+pub(super) enum SessionInput {
     /// Where to answer, and the connection's place in the port's lobby, if it came by the port.
     Opened(mpsc::Sender<CoordinatorMessage>, Option<Visit>),
     Message(TaskMessage),
@@ -32,7 +32,7 @@ pub(super) enum SessionEvent {
 /// A way to open sessions with the coordinator.
 #[derive(Debug, Clone)]
 pub(crate) struct CoordinatorHandle {
-    events: mpsc::Sender<(SessionId, SessionEvent)>,
+    events: mpsc::Sender<(SessionId, SessionInput)>,
     next: Arc<AtomicU64>,
     unheard: watch::Receiver<Option<usize>>,
 }
@@ -97,19 +97,19 @@ async fn forward(
     id: SessionId,
     (sender, visit): (mpsc::Sender<CoordinatorMessage>, Option<Visit>),
     mut messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin,
-    events: mpsc::Sender<(SessionId, SessionEvent)>,
+    events: mpsc::Sender<(SessionId, SessionInput)>,
 ) {
     let Some(Ok(hello)) = messages.next().await else { return };
     visit.iter().for_each(Visit::has_spoken);
-    if events.send((id, SessionEvent::Opened(sender, visit))).await.is_err() {
+    if events.send((id, SessionInput::Opened(sender, visit))).await.is_err() {
         return;
     }
     let mut next = Some(Ok(hello));
     while let Some(Ok(message)) = next {
-        if events.send((id, SessionEvent::Message(message))).await.is_err() {
+        if events.send((id, SessionInput::Message(message))).await.is_err() {
             return;
         }
         next = messages.next().await;
     }
-    let _ = events.send((id, SessionEvent::Closed)).await;
+    let _ = events.send((id, SessionInput::Closed)).await;
 }

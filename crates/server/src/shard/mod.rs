@@ -32,7 +32,7 @@ use windlass_core::run::RunSpec;
 use windlass_wire::frame::FrameError;
 use windlass_wire::link::ServeError;
 
-use crate::checkpoint::Resumption;
+use crate::checkpoint::ResumePoint;
 
 use round::RoundGradients;
 pub use snapshot::Snapshot;
@@ -51,7 +51,7 @@ pub struct ParameterShard {
     /// Where in each block values lie that are not simply trained since the first step.
     stretches: Vec<Vec<Stretch>>,
     spares: Arc<Spares>,
-    rows: Vec<Rows>,
+    rows: Vec<ServedTable>,
     gate: Mutex<Gate>,
     /// Signalled when a waiting worker may be able to go on.
     changed: Condvar,
@@ -59,7 +59,7 @@ pub struct ParameterShard {
     round: Mutex<RoundGradients>,
 }
 
-struct Rows {
+struct ServedTable {
     stripe: RowStripe,
     width: usize,
     is_constant: bool,
@@ -85,7 +85,7 @@ impl ParameterShard {
         plan: &ServerPlan,
         workers: &[WorkerId],
         image: ShardImage,
-        resumption: &Resumption,
+        resumption: &ResumePoint,
     ) -> Self {
         let (blocks, tables) = image.into_blocks();
         let stretches = plan.stretches(&run.parameters, &resumption.trained_since);
@@ -102,7 +102,7 @@ impl ParameterShard {
         blocks: Vec<Block>,
         tables: Vec<RowTable>,
     ) -> Self {
-        let kept = |(stripe, table): (&RowStripe, RowTable)| Rows {
+        let kept = |(stripe, table): (&RowStripe, RowTable)| ServedTable {
             stripe: *stripe,
             width: table.width(),
             is_constant: run.parameters[stripe.parameter].kind == ParameterKind::Constant,

@@ -6,7 +6,7 @@ use windlass_wire::frame::{FrameError, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError};
 
 use super::round::RowGradients;
-use super::{ParameterShard, Rows};
+use super::{ParameterShard, ServedTable};
 
 /// The most values of rows that a request may have of a small table; of others, how many times what they hold.
 const SMALL_TABLE_VALUES: usize = 16 << 20;
@@ -15,7 +15,7 @@ const TABLES: usize = 16;
 /// How many values of rows a request may still have, over all its sections.
 pub(super) struct Allowance(usize);
 
-/// Rows that the answer is to hold: of which table, and which.
+/// ServedTable that the answer is to hold: of which table, and which.
 pub(super) type WantedRows = (usize, Vec<u32>);
 
 /// The note of a push; empty if there is none.
@@ -54,7 +54,7 @@ impl ParameterShard {
     /// What the sections of a request may have together. A push names a row once for every time it was looked up, so
     /// more than the tables hold is not yet wrong.
     pub(super) fn allowance(&self) -> Allowance {
-        let values = |rows: &Rows| rows.stripe.count.saturating_mul(rows.width).saturating_mul(TABLES);
+        let values = |rows: &ServedTable| rows.stripe.count.saturating_mul(rows.width).saturating_mul(TABLES);
         Allowance(self.rows.iter().map(values).fold(SMALL_TABLE_VALUES, usize::saturating_add))
     }
 
@@ -65,7 +65,7 @@ impl ParameterShard {
         peer: &mut dyn Peer,
     ) -> Result<RowGradients, ServeError> {
         let (table, rows) = self.receive_row_numbers(allowance, peer)?;
-        let Rows { stripe, is_constant, .. } = &self.rows[table];
+        let ServedTable { stripe, is_constant, .. } = &self.rows[table];
         if *is_constant && request.kind == RequestKind::Push {
             let parameter = stripe.parameter.0;
             return Err(FrameError::Section(format!("parameter {parameter} is frozen and takes no gradient")).into());
@@ -85,7 +85,7 @@ impl ParameterShard {
             .iter()
             .position(|rows| rows.stripe.parameter.0 == parameter)
             .ok_or_else(|| FrameError::Section(format!("parameter {parameter} has no rows on this server")))?;
-        let Rows { stripe, width, .. } = &self.rows[index];
+        let ServedTable { stripe, width, .. } = &self.rows[index];
         let left = allowance.0.checked_sub((count as usize).saturating_mul(*width));
         let too_many = || FrameError::Section(format!("{count} rows of a table of {}", stripe.count));
         allowance.0 = left.ok_or_else(too_many)?;

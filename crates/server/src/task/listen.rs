@@ -21,7 +21,7 @@ use crate::coordinator::CoordinatorHandle;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A port at which connections are accepted, until this is dropped.
-pub(super) struct Listening {
+pub(super) struct ServerPort {
     connections: Connections,
     local_name: String,
     _accepting: watch::Sender<()>,
@@ -29,7 +29,7 @@ pub(super) struct Listening {
     _introductions: Introductions,
 }
 
-impl Listening {
+impl ServerPort {
     /// Serves streams from this shard, and sessions of this coordinator.
     pub(super) fn start(
         listener: TcpListener,

@@ -22,7 +22,7 @@ use crate::checkpoint::CheckpointConfig;
 use crate::coordinator::{ActorConfig, CoordinatorHandle};
 use crate::memory;
 use crate::server_machine::ServerMachine;
-use listen::Listening;
+use listen::ServerPort;
 use prepare::Preparing;
 use save::Saver;
 pub(crate) use shard_slot::ShardSlot;
@@ -71,7 +71,7 @@ pub struct Server {
     /// What heartbeats tell.
     progress: Progress,
     /// The port, if it has one.
-    listening: Option<Listening>,
+    port: Option<ServerPort>,
 }
 
 impl Server {
@@ -85,9 +85,9 @@ impl Server {
             Some(handle) => Coordinator::Local(Arc::new(handle.clone())),
             None => Coordinator::Remote(config.coordinator.clone()),
         };
-        let listening = listener.map(|listener| Listening::start(listener, shard.clone(), own_coordinator.as_ref()));
-        let listening = listening.transpose()?;
-        let local_name = listening.as_ref().map(|listening| listening.local_name().to_owned()).unwrap_or_default();
+        let port = listener.map(|listener| ServerPort::start(listener, shard.clone(), own_coordinator.as_ref()));
+        let port = port.transpose()?;
+        let local_name = port.as_ref().map(|port| port.local_name().to_owned()).unwrap_or_default();
         let hello = Hello {
             protocol: PROTOCOL,
             job: Job::Ps.to_string(),
@@ -111,7 +111,7 @@ impl Server {
             own_coordinator,
             session,
             progress,
-            listening,
+            port,
         })
     }
 
@@ -132,7 +132,7 @@ impl Drop for Server {
         if let Some(shard) = self.shard.get() {
             shard.close();
         }
-        self.listening.iter().for_each(Listening::close_streams);
+        self.port.iter().for_each(ServerPort::close_streams);
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Saver {
 struct Writing {
     store: Store,
     layout: PartLayout,
-    /// Held for as long as numbers of a part are in memory. A store that hangs has one part's at the most.
+    /// HeldNumbers for as long as numbers of a part are in memory. A store that hangs has one part's at the most.
     turn: Arc<AsyncMutex<()>>,
     /// The last part that is whole.
     written: Mutex<Option<(u64, String)>>,
@@ -156,12 +156,12 @@ impl Writing {
 }
 
 /// Numbers of a part, whose turn is not over before they are let go of.
-struct Held<T> {
+struct HeldNumbers<T> {
     numbers: T,
     _turn: Arc<OwnedMutexGuard<()>>,
 }
 
-impl<T: AsRef<[f32]>> AsRef<[f32]> for Held<T> {
+impl<T: AsRef<[f32]>> AsRef<[f32]> for HeldNumbers<T> {
     fn as_ref(&self) -> &[f32] {
         self.numbers.as_ref()
     }
@@ -174,7 +174,7 @@ async fn write_counted(
     bytes: &AtomicU64,
 ) -> Result<(), CheckpointError> {
     let taken = size_of_val(numbers.as_ref());
-    part.write_owned(Held { numbers, _turn: turn.clone() }).await?;
+    part.write_owned(HeldNumbers { numbers, _turn: turn.clone() }).await?;
     bytes.fetch_add(taken as u64, Ordering::Relaxed);
     Ok(())
 }

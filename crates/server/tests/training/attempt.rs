@@ -6,12 +6,12 @@ use std::net::{Shutdown, TcpStream};
 use windlass_wire::frame::{Answer, AnswerKind, HEADER_BYTES, Request};
 
 use crate::faults::{Fault, Frame};
-use crate::network::{Orphan, Stage, Way};
+use crate::network::{Orphan, SharedLink, Stage};
 use crate::numbers::Random;
 
 /// A request that was taken from a worker, and the connections to both ends.
 pub struct Attempt<'a> {
-    pub way: &'a Way,
+    pub link: &'a SharedLink,
     pub frame: &'a Frame,
     pub client: &'a TcpStream,
     pub server: &'a TcpStream,
@@ -22,8 +22,8 @@ impl Attempt<'_> {
     pub fn deliver(&self) -> io::Result<()> {
         let (answer, bytes) = self.exchange(0, true)?;
         // Before it is sent: whoever has it may ask what was told.
-        self.way.says(&self.frame.request, &answer, true);
-        self.way.reach(&self.frame.request, Stage::Answered);
+        self.link.says(&self.frame.request, &answer, true);
+        self.link.reach(&self.frame.request, Stage::Answered);
         self.tell(&bytes)
     }
 
@@ -49,7 +49,7 @@ impl Attempt<'_> {
         server.write_all(&self.frame.bytes[..fault.bytes_at_once(self.frame, random)])?;
         server.shutdown(Shutdown::Write)?;
         while let Ok((answer, bytes)) = read_answer(server) {
-            self.way.says(&self.frame.request, &answer, true);
+            self.link.says(&self.frame.request, &answer, true);
             self.tell(&bytes)?;
         }
         Ok(())
@@ -57,17 +57,17 @@ impl Attempt<'_> {
 
     /// The worker is gone while the server works.
     fn lose_worker(&self) -> io::Result<()> {
-        let _late = self.way.late(self.frame.request.worker);
+        let _late = self.link.late(self.frame.request.worker);
         close(self.client);
         let (answer, _) = self.exchange(0, true)?;
-        self.way.says(&self.frame.request, &answer, false);
+        self.link.says(&self.frame.request, &answer, false);
         Ok(())
     }
 
     /// The server gets rid of its answer, but the worker does not get all of it.
     fn cut_answer(&self, fault: Fault, random: &mut Random) -> io::Result<()> {
         let (answer, bytes) = self.exchange(0, true)?;
-        self.way.says(&self.frame.request, &answer, false);
+        self.link.says(&self.frame.request, &answer, false);
         self.tell(&bytes[..fault.bytes_of_answer(bytes.len() - HEADER_BYTES, random)])
     }
 
@@ -91,20 +91,20 @@ impl Attempt<'_> {
     /// The worker loses the connection, and what it has sent, or the rest of it, arrives later.
     fn delay(&self, fault: Fault, random: &mut Random) -> io::Result<()> {
         let (request, mut server) = (&self.frame.request, self.server);
-        let _late = self.way.late(request.worker);
+        let _late = self.link.late(request.worker);
         let at_once = fault.bytes_at_once(self.frame, random);
         server.write_all(&self.frame.bytes[..at_once])?;
         if fault == Fault::Orphaned {
             // Its process must not notice before it dies.
             let Request { worker, sequence, .. } = *request;
             let (began, pieces) = (at_once >= HEADER_BYTES, self.frame.pieces_within(at_once));
-            self.way.note_orphan(Orphan { worker, sequence, began, pieces });
+            self.link.note_orphan(Orphan { worker, sequence, began, pieces });
         } else {
             close(self.client);
         }
-        self.way.wait_for(request, fault);
+        self.link.wait_for(request, fault);
         let (answer, _) = self.exchange(at_once, false)?;
-        self.way.says(request, &answer, false);
+        self.link.says(request, &answer, false);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Attempt<'_> {
     fn send(&self, from: usize, counts_as_sent: bool) {
         let mut server = self.server;
         if server.write_all(&self.frame.bytes[from..]).is_ok() && counts_as_sent {
-            self.way.reach(&self.frame.request, Stage::Sent);
+            self.link.reach(&self.frame.request, Stage::Sent);
         }
     }
 

@@ -19,7 +19,7 @@ use windlass_wire::link::Shard;
 use windlass_wire::session::Coordinator;
 
 use crate::network::Link;
-use crate::proxy::{Cut, Proxy};
+use crate::proxy::{Disconnection, Proxy};
 use crate::worker::{Ended, Worker};
 
 /// No wait in these tests takes longer, however slow the machine.
@@ -51,11 +51,11 @@ pub struct Options {
     /// The rows that the chief pulls when nobody trains any more.
     pub last_rows: Vec<RowRequest>,
     /// If set, tensor streams over TCP go through proxies that cut them like this.
-    pub cut_streams: Option<Cut>,
+    pub cut_streams: Option<Disconnection>,
     /// If set, tensor streams over TCP meet the faults of this seed.
     pub faults: Option<u64>,
     /// If set, sessions go through a proxy that cuts them like this.
-    pub cut_sessions: Option<Cut>,
+    pub cut_sessions: Option<Disconnection>,
 }
 
 impl Default for Options {

@@ -14,7 +14,7 @@ use windlass_wire::frame::Request;
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{SYNC, assert_close, by_rows, constant, dense, gradient, run, straight_loop};
-use crate::proxy::Cut;
+use crate::proxy::Disconnection;
 use crate::streams::{assert_closed, open_stream, push_header};
 
 const STEPS: u64 = 3;
@@ -90,7 +90,7 @@ fn state_is_the_mean_of_a_round() {
 #[test]
 fn state_that_comes_twice_over_a_connection_that_breaks_is_taken_once() {
     for mode in [Mode::Async, SYNC] {
-        let cut = Cut::Randomly { seed: 7, bytes: 600_000, connections: 8 };
+        let cut = Disconnection::Randomly { seed: 7, bytes: 600_000, connections: 8 };
         let cut = |run: &RunSpec| Options { cut_streams: Some(cut), ..options(run, Via::Tcp) };
         assert_state_follows(mode, 1, cut);
     }

@@ -13,7 +13,7 @@ use windlass_wire::control::{Failure, Over, task_message};
 
 use crate::cluster::{Cluster, LIMIT, Options, Via, Working};
 use crate::numbers::{SYNC, constant, one_vector, run};
-use crate::proxy::{Cut, Proxy};
+use crate::proxy::{Disconnection, Proxy};
 use crate::worker::Worker;
 
 fn small_run() -> RunSpec {
@@ -192,7 +192,7 @@ fn a_server_that_is_no_coordinator_is_given_up() {
     let options = Options { peer_timeout: Duration::from_millis(300), ..Options::default() };
     let cluster = Cluster::bind(2, 1, small_run(), options);
     cluster.start_server(1);
-    let wrong = Proxy::start(cluster.address(1), Cut::Never);
+    let wrong = Proxy::start(cluster.address(1), Disconnection::Never);
     let refusal = cluster.worker_through(0, &wrong).err().unwrap();
     assert_eq!(refusal.exit_code, u32::from(exit_code::PEERS), "{}", refusal.reason);
 }

@@ -5,7 +5,7 @@ use windlass_core::run::RunSpec;
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{SYNC, constant, run, several_blocks};
-use crate::proxy::Cut;
+use crate::proxy::Disconnection;
 
 fn assert_applied_exactly(steps: u64, mode: Mode, workers: u32, options: Options) {
     let run = RunSpec { steps: Some(steps), ..run(mode, several_blocks()) };
@@ -40,7 +40,7 @@ fn synchronous_workers_apply_exactly_the_steps_of_the_run_on_every_server() {
 fn a_push_after_the_last_step_is_not_applied_when_it_is_sent_again() {
     for seed in 0..8 {
         println!("seed {seed}");
-        let cut = Cut::Randomly { seed, bytes: 400_000, connections: 30 };
+        let cut = Disconnection::Randomly { seed, bytes: 400_000, connections: 30 };
         let options = Options { via: Via::Tcp, cut_streams: Some(cut), ..Options::default() };
         assert_applied_exactly(5, Mode::Async, 3, options);
     }

@@ -40,14 +40,14 @@ pub struct Orphan {
     pub pieces: usize,
 }
 
-/// A bad way to one server. It ends when it is dropped.
+/// A bad link to one server. It ends when it is dropped.
 pub struct Link {
     door: Door,
-    way: Arc<Way>,
+    shared: Arc<SharedLink>,
 }
 
 /// A link as its connections see it.
-pub struct Way {
+pub struct SharedLink {
     seed: u64,
     server: usize,
     to: String,
@@ -91,17 +91,17 @@ pub enum Stage {
 }
 
 impl Link {
-    /// A way to the server at an address.
+    /// A link to the server at an address.
     pub fn start(seed: u64, server: usize, to: &str, table: &ParameterTable) -> Self {
         let (to, table) = (to.to_owned(), table.clone());
-        let way = Arc::new(Way { seed, server, to, table, state: Mutex::default(), changed: Condvar::new() });
-        let serving = way.clone();
+        let shared = Arc::new(SharedLink { seed, server, to, table, state: Mutex::default(), changed: Condvar::new() });
+        let serving = shared.clone();
         let door = Door::open(move |client| {
-            let way = serving.clone();
+            let shared = serving.clone();
             // Connections break here on purpose, and the workers notice.
-            std::thread::spawn(move || drop(way.carry(client)));
+            std::thread::spawn(move || drop(shared.carry(client)));
         });
-        Self { door, way }
+        Self { door, shared }
     }
 
     pub fn address(&self) -> &str {
@@ -110,43 +110,43 @@ impl Link {
 
     /// Delivers all that is late of a worker, and waits until the server has dealt with it.
     pub fn settle(&self, worker: WorkerId) {
-        self.way.lock().settling.insert(worker);
-        self.way.changed.notify_all();
-        self.way.wait_until("what is late is served", |state| state.late.get(&worker).is_none_or(|late| *late == 0));
-        self.way.lock().settling.remove(&worker);
+        self.shared.lock().settling.insert(worker);
+        self.shared.changed.notify_all();
+        self.shared.wait_until("what is late is served", |state| state.late.get(&worker).is_none_or(|late| *late == 0));
+        self.shared.lock().settling.remove(&worker);
     }
 
     /// Keeps that push of a worker's first process, or all of it but a beginning, until a successor has pushed.
     pub fn orphan(&self, worker: WorkerId, sequence: u64) {
-        self.way.lock().last_of = Some((worker, sequence));
+        self.shared.lock().last_of = Some((worker, sequence));
     }
 
     /// Waits until that push is on its way.
     pub fn wait_for_orphan(&self) {
-        self.way.wait_until("the last push of a process", |state| state.orphan.is_some());
+        self.shared.wait_until("the last push of a process", |state| state.orphan.is_some());
     }
 
     pub fn orphaned(&self) -> Option<Orphan> {
-        self.way.lock().orphan
+        self.shared.lock().orphan
     }
 
     /// What the workers were told of their pushes.
     pub fn told(&self) -> Vec<Told> {
-        self.way.lock().told.values().copied().collect()
+        self.shared.lock().told.values().copied().collect()
     }
 
     /// The version of the values that a worker was given last.
     pub fn version(&self) -> u64 {
-        self.way.lock().version
+        self.shared.lock().version
     }
 
     /// Where the server said one thing of a push, and later another.
     pub fn contradictions(&self) -> Vec<String> {
-        self.way.lock().contradictions.clone()
+        self.shared.lock().contradictions.clone()
     }
 
     pub fn tally(&self) -> Tally {
-        let state = self.way.lock();
+        let state = self.shared.lock();
         let is_push = |kind: u8| kind == RequestKind::Push as u8;
         let pushes = || state.attempts.iter().filter(|((.., kind), _)| is_push(*kind)).map(|(_, attempts)| *attempts);
         Tally {
@@ -161,12 +161,12 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.way.lock().ended = true;
-        self.way.changed.notify_all();
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_all();
     }
 }
 
-impl Way {
+impl SharedLink {
     /// Carries the requests of one connection, until it breaks.
     fn carry(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
@@ -178,7 +178,7 @@ impl Way {
         (&server).write_all(&preface)?;
         while let Some(frame) = Frame::read(&mut client, &self.table)? {
             let (fault, mut random) = self.begin(&frame.request);
-            let attempt = Attempt { way: self, frame: &frame, client: &client, server: &server };
+            let attempt = Attempt { link: self, frame: &frame, client: &client, server: &server };
             match fault {
                 None => attempt.deliver()?,
                 Some(fault) => return attempt.meet(fault, &mut random),
@@ -258,7 +258,7 @@ impl Way {
     /// Notes that the server may be at work on something of a worker's without the worker, until that is dropped.
     pub fn late(&self, worker: WorkerId) -> Late<'_> {
         *self.lock().late.entry(worker).or_default() += 1;
-        Late { way: self, worker }
+        Late { link: self, worker }
     }
 
     /// Notes a push whose process is about to die.
@@ -281,14 +281,14 @@ impl Way {
 
 /// Something of a worker's that a server may be at work on without it.
 pub struct Late<'a> {
-    way: &'a Way,
+    link: &'a SharedLink,
     worker: WorkerId,
 }
 
 impl Drop for Late<'_> {
     fn drop(&mut self) {
-        *self.way.lock().late.entry(self.worker).or_default() -= 1;
-        self.way.changed.notify_all();
+        *self.link.lock().late.entry(self.worker).or_default() -= 1;
+        self.link.changed.notify_all();
     }
 }
 

@@ -10,7 +10,7 @@ use crate::numbers::Random;
 
 /// When a proxy cuts its connections.
 #[derive(Debug, Clone, Copy)]
-pub enum Cut {
+pub enum Disconnection {
     /// When told to.
     Never,
     /// Each connection after a random number of bytes in one of its directions, up to this many, but no more
@@ -73,7 +73,7 @@ struct State {
 }
 
 impl Proxy {
-    pub fn start(to: &str, cut: Cut) -> Self {
+    pub fn start(to: &str, cut: Disconnection) -> Self {
         let state = Arc::new(State::default());
         let (to, shared) = (to.to_owned(), state.clone());
         let enter = move |client| connect(&client, &to, cut, &shared);
@@ -127,7 +127,7 @@ impl Drop for Proxy {
 }
 
 /// Forwards what comes and goes on a connection, each way for as many bytes as it has.
-fn connect(client: &TcpStream, to: &str, cut: Cut, state: &Arc<State>) {
+fn connect(client: &TcpStream, to: &str, cut: Disconnection, state: &Arc<State>) {
     let number = state.connections.fetch_add(1, Ordering::SeqCst);
     let (up, down) = budgets(cut, number);
     let Ok(server) = TcpStream::connect(to) else { return };
@@ -139,9 +139,9 @@ fn connect(client: &TcpStream, to: &str, cut: Cut, state: &Arc<State>) {
 }
 
 /// After how many bytes a connection is cut, from the client and to it.
-fn budgets(cut: Cut, connection: u64) -> (u64, u64) {
+fn budgets(cut: Disconnection, connection: u64) -> (u64, u64) {
     match cut {
-        Cut::Randomly { seed, bytes, connections } if connection < connections => {
+        Disconnection::Randomly { seed, bytes, connections } if connection < connections => {
             let mut random = Random::new(seed ^ (connection << 32));
             let budget = random.below(bytes);
             if random.below(2) == 0 { (budget, u64::MAX) } else { (u64::MAX, budget) }

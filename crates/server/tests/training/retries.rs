@@ -8,7 +8,7 @@ use windlass_wire::frame::{AnswerKind, Request, RequestKind};
 
 use crate::cluster::{Cluster, Options, Via, Working};
 use crate::numbers::{SYNC, by_rows, constant, dense, run, seeds};
-use crate::proxy::Cut;
+use crate::proxy::Disconnection;
 use crate::streams::{Scripted, push_header};
 
 const STEPS: u64 = 5;
@@ -41,12 +41,15 @@ fn assert_every_push_counts_once(mode: Mode, servers: u32, options: Options) {
 }
 
 fn cut_streams(seed: u64) -> Options {
-    let cut = Cut::Randomly { seed, bytes: 600_000, connections: 40 };
+    let cut = Disconnection::Randomly { seed, bytes: 600_000, connections: 40 };
     Options { via: Via::Tcp, cut_streams: Some(cut), ..Options::default() }
 }
 
 fn cut_sessions(seed: u64) -> Options {
-    Options { cut_sessions: Some(Cut::Randomly { seed, bytes: 3_000, connections: 12 }), ..Options::default() }
+    Options {
+        cut_sessions: Some(Disconnection::Randomly { seed, bytes: 3_000, connections: 12 }),
+        ..Options::default()
+    }
 }
 
 #[test]
@@ -144,7 +147,8 @@ fn a_push_whose_rows_are_lost_on_their_way_is_not_answered() {
 fn stranded() -> (Cluster, crate::worker::Worker, Push) {
     let run = run(Mode::Async, vec![dense("w", &[64])]);
     let peer_timeout = 10 * crate::cluster::LIMIT;
-    let options = Options { via: Via::Tcp, cut_streams: Some(Cut::Never), peer_timeout, ..Options::default() };
+    let options =
+        Options { via: Via::Tcp, cut_streams: Some(Disconnection::Never), peer_timeout, ..Options::default() };
     let cluster = Cluster::start_with(1, 1, run.clone(), options);
     let mut worker = cluster.worker(0);
     worker.start_training();

@@ -17,7 +17,7 @@ use windlass_wire::link::ServeError;
 
 use crate::cluster::{Cluster, LIMIT, Options, Via, Working};
 use crate::numbers::{SYNC, constant, one_vector, run, several_blocks};
-use crate::proxy::{Cut, Proxy};
+use crate::proxy::{Disconnection, Proxy};
 use crate::streams::{Scripted, push_header};
 use crate::worker::Worker;
 
@@ -75,7 +75,7 @@ fn workers_that_lag_behind_on_different_servers_do_not_wait_for_each_other_for_e
     let cluster = Cluster::start_with(2, 4, run.clone(), Options { via: Via::Tcp, ..Options::default() });
     let mut lagging = [0, 1].map(|index| cluster.worker(index));
     let mut leading = [2, 3].map(|index| cluster.worker(index));
-    let proxies = [(); 2].map(|()| [0, 1].map(|server| Proxy::start(cluster.address(server), Cut::Never)));
+    let proxies = [(); 2].map(|()| [0, 1].map(|server| Proxy::start(cluster.address(server), Disconnection::Never)));
     lagging.iter_mut().zip(&proxies).for_each(|(worker, proxies)| worker.go_through(proxies));
     lagging.iter_mut().chain(&mut leading).for_each(Worker::start_training);
     lagging.iter_mut().chain(&mut leading).for_each(|worker| assert_eq!(worker.pull().step, 0));
@@ -196,7 +196,7 @@ fn co_located_workers_that_lose_each_others_gradients_send_them_again() {
     let run = run(SYNC, several_blocks());
     let cluster = Cluster::start_with(2, 2, run.clone(), Options { via: Via::Colocated, ..Options::default() });
     let mut workers = [0, 1].map(|index| cluster.worker(index));
-    let proxies = [(); 2].map(|()| [0, 1].map(|server| Proxy::start(cluster.address(server), Cut::Never)));
+    let proxies = [(); 2].map(|()| [0, 1].map(|server| Proxy::start(cluster.address(server), Disconnection::Never)));
     workers.iter_mut().zip(&proxies).for_each(|(worker, proxies)| worker.go_through(proxies));
     workers.iter_mut().for_each(Worker::start_training);
     workers.iter_mut().for_each(|worker| assert_eq!(worker.pull().step, 0));
@@ -297,7 +297,7 @@ fn a_worker_that_was_silent_too_long_is_fenced_and_welcomed_anew() {
     let run = run(SYNC, one_vector());
     let patience = Patience::new(Duration::from_millis(2500));
     let cluster = Cluster::start_with(1, 2, run.clone(), Options { patience, ..Options::default() });
-    let between = Proxy::start(cluster.address(0), Cut::Never);
+    let between = Proxy::start(cluster.address(0), Disconnection::Never);
     let ((went_on, gone_on), (joined_again, joined)) = (mpsc::channel(), mpsc::channel());
     let staying_run = run.clone();
     let staying = cluster.spawn(0, move |worker| {

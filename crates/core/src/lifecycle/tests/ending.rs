@@ -6,9 +6,9 @@ use super::*;
 fn the_run_ends_after_all_have_finished_and_the_chief_has_said_goodbye() {
     let (mut run, _) = training();
     assert_eq!(run.worker_finished(WorkerId(0)).len(), 1);
-    assert!(run.worker_finished(WorkerId(1)).contains(&Effect::AllFinished));
+    assert!(run.worker_finished(WorkerId(1)).contains(&Decision::AllFinished));
     assert_eq!(run.concluded(WorkerId(1)), [], "it is not the chief");
-    assert_eq!(run.concluded(WorkerId(0)), [Effect::Over(Outcome::done())]);
+    assert_eq!(run.concluded(WorkerId(0)), [Decision::Over(Outcome::done())]);
 }
 
 #[test]
@@ -21,9 +21,9 @@ fn a_run_that_still_trains_is_not_concluded() {
 #[test]
 fn another_coordinator_ends_the_run_whatever_it_was_about_to_do() {
     let (mut run, _) = training_of(Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) }));
-    assert_eq!(run.failed(Outcome { exit_code: exit_code::USAGE, reason: String::new() }), [Effect::Save]);
+    assert_eq!(run.failed(Outcome { exit_code: exit_code::USAGE, reason: String::new() }), [Decision::Save]);
     let overtaken = Outcome { exit_code: exit_code::CHECKPOINT, reason: "overtaken".to_owned() };
-    assert_eq!(run.overtaken(overtaken.clone()), [Effect::Over(overtaken)]);
+    assert_eq!(run.overtaken(overtaken.clone()), [Decision::Over(overtaken)]);
 }
 
 #[test]
@@ -31,8 +31,8 @@ fn the_end_waits_for_the_last_checkpoint() {
     let (mut run, _) = training_with_checkpoints();
     run.worker_finished(WorkerId(0));
     run.worker_finished(WorkerId(1));
-    assert_eq!(run.concluded(WorkerId(0)), [Effect::Save]);
-    assert_eq!(run.saved(), [Effect::Over(Outcome::done())]);
+    assert_eq!(run.concluded(WorkerId(0)), [Decision::Save]);
+    assert_eq!(run.saved(), [Decision::Over(Outcome::done())]);
     assert_eq!(run.saved(), []);
 }
 
@@ -52,16 +52,16 @@ fn a_server_that_leaves_after_the_end_is_not_missed() {
 fn a_loss_that_is_no_number_is_not_saved() {
     let (mut run, _) = training_with_checkpoints();
     let outcome = Outcome { exit_code: exit_code::NUMERIC, reason: "the loss is NaN".into() };
-    assert_eq!(run.failed(outcome.clone()), [Effect::Over(outcome)]);
+    assert_eq!(run.failed(outcome.clone()), [Decision::Over(outcome)]);
 }
 
 #[test]
 fn when_the_last_worker_is_told_to_stop_the_parameters_are_saved() {
     let (mut run, _) = training_with_checkpoints();
     goodbye(&mut run, 0);
-    assert!(goodbye(&mut run, 1).contains(&Effect::Save));
-    let effects = run.saved();
-    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.exit_code == exit_code::TERMINATED));
+    assert!(goodbye(&mut run, 1).contains(&Decision::Save));
+    let decisions = run.saved();
+    assert!(matches!(&decisions[..], [Decision::Over(outcome)] if outcome.exit_code == exit_code::TERMINATED));
 }
 
 #[test]
@@ -72,10 +72,10 @@ fn a_worker_that_leaves_while_the_last_checkpoint_is_written_is_not_waited_for()
     let (second, _) = join(&mut run, TaskId::worker(1), 0);
     run.server_ready(PS, false);
     run.initialised();
-    assert_eq!(run.goodbye(PS, ps, seconds(1)), [Effect::Save]);
+    assert_eq!(run.goodbye(PS, ps, seconds(1)), [Decision::Save]);
     assert_eq!(run.goodbye(TaskId::worker(0), first, seconds(1)), []);
     assert_eq!(run.goodbye(TaskId::worker(1), second, seconds(1)), []);
-    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "told to stop".to_owned());
+    let left = |worker, incarnation| Decision::Left(WorkerId(worker), incarnation, "told to stop".to_owned());
     assert_eq!(run.tick(seconds(1) + 2 * FAREWELL), [], "the cut may not be made yet");
     assert_eq!(run.tick(seconds(1) + 3 * FAREWELL), [left(0, first), left(1, second)]);
 }
@@ -85,7 +85,7 @@ fn the_last_checkpoint_waits_for_no_push_that_the_last_worker_to_stop_has_left_u
     let (mut run, [first, second]) = training_with_checkpoints();
     goodbye(&mut run, 0);
     goodbye(&mut run, 1);
-    let left = |worker, incarnation| Effect::Left(WorkerId(worker), incarnation, "told to stop".into());
+    let left = |worker, incarnation| Decision::Left(WorkerId(worker), incarnation, "told to stop".into());
     assert_eq!(run.tick(3 * FAREWELL), [left(0, first), left(1, second)]);
     assert!(matches!(run.phase(), Phase::Saving(_)));
 }
@@ -93,11 +93,14 @@ fn the_last_checkpoint_waits_for_no_push_that_the_last_worker_to_stop_has_left_u
 #[test]
 fn a_run_whose_last_checkpoint_could_not_be_written_is_no_success() {
     let not_saved = "the last checkpoint could not be written: the disk is full";
-    let ends = |end: fn(&mut Lifecycle) -> Vec<Effect>, exit_code, reason: &str| {
+    let ends = |end: fn(&mut Lifecycle) -> Vec<Decision>, exit_code, reason: &str| {
         let (mut run, _) = training_with_checkpoints();
         end(&mut run);
         assert!(matches!(run.phase(), Phase::Saving(_)));
-        assert_eq!(run.not_saved("the disk is full"), [Effect::Over(Outcome { exit_code, reason: reason.to_owned() })]);
+        assert_eq!(
+            run.not_saved("the disk is full"),
+            [Decision::Over(Outcome { exit_code, reason: reason.to_owned() })]
+        );
     };
     let concluded = |run: &mut Lifecycle| {
         run.worker_finished(WorkerId(0));
@@ -118,9 +121,10 @@ fn a_server_lost_before_the_last_checkpoint_is_written_is_no_success_either() {
     run.worker_finished(WorkerId(1));
     run.concluded(WorkerId(0));
     run.disconnected(PS, Incarnation(1), seconds(1));
-    let effects = run.tick(seconds(3));
-    let over = effects.iter().find_map(|effect| if let Effect::Over(outcome) = effect { Some(outcome) } else { None });
-    let over = over.unwrap_or_else(|| panic!("not over: {effects:?}"));
+    let decisions = run.tick(seconds(3));
+    let over =
+        decisions.iter().find_map(|effect| if let Decision::Over(outcome) = effect { Some(outcome) } else { None });
+    let over = over.unwrap_or_else(|| panic!("not over: {decisions:?}"));
     assert_eq!(over.exit_code, exit_code::CHECKPOINT);
     assert!(over.reason.contains("could not be written: lost ps 0: "), "{}", over.reason);
 }

@@ -8,11 +8,11 @@ fn whatever_the_order_of_arrival_the_last_one_starts_the_run() {
         let tasks = [PS, TaskId::from(WorkerId(0)), TaskId::from(WorkerId(1))];
         let mut run = lifecycle(2);
         for (place, index) in order.iter().enumerate() {
-            let (_, effects) = join(&mut run, tasks[*index], 0);
-            assert_eq!(effects.contains(&Effect::Prepare), place == 2);
+            let (_, decisions) = join(&mut run, tasks[*index], 0);
+            assert_eq!(decisions.contains(&Decision::Prepare), place == 2);
         }
-        assert_eq!(run.server_ready(PS, false), vec![Effect::Initialise(WorkerId(0))]);
-        assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
+        assert_eq!(run.server_ready(PS, false), vec![Decision::Initialise(WorkerId(0))]);
+        assert_eq!(run.initialised(), vec![Decision::Start(WorkerId(0)), Decision::Start(WorkerId(1))]);
     }
 }
 
@@ -20,14 +20,14 @@ fn whatever_the_order_of_arrival_the_last_one_starts_the_run() {
 fn without_a_number_of_workers_the_run_begins_with_the_first_and_takes_whoever_comes() {
     let mut run = Lifecycle::new(LifecycleConfig { workers: None, ..config(0) });
     join(&mut run, PS, 0);
-    let (_, effects) = join(&mut run, TaskId::worker(7), 0);
-    assert!(!effects.contains(&Effect::Prepare), "worker 0 is the chief");
-    let (_, effects) = join(&mut run, TaskId::worker(0), 0);
-    assert!(effects.contains(&Effect::Prepare));
+    let (_, decisions) = join(&mut run, TaskId::worker(7), 0);
+    assert!(!decisions.contains(&Decision::Prepare), "worker 0 is the chief");
+    let (_, decisions) = join(&mut run, TaskId::worker(0), 0);
+    assert!(decisions.contains(&Decision::Prepare));
     run.server_ready(PS, false);
-    assert_eq!(run.initialised(), vec![Effect::Start(WorkerId(0)), Effect::Start(WorkerId(7))]);
-    let (_, effects) = join(&mut run, TaskId::worker(3), 1);
-    assert!(effects.contains(&Effect::Start(WorkerId(3))));
+    assert_eq!(run.initialised(), vec![Decision::Start(WorkerId(0)), Decision::Start(WorkerId(7))]);
+    let (_, decisions) = join(&mut run, TaskId::worker(3), 1);
+    assert!(decisions.contains(&Decision::Start(WorkerId(3))));
     assert_eq!(run.workers(), [WorkerId(0), WorkerId(3), WorkerId(7)]);
     assert!(matches!(run.join(TaskId::ps(1), None, seconds(1)), Err(JoinError::Unknown(..))));
 }
@@ -38,9 +38,9 @@ fn a_worker_started_again_joins_the_running_training_with_a_later_incarnation() 
     run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
     run.heard(PS, Incarnation(1), seconds(3));
     run.tick(seconds(3));
-    let (again, effects) = join(&mut run, TaskId::from(WorkerId(1)), 4);
+    let (again, decisions) = join(&mut run, TaskId::from(WorkerId(1)), 4);
     assert!(again > second);
-    assert_eq!(effects, vec![Effect::Joined(WorkerId(1), again), Effect::Start(WorkerId(1))]);
+    assert_eq!(decisions, vec![Decision::Joined(WorkerId(1), again), Decision::Start(WorkerId(1))]);
     run.worker_finished(WorkerId(0));
     assert_eq!(run.phase(), &Phase::Training, "the one that came back still trains");
 }
@@ -72,8 +72,8 @@ fn a_worker_that_comes_when_nobody_trains_any_more_is_told_so_and_changes_nothin
 fn after_a_broken_connection_the_same_process_goes_on() {
     let (mut run, [_, second]) = training();
     run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));
-    let (again, effects) = run.join(TaskId::from(WorkerId(1)), Some(second), seconds(1)).unwrap();
-    assert_eq!((again, effects), (second, Vec::new()));
+    let (again, decisions) = run.join(TaskId::from(WorkerId(1)), Some(second), seconds(1)).unwrap();
+    assert_eq!((again, decisions), (second, Vec::new()));
 }
 
 #[test]
@@ -84,8 +84,11 @@ fn a_process_whose_host_vanished_is_replaced_and_one_that_lives_is_not() {
     pass_with_all_alive(&mut run, 3);
     assert_eq!(claim(&mut run, 3), Err(JoinError::Taken(TaskId::worker(1))));
     assert_eq!(claim(&mut run, 4), Err(JoinError::Contested(TaskId::worker(1))));
-    let effects = run.tick(seconds(7));
-    assert!(effects.contains(&Effect::Left(WorkerId(1), second, "no sign of life for 4.0 s".into())), "{effects:?}");
+    let decisions = run.tick(seconds(7));
+    assert!(
+        decisions.contains(&Decision::Left(WorkerId(1), second, "no sign of life for 4.0 s".into())),
+        "{decisions:?}"
+    );
     assert!(run.is_dead(TaskId::worker(1), second));
     assert!(claim(&mut run, 7).unwrap().0 > second);
 }
@@ -100,8 +103,8 @@ fn a_worker_that_comes_back_when_the_last_one_died_scoring_scores_in_its_place()
     run.disconnected(TaskId::worker(1), second, seconds(1));
     let early = run.join(TaskId::worker(1), None, seconds(1));
     assert_eq!(early.unwrap_err(), JoinError::Contested(TaskId::worker(0)), "it is to ask again");
-    let (_, effects) = join(&mut run, TaskId::worker(0), 1);
-    assert!(effects.contains(&Effect::Start(WorkerId(0))), "{effects:?}");
+    let (_, decisions) = join(&mut run, TaskId::worker(0), 1);
+    assert!(decisions.contains(&Decision::Start(WorkerId(0))), "{decisions:?}");
 }
 
 #[test]

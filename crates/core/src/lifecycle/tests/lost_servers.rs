@@ -6,39 +6,39 @@ use super::*;
 fn the_loss_of_a_server_ends_the_run_by_name() {
     let (mut run, _) = training();
     run.disconnected(PS, Incarnation(1), seconds(1));
-    let effects = run.tick(seconds(2));
-    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("lost ps 0")));
+    let decisions = run.tick(seconds(2));
+    assert!(matches!(&decisions[..], [Decision::Over(outcome)] if outcome.reason.starts_with("lost ps 0")));
 }
 
 #[test]
 fn a_server_that_is_started_again_during_training_ends_the_run_by_name() {
     let (mut run, _) = training();
     run.disconnected(PS, Incarnation(1), seconds(1));
-    let (_, effects) = join(&mut run, PS, 1);
-    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.reason.starts_with("ps 0 was restarted")));
+    let (_, decisions) = join(&mut run, PS, 1);
+    assert!(matches!(&decisions[..], [Decision::Over(outcome)] if outcome.reason.starts_with("ps 0 was restarted")));
 }
 
 #[test]
 fn a_lost_server_is_waited_for_and_everyone_comes_in_again() {
     let (mut run, [first, _]) = training_with_checkpoints();
     run.disconnected(PS, Incarnation(1), seconds(1));
-    let effects = run.tick(seconds(3));
-    assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("lost ps 0")), "{effects:?}");
+    let decisions = run.tick(seconds(3));
+    assert!(matches!(&decisions[..], [Decision::Regather(reason)] if reason.starts_with("lost ps 0")), "{decisions:?}");
     assert_eq!(run.missing(), [PS, TaskId::worker(0), TaskId::worker(1)]);
     let (again, _) = join(&mut run, TaskId::worker(0), 3);
     assert!(again > first);
     join(&mut run, TaskId::worker(1), 3);
-    let (_, effects) = join(&mut run, PS, 5);
-    assert_eq!(effects, [Effect::Prepare]);
-    assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(0)), Effect::Start(WorkerId(1))]);
+    let (_, decisions) = join(&mut run, PS, 5);
+    assert_eq!(decisions, [Decision::Prepare]);
+    assert_eq!(run.server_ready(PS, true), [Decision::Start(WorkerId(0)), Decision::Start(WorkerId(1))]);
 }
 
 #[test]
 fn a_server_that_is_back_before_it_was_missed_is_restored_too() {
     let (mut run, _) = training_with_checkpoints();
     run.disconnected(PS, Incarnation(1), seconds(1));
-    let (_, effects) = join(&mut run, PS, 1);
-    assert!(matches!(&effects[..], [Effect::Regather(reason)] if reason.starts_with("ps 0 was restarted")));
+    let (_, decisions) = join(&mut run, PS, 1);
+    assert!(matches!(&decisions[..], [Decision::Regather(reason)] if reason.starts_with("ps 0 was restarted")));
     assert_eq!(run.missing(), [TaskId::worker(0), TaskId::worker(1)]);
 }
 
@@ -52,8 +52,8 @@ fn after_a_loss_a_worker_that_does_not_come_back_is_left_out() {
     run.heard(TaskId::worker(1), worker, seconds(13));
     run.heard(PS, server, seconds(13));
     assert_eq!(run.tick(seconds(12)), []);
-    assert_eq!(run.tick(seconds(13)), [Effect::Prepare]);
-    assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(1))]);
+    assert_eq!(run.tick(seconds(13)), [Decision::Prepare]);
+    assert_eq!(run.server_ready(PS, true), [Decision::Start(WorkerId(1))]);
 }
 
 /// A run with checkpoints whose server and chief were lost together, and whose server and worker 1 are back; it prepares.
@@ -66,7 +66,7 @@ fn without_its_chief() -> Lifecycle {
     let (server, _) = join(&mut run, PS, 3);
     run.heard(TaskId::worker(1), worker, seconds(13));
     run.heard(PS, server, seconds(13));
-    assert_eq!(run.tick(seconds(13)), [Effect::Prepare]);
+    assert_eq!(run.tick(seconds(13)), [Decision::Prepare]);
     run
 }
 
@@ -74,14 +74,14 @@ fn without_its_chief() -> Lifecycle {
 fn when_server_and_chief_are_lost_together_another_is_chief_after_the_rollback() {
     let mut run = without_its_chief();
     assert_eq!(run.chief(), WorkerId(1));
-    assert_eq!(run.server_ready(PS, true), [Effect::Start(WorkerId(1))]);
-    assert!(run.worker_finished(WorkerId(1)).contains(&Effect::AllFinished));
-    assert_eq!(run.concluded(WorkerId(1)), [Effect::Save]);
+    assert_eq!(run.server_ready(PS, true), [Decision::Start(WorkerId(1))]);
+    assert!(run.worker_finished(WorkerId(1)).contains(&Decision::AllFinished));
+    assert_eq!(run.concluded(WorkerId(1)), [Decision::Save]);
 }
 
 #[test]
 fn when_server_and_chief_are_lost_before_a_checkpoint_another_sends_the_first_values() {
     let mut run = without_its_chief();
-    assert_eq!(run.server_ready(PS, false), [Effect::Initialise(WorkerId(1))]);
-    assert_eq!(run.initialised(), [Effect::Start(WorkerId(1))]);
+    assert_eq!(run.server_ready(PS, false), [Decision::Initialise(WorkerId(1))]);
+    assert_eq!(run.initialised(), [Decision::Start(WorkerId(1))]);
 }

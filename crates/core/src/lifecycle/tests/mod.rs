@@ -18,7 +18,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn join(run: &mut Lifecycle, task: TaskId, now: u64) -> (Incarnation, Vec<Effect>) {
+fn join(run: &mut Lifecycle, task: TaskId, now: u64) -> (Incarnation, Vec<Decision>) {
     run.join(task, None, seconds(now)).unwrap()
 }
 
@@ -37,7 +37,7 @@ fn config(workers: u32) -> LifecycleConfig {
     }
 }
 
-fn goodbye(run: &mut Lifecycle, worker: u32) -> Vec<Effect> {
+fn goodbye(run: &mut Lifecycle, worker: u32) -> Vec<Decision> {
     let task = TaskId::worker(worker);
     let incarnation = run.membership.incarnation(task).unwrap();
     run.goodbye(task, incarnation, seconds(0))
@@ -64,7 +64,7 @@ fn training_with_checkpoints() -> (Lifecycle, [Incarnation; 2]) {
 }
 
 /// Keeps everybody alive until then, and lets that much time pass.
-fn pass_with_all_alive(run: &mut Lifecycle, now: u64) -> Vec<Effect> {
+fn pass_with_all_alive(run: &mut Lifecycle, now: u64) -> Vec<Decision> {
     for task in [PS, TaskId::worker(0), TaskId::worker(1)] {
         let incarnation = run.membership.incarnation(task).unwrap();
         run.heard(task, incarnation, seconds(now));
@@ -72,9 +72,9 @@ fn pass_with_all_alive(run: &mut Lifecycle, now: u64) -> Vec<Effect> {
     run.tick(seconds(now))
 }
 
-fn gave_up(effects: &[Effect]) -> &str {
-    match effects {
-        [Effect::Over(Outcome { exit_code: exit_code::PEERS, reason })] => reason,
+fn gave_up(decisions: &[Decision]) -> &str {
+    match decisions {
+        [Decision::Over(Outcome { exit_code: exit_code::PEERS, reason })] => reason,
         other => panic!("{other:?}"),
     }
 }

@@ -38,9 +38,9 @@ fn a_lost_server_that_does_not_come_back_ends_the_run_by_name() {
         let incarnation = run.membership.incarnation(TaskId::worker(worker)).unwrap();
         run.heard(TaskId::worker(worker), incarnation, seconds(63));
     }
-    let effects = run.tick(seconds(63));
+    let decisions = run.tick(seconds(63));
     let reason = "gave up waiting for ps 0 after 60 s".to_owned();
-    assert_eq!(effects, [Effect::Over(Outcome { exit_code: exit_code::PEERS, reason })]);
+    assert_eq!(decisions, [Decision::Over(Outcome { exit_code: exit_code::PEERS, reason })]);
 }
 
 #[test]
@@ -52,8 +52,8 @@ fn a_server_that_does_not_get_ready_is_given_up_by_name() {
     assert_eq!(pass_with_all_alive(&mut run, 1), []);
     run.progressed(seconds(50));
     assert_eq!(pass_with_all_alive(&mut run, 61), [], "it reads a large checkpoint");
-    let effects = pass_with_all_alive(&mut run, 110);
-    assert_eq!(gave_up(&effects), "gave up waiting for ps 0 to prepare its parameters after 60 s");
+    let decisions = pass_with_all_alive(&mut run, 110);
+    assert_eq!(gave_up(&decisions), "gave up waiting for ps 0 to prepare its parameters after 60 s");
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn a_chief_that_does_not_send_the_first_values_is_given_up_by_name() {
     }
     run.server_ready(PS, false);
     assert_eq!(pass_with_all_alive(&mut run, 1), []);
-    let effects = pass_with_all_alive(&mut run, 61);
-    assert_eq!(gave_up(&effects), "gave up waiting for worker 0 to send the initial values after 60 s");
+    let decisions = pass_with_all_alive(&mut run, 61);
+    assert_eq!(gave_up(&decisions), "gave up waiting for worker 0 to send the initial values after 60 s");
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn a_chief_that_does_not_come_to_an_end_with_its_scores_is_given_up_by_name() {
     assert_eq!(run.awaited(), [TaskId::worker(0)]);
     assert_eq!(pass_with_all_alive(&mut run, 1), []);
     assert_eq!(pass_with_all_alive(&mut run, 700), [], "scoring may take its time");
-    let effects = pass_with_all_alive(&mut run, 721);
-    assert_eq!(gave_up(&effects), "gave up waiting for worker 0 to score the network after 720 s");
+    let decisions = pass_with_all_alive(&mut run, 721);
+    assert_eq!(gave_up(&decisions), "gave up waiting for worker 0 to score the network after 720 s");
 }
 
 #[test]
@@ -111,8 +111,11 @@ fn every_lost_server_has_its_own_time_to_come_back() {
     }
     keep_alive(&mut run, 125);
     run.heard(TaskId::ps(1), back, seconds(125));
-    let effects = run.tick(seconds(125));
-    assert!(matches!(&effects[..], [Effect::Over(outcome)] if outcome.exit_code == exit_code::PEERS), "{effects:?}");
+    let decisions = run.tick(seconds(125));
+    assert!(
+        matches!(&decisions[..], [Decision::Over(outcome)] if outcome.exit_code == exit_code::PEERS),
+        "{decisions:?}"
+    );
 }
 
 #[test]
@@ -132,8 +135,8 @@ fn workers_have_time_to_come_back_after_the_last_server() {
         run.heard(PS, server, seconds(second));
         assert_eq!(run.tick(seconds(second)), [], "worker 1 is about to come");
     }
-    let (_, effects) = join(&mut run, TaskId::worker(1), 39);
-    assert!(effects.contains(&Effect::Prepare), "{effects:?}");
+    let (_, decisions) = join(&mut run, TaskId::worker(1), 39);
+    assert!(decisions.contains(&Decision::Prepare), "{decisions:?}");
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn a_coordinator_started_again_after_the_end_ends_well_if_no_worker_comes() {
     run.tick(seconds(0));
     run.heard(PS, server, seconds(59));
     assert_eq!(run.tick(seconds(59)), [], "a worker may want to train on");
-    assert_eq!(run.tick(seconds(60)), [Effect::Over(Outcome::done())]);
+    assert_eq!(run.tick(seconds(60)), [Decision::Over(Outcome::done())]);
     let mut run = Lifecycle::new(config);
     run.finished_before();
     let (worker, _) = join(&mut run, TaskId::worker(0), 0);

@@ -33,7 +33,7 @@ const FORMAT: u32 = 1;
 /// Why a cache cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum Damage {
+pub enum CacheDamage {
     /// The file cannot be read.
     #[error("{0}")]
     Read(#[from] io::Error),
@@ -93,39 +93,39 @@ pub(super) fn write(path: &Path, key: &Key, corpus: &Corpus) -> io::Result<()> {
 }
 
 /// Reads the corpus of that key; nothing if there is no such file.
-pub(super) fn read(path: &Path, key: &Key) -> Result<Option<Corpus>, Damage> {
+pub(super) fn read(path: &Path, key: &Key) -> Result<Option<Corpus>, CacheDamage> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let mut content = Content(&bytes);
+    let mut content = CacheReader(&bytes);
     if content.take(MAGIC.len()) != Some(MAGIC) || content.take(key.0.len()) != Some(&key.0) {
-        return Err(Damage::Foreign);
+        return Err(CacheDamage::Foreign);
     }
     let checksum = content.take(32);
     if checksum != Some(&Sha256::digest(content.0)) {
-        return Err(Damage::Checksum);
+        return Err(CacheDamage::Checksum);
     }
     content.corpus().map(Some)
 }
 
 /// What is left of a cache to be read.
-struct Content<'a>(&'a [u8]);
+struct CacheReader<'a>(&'a [u8]);
 
-impl<'a> Content<'a> {
-    fn corpus(mut self) -> Result<Corpus, Damage> {
+impl<'a> CacheReader<'a> {
+    fn corpus(mut self) -> Result<Corpus, CacheDamage> {
         let (from, to) = (self.vocabulary()?, self.vocabulary()?);
-        let train = self.pairs(&from, &to).ok_or(Damage::Content)?;
-        let dev = self.pairs(&from, &to).ok_or(Damage::Content)?;
+        let train = self.pairs(&from, &to).ok_or(CacheDamage::Content)?;
+        let dev = self.pairs(&from, &to).ok_or(CacheDamage::Content)?;
         if !self.0.is_empty() {
-            return Err(Damage::Content);
+            return Err(CacheDamage::Content);
         }
         Ok(Corpus { from, to, train, dev })
     }
 
-    fn vocabulary(&mut self) -> Result<Vocabulary, Damage> {
-        let text = self.length().and_then(|length| self.take(length)).ok_or(Damage::Content)?;
+    fn vocabulary(&mut self) -> Result<Vocabulary, CacheDamage> {
+        let text = self.length().and_then(|length| self.take(length)).ok_or(CacheDamage::Content)?;
         Ok(Vocabulary::from_text(text)?)
     }
 

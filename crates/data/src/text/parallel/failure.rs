@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::cache::Damage;
+use super::cache::CacheDamage;
 use super::source::LONGEST_LINE;
 
 /// Why parallel text could not be read.
@@ -86,7 +86,7 @@ pub enum ParallelError {
 /// What became of the cache; none of it keeps a corpus from being read.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum LoadEvent<'a> {
     /// The corpus came from the cache.
     CacheRead {
         /// The file.
@@ -102,7 +102,7 @@ pub enum Event<'a> {
         /// The file.
         path: &'a Path,
         /// What is wrong with it.
-        damage: &'a Damage,
+        damage: &'a CacheDamage,
     },
     /// The corpus was built but is not in the cache.
     CacheNotWritten {
@@ -113,14 +113,14 @@ pub enum Event<'a> {
     },
 }
 
-impl Event<'_> {
+impl LoadEvent<'_> {
     /// Whether somebody should look into it.
     pub fn is_warning(&self) -> bool {
         matches!(self, Self::CacheDamaged { .. } | Self::CacheNotWritten { .. })
     }
 }
 
-impl fmt::Display for Event<'_> {
+impl fmt::Display for LoadEvent<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CacheRead { path } => write!(formatter, "read the text from the cache {}", path.display()),

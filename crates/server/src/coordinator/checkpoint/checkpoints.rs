@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState};
-use windlass_core::checkpoint::{Cycle, CycleRun, Mark, Next, Policy, Standing};
+use windlass_core::checkpoint::{CutPoint, Cycle, CycleRun, Next, Policy, Standing};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Fingerprint;
@@ -228,7 +228,7 @@ impl Checkpoints {
 
     /// A new name for the checkpoint that is cut here. The workers' positions belong to the cut: they may have gone by
     /// the time it is published.
-    pub(in crate::coordinator) fn name(&mut self, cut: &Mark, positions: DataPositions) -> CheckpointId {
+    pub(in crate::coordinator) fn name(&mut self, cut: &CutPoint, positions: DataPositions) -> CheckpointId {
         let id = CheckpointId::of_attempt(cut.version, self.generation, self.cycle.number(), self.salt);
         (self.id, self.positions) = (Some(id), positions);
         id

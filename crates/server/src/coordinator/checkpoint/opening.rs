@@ -13,7 +13,7 @@ use super::store_keeper::StoreKeeper;
 use crate::coordinator::actor::ActorConfig;
 use crate::coordinator::interface::{Claimed, Event, SessionId};
 use crate::coordinator::machine::SPEAK_EVERY;
-use crate::coordinator::session_service::SessionEvent;
+use crate::coordinator::session_service::SessionInput;
 
 /// How much of what happens meanwhile is kept. The rest waits where it is.
 const EARLY: usize = 256;
@@ -21,14 +21,14 @@ const EARLY: usize = 256;
 /// What was opened, and what has happened meanwhile.
 pub(in crate::coordinator) struct Opened {
     pub(in crate::coordinator) checkpoints: Result<Option<(StoreKeeper, Claimed)>, CheckpointError>,
-    pub(in crate::coordinator) early: Vec<(SessionId, SessionEvent)>,
+    pub(in crate::coordinator) early: Vec<(SessionId, SessionInput)>,
 }
 
 /// Opens the checkpoints of a run, if it has any.
 pub(in crate::coordinator) async fn open(
     config: &ActorConfig,
     done: &mpsc::Sender<Event>,
-    inbox: &mut mpsc::Receiver<(SessionId, SessionEvent)>,
+    inbox: &mut mpsc::Receiver<(SessionId, SessionInput)>,
 ) -> Opened {
     let mut early = Vec::new();
     let Some(checkpoints) = config.checkpoints.clone() else { return Opened { checkpoints: Ok(None), early } };
@@ -45,8 +45,8 @@ pub(in crate::coordinator) async fn open(
 }
 
 /// Tells whoever has opened a session, ps 0 itself included.
-fn mention(event: &SessionEvent, notice: &str) {
-    if let SessionEvent::Opened(sender, _) = event {
+fn mention(event: &SessionInput, notice: &str) {
+    if let SessionInput::Opened(sender, _) = event {
         let waiting = Waiting { tasks: Vec::new(), notices: vec![notice.to_owned()] };
         let _ = sender.try_send(CoordinatorMessage { number: 0, heard: 0, kind: Some(Kind::Waiting(waiting)) });
     }

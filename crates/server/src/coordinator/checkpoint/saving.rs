@@ -109,8 +109,8 @@ impl<S: OwnShard> Coordinator<S> {
         match event {
             // Whoever has taken over goes on with the run, and what is trained here could never be saved.
             Event::Overtaken(error) | Event::Published(_, Err(error @ CheckpointError::Fenced { .. })) => {
-                let effects = self.lifecycle.overtaken(unusable(&error));
-                self.carry_out(effects);
+                let decisions = self.lifecycle.overtaken(unusable(&error));
+                self.carry_out(decisions);
             }
             Event::Published(number, published) => self.published(number, published),
             Event::Released => checkpoints.released(),
@@ -153,7 +153,7 @@ impl<S: OwnShard> Coordinator<S> {
             self.spoken_of_checkpoint = self.now;
             LastCheckpoint::new()
         });
-        let effects = match &mut self.checkpoints {
+        let decisions = match &mut self.checkpoints {
             Some(checkpoints) if checkpoints.is_busy() => return,
             Some(checkpoints) if !saving.written && !checkpoints.is_saved(step, ends_well) => {
                 if !saving.is_hopeless(now) {
@@ -165,7 +165,7 @@ impl<S: OwnShard> Coordinator<S> {
             }
             _ => self.lifecycle.saved(),
         };
-        self.carry_out(effects);
+        self.carry_out(decisions);
     }
 
     /// Sees to it that the last checkpoint comes to an end.

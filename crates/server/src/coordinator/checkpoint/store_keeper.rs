@@ -58,21 +58,26 @@ impl StoreKeeper {
             done,
         };
         let (config, store) = (keeper.config.clone(), keeper.store.clone());
-        keeper.look(1, async move { beginning::find(&config, (&store, read), generation, followed).await });
+        keeper.spawn_lookup(1, async move { beginning::find(&config, (&store, read), generation, followed).await });
         Ok((keeper, claimed))
     }
 
     /// Looks for the newest checkpoint anew; one that is just being published counts. Without one the run goes back to
     /// where it began.
-    pub(in crate::coordinator) fn look_again(&self, lookup: u64, first: Beginning) {
+    pub(in crate::coordinator) fn look_up_again(&self, lookup: u64, first: Beginning) {
         let (store, publishing, stall) = (self.store.clone(), self.publishing.clone(), self.config.stall);
-        self.look(lookup, async move {
+        self.spawn_lookup(lookup, async move {
             let _ = tokio::time::timeout(stall, publishing.lock()).await;
             beginning::find_again(first, &store).await
         });
     }
 
-    fn look(&self, lookup: u64, finding: impl Future<Output = Result<Beginning, CheckpointError>> + Send + 'static) {
+    /// Looks for a checkpoint beside the coordinator, which hears what was found.
+    fn spawn_lookup(
+        &self,
+        lookup: u64,
+        finding: impl Future<Output = Result<Beginning, CheckpointError>> + Send + 'static,
+    ) {
         let done = self.done.clone();
         tokio::spawn(async move {
             let found = finding.await.map(Box::new);

@@ -4,7 +4,7 @@ mod gradients;
 
 use std::time::Duration;
 
-use windlass_core::admission::{Arrival, Gate};
+use windlass_core::admission::{Contribution, Gate};
 use windlass_core::block::block_ranges;
 use windlass_wire::frame::{AnswerKind, Request};
 use windlass_wire::link::{Peer, ServeError};
@@ -27,20 +27,20 @@ impl ParameterShard {
         }
         let wanted = self.receive_all_wanted(request, peer)?;
         match self.contribute(request, gradient) {
-            Arrival::Fenced => self.refuse(AnswerKind::Fenced, "", peer),
-            Arrival::Late => self.wait_and_answer(request, AnswerKind::Stale, &wanted, peer),
-            Arrival::Counted { .. } | Arrival::Again => {
+            Contribution::Fenced => self.refuse(AnswerKind::Fenced, "", peer),
+            Contribution::Late => self.wait_and_answer(request, AnswerKind::Stale, &wanted, peer),
+            Contribution::Counted { .. } | Contribution::Again => {
                 self.wait_and_answer(request, AnswerKind::Values, &wanted, peer)
             }
         }
     }
 
-    fn contribute(&self, request: &Request, gradient: Gradient) -> Arrival {
+    fn contribute(&self, request: &Request, gradient: Gradient) -> Contribution {
         let mut round = lock(&self.round);
         let (mut gate, held_up) = self.await_release(lock(&self.gate));
         let arrival = gate.arrived(&request.into());
         drop(gate);
-        if let Arrival::Counted { complete } = arrival {
+        if let Contribution::Counted { complete } = arrival {
             round.add(request.worker, gradient);
             if complete {
                 self.apply_round(&mut round, held_up);

@@ -147,13 +147,13 @@ fn cut_after_one_given_up(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> O
 }
 
 /// Trains, makes cuts meanwhile, and lets `expected` say what a worker's elements are at a cut.
-fn assert_cuts(mode: Mode, expected: impl Fn(&Mark, WorkerId) -> f32) {
+fn assert_cuts(mode: Mode, expected: impl Fn(&CutPoint, WorkerId) -> f32) {
     assert_cuts_made_by(cut, mode, expected);
 }
 
 type MakeCut = fn(&[ParameterShard], &mut Cycle<()>) -> Option<Vec<Snapshot>>;
 
-fn assert_cuts_made_by(make: MakeCut, mode: Mode, expected: impl Fn(&Mark, WorkerId) -> f32) {
+fn assert_cuts_made_by(make: MakeCut, mode: Mode, expected: impl Fn(&CutPoint, WorkerId) -> f32) {
     let (shards, over) = (shards(mode), AtomicBool::new(false));
     let policy = Policy { every: None, every_steps: None, keep: 1 };
     let mut cycle = Cycle::new(policy, Default::default(), 0);
@@ -201,9 +201,9 @@ fn assert_cuts_made_by(make: MakeCut, mode: Mode, expected: impl Fn(&Mark, Worke
 }
 
 /// What a mark says. A worker of whose pushes none counts yet is named by a server that has seen the first of them.
-fn state(mark: &Mark) -> Mark {
+fn state(mark: &CutPoint) -> CutPoint {
     let pushes = mark.pushes.iter().filter(|(_, (_, sequence))| *sequence > 0);
-    Mark { version: mark.version, pushes: pushes.map(|(worker, push)| (*worker, *push)).collect() }
+    CutPoint { version: mark.version, pushes: pushes.map(|(worker, push)| (*worker, *push)).collect() }
 }
 
 /// Ends the pushing however the test ends.
@@ -222,7 +222,7 @@ fn a_cut_of_single_pushes_has_each_push_on_all_servers_or_on_none() {
 
 #[test]
 fn a_cut_has_nothing_of_one_that_was_given_up_and_is_still_being_read() {
-    let pushed = |mark: &Mark, worker| mark.pushes.get(&worker).map_or(0.0, |(_, sequence)| *sequence as f32);
+    let pushed = |mark: &CutPoint, worker| mark.pushes.get(&worker).map_or(0.0, |(_, sequence)| *sequence as f32);
     assert_cuts_made_by(cut_after_one_given_up, Mode::Async, pushed);
     let mode = Mode::Sync { replicas_to_aggregate: None };
     assert_cuts_made_by(cut_after_one_given_up, mode, |mark, _| mark.version as f32 / WORKERS as f32);

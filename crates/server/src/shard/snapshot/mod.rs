@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use windlass_core::admission::{CutError, Gate};
 use windlass_core::block::Block;
-use windlass_core::checkpoint::{Mark, Notes};
+use windlass_core::checkpoint::{CutPoint, Notes};
 use windlass_core::rows::RowTable;
 use windlass_core::run::LearningRate;
 
-use super::{ParameterShard, Rows, lock};
+use super::{ParameterShard, ServedTable, lock};
 pub(super) use rows_copy_on_cut::RowsCopyOnCut;
 pub(super) use spares::Spares;
 
@@ -23,7 +23,7 @@ pub(super) use spares::Spares;
 #[derive(Debug)]
 pub struct Snapshot {
     /// Its version, and the pushes that are in it.
-    pub mark: Mark,
+    pub mark: CutPoint,
     /// What came with the last of those pushes.
     pub notes: Notes,
     /// The learning rate at that time.
@@ -37,12 +37,12 @@ pub struct Snapshot {
 impl ParameterShard {
     /// Holds back what is new for the checkpoint of this number, and says where this shard stands. Does not block: of a
     /// round that is being applied it is known what it will come to.
-    pub fn mark(&self, number: u64) -> Mark {
+    pub fn mark(&self, number: u64) -> CutPoint {
         lock(&self.gate).hold(number, self.now())
     }
 
     /// Cuts here, or as soon as what belongs before the cut has come.
-    pub fn cut(&self, number: u64, cut: &Mark) -> Result<(), CutError> {
+    pub fn cut(&self, number: u64, cut: &CutPoint) -> Result<(), CutError> {
         let made = lock(&self.gate).cut(number, cut);
         self.changed.notify_all();
         made
@@ -93,7 +93,7 @@ impl ParameterShard {
 
     /// The tables as of a cut, stretch by stretch, letting pushes in between; `None` if it has been given up.
     fn read_rows(&self, number: u64) -> Option<Vec<RowTable>> {
-        let read = |rows: &Rows| {
+        let read = |rows: &ServedTable| {
             let mut read = {
                 let table = lock(&rows.table);
                 RowTable::empty_like(table.get(), table.get().rows())
@@ -119,7 +119,7 @@ impl ParameterShard {
         lock(&self.gate).longest_held_up()
     }
 
-    fn await_cut(&self, number: u64) -> Result<(Mark, Notes, LearningRate), CutError> {
+    fn await_cut(&self, number: u64) -> Result<(CutPoint, Notes, LearningRate), CutError> {
         let mut gate = lock(&self.gate);
         loop {
             if gate.is_closed() {

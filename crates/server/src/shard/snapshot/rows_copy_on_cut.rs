@@ -60,7 +60,7 @@ impl RowsCopyOnCut {
             self.put_aside(rows);
             held_up = since.elapsed();
         } else if side.cut == self.cut && !self.places.is_empty() {
-            let (rows, gradients) = self.those_aside(rows, gradients);
+            let (rows, gradients) = self.gradients_of_rows_aside(rows, gradients);
             self.aside.apply(optimizer, learning_rate, scale, &rows, &gradients)?;
         }
         self.now.apply(optimizer, learning_rate, scale, rows, gradients)?;
@@ -125,7 +125,7 @@ impl RowsCopyOnCut {
     }
 
     /// Those of the rows that are put aside, under their numbers there, and their gradients.
-    fn those_aside(&self, rows: &[u32], gradients: &[f32]) -> (Vec<u32>, Vec<f32>) {
+    fn gradients_of_rows_aside(&self, rows: &[u32], gradients: &[f32]) -> (Vec<u32>, Vec<f32>) {
         let aside = |(row, gradient): (&u32, &[f32])| {
             let place = self.places[*row as usize];
             (place != NOT_ASIDE).then(|| (place, gradient.to_vec()))

@@ -40,12 +40,12 @@ pub(super) struct Finish {
 }
 
 /// What is being drawn; cleared and used again for every image.
-pub(super) struct Canvas {
+pub(super) struct StrokeRaster {
     /// For every pixel the depth under the edge of the nearest stroke, negative outside.
     depth: [f32; STRIDE * SIDE],
 }
 
-impl Canvas {
+impl StrokeRaster {
     pub(super) fn new() -> Self {
         Self { depth: [OUTSIDE; STRIDE * SIDE] }
     }
@@ -119,7 +119,7 @@ fn to_byte(brightness: f32) -> u8 {
     (brightness * 255.0 + NO_FRACTIONS).to_bits() as u8
 }
 
-/// The pixels from `reach` before the smaller to `reach` after the larger coordinate, if on canvas.
+/// The pixels from `reach` before the smaller to `reach` after the larger coordinate, if on raster.
 fn pixels_between(one: f32, other: f32, reach: f32) -> Option<(usize, usize)> {
     let first = larger(smaller(one, other) - reach, 0.0);
     let last = smaller(larger(one, other) + reach, (SIDE - 1) as f32);
@@ -144,10 +144,10 @@ mod tests {
 
     fn drawn(from: (f32, f32), to: (f32, f32)) -> Vec<u8> {
         let dot = |(x, y)| Dot { x, y, radius: 1.5 };
-        let mut canvas = Canvas::new();
-        canvas.segment(dot(from), dot(to), PLAIN.softness);
+        let mut raster = StrokeRaster::new();
+        raster.segment(dot(from), dot(to), PLAIN.softness);
         let mut image = vec![7; IMAGE_SIZE];
-        canvas.develop(PLAIN, &mut Randomness::of_sample(1, Split::Train, 0), &mut image);
+        raster.develop(PLAIN, &mut Randomness::of_sample(1, Split::Train, 0), &mut image);
         image
     }
 
