@@ -1,12 +1,12 @@
 //! The values of a checkpoint by the names of the parameters, for other programs and for evaluation.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::{Access, ParameterId, ParameterSpec};
 use windlass_core::plan::{RowStripe, Segment, ServerPlan};
+use windlass_files::AtomicFile;
 
 use crate::error::CheckpointError;
 use crate::header::{self, TensorSpec};
@@ -42,19 +42,14 @@ impl Store {
     /// it is complete, in place of any that was there. Memory is needed for the largest parameter.
     pub async fn export(&self, manifest: &Manifest, path: &Path) -> Result<(), CheckpointError> {
         let failed = |source| CheckpointError::Export { path: path.display().to_string(), source };
-        let mut name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?.to_owned();
-        name.push(".partial");
-        let partial = Partial(path.with_file_name(name));
-
-        let mut file = File::create(&partial.0).map_err(failed)?;
+        let mut file = AtomicFile::create(path).map_err(failed)?;
         file.write_all(&export_header(manifest)).map_err(failed)?;
         for batch in batches(manifest) {
             for parameter in self.gather(manifest, &batch).await? {
                 file.write_all(bytemuck::cast_slice(&parameter.values)).map_err(failed)?;
             }
         }
-        file.sync_all().map_err(failed)?;
-        fs::rename(&partial.0, path).map_err(failed)
+        file.finish_durably().map_err(failed)
     }
 
     async fn gather(&self, manifest: &Manifest, batch: &[Parameter<'_>]) -> Result<Vec<NamedValues>, CheckpointError> {
@@ -111,13 +106,4 @@ fn export_header(manifest: &Manifest) -> Vec<u8> {
         ("checkpoint", manifest.id.to_string()),
     ];
     header::encode(metadata, &tensors)
-}
-
-/// A file that is removed again unless it has been renamed.
-struct Partial(std::path::PathBuf);
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

@@ -392,21 +392,13 @@ fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
 fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
     let path = directory.join("summary.json");
     let text = serde_json::to_string_pretty(summary).map_err(Failure::internal)?;
-    write(&path, &(text + "\n")).map_err(|error| {
+    windlass_files::write(&path, &[text.as_bytes(), b"\n"]).map_err(|error| {
         Failure::internal(format!(
             "training has ended, but its summary cannot be written to {}: {error}",
             path.display()
         ))
     })?;
     Ok(path)
-}
-
-/// Whoever reads the file sees all of it or the one before.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let partial = path.with_extension("partial");
-    std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path)).inspect_err(|_| {
-        let _ = std::fs::remove_file(&partial);
-    })
 }
 
 /// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.

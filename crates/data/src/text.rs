@@ -4,7 +4,6 @@
 //! words ([`tokenise`]), numbered by a [`vocabulary`], and put into batches of like length
 //! ([`buckets`]). The two sides of a pair are always called `from` and `to`.
 
-mod atomic_file;
 pub mod batch;
 pub mod bleu;
 pub mod buckets;

@@ -4,11 +4,11 @@
 
 mod canvas;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use windlass_files::AtomicFile;
 
 use self::canvas::{Canvas, Colour, RIGHT, SCALE, TEXT, TEXT_HEIGHT, WRONG, text_width};
 
@@ -122,7 +122,11 @@ impl Picture {
     /// If the file system refuses.
     pub fn write(&self, path: &Path) -> Result<(), PictureError> {
         let canvas = self.draw();
-        replace(path, |file| canvas.encode(file)).map_err(|cause| PictureError::Write { path: path.into(), cause })
+        let written = AtomicFile::create(path).and_then(|mut file| {
+            canvas.encode(&mut file)?;
+            file.finish()
+        });
+        written.map_err(|cause| PictureError::Write { path: path.into(), cause })
     }
 
     fn draw(&self) -> Canvas {
@@ -178,38 +182,15 @@ pub fn check(path: &Path) -> Result<(), PictureError> {
     if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("png")) {
         return Err(PictureError::NotPng { path: path.into() });
     }
-    let tried = if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { try_beside(path) };
+    let tried =
+        if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { AtomicFile::create(path).map(drop) };
     tried.map_err(|cause| PictureError::Write { path: path.into(), cause })
-}
-
-fn try_beside(path: &Path) -> io::Result<()> {
-    let beside = beside(path);
-    File::create(&beside)?;
-    fs::remove_file(beside)
-}
-
-/// Writes another file and gives it the name, so that there is never half a picture.
-fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let beside = beside(path);
-    let written = File::create(&beside).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        file.flush()
-    });
-    let renamed = written.and_then(|()| fs::rename(&beside, path));
-    if renamed.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    renamed
-}
-
-/// Two workers on one machine do not get in each other's way.
-fn beside(path: &Path) -> PathBuf {
-    path.with_added_extension(format!("{}.part", std::process::id()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::canvas::{OUTLINE, PAPER};
     use super::*;
 

@@ -192,7 +192,7 @@ impl Vocabulary {
     /// # Errors
     /// If the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), VocabularyError> {
-        let written = super::atomic_file::write(path, &[self.to_text().as_bytes()]);
+        let written = windlass_files::write(path, &[self.to_text().as_bytes()]);
         written.map_err(|source| VocabularyError::File { path: path.to_path_buf(), source })
     }
 

@@ -19,7 +19,6 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::source::ContentHash;
-use crate::text::atomic_file;
 use crate::text::corpus::{Corpus, VocabularySizes};
 use crate::text::pairs::{Pairs, Sentences};
 use crate::text::tokenise;
@@ -89,7 +88,7 @@ pub(super) fn write(path: &Path, key: &Key, corpus: &Corpus) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    atomic_file::write(path, &[MAGIC, &key.0, &Sha256::digest(&content), &content])
+    windlass_files::write(path, &[MAGIC, &key.0, &Sha256::digest(&content), &content])
 }
 
 /// Reads the corpus of that key; nothing if there is no such file.
