@@ -10,7 +10,7 @@ pub mod download;
 pub mod idx;
 pub mod images;
 pub mod mnist;
-mod randomness;
+pub mod randomness;
 pub mod text;
 
 pub use images::{ImageSet, Images};

@@ -1,25 +1,31 @@
-//! The random numbers behind one made-up sample.
+//! Random numbers that are the same on every machine and with every version of every library.
 //!
-//! Cheap to seed and to draw from, and the same on every machine: integer steps, then products and
-//! sums. It must not use functions whose last bit differs between platforms, such as `sin` or `ln`.
+//! Cheap to draw from: integer steps, then products and sums. It must not use functions whose last bit differs between
+//! platforms, such as `sin` or `ln`, nor what may change between versions, such as the ranges and shuffles of `rand`.
+//! Built-in data follow from these numbers: another way to draw one would be other data.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
+use sha2::{Digest, Sha256};
 
 /// Which of the three independent streams of samples to draw from.
-#[derive(Clone, Copy)]
-pub(crate) enum Split {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// What is trained on.
     Train,
+    /// What scores during training are of.
     Validation,
+    /// What the final scores are of.
     Test,
 }
 
-/// A stream of random numbers of its own for every sample.
-pub(crate) struct Randomness(Xoshiro256PlusPlus);
+/// A stream of random numbers that follows from what it was made from alone.
+#[derive(Debug, Clone)]
+pub struct Randomness(Xoshiro256PlusPlus);
 
 impl Randomness {
     /// The stream of sample `index` of `split` under `seed`.
-    pub(crate) fn of_sample(seed: u64, split: Split, index: usize) -> Self {
+    pub fn of_sample(seed: u64, split: Split, index: usize) -> Self {
         let split = match split {
             Split::Train => 1,
             Split::Validation => 2,
@@ -30,30 +36,43 @@ impl Randomness {
         Self(Xoshiro256PlusPlus::seed_from_u64(key))
     }
 
+    /// The stream of a key of any length; keys that differ anywhere have streams that have nothing in common. Slower to
+    /// make than that of a sample.
+    pub fn of_key(key: impl IntoIterator<Item = u64>) -> Self {
+        let mut digest = Sha256::new();
+        key.into_iter().for_each(|part| digest.update(part.to_le_bytes()));
+        Self(Xoshiro256PlusPlus::from_seed(digest.finalize().into()))
+    }
+
     /// 64 random bits.
-    pub(crate) fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// A whole number below `limit`, all as likely (up to one part in 2³²/`limit`).
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         (((self.bits() >> 32) * limit as u64) >> 32) as usize
     }
 
+    /// As [`Randomness::below`], of limits up to any size (up to one part in 2⁶⁴/`limit`).
+    pub fn below_u64(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u64
+    }
+
     /// A number between `low` and `high`, all as likely.
-    pub(crate) fn between(&mut self, low: f32, high: f32) -> f32 {
+    pub fn between(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.bits() >> 40) as f32 / (1u64 << 24) as f32;
         low + unit * (high - low)
     }
 
     /// Whether something that happens with this probability happens.
-    pub(crate) fn chance(&mut self, probability: f32) -> bool {
+    pub fn chance(&mut self, probability: f32) -> bool {
         self.between(0.0, 1.0) < probability
     }
 
     /// A number of mean 0 and the given deviation that is close to normally distributed and never
     /// further out than 3.5 deviations: the sum of four uniform ones.
-    pub(crate) fn normal(&mut self, deviation: f32) -> f32 {
+    pub fn normal(&mut self, deviation: f32) -> f32 {
         const MEAN: f32 = 2.0 * 65_535.0;
         /// √(4 · 65536² / 12)
         const DEVIATION: f32 = 37_837.2;
@@ -90,6 +109,15 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_follows_from_every_part_of_its_key() {
+        let first = |key: &[u64]| Randomness::of_key(key.iter().copied()).below_u64(u64::MAX);
+        assert_eq!(first(&[1, 2]), first(&[1, 2]));
+        assert_ne!(first(&[1, 2]), first(&[2, 1]));
+        assert_ne!(first(&[1, 2]), first(&[1, 3]));
+        assert_ne!(first(&[1, 0]), first(&[1]));
+    }
+
+    #[test]
     fn normal_numbers_have_the_mean_and_deviation_asked_for() {
         let mut randomness = Randomness::of_sample(1, Split::Train, 0);
         let numbers: Vec<f32> = (0..100_000).map(|_| randomness.normal(3.0)).collect();
@@ -104,6 +132,9 @@ mod tests {
         let mut randomness = Randomness::of_sample(1, Split::Train, 0);
         let mut seen = [0; 10];
         (0..10_000).for_each(|_| seen[randomness.below(10)] += 1);
+        assert!(seen.iter().all(|&count| (800..1200).contains(&count)), "{seen:?}");
+        seen.fill(0);
+        (0..10_000).for_each(|_| seen[randomness.below_u64(10) as usize] += 1);
         assert!(seen.iter().all(|&count| (800..1200).contains(&count)), "{seen:?}");
     }
 }

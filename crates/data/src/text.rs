@@ -11,7 +11,6 @@ pub mod corpus;
 pub mod numbers;
 pub mod pairs;
 pub mod parallel;
-mod randomness;
 pub mod score;
 pub mod tokenise;
 pub mod vocabulary;

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::batch::Batch;
 use super::pairs::Pairs;
-use super::randomness::Randomness;
+use crate::randomness::Randomness;
 
 /// The buckets of the tutorial.
 pub const BUCKETS: [Bucket; 4] = [Bucket::new(5, 10), Bucket::new(10, 15), Bucket::new(20, 25), Bucket::new(40, 50)];
@@ -205,14 +205,14 @@ impl BucketedPairs {
 /// If `bucket` is empty.
 pub fn in_one_bucket(samples: &[usize], bucket: Range<usize>) -> Vec<usize> {
     assert!(!bucket.is_empty(), "nothing can be drawn from an empty bucket");
-    let mut randomness = Randomness::of(samples.iter().map(|&sample| sample as u64));
+    let mut randomness = Randomness::of_key(samples.iter().map(|&sample| sample as u64));
     let mut used: HashSet<usize> = samples.iter().copied().filter(|sample| bucket.contains(sample)).collect();
     let mut fresh = || {
         if used.len() == bucket.len() {
             used.clear();
         }
         loop {
-            let sample = bucket.start + randomness.below(bucket.len() as u64) as usize;
+            let sample = bucket.start + randomness.below_u64(bucket.len() as u64) as usize;
             if used.insert(sample) {
                 return sample;
             }

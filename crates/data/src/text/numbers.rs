@@ -19,7 +19,7 @@ use self::phrase::Phrase;
 pub use self::words::{english, french};
 use super::buckets::{BUCKETS, first_fit, first_fit_to_translate};
 use super::corpus::TextPair;
-use super::randomness::Randomness;
+use crate::randomness::Randomness;
 
 /// The largest number in the corpus.
 pub const LARGEST: u64 = 999_999_999_999;
@@ -99,7 +99,7 @@ pub fn corpus(seed: u64, sizes: Sizes) -> NumberText {
 
 /// The first `count` pairs of one part. They differ from each other as long as there are enough.
 pub fn pairs(seed: u64, part: NumberSplit, count: usize) -> Vec<TextPair> {
-    let mut randomness = Randomness::of([seed, part as u64]);
+    let mut randomness = Randomness::of_key([seed, part as u64]);
     let mut seen = HashSet::with_capacity(count);
     let mut pairs = Vec::with_capacity(count);
     while pairs.len() < count {
@@ -119,7 +119,7 @@ pub fn pairs(seed: u64, part: NumberSplit, count: usize) -> Vec<TextPair> {
 
 /// Which bucket the next pair is for.
 fn bucket(randomness: &mut Randomness) -> usize {
-    let ticket = randomness.below(SHARES.iter().sum());
+    let ticket = randomness.below_u64(SHARES.iter().sum());
     (0..SHARES.len()).position(|bucket| ticket < SHARES[..=bucket].iter().sum()).expect("a ticket is below the sum")
 }
 

@@ -1,8 +1,8 @@
 //! One random phrase about numbers, in both languages.
 
-use super::super::randomness::Randomness;
 use super::LARGEST;
 use super::words::{english, english_count, french};
+use crate::randomness::Randomness;
 
 const DECIMAL_PLACES: u64 = 12;
 
@@ -24,13 +24,13 @@ impl Phrase {
     /// A number, a list of numbers, or a sum.
     pub(super) fn draw(randomness: &mut Randomness) -> Self {
         let first = number(randomness);
-        let rest = match randomness.below(4) {
+        let rest = match randomness.below_u64(4) {
             0 | 1 => Vec::new(),
             2 => {
-                let more = 1 + randomness.below(2);
+                let more = 1 + randomness.below_u64(2);
                 (0..more).map(|_| (THEN, number(randomness))).collect()
             }
-            _ => return Self::sum(first, number(randomness), randomness.below(2) == 0),
+            _ => return Self::sum(first, number(randomness), randomness.below_u64(2) == 0),
         };
         Self { first, rest }
     }
@@ -67,10 +67,10 @@ impl Phrase {
 
 /// A number of any size: all lengths in digits are as likely, and every other one is round.
 fn number(randomness: &mut Randomness) -> u64 {
-    let digits = 1 + randomness.below(DECIMAL_PLACES) as u32;
+    let digits = 1 + randomness.below_u64(DECIMAL_PLACES) as u32;
     let least = if digits == 1 { 0 } else { 10u64.pow(digits - 1) };
-    let number = least + randomness.below(10u64.pow(digits) - least);
-    if randomness.below(2) == 0 { number } else { rounded(number, randomness) }
+    let number = least + randomness.below_u64(10u64.pow(digits) - least);
+    if randomness.below_u64(2) == 0 { number } else { rounded(number, randomness) }
 }
 
 /// The same number with less in it below the first group of three digits, so that numbers of few
@@ -80,7 +80,7 @@ fn rounded(number: u64, randomness: &mut Randomness) -> u64 {
         return number;
     }
     let group = number % 1000;
-    let group = match randomness.below(4) {
+    let group = match randomness.below_u64(4) {
         0 | 1 => 0,
         2 => group - group % 100,
         _ => group % 100,
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn numbers_of_every_length_come_up_round_and_not() {
-        let mut randomness = Randomness::of([1]);
+        let mut randomness = Randomness::of_key([1]);
         let numbers: Vec<u64> = (0..10_000).map(|_| number(&mut randomness)).collect();
         assert!(numbers.iter().all(|&number| number <= LARGEST));
         assert!(numbers.contains(&0));
