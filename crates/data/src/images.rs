@@ -83,15 +83,6 @@ impl Images {
         });
     }
 
-    /// Replaces what is in `out` by the labels of the chosen images.
-    ///
-    /// # Panics
-    /// If an index is not below [`len`](Self::len).
-    pub fn gather_labels(&self, indices: &[usize], out: &mut Vec<u8>) {
-        out.clear();
-        out.extend(indices.iter().map(|&index| self.labels[index]));
-    }
-
     /// Takes the first `count` images away and returns them; the others move up.
     ///
     /// # Panics
@@ -197,13 +188,6 @@ mod tests {
         let mut batch = Vec::new();
         Images::new(1, 2, vec![0, 255], vec![0]).gather(&[0], &mut batch);
         assert_eq!(batch, [0.0, 1.0]);
-    }
-
-    #[test]
-    fn labels_are_gathered_in_the_order_asked() {
-        let mut labels = vec![1; 9];
-        three_images().gather_labels(&[2, 0], &mut labels);
-        assert_eq!(labels, [9, 7]);
     }
 
     #[test]

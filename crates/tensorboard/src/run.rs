@@ -12,8 +12,6 @@ pub mod tag {
     pub const LOSS: &str = "loss";
     /// The share of samples that were right, from 0 to 1.
     pub const ACCURACY: &str = "accuracy";
-    /// e to the mean loss of a word.
-    pub const PERPLEXITY: &str = "perplexity";
     /// The learning rate.
     pub const LEARNING_RATE: &str = "learning_rate";
     /// The duration of a step in milliseconds.

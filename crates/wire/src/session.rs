@@ -120,16 +120,6 @@ impl Session {
         self.incoming.recv().await
     }
 
-    /// As [`Session::receive`], for a thread outside the runtime.
-    pub fn receive_blocking(&mut self) -> Option<coordinator_message::Kind> {
-        self.incoming.blocking_recv()
-    }
-
-    /// A message that has already arrived.
-    pub fn try_receive(&mut self) -> Option<coordinator_message::Kind> {
-        self.incoming.try_recv().ok()
-    }
-
     /// Where to send messages from any thread.
     pub fn sender(&self) -> Sender {
         Sender(self.outgoing.clone())

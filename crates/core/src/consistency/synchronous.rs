@@ -96,11 +96,6 @@ impl Synchronous {
         !self.closed && self.close_if_complete()
     }
 
-    /// How many gradients the open round has.
-    pub fn contributions(&self) -> usize {
-        self.contributors.len()
-    }
-
     /// Rounds ended so far.
     pub fn version(&self) -> u64 {
         self.version
@@ -178,9 +173,9 @@ mod tests {
         let mut state = Synchronous::new(&[A, B], None, None);
         assert!(!contribute(&mut state, A, 0));
         assert!(!state.leave(A));
-        assert_eq!(state.contributions(), 1);
+        assert_eq!(state.contributors.len(), 1);
         assert!(contribute(&mut state, B, 0));
-        assert_eq!(state.contributions(), 2);
+        assert_eq!(state.contributors.len(), 2);
     }
 
     #[test]

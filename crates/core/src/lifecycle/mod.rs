@@ -182,11 +182,6 @@ impl Lifecycle {
             && self.membership.incarnation(task) == Some(incarnation)
     }
 
-    /// True if this process plays the task, as far as is known.
-    pub fn is_played_by(&self, task: TaskId, incarnation: Incarnation) -> bool {
-        self.membership.is_present(task) && self.membership.incarnation(task) == Some(incarnation)
-    }
-
     /// The process that plays a task, or last did.
     pub fn incarnation(&self, task: TaskId) -> Option<Incarnation> {
         self.membership.incarnation(task)

@@ -64,7 +64,7 @@ fn a_worker_that_comes_when_nobody_trains_any_more_is_told_so_and_changes_nothin
     assert_eq!(run.phase(), &Phase::Finishing);
     let error = run.join(TaskId::worker(1), None, seconds(1)).unwrap_err();
     assert_eq!(error, JoinError::Over(Outcome { exit_code: 0, reason: NOTHING_LEFT.into() }));
-    assert!(!run.is_played_by(TaskId::worker(1), second));
+    assert!(run.has_left(TaskId::worker(1), second));
     assert_eq!(run.present_workers(), [WorkerId(0)]);
 }
 
