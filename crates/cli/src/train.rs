@@ -13,8 +13,9 @@ use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, 
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_server::{RunRecords, Server, ServerConfig};
-use windlass_wire::session::{Coordinator, Records};
-use windlass_wire::{endpoint, port, roster};
+use windlass_wire::control::roster;
+use windlass_wire::control::session::{Coordinator, Records};
+use windlass_wire::{endpoint, port};
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::replica::{Local, LocalConfig, Replica};

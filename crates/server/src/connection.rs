@@ -9,10 +9,10 @@ use std::time::Duration;
 use tracing::{debug, warn};
 use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_core::cluster::{TaskId, WorkerId};
-use windlass_wire::frame::{Answer, HEADER_BYTES, Request};
 use windlass_wire::link::{Peer, ServeError, Shard};
 use windlass_wire::lobby::Visit;
-use windlass_wire::{Socket, handshake, is_stalled};
+use windlass_wire::stream::frame::{Answer, HEADER_BYTES, Request};
+use windlass_wire::stream::{Socket, handshake, is_stalled};
 
 /// A request that stands still for so long is given up. Between two requests a worker may take its time.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -191,8 +191,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    use windlass_wire::frame::preface;
     use windlass_wire::lobby::{self, Lobby};
+    use windlass_wire::stream::frame::preface;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 //! container, allows.
 
 use sysinfo::{CGroupLimits, ProcessRefreshKind, ProcessesToUpdate, System};
-use windlass_wire::control::Memory;
+use windlass_wire::control::proto::Memory;
 
 /// What can still be taken; `None` if the system does not tell.
 pub(crate) fn available() -> Option<Memory> {

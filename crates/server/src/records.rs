@@ -7,7 +7,7 @@ use windlass_checkpoint::{CheckpointError, ReadCounter, RunEnd, Store};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
-use windlass_wire::session::Records;
+use windlass_wire::control::session::Records;
 
 use crate::checkpoint::generation_of;
 

@@ -9,8 +9,10 @@ use std::time::Duration;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Abandon, Cut, Failure, Goodbye, Mark, Over, Prepare, ServerReady, Waiting, task_message};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{
+    Abandon, Cut, Failure, Goodbye, Mark, Over, Prepare, ServerReady, Waiting, task_message,
+};
 
 /// How long a task that is told to stop stays to hear how the run ended.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -192,7 +194,7 @@ fn told_to_stop() -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use windlass_wire::control::WorkerJoined;
+    use windlass_wire::control::proto::WorkerJoined;
 
     use super::*;
 

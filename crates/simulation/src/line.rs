@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windlass_core::cluster::TaskId;
-use windlass_wire::control::coordinator_message::Kind;
+use windlass_wire::control::proto::coordinator_message::Kind;
 
 use crate::session::{Session, SessionEffect, SessionEvent};
 use crate::world::{Connection, Event, Happening, Message, Pid, Port, Timer, World};

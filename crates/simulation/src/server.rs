@@ -13,7 +13,7 @@ use windlass_core::plan::ShardPlan;
 use windlass_core::run::LearningRate;
 use windlass_server::{Holding, Part, ServerEffect, ServerEvent, ServerMachine, Unprepared};
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::{
+use windlass_wire::control::proto::{
     CheckpointFailed, Cut, Endpoint, Hello, Marked, PartWritten, Prepare, task_message::Kind,
 };
 
@@ -106,7 +106,7 @@ impl ServerNode {
         }
     }
 
-    fn told(&mut self, told: Vec<windlass_wire::control::coordinator_message::Kind>, world: &mut World) {
+    fn told(&mut self, told: Vec<windlass_wire::control::proto::coordinator_message::Kind>, world: &mut World) {
         for kind in told {
             self.handle(ServerEvent::Told(kind), world);
         }

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{CoordinatorMessage, Goodbye, Heartbeat, Hello, Over, TaskMessage, task_message};
-use windlass_wire::outbox::{Heard, Outbox};
+use windlass_wire::control::outbox::{Heard, Outbox};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{CoordinatorMessage, Goodbye, Heartbeat, Hello, Over, TaskMessage, task_message};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 const RETRY_FIRST: Duration = Duration::from_millis(20);

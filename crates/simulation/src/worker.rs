@@ -11,7 +11,7 @@ use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::LearningRate;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::{
+use windlass_wire::control::proto::{
     Concluded, Failure, Hello, Initialised, Over, Start, WorkerReport, coordinator_message, task_message::Kind,
 };
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use windlass_core::cluster::TaskId;
 use windlass_core::lifecycle::Outcome;
-use windlass_wire::control::{CoordinatorMessage, TaskMessage};
+use windlass_wire::control::proto::{CoordinatorMessage, TaskMessage};
 
 use crate::check::Watch;
 use crate::random::Random;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use windlass_core::cluster::Address;
 
-use crate::Socket;
-use crate::control::Endpoint;
+use crate::control::proto::Endpoint;
+use crate::stream::Socket;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,32 +1,17 @@
 //! What crosses the network between Windlass tasks.
 //!
-//! Control goes by gRPC ([`control`], [`session`]), tensors by framed streams ([`frame`], [`client`]), and both
-//! share a task's one port ([`port`]). This crate moves bytes and keeps deadlines; what a push means is decided
-//! in `windlass-core` and done in `windlass-server`.
+//! Control goes by gRPC ([`control`]), tensors by framed streams ([`stream`], [`client`]), and both share a task's one
+//! port ([`port`]). This crate moves bytes and keeps deadlines; what a push means is decided in `windlass-core` and
+//! done in `windlass-server`.
 
 pub mod client;
+pub mod control;
 pub mod endpoint;
-mod exchange;
-pub mod frame;
-pub mod handshake;
 pub mod link;
 pub mod lobby;
-pub mod outbox;
 pub mod port;
-pub mod roster;
-pub mod session;
-mod shared;
-mod socket;
-mod waiting;
-
-/// The generated messages and services of `proto/windlass.proto`.
-#[allow(missing_docs, clippy::all)]
-pub mod control {
-    tonic::include_proto!("windlass.v1");
-}
-
-pub use shared::SharedStream;
-pub use socket::{Socket, is_stalled};
+mod retry;
+pub mod stream;
 
 /// The longest control message that is taken.
 pub const MESSAGE_BYTES: usize = 8 << 20;

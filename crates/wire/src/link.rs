@@ -5,7 +5,7 @@ use std::io;
 
 use windlass_core::cluster::WorkerId;
 
-use crate::frame::{Answer, FrameError, Request};
+use crate::stream::frame::{Answer, FrameError, Request};
 
 /// The other end of a request, as a shard sees it.
 pub trait Peer {

@@ -14,10 +14,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tracing::debug;
 
-use crate::Socket;
-use crate::frame::MAGIC;
 use crate::lobby::{Caller, Lobby, Visit};
-use crate::socket::close_if_unacknowledged;
+use crate::stream::Socket;
+use crate::stream::close_if_unacknowledged;
+use crate::stream::frame::MAGIC;
 
 /// How often the lobby is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);

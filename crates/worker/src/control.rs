@@ -10,8 +10,10 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
-use windlass_wire::control::{AllFinished, Endpoint, Hello, ModelFile, Start, coordinator_message, task_message};
-use windlass_wire::session::{Persistence, Progress, Receiver, Sender, Session};
+use windlass_wire::control::proto::{
+    AllFinished, Endpoint, Hello, ModelFile, Start, coordinator_message, task_message,
+};
+use windlass_wire::control::session::{Persistence, Progress, Receiver, Sender, Session};
 
 use crate::task::WorkerConfig;
 

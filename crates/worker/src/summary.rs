@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use windlass_core::timing::Durations;
-use windlass_wire::control::{AllFinished, WorkerReport};
+use windlass_wire::control::proto::{AllFinished, WorkerReport};
 
 use crate::event::Warning;
 use crate::metrics::Metrics;

@@ -18,11 +18,11 @@ use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::run::{DataSpec, RunSpec};
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientConfig, ClientError, Interrupt, Route};
-use windlass_wire::control::{
+use windlass_wire::control::proto::{
     AllFinished, Concluded, Endpoint, Failure, Initialised, ModelFile, WorkerReport, task_message,
 };
+use windlass_wire::control::session::{Coordinator, Progress, Records};
 use windlass_wire::link::Shard;
-use windlass_wire::session::{Coordinator, Progress, Records};
 
 use crate::batches::order::{Order, OrderConfig, OrderError};
 use crate::board::BoardConfig;

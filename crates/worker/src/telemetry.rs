@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::learning::advice::Situation;
 use windlass_wire::client::Traffic;
-use windlass_wire::session::Progress;
+use windlass_wire::control::session::Progress;
 
 use crate::batches::order::DataPosition;
 use crate::board::{Board, BoardConfig, Point};

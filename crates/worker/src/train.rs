@@ -6,7 +6,7 @@ use windlass_core::parameter::{ParameterId, ParameterKind};
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientError, Push, RowRequest};
-use windlass_wire::session::Progress;
+use windlass_wire::control::session::Progress;
 
 use crate::batches::Batches;
 use crate::batches::order::Order;

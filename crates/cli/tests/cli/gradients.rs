@@ -13,8 +13,8 @@ use windlass_core::consistency::Mode;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::plan::Sharding;
 use windlass_core::schedule::Schedule;
-use windlass_wire::frame::{Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError, Shard};
+use windlass_wire::stream::frame::{Request, RequestKind};
 use windlass_worker::task::RunConfig;
 
 use crate::in_process::{AllEnded, Layout, train, train_until_ended};

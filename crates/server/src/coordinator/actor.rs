@@ -11,7 +11,7 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
-use windlass_wire::control::CoordinatorMessage;
+use windlass_wire::control::proto::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
 
 use super::checkpoint::{self, Opened, StoreKeeper};

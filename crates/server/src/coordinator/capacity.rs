@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use windlass_core::footprint::{in_words, server_bytes};
 use windlass_core::run::RunSpec;
-use windlass_wire::control::Memory;
+use windlass_wire::control::proto::Memory;
 
 use super::checkpoint::Checkpoints;
 use super::interface::OwnShard;

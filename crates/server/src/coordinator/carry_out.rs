@@ -5,8 +5,8 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Decision, Outcome, exit_code};
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{
     AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
 };
 

@@ -9,7 +9,7 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
-use windlass_wire::control::{CoordinatorMessage, Memory, ModelFile, TaskMessage};
+use windlass_wire::control::proto::{CoordinatorMessage, Memory, ModelFile, TaskMessage};
 
 use super::checkpoint::Beginning;
 use crate::checkpoint::CheckpointConfig;

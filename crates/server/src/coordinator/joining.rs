@@ -5,8 +5,8 @@ use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::lifecycle::{JoinError, Outcome, Phase, exit_code};
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Busy, Hello, Over, Waiting};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{Busy, Hello, Over, Waiting};
 
 use super::interface::{OwnShard, SessionId};
 use super::machine::Coordinator;

@@ -11,8 +11,8 @@ use windlass_core::fault::{self, Fault};
 use windlass_core::lifecycle::{Lifecycle, LifecycleConfig, Phase};
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Endpoint, Heartbeat, Memory, Prepare, Waiting, WorkerReport, task_message};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{Endpoint, Heartbeat, Memory, Prepare, Waiting, WorkerReport, task_message};
 
 use super::checkpoint::{Checkpoints, LastCheckpoint, unusable};
 use super::data_positions::DataPositions;

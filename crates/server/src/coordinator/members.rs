@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use windlass_core::cluster::TaskId;
 use windlass_core::ledger::Incarnation;
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{CoordinatorMessage, Hello, Welcome};
-use windlass_wire::outbox::{Heard, Outbox};
+use windlass_wire::control::outbox::{Heard, Outbox};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{CoordinatorMessage, Hello, Welcome};
 
 use super::interface::{Effect, SessionId};
 
@@ -155,7 +155,7 @@ impl Members {
 
 #[cfg(test)]
 mod tests {
-    use windlass_wire::control::Waiting;
+    use windlass_wire::control::proto::Waiting;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use windlass_core::checkpoint::{Setback, SetbackKind};
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, Phase};
-use windlass_wire::control::{Failure, Heartbeat, task_message};
+use windlass_wire::control::proto::{Failure, Heartbeat, task_message};
 
 use super::interface::OwnShard;
 use super::machine::Coordinator;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::lifecycle::Outcome;
-use windlass_wire::control::Hello;
+use windlass_wire::control::proto::Hello;
 
 use super::interface::{OwnShard, SessionId};
 use super::machine::Coordinator;

@@ -9,10 +9,10 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
 use windlass_wire::MESSAGE_BYTES;
-use windlass_wire::control::coordinator_server::{Coordinator as CoordinatorService, CoordinatorServer};
-use windlass_wire::control::{CoordinatorMessage, TaskMessage};
+use windlass_wire::control::proto::coordinator_server::{Coordinator as CoordinatorService, CoordinatorServer};
+use windlass_wire::control::proto::{CoordinatorMessage, TaskMessage};
+use windlass_wire::control::session::Attach;
 use windlass_wire::lobby::Visit;
-use windlass_wire::session::Attach;
 
 use super::actor::{self, ActorConfig};
 use super::interface::SessionId;

@@ -4,8 +4,8 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use windlass_core::admission::{Gate, Turn};
-use windlass_wire::frame::{Answer, AnswerKind, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError};
+use windlass_wire::stream::frame::{Answer, AnswerKind, Request, RequestKind};
 
 use super::receive::WantedRows;
 use super::{ParameterShard, bad_rows, ended, lock};

@@ -6,8 +6,8 @@ use windlass_core::admission::{CopyOnCut, CutSide};
 use windlass_core::block::Block;
 use windlass_core::consistency::Mode;
 use windlass_core::optimizer::Update;
-use windlass_wire::frame::{AnswerKind, Request};
 use windlass_wire::link::{Peer, ServeError};
+use windlass_wire::stream::frame::{AnswerKind, Request};
 
 use super::{ParameterShard, bad_rows, lock, lock_timed};
 

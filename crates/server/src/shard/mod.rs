@@ -29,8 +29,8 @@ use windlass_core::parameter::ParameterKind;
 use windlass_core::plan::{RowStripe, ServerPlan};
 use windlass_core::rows::{RowError, RowTable};
 use windlass_core::run::RunSpec;
-use windlass_wire::frame::FrameError;
 use windlass_wire::link::ServeError;
+use windlass_wire::stream::frame::FrameError;
 
 use crate::checkpoint::ResumePoint;
 

@@ -2,8 +2,8 @@
 //! size has been checked.
 
 use windlass_core::block::block_ranges;
-use windlass_wire::frame::{FrameError, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError};
+use windlass_wire::stream::frame::{FrameError, Request, RequestKind};
 
 use super::round::RowGradients;
 use super::{ParameterShard, ServedTable};

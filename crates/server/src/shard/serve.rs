@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use windlass_core::admission::{Gate, Skip, TooLate, Verdict};
 use windlass_core::ledger::Acquaintance;
-use windlass_wire::frame::{Answer, AnswerKind, FrameError, Request, RequestKind};
 use windlass_wire::link::{Peer, ServeError, Shard};
+use windlass_wire::stream::frame::{Answer, AnswerKind, FrameError, Request, RequestKind};
 
 use super::{ParameterShard, bad_rows, ended, lock, receive};
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tracing::warn;
+use windlass_wire::control::roster::{self, Introductions};
 use windlass_wire::endpoint::listen_locally;
 use windlass_wire::lobby::{self, Lobby};
 use windlass_wire::port::{Services, StreamHandler};
-use windlass_wire::roster::{self, Introductions};
-use windlass_wire::{Socket, port};
+use windlass_wire::{port, stream::Socket};
 
 use super::ShardSlot;
 use crate::connection::Connections;

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use windlass_core::cluster::{Job, ServerId};
 use windlass_core::membership::Patience;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::{Endpoint, Hello};
+use windlass_wire::control::proto::{Endpoint, Hello};
+use windlass_wire::control::session::{Coordinator, Persistence, Progress, Records, Session};
 use windlass_wire::link::Shard;
-use windlass_wire::session::{Coordinator, Persistence, Progress, Records, Session};
 
 use crate::checkpoint::CheckpointConfig;
 use crate::coordinator::{ActorConfig, CoordinatorHandle};

@@ -13,8 +13,8 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::exit_code;
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
-use windlass_wire::control::Prepare;
-use windlass_wire::session::Progress;
+use windlass_wire::control::proto::Prepare;
+use windlass_wire::control::session::Progress;
 
 use super::{Saver, Server};
 use crate::checkpoint;

@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 use windlass_checkpoint::{BadCheckpointId, CheckpointError, CheckpointId, PartLayout, PartWriter, Store};
 use windlass_core::rows::RowTable;
-use windlass_wire::control::{CheckpointFailed, Cut, PartProgress, PartWritten, task_message};
-use windlass_wire::session::Sender;
+use windlass_wire::control::proto::{CheckpointFailed, Cut, PartProgress, PartWritten, task_message};
+use windlass_wire::control::session::Sender;
 
 use crate::background::Background;
 use crate::checkpoint::Part;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_wire::control::{Marked, task_message};
+use windlass_wire::control::proto::{Marked, task_message};
 
 use super::{Preparing, Server};
 use crate::server_machine::{LAST_WORDS, ServerEffect, ServerEvent};

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use windlass_wire::frame::Request;
 use windlass_wire::link::{Peer, ServeError, Shard};
+use windlass_wire::stream::frame::Request;
 
 use crate::shard::ParameterShard;
 

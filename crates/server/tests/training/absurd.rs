@@ -6,7 +6,7 @@ use windlass_core::optimizer::Optimizer;
 use windlass_core::parameter::ParameterSpec;
 use windlass_core::plan::Sharding;
 use windlass_core::run::RunSpec;
-use windlass_wire::control::coordinator_message::Kind;
+use windlass_wire::control::proto::coordinator_message::Kind;
 
 use crate::cluster::Cluster;
 use crate::numbers::{SYNC, by_rows, constant, dense, one_vector, run};

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use windlass_wire::frame::{Answer, AnswerKind, HEADER_BYTES, Request};
+use windlass_wire::stream::frame::{Answer, AnswerKind, HEADER_BYTES, Request};
 
 use crate::faults::{Fault, Frame};
 use crate::network::{Orphan, SharedLink, Stage};

@@ -14,9 +14,9 @@ use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_server::{Server, ServerConfig};
 use windlass_wire::client::{Pulled, RowGradient, RowRequest};
-use windlass_wire::control::{AllFinished, Over};
+use windlass_wire::control::proto::{AllFinished, Over};
+use windlass_wire::control::session::Coordinator;
 use windlass_wire::link::Shard;
-use windlass_wire::session::Coordinator;
 
 use crate::network::Link;
 use crate::proxy::{Disconnection, Proxy};

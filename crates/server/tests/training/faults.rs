@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use windlass_core::block::block_ranges;
 use windlass_core::parameter::{ParameterId, ParameterTable};
-use windlass_wire::frame::{HEADER_BYTES, Request};
+use windlass_wire::stream::frame::{HEADER_BYTES, Request};
 
 use crate::numbers::Random;
 

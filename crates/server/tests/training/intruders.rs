@@ -7,7 +7,7 @@ use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
 use windlass_core::ledger::Incarnation;
 use windlass_core::run::LearningRate;
-use windlass_wire::frame::{HEADER_BYTES, Request, RequestKind};
+use windlass_wire::stream::frame::{HEADER_BYTES, Request, RequestKind};
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{Random, SYNC, constant, one_vector, run};

@@ -10,7 +10,7 @@ use windlass_core::parameter::{ParameterId, ParameterKind, ParameterSpec};
 use windlass_core::plan::Sharding;
 use windlass_core::run::RunSpec;
 use windlass_wire::client::{RowGradient, RowRequest};
-use windlass_wire::frame::Request;
+use windlass_wire::stream::frame::Request;
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{SYNC, assert_close, by_rows, constant, dense, gradient, run, straight_loop};

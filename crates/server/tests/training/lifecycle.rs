@@ -8,8 +8,8 @@ use windlass_core::membership::Patience;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::run::RunSpec;
 use windlass_wire::client::{ClientError, Push};
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Failure, Over, task_message};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{Failure, Over, task_message};
 
 use crate::cluster::{Cluster, LIMIT, Options, Via, Working};
 use crate::numbers::{SYNC, constant, one_vector, run};

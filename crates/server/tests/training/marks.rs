@@ -14,7 +14,7 @@ use windlass_core::parameter::{Access, ParameterId};
 use windlass_core::plan::{ServerPlan, ShardPlan, Sharding};
 use windlass_core::run::RunSpec;
 use windlass_wire::client::{Pulled, Push, RowGradient, RowRequest};
-use windlass_wire::frame::AnswerKind;
+use windlass_wire::stream::frame::AnswerKind;
 
 use crate::cluster::{Options, Site, Via};
 use crate::network::{Orphan, Told};

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::parameter::ParameterTable;
-use windlass_wire::frame::{Answer, AnswerKind, PREFACE_BYTES, Request, RequestKind};
+use windlass_wire::stream::frame::{Answer, AnswerKind, PREFACE_BYTES, Request, RequestKind};
 
 use crate::attempt::Attempt;
 use crate::cluster::LIMIT;

@@ -4,7 +4,7 @@
 use windlass_core::consistency::Mode;
 use windlass_core::parameter::ParameterId;
 use windlass_wire::client::{ClientError, Push, RowGradient, RowRequest};
-use windlass_wire::frame::{AnswerKind, Request, RequestKind};
+use windlass_wire::stream::frame::{AnswerKind, Request, RequestKind};
 
 use crate::cluster::{Cluster, Options, Via, Working};
 use crate::numbers::{SYNC, by_rows, constant, dense, run, seeds};

@@ -11,9 +11,9 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
 use windlass_wire::client::{ClientError, Push};
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::frame::{AnswerKind, Request, RequestKind};
+use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::link::ServeError;
+use windlass_wire::stream::frame::{AnswerKind, Request, RequestKind};
 
 use crate::cluster::{Cluster, LIMIT, Options, Via, Working};
 use crate::numbers::{SYNC, constant, one_vector, run, several_blocks};

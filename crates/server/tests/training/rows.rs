@@ -9,7 +9,7 @@ use windlass_core::parameter::ParameterId;
 use windlass_core::plan::Sharding;
 use windlass_core::run::RunSpec;
 use windlass_wire::client::{Push, RowGradient, RowRequest};
-use windlass_wire::frame::Request;
+use windlass_wire::stream::frame::Request;
 
 use crate::cluster::{Cluster, Options, Via};
 use crate::numbers::{Random, SYNC, assert_close, by_rows, constant, dense, one_vector, run};

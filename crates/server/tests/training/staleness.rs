@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use windlass_core::consistency::Mode;
-use windlass_wire::frame::AnswerKind;
+use windlass_wire::stream::frame::AnswerKind;
 
 use crate::cluster::{Cluster, LIMIT};
 use crate::numbers::{constant, one_vector, run};

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio_stream::wrappers::ReceiverStream;
 use windlass_core::consistency::Mode;
-use windlass_wire::control::TaskMessage;
-use windlass_wire::control::coordinator_client::CoordinatorClient;
-use windlass_wire::frame::MAGIC;
+use windlass_wire::control::proto::TaskMessage;
+use windlass_wire::control::proto::coordinator_client::CoordinatorClient;
 use windlass_wire::lobby::CROWD;
+use windlass_wire::stream::frame::MAGIC;
 
 use crate::cluster::{LIMIT, new_runtime};
 use crate::intruders::beside_training;

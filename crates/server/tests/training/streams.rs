@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use windlass_core::run::LearningRate;
-use windlass_wire::frame::{Answer, AnswerKind, Request, RequestKind, preface};
 use windlass_wire::link::Peer;
+use windlass_wire::stream::frame::{Answer, AnswerKind, Request, RequestKind, preface};
 
 use crate::cluster::LIMIT;
 use crate::worker::Worker;

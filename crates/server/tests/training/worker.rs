@@ -9,9 +9,11 @@ use windlass_core::plan::ShardPlan;
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientConfig, ClientError, Interrupt, ParameterClient, Pulled, Push, Route};
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{AllFinished, Concluded, Endpoint, Hello, Initialised, Over, WorkerReport, task_message};
-use windlass_wire::session::{Coordinator, Progress, Session};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{
+    AllFinished, Concluded, Endpoint, Hello, Initialised, Over, WorkerReport, task_message,
+};
+use windlass_wire::control::session::{Coordinator, Progress, Session};
 
 use crate::cluster::{LIMIT, Site, Via, new_runtime};
 use crate::numbers::constant;

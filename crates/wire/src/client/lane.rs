@@ -11,16 +11,17 @@ use windlass_core::plan::ShardPlan;
 use super::local::LocalPeer;
 use super::rows::{RowsIn, RowsOut};
 use super::{ClientError, FloatBuffer, ParameterClient, Push, Traffic};
-use crate::Socket;
-use crate::exchange::{Arrival, Incoming, Outgoing, is_final};
-use crate::frame::{Answer, AnswerKind, HEADER_BYTES, Request, RequestKind};
 use crate::link::{ServeError, Shard};
+use crate::retry::Backoff;
+use crate::stream::Socket;
+use crate::stream::exchange::{Arrival, Incoming, Outgoing, is_final};
+use crate::stream::frame::{Answer, AnswerKind, HEADER_BYTES, Request, RequestKind};
 
 /// A note has a whole number of these.
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// The longest pause before a request that keeps failing is sent again.
-const RETRY_PAUSE_MOST: Duration = Duration::from_millis(100);
+/// The shortest and the longest pause before a request that keeps failing is sent again.
+const RESEND_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 pub(super) struct Lane {
     request: Request,
@@ -34,9 +35,9 @@ pub(super) struct Lane {
     text: Option<String>,
     /// When bytes last moved.
     moved: Instant,
-    /// How often the connection has broken since the server was last heard to wait, and when first.
-    failures: u32,
-    failing: Instant,
+    /// Since when the connection has kept breaking without a word from the server, and the pauses between attempts.
+    failing: Option<Instant>,
+    backoff: Backoff,
     /// True if the push was dropped, when the values are asked for again.
     dropped: bool,
 }
@@ -75,8 +76,8 @@ impl Lane {
             answer: None,
             text: None,
             moved: Instant::now(),
-            failures: 0,
-            failing: Instant::now(),
+            failing: None,
+            backoff: Backoff::new(RESEND_PAUSES),
             dropped: false,
         }
     }
@@ -141,7 +142,8 @@ impl Lane {
                 }
                 Arrival::Message(answer, text) => {
                     self.moved = Instant::now();
-                    self.failures = 0;
+                    self.failing = None;
+                    self.backoff.reset();
                     self.text = Some(text);
                     if is_final(answer.kind) {
                         self.answer = Some(answer);
@@ -194,12 +196,8 @@ impl Lane {
 
     /// Notes that the connection broke: for how long it has been breaking, and how long to pause.
     pub(super) fn fail(&mut self) -> (Duration, Duration) {
-        if self.failures == 0 {
-            self.failing = Instant::now();
-        }
-        let pause = Duration::from_millis((1 << self.failures.min(10)) - 1).min(RETRY_PAUSE_MOST);
-        self.failures += 1;
-        (self.failing.elapsed(), pause)
+        let failing = self.failing.get_or_insert_with(Instant::now).elapsed();
+        (failing, self.backoff.pause())
     }
 
     /// Begins again, on a new connection.

@@ -2,8 +2,8 @@
 
 use std::io::{self, Chain, Read};
 
-use crate::frame::{Answer, AnswerKind};
 use crate::link::Peer;
+use crate::stream::frame::{Answer, AnswerKind};
 
 pub(super) struct LocalPeer<'a, 'b> {
     gradients: &'a [&'a [f32]],

@@ -22,10 +22,10 @@ use windlass_core::parameter::{Access, ParameterId, ParameterSpec, ParameterTabl
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::LearningRate;
 
-use crate::Socket;
-use crate::control::Endpoint;
-use crate::frame::{NOTE_LIMIT, RequestKind};
+use crate::control::proto::Endpoint;
 use crate::link::Shard;
+use crate::stream::Socket;
+use crate::stream::frame::{NOTE_LIMIT, RequestKind};
 pub use buffer::FloatBuffer;
 use lane::Lane;
 

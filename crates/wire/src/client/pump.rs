@@ -9,15 +9,14 @@ use windlass_core::cluster::ServerId;
 
 use super::lane::{Lane, gather, scatter};
 use super::{ClientError, FloatBuffer, Link, ParameterClient, Pending};
-use crate::Socket;
-use crate::control::Endpoint;
-use crate::exchange::wait_ready;
-use crate::handshake;
+use crate::control::proto::Endpoint;
+use crate::retry::REPORT_EVERY;
+use crate::stream::Socket;
+use crate::stream::exchange::wait_ready;
+use crate::stream::handshake;
 
-/// How often a long wait is spoken of.
-const REPORT_EVERY: Duration = Duration::from_secs(3);
 /// How often a long wait looks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// A server that makes a worker wait says so every two seconds. If nothing comes from another host for so long, the
 /// connection leads nowhere, and a new one is tried.
 const SILENCE: Duration = Duration::from_secs(8);
@@ -97,7 +96,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         if waiting.is_empty() {
             return Ok(false);
         }
-        let waited = wait_ready(&waiting, LOOK_EVERY);
+        let waited = wait_ready(&waiting, CHECK_EVERY);
         let poll_failed =
             |source| ClientError::GaveUp { server: ServerId(0), address: "poll".to_owned(), seconds: 0.0, source };
         waited.map(|()| true).map_err(poll_failed)

@@ -16,7 +16,7 @@ use windlass_core::identity::Fingerprint;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_core::run::RunSpec;
-use windlass_wire::control::ModelFile;
+use windlass_wire::control::proto::ModelFile;
 
 use crate::checkpoint::{CheckpointConfig, Part, Resume};
 use crate::coordinator::data_positions::DataPositions;

@@ -6,8 +6,8 @@ use std::pin::pin;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval_at};
 use windlass_checkpoint::CheckpointError;
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{CoordinatorMessage, Waiting};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{CoordinatorMessage, Waiting};
 
 use super::store_keeper::StoreKeeper;
 use crate::coordinator::actor::ActorConfig;

@@ -7,8 +7,8 @@ use windlass_checkpoint::CheckpointError;
 use windlass_core::checkpoint::{Next, Setback, SetbackKind};
 use windlass_core::cluster::{Job, ServerId, TaskId};
 use windlass_core::lifecycle::{Outcome, Phase, exit_code};
-use windlass_wire::control::coordinator_message::Kind;
-use windlass_wire::control::{Abandon, Cut, Mark, Waiting};
+use windlass_wire::control::proto::coordinator_message::Kind;
+use windlass_wire::control::proto::{Abandon, Cut, Mark, Waiting};
 
 use super::checkpoints::Checkpoints;
 use crate::NOTICE;

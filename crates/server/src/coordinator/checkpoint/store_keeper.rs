@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, mpsc};
 use tracing::warn;
 use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ReadCounter, Store};
-use windlass_wire::control::ModelFile;
+use windlass_wire::control::proto::ModelFile;
 
 use super::beginning;
 use super::checkpoints::Beginning;

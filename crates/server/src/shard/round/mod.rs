@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use windlass_core::admission::{Contribution, Gate};
 use windlass_core::block::block_ranges;
-use windlass_wire::frame::{AnswerKind, Request};
 use windlass_wire::link::{Peer, ServeError};
+use windlass_wire::stream::frame::{AnswerKind, Request};
 
 use super::{ParameterShard, lock, lock_timed};
 use gradients::sum_rows;

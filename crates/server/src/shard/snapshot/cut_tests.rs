@@ -16,8 +16,8 @@ use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTa
 use windlass_core::plan::{ServerPlan, ShardPlan, Sharding};
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
-use windlass_wire::frame::{Answer, Request, RequestKind};
 use windlass_wire::link::{Peer, Shard};
+use windlass_wire::stream::frame::{Answer, Request, RequestKind};
 
 use super::*;
 

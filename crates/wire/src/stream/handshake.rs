@@ -15,10 +15,10 @@ use rustix::net::{
 };
 use tracing::debug;
 
-use crate::Socket;
-use crate::frame::{PREFACE_BYTES, preface, read_preface};
 use crate::link::ServeError;
-use crate::shared::SharedStream;
+use crate::stream::SharedStream;
+use crate::stream::Socket;
+use crate::stream::frame::{PREFACE_BYTES, preface, read_preface};
 
 /// Set for a task to keep it from sharing memory, to measure or to debug Unix sockets.
 pub const NO_SHARING_VARIABLE: &str = "WINDLASS_NO_SHARED_MEMORY";

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::Socket;
-use crate::frame::{Answer, AnswerKind, HEADER_BYTES};
-use crate::shared::{SharedStream, look};
+use crate::stream::Socket;
+use crate::stream::frame::{Answer, AnswerKind, HEADER_BYTES};
+use crate::stream::shared_memory::{SharedStream, spin_until_ready};
 
 /// How many pieces one system call takes.
 const PIECES: usize = 64;
@@ -207,7 +207,7 @@ fn shared_are_ready(sockets: &[(&Socket, bool)]) -> bool {
             streams.push((stream, *writing));
         }
     }
-    look(&streams) || streams.iter().any(|(stream, writing)| !stream.sleeps(*writing))
+    spin_until_ready(&streams) || streams.iter().any(|(stream, writing)| !stream.sleeps(*writing))
 }
 
 /// True for the answers that end a request.

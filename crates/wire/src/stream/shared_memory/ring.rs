@@ -7,26 +7,26 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::region::{Positions, RING_BYTES, Region, Way};
+use super::region::{Direction, RING_BYTES, Region, RingCursors};
 
 /// Where bytes go in.
 #[derive(Debug)]
 pub(super) struct Producer {
     region: Arc<Region>,
-    way: Way,
+    direction: Direction,
     /// Bytes put in, and how many there were when a sleeper was last looked for.
     written: u64,
     published: u64,
 }
 
 impl Producer {
-    pub(super) fn new(region: Arc<Region>, way: Way) -> Self {
-        Self { region, way, written: 0, published: 0 }
+    pub(super) fn new(region: Arc<Region>, direction: Direction) -> Self {
+        Self { region, direction, written: 0, published: 0 }
     }
 
     /// How many bytes fit now.
     pub(super) fn space(&self) -> io::Result<usize> {
-        let read = self.positions().read.0.load(Ordering::Acquire);
+        let read = self.cursors().read.0.load(Ordering::Acquire);
         let used = self.written.wrapping_sub(read);
         if used > RING_BYTES as u64 {
             return Err(broken());
@@ -37,14 +37,14 @@ impl Producer {
     /// Copies in as many of the bytes as fit. They are not seen before [`Producer::publish`].
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = bytes.len().min(self.space()?);
-        self.region.copy_in(self.way, self.written, &bytes[..len]);
+        self.region.copy_in(self.direction, self.written, &bytes[..len]);
         self.written += len as u64;
         Ok(len)
     }
 
-    /// Lets the other end see what was put in, if it looks.
+    /// Lets the other end see what was put in, if it polls.
     pub(super) fn show(&self) {
-        self.positions().written.0.store(self.written, Ordering::Release);
+        self.cursors().written.0.store(self.written, Ordering::Release);
     }
 
     /// Lets the other end see what was put in. True if it sleeps and is to be woken.
@@ -54,18 +54,18 @@ impl Producer {
         }
         self.published = self.written;
         self.show();
-        wakes(&self.positions().reader_sleeps.0, self.written)
+        wakes(&self.cursors().reader_sleeps.0, self.written)
     }
 
     /// Notes that this end will sleep until `bytes` more fit. False if they do already.
     pub(super) fn sleeps_for_space(&self, bytes: usize) -> io::Result<bool> {
         let position = (self.written + bytes.min(RING_BYTES) as u64).saturating_sub(RING_BYTES as u64);
-        sleeps(&self.positions().writer_sleeps.0, position.max(1));
+        sleeps(&self.cursors().writer_sleeps.0, position.max(1));
         Ok(self.space()? < bytes.min(RING_BYTES))
     }
 
-    fn positions(&self) -> &Positions {
-        self.region.positions(self.way)
+    fn cursors(&self) -> &RingCursors {
+        self.region.cursors(self.direction)
     }
 }
 
@@ -73,18 +73,18 @@ impl Producer {
 #[derive(Debug)]
 pub(super) struct Consumer {
     region: Arc<Region>,
-    way: Way,
+    direction: Direction,
     read: u64,
 }
 
 impl Consumer {
-    pub(super) fn new(region: Arc<Region>, way: Way) -> Self {
-        Self { region, way, read: 0 }
+    pub(super) fn new(region: Arc<Region>, direction: Direction) -> Self {
+        Self { region, direction, read: 0 }
     }
 
     /// How many bytes are there.
     pub(super) fn available(&self) -> io::Result<usize> {
-        let written = self.positions().written.0.load(Ordering::Acquire);
+        let written = self.cursors().written.0.load(Ordering::Acquire);
         let available = written.wrapping_sub(self.read);
         if available > RING_BYTES as u64 {
             return Err(broken());
@@ -94,7 +94,7 @@ impl Consumer {
 
     /// The next bytes, of which there must be as many.
     pub(super) fn peek(&self, len: usize) -> &[u8] {
-        self.region.bytes(self.way, self.read, len)
+        self.region.bytes(self.direction, self.read, len)
     }
 
     /// Gives bytes back. True if the other end sleeps and is to be woken.
@@ -103,18 +103,18 @@ impl Consumer {
             return false;
         }
         self.read += len as u64;
-        self.positions().read.0.store(self.read, Ordering::Release);
-        wakes(&self.positions().writer_sleeps.0, self.read)
+        self.cursors().read.0.store(self.read, Ordering::Release);
+        wakes(&self.cursors().writer_sleeps.0, self.read)
     }
 
     /// Notes that this end will sleep until `bytes` are there. False if they are already.
     pub(super) fn sleeps_for(&self, bytes: usize) -> io::Result<bool> {
-        sleeps(&self.positions().reader_sleeps.0, self.read + bytes as u64);
+        sleeps(&self.cursors().reader_sleeps.0, self.read + bytes as u64);
         Ok(self.available()? < bytes)
     }
 
-    fn positions(&self) -> &Positions {
-        self.region.positions(self.way)
+    fn cursors(&self) -> &RingCursors {
+        self.region.cursors(self.direction)
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
 
     fn ring() -> (Producer, Consumer) {
         let region = Arc::new(Region::create().unwrap().0);
-        (Producer::new(region.clone(), Way::Out), Consumer::new(region, Way::Out))
+        (Producer::new(region.clone(), Direction::FromCreator), Consumer::new(region, Direction::FromCreator))
     }
 
     #[test]
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn positions_that_cannot_be_are_an_error() {
         let (producer, consumer) = ring();
-        producer.positions().written.0.store(u64::MAX / 2, Ordering::Relaxed);
+        producer.cursors().written.0.store(u64::MAX / 2, Ordering::Relaxed);
         assert_eq!(consumer.available().unwrap_err().kind(), io::ErrorKind::InvalidData);
-        producer.positions().read.0.store(5, Ordering::Relaxed);
+        producer.cursors().read.0.store(5, Ordering::Relaxed);
         assert_eq!(producer.space().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -1,7 +1,7 @@
 use std::future::Future;
 
 use super::*;
-use crate::control::{Busy, Initialised, Start, Waiting, coordinator_message as from_coordinator};
+use crate::control::proto::{Busy, Initialised, Start, Waiting, coordinator_message as from_coordinator};
 
 const LIMIT: Duration = Duration::from_secs(20);
 

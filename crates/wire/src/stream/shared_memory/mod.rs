@@ -4,9 +4,9 @@
 //! are ([`SharedStream::receive`]) and a writer put them there before it sends them ([`SharedStream::stage`]). The
 //! socket carries nothing but bells for an end that sleeps, and tells each end when the other is gone.
 
-mod look;
 mod region;
 mod ring;
+mod spin;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,10 +17,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use region::{RING_BYTES, Region, Way};
+use region::{Direction, RING_BYTES, Region};
 use ring::{Consumer, Producer};
 
-/// Bytes are shown to the other end in portions of this, so that it begins while the rest is copied, if it looks. One
+/// Bytes are shown to the other end in portions of this, so that it begins while the rest is copied, if it polls. One
 /// that sleeps is woken by [`SharedStream::send_staged`], or when no more fit: on a busy machine it would take a core
 /// from those that compute, only to wait again, while the writer is about to leave its own.
 const PORTION_BYTES: usize = 64 << 10;
@@ -45,15 +45,15 @@ impl SharedStream {
     /// The end that makes the region, and the file by which the other opens it.
     pub(crate) fn create(bell: UnixStream) -> io::Result<(Self, OwnedFd)> {
         let (region, file) = Region::create()?;
-        Ok((Self::new(bell, region, Way::Out, Way::Back), file))
+        Ok((Self::new(bell, region, Direction::FromCreator, Direction::ToCreator), file))
     }
 
     /// The other end.
     pub(crate) fn open(bell: UnixStream, file: &OwnedFd) -> io::Result<Self> {
-        Ok(Self::new(bell, Region::open(file)?, Way::Back, Way::Out))
+        Ok(Self::new(bell, Region::open(file)?, Direction::ToCreator, Direction::FromCreator))
     }
 
-    fn new(bell: UnixStream, region: Region, out: Way, back: Way) -> Self {
+    fn new(bell: UnixStream, region: Region, out: Direction, back: Direction) -> Self {
         let region = Arc::new(region);
         let (out, back) = (Producer::new(region.clone(), out), Consumer::new(region, back));
         Self { bell, out, back, nonblocking: false, borrowed: 0, stall_timeout: None }
@@ -166,7 +166,7 @@ impl SharedStream {
     }
 
     fn await_bytes(&mut self, len: usize) -> io::Result<()> {
-        if look::look(|| Ok(self.back.available()? >= len))? {
+        if spin::spin_until(|| Ok(self.back.available()? >= len))? {
             return Ok(());
         }
         while self.back.sleeps_for(len)? {
@@ -176,7 +176,7 @@ impl SharedStream {
     }
 
     fn await_space(&mut self) -> io::Result<()> {
-        if look::look(|| Ok(self.out.space()? > 0))? {
+        if spin::spin_until(|| Ok(self.out.space()? > 0))? {
             return Ok(());
         }
         while self.out.sleeps_for_space(PORTION_BYTES)? {
@@ -226,10 +226,10 @@ impl AsFd for SharedStream {
     }
 }
 
-/// Looks at streams for a while, before their owner sleeps. True if one of them gets on.
-pub(crate) fn look(streams: &[(&SharedStream, bool)]) -> bool {
+/// Polls streams for a while, before their owner sleeps. True if one of them gets on.
+pub(crate) fn spin_until_ready(streams: &[(&SharedStream, bool)]) -> bool {
     let is_ready = || Ok(streams.iter().any(|(stream, writing)| stream.is_ready(*writing)));
-    matches!(look::look(is_ready), Ok(true))
+    matches!(spin::spin_until(is_ready), Ok(true))
 }
 
 #[cfg(test)]

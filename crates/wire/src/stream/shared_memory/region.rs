@@ -1,4 +1,4 @@
-//! Memory that two processes share: two rings of bytes, one each way, and their positions.
+//! Memory that two processes share: two rings of bytes, one each way, and their cursors.
 //!
 //! This is the one place that touches raw memory. Each ring is mapped twice, end to end, so that any run of bytes
 //! up to a ring's length lies in one piece, however it wraps around. A mapping cannot be cut short by the other
@@ -16,36 +16,36 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// Bytes on their way in one direction. A step of a small network fits in whole, and stays in a core's cache.
 pub(super) const RING_BYTES: usize = 1 << 20;
-/// Where the rings begin; the positions come first. A multiple of every page size in use.
-const POSITIONS_BYTES: usize = 64 << 10;
-const FILE_BYTES: usize = POSITIONS_BYTES + 2 * RING_BYTES;
-const MAPPED_BYTES: usize = POSITIONS_BYTES + 4 * RING_BYTES;
+/// Where the rings begin; the cursors come first. A multiple of every page size in use.
+const CURSORS_BYTES: usize = 64 << 10;
+const FILE_BYTES: usize = CURSORS_BYTES + 2 * RING_BYTES;
+const MAPPED_BYTES: usize = CURSORS_BYTES + 4 * RING_BYTES;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// How far both ends of a ring have come, in bytes since the beginning, each on a cache line of its own.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub(super) struct Positions {
-    pub(super) written: Line,
-    pub(super) read: Line,
+pub(super) struct RingCursors {
+    pub(super) written: CacheLine,
+    pub(super) read: CacheLine,
     /// The position that the reader sleeps for; 0 if it does not.
-    pub(super) reader_sleeps: Line,
+    pub(super) reader_sleeps: CacheLine,
     /// The position of `read` that the writer sleeps for; 0 if it does not.
-    pub(super) writer_sleeps: Line,
+    pub(super) writer_sleeps: CacheLine,
 }
 
 /// A number alone on its cache line.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-pub(super) struct Line(pub(super) AtomicU64);
+pub(super) struct CacheLine(pub(super) AtomicU64);
 
 /// Which way the bytes of a ring go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// From the end that made the region.
-    Out = 0,
+    FromCreator = 0,
     /// To the end that made the region.
-    Back = 1,
+    ToCreator = 1,
 }
 
 /// A region as this process sees it.
@@ -84,10 +84,10 @@ impl Region {
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), MAPPED_BYTES, ProtFlags::empty(), MapFlags::PRIVATE)? };
         let region = Self { base: NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped nowhere"))? };
-        let first = POSITIONS_BYTES;
+        let first = CURSORS_BYTES;
         let second = first + RING_BYTES;
         let pieces = [
-            (0, 0, POSITIONS_BYTES),
+            (0, 0, CURSORS_BYTES),
             (first, first, RING_BYTES),
             (first + RING_BYTES, first, RING_BYTES),
             (first + 2 * RING_BYTES, second, RING_BYTES),
@@ -104,31 +104,31 @@ impl Region {
         Ok(region)
     }
 
-    pub(super) fn positions(&self, way: Way) -> &Positions {
-        const { assert!(2 * size_of::<Positions>() <= POSITIONS_BYTES) };
-        // SAFETY: in bounds and aligned by the mapping; a file begins as zeros, which are positions; all are atomic.
-        unsafe { &*self.base.as_ptr().cast::<Positions>().add(way as usize) }
+    pub(super) fn cursors(&self, direction: Direction) -> &RingCursors {
+        const { assert!(2 * size_of::<RingCursors>() <= CURSORS_BYTES) };
+        // SAFETY: in bounds and aligned by the mapping; a file begins as zeros, which are valid cursors; all are atomic.
+        unsafe { &*self.base.as_ptr().cast::<RingCursors>().add(direction as usize) }
     }
 
     /// The `len` bytes from a position, which the caller knows to have been written and not yet given back. Another
     /// process could change them meanwhile only by breaking the protocol, and would spoil its own message.
-    pub(super) fn bytes(&self, way: Way, position: u64, len: usize) -> &[u8] {
+    pub(super) fn bytes(&self, direction: Direction, position: u64, len: usize) -> &[u8] {
         assert!(len <= RING_BYTES, "a run of bytes fits into the ring");
         // SAFETY: in bounds because the ring is mapped twice and `len` is at most one ring.
-        unsafe { std::slice::from_raw_parts(self.at(way, position), len) }
+        unsafe { std::slice::from_raw_parts(self.at(direction, position), len) }
     }
 
     /// Copies bytes to a position, which the caller knows to be free.
-    pub(super) fn copy_in(&self, way: Way, position: u64, bytes: &[u8]) {
+    pub(super) fn copy_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
         assert!(bytes.len() <= RING_BYTES, "a run of bytes fits into the ring");
         // SAFETY: in bounds as above; only this end writes there while it is free.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(way, position), bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(direction, position), bytes.len()) };
     }
 
-    fn at(&self, way: Way, position: u64) -> *mut u8 {
+    fn at(&self, direction: Direction, position: u64) -> *mut u8 {
         let offset = (position % RING_BYTES as u64) as usize;
-        // SAFETY: `offset` is less than a ring, and the rings lie behind the positions.
-        unsafe { self.base.as_ptr().add(POSITIONS_BYTES + way as usize * 2 * RING_BYTES + offset) }
+        // SAFETY: `offset` is less than a ring, and the rings lie behind the cursors.
+        unsafe { self.base.as_ptr().add(CURSORS_BYTES + direction as usize * 2 * RING_BYTES + offset) }
     }
 }
 
@@ -149,20 +149,20 @@ mod tests {
         let (ours, file) = Region::create().unwrap();
         let theirs = Region::open(&file).unwrap();
         let bytes: Vec<u8> = (0..200).collect();
-        for way in [Way::Out, Way::Back] {
+        for direction in [Direction::FromCreator, Direction::ToCreator] {
             let position = 3 * RING_BYTES as u64 - 77;
-            ours.copy_in(way, position, &bytes);
-            assert_eq!(theirs.bytes(way, position, 200), bytes);
+            ours.copy_in(direction, position, &bytes);
+            assert_eq!(theirs.bytes(direction, position, 200), bytes);
         }
     }
 
     #[test]
-    fn the_two_ways_do_not_overlap() {
+    fn the_two_directions_do_not_overlap() {
         let (region, _file) = Region::create().unwrap();
-        region.copy_in(Way::Out, 0, &vec![1; RING_BYTES]);
-        region.copy_in(Way::Back, 0, &vec![2; RING_BYTES]);
-        assert!(region.bytes(Way::Out, 0, RING_BYTES).iter().all(|byte| *byte == 1));
-        assert!(region.positions(Way::Out).written.0.load(std::sync::atomic::Ordering::Relaxed) == 0);
+        region.copy_in(Direction::FromCreator, 0, &vec![1; RING_BYTES]);
+        region.copy_in(Direction::ToCreator, 0, &vec![2; RING_BYTES]);
+        assert!(region.bytes(Direction::FromCreator, 0, RING_BYTES).iter().all(|byte| *byte == 1));
+        assert!(region.cursors(Direction::FromCreator).written.0.load(std::sync::atomic::Ordering::Relaxed) == 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::shared::SharedStream;
+use crate::stream::SharedStream;
 
 /// Room for a few megabytes on the way, so that a step of a small network is one write and one wake-up.
 const BUFFER_BYTES: usize = 4 << 20;

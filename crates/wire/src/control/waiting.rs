@@ -2,7 +2,7 @@
 
 use tracing::{info, warn};
 
-use crate::control::Waiting;
+use crate::control::proto::Waiting;
 
 impl Waiting {
     /// Says who is waited for, and what else everyone should know.

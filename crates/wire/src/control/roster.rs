@@ -14,12 +14,13 @@ use tonic::{Response, Status};
 use tracing::info;
 use windlass_core::cluster::TaskId;
 
-use crate::control::roster_client::RosterClient;
-use crate::control::roster_server::{Roster, RosterServer};
-use crate::control::{Held, Introduction};
+use crate::control::proto::roster_client::RosterClient;
+use crate::control::proto::roster_server::{Roster, RosterServer};
+use crate::control::proto::{Held, Introduction};
+use crate::control::session::dial;
 use crate::lobby::Visit;
 use crate::port::{self, Services};
-use crate::session::{REPORT_EVERY, RETRY_FIRST, RETRY_MOST, dial};
+use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
 
 /// What workers say of the cluster. As long as this is kept, they know that the ps is here.
 pub type Introductions = mpsc::Receiver<Vec<String>>;
@@ -93,20 +94,23 @@ pub async fn introduce(ps: Vec<String>) {
 }
 
 async fn introduce_to(task: TaskId, address: &str, ps: &[String]) {
-    let mut pause = RETRY_FIRST;
+    let mut backoff = Backoff::new(CALL_PAUSES);
     let (mut away, mut spoken) = (Instant::now(), Instant::now());
     loop {
         match held_by(address, ps).await {
-            Ok(()) => (pause, away) = (RETRY_FIRST, Instant::now()),
+            Ok(()) => {
+                backoff.reset();
+                away = Instant::now();
+            }
             Err(error) => {
-                pause = (pause * 2).min(RETRY_MOST);
                 if spoken.elapsed() >= REPORT_EVERY && away.elapsed() >= REPORT_EVERY {
                     spoken = Instant::now();
                     info!("waiting for {task} at {address} ({} s): {error}", away.elapsed().as_secs());
                 }
             }
         }
-        tokio::time::sleep(pause).await;
+        // A ps that hangs up at once is not called again at once.
+        tokio::time::sleep(backoff.pause().max(CALL_PAUSES.0)).await;
     }
 }
 

@@ -17,17 +17,15 @@ use tracing::{debug, info};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 
-use crate::control::coordinator_client::CoordinatorClient;
-use crate::control::{
+use crate::control::outbox::{Heard, Outbox};
+use crate::control::proto::coordinator_client::CoordinatorClient;
+use crate::control::proto::{
     CoordinatorMessage, Goodbye, Heartbeat, Hello, Over, TaskMessage, Welcome, coordinator_message, task_message,
 };
-use crate::outbox::{Heard, Outbox};
+use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-pub(crate) const RETRY_FIRST: Duration = Duration::from_millis(20);
-pub(crate) const RETRY_MOST: Duration = Duration::from_millis(150);
-pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(3);
 /// By these a host that has gone without a word is noticed.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -106,7 +104,7 @@ impl Session {
             outbox: Outbox::default(),
             heard: Heard::default(),
             away: None,
-            pause: Duration::ZERO,
+            backoff: Backoff::new(CALL_PAUSES),
             busy: None,
             reason: None,
             spoken: Instant::now(),
@@ -179,8 +177,8 @@ struct Runner {
     heard: Heard,
     /// Since when the coordinator has been tried in vain.
     away: Option<Instant>,
-    /// Before the next attempt to connect.
-    pause: Duration,
+    /// The pauses between attempts to connect.
+    backoff: Backoff,
     /// Why the coordinator could not let this task in yet.
     busy: Option<String>,
     /// What it waits for itself, as it last said.
@@ -223,13 +221,12 @@ impl Runner {
             }
             self.speak(away, &error);
             tokio::select! {
-                () = tokio::time::sleep(self.pause) => {}
+                () = tokio::time::sleep(self.backoff.pause()) => {}
                 Some(outcome) = found_end(&mut self.looking) => {
                     self.tell_end(outcome).await;
                     return None;
                 }
             }
-            self.pause = (self.pause * 2).clamp(RETRY_FIRST, RETRY_MOST);
             if self.arrived.is_closed() {
                 return None;
             }
@@ -336,7 +333,8 @@ impl Runner {
             (self.spoken, self.reason) = (Instant::now(), waiting.notices.last().cloned());
         }
         if let coordinator_message::Kind::Welcome(welcome) = &kind {
-            (self.away, self.pause, self.busy, self.looking) = (None, Duration::ZERO, None, None);
+            (self.away, self.busy, self.looking) = (None, None, None);
+            self.backoff.reset();
             if !self.welcome(welcome, sender).await {
                 return Some(Ended::Broken);
             }
@@ -462,5 +460,4 @@ async fn open(address: &str) -> Result<Channel, String> {
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
 mod tests;

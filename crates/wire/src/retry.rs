@@ -1,0 +1,50 @@
+//! How long to pause before trying again what has failed, and how often to speak of a long wait.
+
+use std::time::Duration;
+
+/// How often a long wait is spoken of.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(3);
+
+/// The shortest and the longest pause between two attempts to call a task.
+pub(crate) const CALL_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
+
+/// Pauses between attempts: none before the first, then twice as long each time up to a limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backoff {
+    first: Duration,
+    most: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    /// The shortest and the longest pause.
+    pub(crate) fn new((first, most): (Duration, Duration)) -> Self {
+        Self { first, most, next: Duration::ZERO }
+    }
+
+    /// The pause before the next attempt.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).clamp(self.first, self.most);
+        pause
+    }
+
+    /// Notes that an attempt has succeeded: the next one after it is made at once.
+    pub(crate) fn reset(&mut self) {
+        self.next = Duration::ZERO;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_limit_and_begin_again_after_a_success() {
+        let mut backoff = Backoff::new(CALL_PAUSES);
+        let mut pauses = |count| (0..count).map(|_| backoff.pause().as_millis()).collect::<Vec<_>>();
+        assert_eq!(pauses(6), [0, 20, 40, 80, 150, 150]);
+        backoff.reset();
+        assert_eq!(backoff.pause(), Duration::ZERO);
+    }
+}
