@@ -152,12 +152,13 @@ impl Interrupt {
     /// to wait for any more, and connections from before may lead nowhere.
     pub fn welcomed(&self, incarnation: Incarnation) {
         self.incarnation.store(incarnation.0, Ordering::Relaxed);
-        self.welcomes.fetch_add(1, Ordering::Relaxed);
+        // Whoever sees this welcome sees its incarnation, too.
+        self.welcomes.fetch_add(1, Ordering::Release);
     }
 
     /// How often the coordinator has welcomed this process.
     fn welcomes(&self) -> u64 {
-        self.welcomes.load(Ordering::Relaxed)
+        self.welcomes.load(Ordering::Acquire)
     }
 
     /// Why a client that connected as this incarnation should stop waiting, if it should.

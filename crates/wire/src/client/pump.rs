@@ -110,6 +110,8 @@ impl<B: FloatBuffer> ParameterClient<B> {
             return Ok(());
         }
         self.welcomes = welcomes;
+        // As an earlier incarnation there is nothing to connect for.
+        self.interrupt.check(self.incarnation)?;
         for index in self.active_servers() {
             if self.is_on_another_host(index) {
                 self.reconnect(index, io::Error::new(io::ErrorKind::ConnectionReset, "the session was reopened"))?;
