@@ -6,12 +6,12 @@ use std::time::Duration;
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::lifecycle::exit_code;
 use windlass_server::ServerEvent;
+use windlass_wire::control::session::SessionEvent;
 
 use crate::coordinator::{CoordinatorNode, SharedShard};
 use crate::random::Random;
 use crate::scenario::{Fault, Scenario};
 use crate::server::ServerNode;
-use crate::session::SessionEvent;
 use crate::worker::WorkerNode;
 use crate::world::{Condition, Connection, Event, Happening, Message, Pid, Port, Timer, World};
 
@@ -325,11 +325,11 @@ impl Process {
                 }
                 Port::Coordinator | Port::Stream => {}
             },
-            Happening::Looked(port, found) => match port {
+            Happening::Looked(port, number, found) => match port {
                 Port::ServerSession => {
-                    self.server(|server, world| server.session(SessionEvent::Looked(found), world), world)
+                    self.server(|server, world| server.session(SessionEvent::Looked(number, found), world), world)
                 }
-                _ => self.worker(|worker, world| worker.session(SessionEvent::Looked(found), world), world),
+                _ => self.worker(|worker, world| worker.session(SessionEvent::Looked(number, found), world), world),
             },
             Happening::Stop => {
                 self.server(|server, world| server.handle(ServerEvent::Stop, world), world);

@@ -1,4 +1,4 @@
-//! A simulated cluster: the production machines of coordinator, server and shard on virtual time, with a network,
+//! A simulated cluster: the production machines of session, coordinator, server and shard on virtual time, with a network,
 //! processes and a store that fail by a seed. One seed is one run, which can be run again.
 //!
 //! For tests only. It moves no bytes and knows no tensors: a value is the set of pushes that are in it.
@@ -10,7 +10,6 @@ mod line;
 mod random;
 mod scenario;
 mod server;
-mod session;
 mod shard;
 mod store;
 mod worker;

@@ -16,10 +16,10 @@ use windlass_wire::PROTOCOL;
 use windlass_wire::control::proto::{
     CheckpointFailed, Cut, Endpoint, Hello, Marked, PartWritten, Prepare, task_message::Kind,
 };
+use windlass_wire::control::session::SessionEvent;
 
 use crate::coordinator::SharedShard;
 use crate::line::Line;
-use crate::session::{Session, SessionEvent};
 use crate::shard::{AnswerKind, Frame, Shard, ShardAtCut, ShardEffect};
 use crate::store::LOCATION;
 use crate::world::{Connection, Message, Pid, Port, ShardTimer, Timer, World};
@@ -64,11 +64,10 @@ impl ServerNode {
             process: world.random.number(),
             ..Hello::default()
         };
-        let session = Session::new(hello, world.scenario.peer_timeout, world.now);
         let mut server = Self {
             id,
             pid,
-            line: Line::new(session, pid, Port::ServerSession),
+            line: Line::new(hello, pid, Port::ServerSession, world),
             machine: ServerMachine::default(),
             shard,
             shards: 0,
@@ -141,8 +140,7 @@ impl ServerNode {
     }
 
     fn say(&mut self, kind: Kind, world: &mut World) {
-        let told = self.line.handle(SessionEvent::Say(kind), world);
-        debug_assert!(told.is_empty());
+        self.line.say(kind, world);
     }
 
     fn carry_out(&mut self, effect: ServerEffect, world: &mut World) {
@@ -151,7 +149,7 @@ impl ServerNode {
             ServerEffect::Mention(_) => {}
             ServerEffect::End(outcome) => self.ended = Some(outcome),
             ServerEffect::Send(kind) => self.say(kind, world),
-            ServerEffect::CloseSession => drop(self.line.handle(SessionEvent::Finish, world)),
+            ServerEffect::CloseSession => self.line.finish(world),
             ServerEffect::Prepare(prepare) => {
                 self.clear(world);
                 let slow = if prepare.restore.is_empty() { now } else { world.store_delay().0 };

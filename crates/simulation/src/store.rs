@@ -131,15 +131,15 @@ impl Store {
     }
 
     /// What the store tells a task that has missed the end of its run of so many steps.
-    pub fn outcome(&self, incarnation: u64, steps: u64) -> Option<Outcome> {
+    pub fn outcome(&self, incarnation: Option<Incarnation>, steps: u64) -> Option<Outcome> {
         let (newest, claim) = self.claims.last_key_value().filter(|(_, claim)| claim.released)?;
         let last =
             self.newest(claim.first_generation).filter(|manifest| manifest.last).map(|manifest| manifest.id.step);
         let told = |exit_code| Some(Outcome { exit_code, reason: "the run ended meanwhile".to_owned() });
-        if incarnation == 0 {
+        let Some(incarnation) = incarnation else {
             return last.filter(|step| *step >= steps).and_then(|_| told(0));
-        }
-        let generation = generation_of(Incarnation(incarnation));
+        };
+        let generation = generation_of(incarnation);
         if !(claim.first_generation..=*newest).contains(&generation) {
             return None;
         }

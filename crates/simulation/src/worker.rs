@@ -14,14 +14,17 @@ use windlass_wire::PROTOCOL;
 use windlass_wire::control::proto::{
     Concluded, Failure, Hello, Initialised, Over, Start, WorkerReport, coordinator_message, task_message::Kind,
 };
+use windlass_wire::control::session::SessionEvent;
 
 use crate::line::Line;
-use crate::session::{Session, SessionEvent};
 use crate::shard::{Answer, AnswerKind, Asked, Frame};
 use crate::world::{Connection, Message, Pid, Port, Timer, World};
 
 /// The pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a process that leaves waits for its goodbye to be heard.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What there is to do.
 #[derive(Debug)]
@@ -78,6 +81,8 @@ pub struct WorkerNode {
     ticket: u64,
     outcome: Option<Outcome>,
     stopping: bool,
+    /// Until when a process that leaves waits for its goodbye to be heard.
+    stays_until: Option<Duration>,
     failed: Option<(Outcome, Duration)>,
     /// How it has ended.
     pub ended: Option<Outcome>,
@@ -95,11 +100,10 @@ impl WorkerNode {
             process: world.random.number(),
             ..Hello::default()
         };
-        let session = Session::new(hello, world.scenario.peer_timeout, world.now);
         let mut worker = Self {
             id,
             pid,
-            line: Line::new(session, pid, Port::WorkerSession),
+            line: Line::new(hello, pid, Port::WorkerSession, world),
             incarnation: Incarnation::default(),
             instructions: VecDeque::new(),
             doing: Doing::Nothing,
@@ -111,6 +115,7 @@ impl WorkerNode {
             ticket: 0,
             outcome: None,
             stopping: false,
+            stays_until: None,
             failed: None,
             ended: None,
         };
@@ -162,7 +167,12 @@ impl WorkerNode {
             self.instructions.push_back((self.incarnation, told));
         }
         self.next(world);
-        if self.line.session.is_over() && self.ended.is_none() {
+        self.end_if_over(world);
+    }
+
+    fn end_if_over(&mut self, world: &World) {
+        let has_waited = self.stays_until.is_some_and(|until| world.now >= until || self.incarnation.0 == 0);
+        if (self.line.session.is_over() || has_waited) && self.ended.is_none() {
             let lost = || Outcome { exit_code: exit_code::PEERS, reason: "lost the session with ps 0".to_owned() };
             let failed = self.failed.take().map(|(outcome, _)| outcome);
             let stopped = || Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() };
@@ -358,7 +368,7 @@ impl WorkerNode {
             prepare: 0,
         };
         self.failed = Some((outcome, world.now));
-        self.line.handle(SessionEvent::Say(Kind::Failed(failure)), world);
+        self.line.say(Kind::Failed(failure), world);
     }
 
     /// A server answers.
@@ -463,8 +473,7 @@ impl WorkerNode {
     }
 
     fn say(&mut self, kind: Kind, world: &mut World) {
-        let told = self.line.handle(SessionEvent::Say(kind), world);
-        debug_assert!(told.is_empty());
+        self.line.say(kind, world);
     }
 
     /// The process is told to stop.
@@ -472,15 +481,26 @@ impl WorkerNode {
         self.stopping = true;
         self.drop_lanes(world);
         self.doing = Doing::Nothing;
-        self.session(SessionEvent::Finish, world);
+        self.leave(world);
+    }
+
+    fn leave(&mut self, world: &mut World) {
+        if self.stays_until.is_none() {
+            let until = world.now + LEAVE_WITHIN;
+            self.stays_until = Some(until);
+            world.remind(self.pid, until, Timer::MayEnd);
+            self.line.finish(world);
+        }
+        self.end_if_over(world);
     }
 
     /// After a failure the run is given a moment to end.
     pub fn look(&mut self, world: &mut World) {
         if self.failed.as_ref().is_some_and(|(_, since)| world.now - *since > Duration::from_secs(2)) {
             self.stopping = true;
-            self.session(SessionEvent::Finish, world);
+            self.leave(world);
         }
+        self.end_if_over(world);
     }
 
     /// The task that this is.

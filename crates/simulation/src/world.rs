@@ -59,7 +59,7 @@ pub enum Happening {
     /// The time has come.
     Timer(Timer),
     /// The records have been looked at.
-    Looked(Port, Option<Outcome>),
+    Looked(Port, u64, Option<Outcome>),
     /// It is told to stop.
     Stop,
 }
@@ -263,6 +263,15 @@ impl World {
         link.open[usize::from(link.pids[0] != pid || link.ports[0] != port)] = false;
         let Some((arrives, there, at)) = arrival else { return };
         self.at(arrives, Event::To(there, Happening::Closed(connection, at)));
+    }
+
+    /// Says no more on a connection at the end of this process. The other end hears of it after what is on its way, and
+    /// closes its side then.
+    pub fn stop_sending(&mut self, connection: Connection, pid: Pid, port: Port) {
+        let Some((arrives, there, at)) = self.arrival(connection, pid, port) else { return };
+        self.at(arrives, Event::To(there, Happening::Closed(connection, at)));
+        let answered = arrives.max(self.conditions[there].paused_until) + self.random.micros(50, 1500);
+        self.at(answered, Event::To(pid, Happening::Closed(connection, port)));
     }
 
     fn arrival(&mut self, connection: Connection, pid: Pid, port: Port) -> Option<(Duration, Pid, Port)> {

@@ -1,5 +1,6 @@
 //! Control between tasks, by gRPC: a task's session with the coordinator, and how ps tasks learn each other's addresses.
 
+mod dial;
 pub mod outbox;
 pub mod proto;
 pub mod roster;

@@ -14,10 +14,10 @@ use tonic::{Response, Status};
 use tracing::info;
 use windlass_core::cluster::TaskId;
 
+use crate::control::dial::dial;
 use crate::control::proto::roster_client::RosterClient;
 use crate::control::proto::roster_server::{Roster, RosterServer};
 use crate::control::proto::{Held, Introduction};
-use crate::control::session::dial;
 use crate::lobby::Visit;
 use crate::port::{self, Services};
 use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};

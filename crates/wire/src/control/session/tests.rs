@@ -1,7 +1,9 @@
 use std::future::Future;
 
 use super::*;
-use crate::control::proto::{Busy, Initialised, Start, Waiting, coordinator_message as from_coordinator};
+use crate::control::proto::{
+    Busy, Initialised, Over, Start, Waiting, Welcome, coordinator_message as from_coordinator,
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 

@@ -1,0 +1,382 @@
+//! A task's end of its session as a pure machine: hello, welcome, numbered messages, heartbeats, and how long and how
+//! often it tries to connect. It has no clock, socket or channel: what it decides is carried out elsewhere, in a task by
+//! the session's runner and in the simulation on virtual time.
+
+use std::time::Duration;
+
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::{Outcome, exit_code};
+
+use crate::control::outbox::{Heard, Outbox};
+use crate::control::proto::coordinator_message::Kind as Told;
+use crate::control::proto::task_message::Kind as Report;
+use crate::control::proto::{CoordinatorMessage, Goodbye, Heartbeat, Hello, Over, TaskMessage, Welcome};
+use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
+
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
+/// How long a goodbye is given to reach the coordinator, which closes the session when it has.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What happens on a session.
+#[derive(Debug)]
+pub enum SessionEvent {
+    /// Time has passed.
+    Tick,
+    /// There is a connection.
+    Opened,
+    /// There is none, for this reason.
+    NotOpened(String),
+    /// The coordinator says something.
+    Arrived(CoordinatorMessage),
+    /// The connection broke, or the coordinator has closed it.
+    Broken,
+    /// The task says something. Only while [`SessionMachine::is_welcomed`].
+    Say(Report),
+    /// The task has nothing more to say. Only while [`SessionMachine::is_welcomed`].
+    Finish,
+    /// The task does not listen any more.
+    Abandoned,
+    /// What the look of this number in the records has found of the end of the run.
+    Looked(u64, Option<Outcome>),
+}
+
+/// What a session is to do.
+#[derive(Debug)]
+pub enum SessionEffect {
+    /// Connect to the coordinator.
+    Open,
+    /// Say this on the connection.
+    Send(TaskMessage),
+    /// Say no more on the connection, but listen until the other end has closed it too.
+    StopSending,
+    /// Drop the connection.
+    Close,
+    /// Hand this to the task.
+    Deliver(Told),
+    /// Look in the records whether the run has ended.
+    Look {
+        /// Goes with the answer.
+        number: u64,
+        /// As which incarnation this process was let in, if it was.
+        incarnation: Option<Incarnation>,
+    },
+    /// Put this into the log.
+    Mention(String),
+    /// The session is over.
+    End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stage {
+    /// Until the next attempt to connect.
+    Pausing(Duration),
+    Opening,
+    /// The hello has been said. The wait for an answer is spoken of at this time.
+    Greeted(Duration),
+    /// With the time of the next heartbeat.
+    Welcomed(Duration),
+    /// All is said. The coordinator has until then to close the connection.
+    Parting(Duration, Next),
+    Ended,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Next {
+    Reconnect,
+    End,
+}
+
+/// Who a session is for, and for how long it tries.
+#[derive(Debug)]
+pub struct SessionConfig {
+    /// What is said first on every connection.
+    pub hello: Hello,
+    /// For how long the coordinator is tried in vain.
+    pub patience: Duration,
+    /// Where it is, as it is put after its name; empty if it is in this process.
+    pub place: String,
+}
+
+/// A task's end of its session.
+#[derive(Debug)]
+pub struct SessionMachine {
+    config: SessionConfig,
+    stage: Stage,
+    /// As the last welcome gave it; zero before the first.
+    incarnation: u64,
+    outbox: Outbox<Report>,
+    heard: Heard,
+    /// Since when the coordinator has been tried in vain.
+    away: Option<Duration>,
+    backoff: Backoff,
+    /// Why the last attempt failed.
+    error: String,
+    /// Why the coordinator could not let this task in yet.
+    busy: Option<String>,
+    /// What it waits for itself, as it last said.
+    reason: Option<String>,
+    /// When a long wait was last spoken of.
+    spoken: Duration,
+    /// The number of the last look in the records, and whether it is under way.
+    looks: u64,
+    looking: bool,
+    /// What heartbeats tell.
+    pub progress: Heartbeat,
+}
+
+impl SessionMachine {
+    /// A session that has yet to be opened.
+    pub fn new(config: SessionConfig, now: Duration) -> Self {
+        let mut backoff = Backoff::new(CALL_PAUSES);
+        Self {
+            config,
+            stage: Stage::Pausing(now + backoff.pause()),
+            incarnation: 0,
+            outbox: Outbox::default(),
+            heard: Heard::default(),
+            away: Some(now),
+            backoff,
+            error: closed_at_once(),
+            busy: None,
+            reason: None,
+            spoken: now,
+            looks: 0,
+            looking: false,
+            progress: Heartbeat::default(),
+        }
+    }
+
+    /// When it is to be told of the time, if that is of interest.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Pausing(until) | Stage::Parting(until, _) | Stage::Welcomed(until) => Some(until),
+            Stage::Greeted(report) => Some(report.min(self.gives_up_at())),
+            Stage::Opening | Stage::Ended => None,
+        }
+    }
+
+    /// True while the coordinator takes messages of the task.
+    pub fn is_welcomed(&self) -> bool {
+        matches!(self.stage, Stage::Welcomed(_))
+    }
+
+    /// True while the coordinator is not reached, or has not let this task in.
+    pub fn is_away(&self) -> bool {
+        matches!(self.stage, Stage::Pausing(_) | Stage::Opening | Stage::Greeted(_))
+    }
+
+    /// True once the session is over.
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Ended
+    }
+
+    /// Takes an event, and says what is to be done.
+    pub fn handle(&mut self, event: SessionEvent, now: Duration) -> Vec<SessionEffect> {
+        let mut effects = Vec::new();
+        match event {
+            SessionEvent::Tick => self.tick(now, &mut effects),
+            SessionEvent::Opened if self.stage == Stage::Opening => {
+                let (begun, global_step) = (self.incarnation != 0, self.progress.global_step);
+                let hello = Hello { begun, global_step, ..self.config.hello.clone() };
+                effects.push(self.envelope(0, Report::Hello(hello)));
+                self.stage = Stage::Greeted(now + REPORT_EVERY);
+            }
+            SessionEvent::NotOpened(error) if self.stage == Stage::Opening => {
+                self.error = error;
+                self.try_again(now, &mut effects);
+            }
+            SessionEvent::Arrived(message) if matches!(self.stage, Stage::Greeted(_) | Stage::Welcomed(_)) => {
+                self.take(message, now, &mut effects);
+            }
+            SessionEvent::Broken => match self.stage {
+                Stage::Greeted(_) | Stage::Welcomed(_) => self.reconnect(now, &mut effects),
+                Stage::Parting(_, next) => self.part(next, now, &mut effects),
+                Stage::Pausing(_) | Stage::Opening | Stage::Ended => {}
+            },
+            SessionEvent::Say(report) if self.is_welcomed() => self.say(report, &mut effects),
+            SessionEvent::Finish if self.is_welcomed() => {
+                self.say(Report::Goodbye(Goodbye {}), &mut effects);
+                self.stop_sending(Next::End, now, &mut effects);
+            }
+            SessionEvent::Abandoned if self.is_away() => self.end(&mut effects),
+            SessionEvent::Looked(number, found) if self.looking && number == self.looks => {
+                self.looking = false;
+                if let Some(outcome) = found.filter(|_| self.is_away()) {
+                    effects.push(SessionEffect::Mention(outcome.reason.clone()));
+                    self.tell_end(outcome, &mut effects);
+                }
+            }
+            // Of a connection that was dropped, or for a task that has left.
+            SessionEvent::Opened
+            | SessionEvent::NotOpened(_)
+            | SessionEvent::Arrived(_)
+            | SessionEvent::Say(_)
+            | SessionEvent::Finish
+            | SessionEvent::Abandoned
+            | SessionEvent::Looked(..) => {}
+        }
+        effects
+    }
+
+    fn tick(&mut self, now: Duration, effects: &mut Vec<SessionEffect>) {
+        match self.stage {
+            Stage::Pausing(until) if now >= until => {
+                self.stage = Stage::Opening;
+                effects.push(SessionEffect::Open);
+            }
+            Stage::Greeted(_) if now >= self.gives_up_at() => {
+                self.error = self.reason.take().unwrap_or_else(|| "it does not answer".to_owned());
+                self.give_up(now, effects);
+            }
+            Stage::Greeted(report) if now >= report => {
+                self.stage = Stage::Greeted(now + REPORT_EVERY);
+                self.speak("it accepts connections, but does not answer", now, effects);
+            }
+            Stage::Welcomed(heartbeat) if now >= heartbeat => {
+                self.stage = Stage::Welcomed(now + HEARTBEAT_EVERY);
+                effects.push(self.heartbeat());
+            }
+            Stage::Parting(until, next) if now >= until => self.part(next, now, effects),
+            _ => {}
+        }
+    }
+
+    /// Takes a message of the coordinator, and hands it to the task unless it has come before.
+    fn take(&mut self, message: CoordinatorMessage, now: Duration, effects: &mut Vec<SessionEffect>) {
+        if let Some(Told::Busy(busy)) = message.kind {
+            if self.busy.is_none() || now.saturating_sub(self.spoken) >= REPORT_EVERY {
+                self.spoken = now;
+                effects.push(SessionEffect::Mention(busy.reason.clone()));
+            }
+            self.busy = Some(busy.reason);
+            return self.stop_sending(Next::Reconnect, now, effects);
+        }
+        self.outbox.heard(message.heard);
+        let Some(kind) = message.kind else { return };
+        match &kind {
+            // It is there, though it lets nobody in yet.
+            Told::Waiting(waiting) => (self.spoken, self.reason) = (now, waiting.notices.last().cloned()),
+            Told::Welcome(welcome) => self.welcome(welcome, now, effects),
+            _ => {}
+        }
+        if !matches!(kind, Told::Welcome(_)) && !self.heard.is_new(message.number) {
+            return;
+        }
+        let over = matches!(kind, Told::Over(_));
+        effects.push(SessionEffect::Deliver(kind));
+        if over {
+            // So that the coordinator knows that this task knows.
+            effects.push(self.heartbeat());
+            self.stop_sending(Next::End, now, effects);
+        }
+    }
+
+    /// Sends again what the coordinator has not heard.
+    fn welcome(&mut self, welcome: &Welcome, now: Duration, effects: &mut Vec<SessionEffect>) {
+        (self.away, self.busy, self.looking) = (None, None, false);
+        self.backoff.reset();
+        if self.incarnation != welcome.incarnation {
+            self.incarnation = welcome.incarnation;
+            (self.outbox, self.heard) = (Outbox::default(), Heard::default());
+        }
+        self.outbox.heard(welcome.heard);
+        effects.extend(self.outbox.kept().map(|(number, kind)| self.envelope(number, kind.clone())));
+        if !self.is_welcomed() {
+            self.stage = Stage::Welcomed(now);
+        }
+    }
+
+    fn stop_sending(&mut self, next: Next, now: Duration, effects: &mut Vec<SessionEffect>) {
+        effects.push(SessionEffect::StopSending);
+        self.stage = Stage::Parting(now + LAST_WORDS, next);
+    }
+
+    /// The coordinator has closed its side too, or has had long enough.
+    fn part(&mut self, next: Next, now: Duration, effects: &mut Vec<SessionEffect>) {
+        match next {
+            Next::Reconnect => self.reconnect(now, effects),
+            Next::End => self.end(effects),
+        }
+    }
+
+    fn reconnect(&mut self, now: Duration, effects: &mut Vec<SessionEffect>) {
+        effects.push(SessionEffect::Close);
+        if self.away.is_none() {
+            self.spoken = now;
+            effects.push(SessionEffect::Mention("lost the session with ps 0, reconnecting".to_owned()));
+        }
+        self.away.get_or_insert(now);
+        self.error = self.busy.clone().unwrap_or_else(closed_at_once);
+        self.try_again(now, effects);
+    }
+
+    fn try_again(&mut self, now: Duration, effects: &mut Vec<SessionEffect>) {
+        if now > self.gives_up_at() {
+            return self.give_up(now, effects);
+        }
+        let error = self.error.clone();
+        self.speak(&error, now, effects);
+        self.stage = Stage::Pausing(now + self.backoff.pause());
+    }
+
+    /// Says every now and then whom it waits for, and why in vain, and looks whether the run has ended meanwhile.
+    fn speak(&mut self, error: &str, now: Duration, effects: &mut Vec<SessionEffect>) {
+        if now.saturating_sub(self.spoken) < REPORT_EVERY {
+            return;
+        }
+        self.spoken = now;
+        let waiting = format!("waiting for ps 0{} ({} s): {error}", self.config.place, self.away_for(now).as_secs());
+        effects.push(SessionEffect::Mention(waiting));
+        if !std::mem::replace(&mut self.looking, true) {
+            self.looks += 1;
+            let incarnation = (self.incarnation != 0).then_some(Incarnation(self.incarnation));
+            effects.push(SessionEffect::Look { number: self.looks, incarnation });
+        }
+    }
+
+    fn away_for(&self, now: Duration) -> Duration {
+        self.away.map_or(Duration::ZERO, |away| now.saturating_sub(away))
+    }
+
+    fn gives_up_at(&self) -> Duration {
+        self.away.unwrap_or_default() + self.config.patience
+    }
+
+    fn say(&mut self, report: Report, effects: &mut Vec<SessionEffect>) {
+        let number = self.outbox.push(report.clone());
+        effects.push(self.envelope(number, report));
+    }
+
+    fn envelope(&self, number: u64, kind: Report) -> SessionEffect {
+        SessionEffect::Send(TaskMessage { number, heard: self.heard.highest(), kind: Some(kind) })
+    }
+
+    fn heartbeat(&self) -> SessionEffect {
+        self.envelope(0, Report::Heartbeat(self.progress.clone()))
+    }
+
+    fn give_up(&mut self, now: Duration, effects: &mut Vec<SessionEffect>) {
+        let (place, seconds) = (&self.config.place, self.away_for(now).as_secs());
+        let reason = format!("gave up waiting for ps 0{place} after {seconds} s: {}", self.error);
+        self.tell_end(Outcome { exit_code: exit_code::PEERS, reason }, effects);
+    }
+
+    /// Tells the task how the run has ended without it.
+    fn tell_end(&mut self, Outcome { exit_code, reason }: Outcome, effects: &mut Vec<SessionEffect>) {
+        effects.push(SessionEffect::Deliver(Told::Over(Over { exit_code: u32::from(exit_code), reason })));
+        self.end(effects);
+    }
+
+    fn end(&mut self, effects: &mut Vec<SessionEffect>) {
+        self.stage = Stage::Ended;
+        effects.extend([SessionEffect::Close, SessionEffect::End]);
+    }
+}
+
+fn closed_at_once() -> String {
+    "it closed the session at once".to_owned()
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;
