@@ -82,11 +82,11 @@ impl Store {
         let mut skipped = Vec::new();
         for id in self.ids().await?.manifests.into_iter().rev() {
             let mut outcome = self.load_whole(&id).await;
-            if let (true, Ok(manifest)) = (verified, &outcome) {
-                outcome = match self.verify(manifest).await?.into_error() {
-                    Some(error) => Err(error),
-                    None => outcome,
-                };
+            if let (true, Ok(manifest)) = (verified, &outcome)
+                && let Some(error) = self.verify(manifest).await?.into_error()
+            {
+                self.known_damaged().insert(id);
+                outcome = Err(error);
             }
             match outcome {
                 Ok(manifest) => return Ok(Found { manifest: Some(manifest), skipped }),

@@ -20,22 +20,33 @@ pub struct Pruned {
 }
 
 impl Store {
-    /// Removes all but the newest `keep` whole checkpoints. The newest whole one stays whatever `keep` is, and so
-    /// does everything newer than it: it may be in the making, or evidence of what went wrong. Checkpoints of a
-    /// later format are left to the program that wrote them.
+    /// Removes all but the newest `keep` whole checkpoints, every byte of which is read. The newest whole one stays
+    /// whatever `keep` is, and so does everything newer than it: it may be in the making, or evidence of what went
+    /// wrong. Checkpoints of a later format are left to the program that wrote them.
     pub async fn prune(&self, keep: usize) -> Result<Pruned, CheckpointError> {
+        let mut whole = 0;
+        for manifest in self.list().await?.into_iter().filter_map(|listed| listed.outcome.ok()) {
+            if whole == keep.max(1) {
+                break;
+            }
+            match self.verify(&manifest).await?.is_whole() {
+                true => whole += 1,
+                false => drop(self.known_damaged().insert(manifest.id)),
+            }
+        }
         self.prune_since(0, keep).await
     }
 
-    /// As [`Store::prune`], of the checkpoints since a generation: earlier ones, which are of other runs, stay.
+    /// As [`Store::prune`], of the checkpoints since a generation: earlier ones, which are of other runs, stay. Nothing is
+    /// read for it: those count as damaged of which that is known from their sizes, or from [`Store::newest_verified`].
     pub async fn prune_since(&self, generation: u64, keep: usize) -> Result<Pruned, CheckpointError> {
         let mut pruned = Pruned::default();
         let mut kept: Vec<CheckpointId> = Vec::new();
         for listed in self.list().await?.into_iter().filter(|listed| listed.id.generation >= generation) {
             match &listed.outcome {
-                Ok(_) if kept.len() < keep.max(1) => kept.push(listed.id),
+                Ok(_) if kept.len() < keep.max(1) && !self.known_damaged().contains(&listed.id) => kept.push(listed.id),
                 Err(CheckpointError::LaterFormat { .. }) => {}
-                Err(_) if kept.is_empty() => {}
+                _ if kept.is_empty() => {}
                 _ => {
                     self.delete(&listed.id).await?;
                     pruned.checkpoints.push(listed.id);

@@ -1,8 +1,9 @@
 //! A place that keeps checkpoints: its names, and the few plain operations the rest is made of.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -10,6 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::error::CheckpointError;
+use crate::id::CheckpointId;
 use crate::location::{self, OpenedLocation};
 use crate::manifest::Manifest;
 
@@ -21,6 +23,8 @@ pub struct Store {
     pub(crate) location: String,
     pub(crate) directory: Option<PathBuf>,
     read: ReadCounter,
+    /// Checkpoints whose sizes are right and whose bytes were found not to be.
+    known_damaged: Arc<Mutex<BTreeSet<CheckpointId>>>,
 }
 
 /// How many bytes have been read from the stores that share it: whoever waits sees that reading makes progress.
@@ -44,7 +48,14 @@ impl Store {
     /// `AZURE_…`; for one of your own, `AWS_ENDPOINT_URL` and `AWS_ALLOW_HTTP=true`).
     pub fn open(location: &str) -> Result<Self, CheckpointError> {
         let OpenedLocation { objects, prefix, directory } = location::open(location)?;
-        Ok(Self { objects, prefix, location: location.to_owned(), directory, read: ReadCounter::default() })
+        Ok(Self {
+            objects,
+            prefix,
+            location: location.to_owned(),
+            directory,
+            read: ReadCounter::default(),
+            known_damaged: Arc::default(),
+        })
     }
 
     /// [`Store::open`] for those who must not block: a disk may hang. What is read is counted.
@@ -56,8 +67,14 @@ impl Store {
 
     /// A store over any implementation; `location` is what messages call it.
     pub fn over(objects: Arc<dyn ObjectStore>, location: &str) -> Self {
-        let read = ReadCounter::default();
-        Self { objects, prefix: Path::default(), location: location.to_owned(), directory: None, read }
+        Self {
+            objects,
+            prefix: Path::default(),
+            location: location.to_owned(),
+            directory: None,
+            read: ReadCounter::default(),
+            known_damaged: Arc::default(),
+        }
     }
 
     /// What messages call it.
@@ -76,6 +93,11 @@ impl Store {
             true => Ok(()),
             false => Err(CheckpointError::AlreadyPublished { id: manifest.id }),
         }
+    }
+
+    /// The checkpoints that were found damaged when all of their bytes were read.
+    pub(crate) fn known_damaged(&self) -> MutexGuard<'_, BTreeSet<CheckpointId>> {
+        self.known_damaged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count_read(&self, bytes: usize) {

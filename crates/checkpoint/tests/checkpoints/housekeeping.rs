@@ -105,6 +105,42 @@ async fn prune_keeps_the_newest_whole_ones_and_what_is_newer() {
     assert_one_version(&store, &saved[4]).await;
 }
 
+/// Changes a byte of a part whose size stays right.
+fn edit_a_part(directory: &tempfile::TempDir, manifest: &Manifest) {
+    let path = directory.path().join(&manifest.parts[0].object);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn prune_does_not_count_a_checkpoint_whose_bytes_have_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, run) = (Store::open(directory.path().to_str().unwrap()).unwrap(), small());
+    let mut saved = Vec::new();
+    for step in 1..=5 {
+        saved.push(save(&store, &run, 1, id(step, 0, 1)).await.unwrap());
+    }
+    edit_a_part(&directory, &saved[4]);
+    edit_a_part(&directory, &saved[2]);
+    let pruned = store.prune(2).await.unwrap();
+    assert_eq!(pruned.checkpoints.iter().map(|id| id.step).collect::<Vec<_>>(), [3, 1]);
+    assert_eq!(steps(&store).await, [5, 4, 2], "the newest is damaged, and stays as evidence");
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_a_run_has_passed_over_as_damaged_takes_no_place_of_a_good_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, run) = (Store::open(directory.path().to_str().unwrap()).unwrap(), small());
+    let good = save(&store, &run, 1, id(1, 0, 1)).await.unwrap();
+    let damaged = save(&store, &run, 1, id(2, 0, 1)).await.unwrap();
+    edit_a_part(&directory, &damaged);
+    assert_eq!(store.newest_verified().await.unwrap().manifest, Some(good));
+    save(&store, &run, 1, id(3, 0, 1)).await.unwrap();
+    assert_eq!(store.prune_since(0, 2).await.unwrap().checkpoints, [damaged.id]);
+    assert_eq!(steps(&store).await, [3, 1]);
+}
+
 #[tokio::test]
 async fn prune_sweeps_old_attempts_and_spares_the_one_in_the_making() {
     let directory = tempfile::tempdir().unwrap();
