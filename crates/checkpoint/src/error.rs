@@ -189,6 +189,11 @@ impl CheckpointError {
         matches!(self, Self::BadManifest { .. } | Self::Damaged { .. })
     }
 
+    /// True if the store failed in a way that may pass by itself or is mended while somebody waits.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Store { .. })
+    }
+
     /// What the store said while it was being written to, as one of the cases a person can act upon.
     pub(crate) fn writing(location: &str, object: &str, error: object_store::Error) -> Self {
         let (location, object, reason) = (location.to_owned(), object.to_owned(), innermost(&error));

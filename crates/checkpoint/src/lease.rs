@@ -82,6 +82,12 @@ impl Store {
         Ok(Some(RunEnd { newest }))
     }
 
+    /// True if the last run that claimed this store has not ended: it lives, or its coordinator was killed.
+    pub async fn has_unfinished_run(&self) -> Result<bool, CheckpointError> {
+        let newest = self.newest_generation().await?;
+        Ok(self.read_claim(newest).await?.is_some_and(|claim| !claim.released))
+    }
+
     /// Claims the next generation for a run, unless another run holds the store and lives. With `insist` that run is
     /// taken over.
     pub async fn lease(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
