@@ -1,6 +1,7 @@
 //! What the coordinator does of what the lifecycle decides: it tells the tasks, and keeps count of the workers.
 
 use tracing::{info, warn};
+use windlass_checkpoint::Manifest;
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
@@ -61,23 +62,26 @@ impl<S: OwnShard> Coordinator<S> {
                     let finished = Kind::AllFinished(self.all_finished());
                     self.members.tell(|task| task.job == Job::Worker, &finished);
                 }
-                Decision::Over(outcome) => {
-                    if outcome == Outcome::done() {
-                        info!("training has ended");
-                    } else if outcome.exit_code == 0 {
-                        info!("{}", outcome.reason);
-                    } else if outcome.exit_code == exit_code::TERMINATED {
-                        info!("ending the run: {}", outcome.reason);
-                    } else {
-                        warn!("ending the run: {}", outcome.reason);
-                    }
-                    let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
-                    self.members.tell(|_| true, &Kind::Over(over));
-                    if self.checkpoints.as_mut().is_some_and(Checkpoints::release) {
-                        self.effects.push(Effect::Release);
-                    }
-                }
+                Decision::Over(outcome) => self.over(outcome),
             }
+        }
+    }
+
+    /// Tells everyone to end, and lets go of the checkpoints.
+    fn over(&mut self, outcome: Outcome) {
+        if outcome == Outcome::done() {
+            info!("training has ended");
+        } else if outcome.exit_code == 0 {
+            info!("{}", outcome.reason);
+        } else if outcome.exit_code == exit_code::TERMINATED {
+            info!("ending the run: {}", outcome.reason);
+        } else {
+            warn!("ending the run: {}", outcome.reason);
+        }
+        let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
+        self.members.tell(|_| true, &Kind::Over(over));
+        if self.checkpoints.as_mut().is_some_and(Checkpoints::release) {
+            self.effects.push(Effect::Release);
         }
     }
 
@@ -116,17 +120,8 @@ impl<S: OwnShard> Coordinator<S> {
                 prepare.restore = manifest.id.to_string();
                 prepare.restore_from = location.to_owned();
                 positions.clone_from(&manifest.workers);
-                let step = manifest.id.step;
-                match self.seen_step.saturating_sub(step) {
-                    0 => info!("resuming from the checkpoint of step {step} in {location}"),
-                    lost => {
-                        warn!(target: NOTICE, "rolling back to the checkpoint of step {step} in {location}: {lost} updates are lost")
-                    }
-                }
-            } else if self.seen_step > 0 {
-                let lost = self.seen_step;
-                warn!(target: NOTICE, "there is no checkpoint yet: all {lost} updates are lost, training starts afresh");
             }
+            mention_rollback(checkpoints.found(), self.seen_step);
         }
         self.positions.restore(&positions);
         if let Some(reason) = self.finished_before() {
@@ -221,5 +216,26 @@ impl<S: OwnShard> Coordinator<S> {
             resumed_at: statistics.resumed_at,
             began_at: began.step,
         }
+    }
+}
+
+/// Says where training continues from, and what is lost of what had been trained up to a step.
+fn mention_rollback(found: Option<(&Manifest, &str)>, seen_step: u64) {
+    let Some((manifest, location)) = found else {
+        if seen_step > 0 {
+            warn!(
+                target: NOTICE,
+                "there is no checkpoint yet: all {seen_step} updates are lost, training starts afresh"
+            );
+        }
+        return;
+    };
+    let step = manifest.id.step;
+    match seen_step.saturating_sub(step) {
+        0 => info!("resuming from the checkpoint of step {step} in {location}"),
+        lost => warn!(
+            target: NOTICE,
+            "rolling back to the checkpoint of step {step} in {location}: {lost} updates are lost"
+        ),
     }
 }

@@ -12,6 +12,7 @@ use super::machine::Coordinator;
 use crate::checkpoint::Part;
 
 impl<S: OwnShard> Coordinator<S> {
+    /// Takes what a task reports.
     pub(super) fn message(&mut self, task: TaskId, incarnation: Incarnation, message: task_message::Kind) {
         let worker = WorkerId(task.index);
         let decisions = match message {
@@ -23,32 +24,10 @@ impl<S: OwnShard> Coordinator<S> {
             task_message::Kind::ServerReady(ready) if ready.number == self.prepare.number => {
                 self.lifecycle.server_ready(task, ready.restored)
             }
-            task_message::Kind::Marked(marked) => {
-                let mark = serde_json::from_str(&marked.mark);
-                self.checkpoint(|checkpoints| {
-                    checkpoints.cycle().marked(marked.number, ServerId(task.index), mark.ok()?)
-                });
-                return;
-            }
-            task_message::Kind::PartWritten(written) => {
-                let part: Result<Part, _> = serde_json::from_str(&written.part);
-                self.checkpoint(|checkpoints| {
-                    checkpoints.cycle().written(written.number, ServerId(task.index), part.ok()?)
-                });
-                return;
-            }
-            task_message::Kind::CheckpointFailed(failed) => {
-                let kind = if failed.missed { SetbackKind::Missed } else { SetbackKind::Failed };
-                let setback = Setback { reason: format!("{task}: {}", failed.reason), kind };
-                self.checkpoint(|checkpoints| checkpoints.cycle().failed(failed.number, setback));
-                return;
-            }
-            task_message::Kind::PartProgress(progress) => {
-                if let Some(checkpoints) = &mut self.checkpoints {
-                    checkpoints.cycle().progressed(progress.number, ServerId(task.index));
-                }
-                return;
-            }
+            task_message::Kind::Marked(_)
+            | task_message::Kind::PartWritten(_)
+            | task_message::Kind::CheckpointFailed(_)
+            | task_message::Kind::PartProgress(_) => return self.checkpoint_message(task, message),
             task_message::Kind::Initialised(initialised) if initialised.incarnation == incarnation.0 => {
                 self.lifecycle.initialised()
             }
@@ -83,6 +62,32 @@ impl<S: OwnShard> Coordinator<S> {
             | task_message::Kind::Hello(_) => return,
         };
         self.carry_out(decisions);
+    }
+
+    /// Takes what a server reports of its part of a checkpoint.
+    fn checkpoint_message(&mut self, task: TaskId, message: task_message::Kind) {
+        let server = ServerId(task.index);
+        match message {
+            task_message::Kind::Marked(marked) => {
+                let mark = serde_json::from_str(&marked.mark);
+                self.checkpoint(|checkpoints| checkpoints.cycle().marked(marked.number, server, mark.ok()?));
+            }
+            task_message::Kind::PartWritten(written) => {
+                let part: Result<Part, _> = serde_json::from_str(&written.part);
+                self.checkpoint(|checkpoints| checkpoints.cycle().written(written.number, server, part.ok()?));
+            }
+            task_message::Kind::CheckpointFailed(failed) => {
+                let kind = if failed.missed { SetbackKind::Missed } else { SetbackKind::Failed };
+                let setback = Setback { reason: format!("{task}: {}", failed.reason), kind };
+                self.checkpoint(|checkpoints| checkpoints.cycle().failed(failed.number, setback));
+            }
+            task_message::Kind::PartProgress(progress) => {
+                if let Some(checkpoints) = &mut self.checkpoints {
+                    checkpoints.cycle().progressed(progress.number, server);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Whether a failure is one of what was asked for last: a server fails to prepare, a worker to train.
