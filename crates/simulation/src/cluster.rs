@@ -367,7 +367,9 @@ impl Process {
 
     fn remind(&mut self, timer: Timer, world: &mut World) {
         match timer {
-            Timer::MayEnd => self.worker(WorkerNode::look, world),
+            // The process looks at it whatever happens.
+            Timer::MayEnd => {}
+            Timer::Worker => self.worker(WorkerNode::tick, world),
             Timer::Tick => self.coordinator(CoordinatorNode::tick, world),
             Timer::StoreOpened => self.coordinator(CoordinatorNode::open, world),
             Timer::Found(..) | Timer::Published(..) | Timer::Released => {
@@ -377,7 +379,6 @@ impl Process {
                 self.server(|server, world| server.session(SessionEvent::Tick, world), world)
             }
             Timer::Session(_) => {
-                self.worker(WorkerNode::look, world);
                 self.worker(|worker, world| worker.session(SessionEvent::Tick, world), world);
             }
             Timer::Shard(shards, timer) => {

@@ -1,20 +1,21 @@
-//! A simulated worker: what it is told, as which incarnation, and its hold on the servers. It pushes one batch after
-//! another, to all servers at once, again after a broken connection, and goes on when all have answered.
+//! A simulated worker: the production machine that decides what it does, and its hold on the servers. It pushes one batch
+//! after another, to all servers at once, again after a broken connection, and goes on when all have answered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use windlass_core::admission::{Request, RequestKind};
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::{Incarnation, PushId};
-use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::lifecycle::Outcome;
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::LearningRate;
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::proto::{
-    Concluded, Failure, Hello, Initialised, Over, Start, WorkerReport, coordinator_message, task_message::Kind,
-};
+use windlass_wire::control::proto::{Hello, WorkerReport, coordinator_message};
 use windlass_wire::control::session::SessionEvent;
+use windlass_wire::control::worker_machine::{
+    Achievement, Cause, Setback, Work, WorkerEffect, WorkerEvent, WorkerMachine,
+};
 
 use crate::line::Line;
 use crate::shard::{Answer, AnswerKind, Asked, Frame};
@@ -25,14 +26,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a process that leaves waits for its goodbye to be heard.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-
-/// What there is to do.
-#[derive(Debug)]
-enum Told {
-    Initialise,
-    Start(Start),
-    AllFinished(u32),
-}
 
 /// What a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +60,7 @@ pub struct WorkerNode {
     id: u32,
     pid: Pid,
     line: Line,
-    incarnation: Incarnation,
-    instructions: VecDeque<(Incarnation, Told)>,
+    machine: WorkerMachine,
     doing: Doing,
     /// As which incarnation it does that.
     acting: Incarnation,
@@ -79,11 +71,8 @@ pub struct WorkerNode {
     /// Batches that it had had before this incarnation's first push.
     began: u64,
     ticket: u64,
-    outcome: Option<Outcome>,
-    stopping: bool,
-    /// Until when a process that leaves waits for its goodbye to be heard.
-    stays_until: Option<Duration>,
-    failed: Option<(Outcome, Duration)>,
+    /// How it ends, and until when it waits for its goodbye to be heard.
+    leaving: Option<(Outcome, Duration)>,
     /// How it has ended.
     pub ended: Option<Outcome>,
 }
@@ -104,8 +93,7 @@ impl WorkerNode {
             id,
             pid,
             line: Line::new(hello, pid, Port::WorkerSession, world),
-            incarnation: Incarnation::default(),
-            instructions: VecDeque::new(),
+            machine: WorkerMachine::new(WorkerId(id)),
             doing: Doing::Nothing,
             acting: Incarnation::default(),
             connected: Incarnation::default(),
@@ -113,10 +101,7 @@ impl WorkerNode {
             sequence: 0,
             began: 0,
             ticket: 0,
-            outcome: None,
-            stopping: false,
-            stays_until: None,
-            failed: None,
+            leaving: None,
             ended: None,
         };
         worker.session(SessionEvent::Tick, world);
@@ -148,48 +133,53 @@ impl WorkerNode {
 
     fn told(&mut self, told: Vec<coordinator_message::Kind>, world: &mut World) {
         for kind in told {
-            let told = match kind {
-                coordinator_message::Kind::Welcome(welcome) => {
-                    self.welcomed(Incarnation(welcome.incarnation), world);
-                    continue;
-                }
-                coordinator_message::Kind::Initialise(_) => Told::Initialise,
-                coordinator_message::Kind::Start(start) => Told::Start(start),
-                coordinator_message::Kind::AllFinished(finished) => Told::AllFinished(finished.chief),
-                coordinator_message::Kind::Over(Over { exit_code, reason }) => {
-                    self.outcome = Some(Outcome { exit_code: exit_code as u8, reason });
-                    self.drop_lanes(world);
-                    self.doing = Doing::Nothing;
-                    continue;
-                }
-                _ => continue,
-            };
-            self.instructions.push_back((self.incarnation, told));
+            self.decide(WorkerEvent::Told(kind), world);
         }
-        self.next(world);
-        self.end_if_over(world);
+        if self.line.session.is_over() {
+            self.decide(WorkerEvent::SessionEnded, world);
+        }
+        self.end_if_left(world);
     }
 
-    fn end_if_over(&mut self, world: &World) {
-        let has_waited = self.stays_until.is_some_and(|until| world.now >= until || self.incarnation.0 == 0);
-        if (self.line.session.is_over() || has_waited) && self.ended.is_none() {
-            let lost = || Outcome { exit_code: exit_code::PEERS, reason: "lost the session with ps 0".to_owned() };
-            let failed = self.failed.take().map(|(outcome, _)| outcome);
-            let stopped = || Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() };
-            let stopped = self.stopping.then(stopped);
-            self.ended = Some(self.outcome.clone().or(failed).or(stopped).unwrap_or_else(lost));
+    /// Lets the machine decide, and does what it says.
+    fn decide(&mut self, event: WorkerEvent, world: &mut World) {
+        for effect in self.machine.handle(event, world.now) {
+            match effect {
+                WorkerEffect::Work(incarnation, work) => self.begin(incarnation, work, world),
+                WorkerEffect::Welcomed(incarnation) => self.welcomed(incarnation, world),
+                WorkerEffect::RunIsOver => self.undo(Cause::Interrupted, world),
+                WorkerEffect::Report(report) => self.line.say(report, world),
+                WorkerEffect::End(outcome) => self.leave(outcome, world),
+                WorkerEffect::Mention(_) | WorkerEffect::Warn(_) | WorkerEffect::MentionWaiting(_) => {}
+            }
+        }
+        if let Some(deadline) = self.machine.deadline() {
+            world.remind(self.pid, deadline, Timer::Worker);
+        }
+    }
+
+    /// Says goodbye, and waits for a moment until it has been heard.
+    fn leave(&mut self, outcome: Outcome, world: &mut World) {
+        let until = world.now + LEAVE_WITHIN;
+        self.leaving = Some((outcome, until));
+        world.remind(self.pid, until, Timer::Worker);
+        self.line.finish(world);
+        self.end_if_left(world);
+    }
+
+    fn end_if_left(&mut self, world: &World) {
+        let Some((_, until)) = &self.leaving else { return };
+        let was_let_in = self.machine.incarnation().is_some();
+        if self.line.session.is_over() || world.now >= *until || !was_let_in {
+            self.ended = self.leaving.take().map(|(outcome, _)| outcome);
         }
     }
 
     /// Connections from before a welcome may lead nowhere; a client of an earlier incarnation has nothing to wait for.
     fn welcomed(&mut self, incarnation: Incarnation, world: &mut World) {
-        self.incarnation = incarnation;
         if self.acting < incarnation {
             self.drop_lanes(world);
-            if self.doing != Doing::Concluding {
-                self.doing = Doing::Nothing;
-            }
-            return;
+            return self.undo(Cause::DeclaredDead, world);
         }
         for server in self.lanes.keys().copied().collect::<Vec<_>>() {
             if self.is_local(server, world) {
@@ -201,6 +191,23 @@ impl WorkerNode {
                 self.connect(server, world);
             }
         }
+    }
+
+    /// What it does comes to nothing, unless it needs no server for it.
+    fn undo(&mut self, cause: Cause, world: &mut World) {
+        if self.doing == Doing::Concluding {
+            return;
+        }
+        self.drop_lanes(world);
+        if std::mem::replace(&mut self.doing, Doing::Nothing) != Doing::Nothing {
+            let setback = Setback { cause, error: format!("{cause:?}") };
+            self.decide(WorkerEvent::Completed(Err(setback)), world);
+        }
+    }
+
+    fn achieve(&mut self, achievement: Achievement, world: &mut World) {
+        self.doing = Doing::Nothing;
+        self.decide(WorkerEvent::Completed(Ok(achievement)), world);
     }
 
     fn is_local(&self, server: u32, world: &World) -> bool {
@@ -215,30 +222,22 @@ impl WorkerNode {
         }
     }
 
-    /// What to do next. What it was told as an earlier incarnation is not to be done any more.
-    fn next(&mut self, world: &mut World) {
-        while self.doing == Doing::Nothing && self.outcome.is_none() && !self.stopping {
-            let Some((incarnation, told)) = self.instructions.pop_front() else { return };
-            if incarnation != self.incarnation {
-                continue;
+    fn begin(&mut self, incarnation: Incarnation, work: Work, world: &mut World) {
+        self.acting = incarnation;
+        match work {
+            Work::Initialise(_) => {
+                self.doing = Doing::Initialising;
+                self.ask(RequestKind::Initialise, world);
             }
-            self.acting = incarnation;
-            match told {
-                Told::Initialise => {
-                    self.doing = Doing::Initialising;
-                    self.ask(RequestKind::Initialise, world);
-                }
-                Told::Start(start) => {
-                    self.join_servers(world);
-                    self.began = start.batches.saturating_sub(self.sequence);
-                    self.doing = Doing::Pulling;
-                    self.ask(RequestKind::Pull, world);
-                }
-                Told::AllFinished(chief) if chief == self.id => {
-                    self.doing = Doing::Scoring;
-                    self.ask(RequestKind::Pull, world);
-                }
-                Told::AllFinished(_) => {}
+            Work::Train(start) => {
+                self.join_servers(world);
+                self.began = start.batches.saturating_sub(self.sequence);
+                self.doing = Doing::Pulling;
+                self.ask(RequestKind::Pull, world);
+            }
+            Work::Summarise(..) => {
+                self.doing = Doing::Scoring;
+                self.ask(RequestKind::Pull, world);
             }
         }
     }
@@ -328,9 +327,7 @@ impl WorkerNode {
         }
         if is_local {
             // The server in this process has let go of its parameters; the coordinator says what follows.
-            self.drop_lanes(world);
-            self.doing = Doing::Nothing;
-            return self.next(world);
+            return self.undo(Cause::Released(ServerId(server)), world);
         }
         let pause = Duration::from_millis((1 << lane.failures.min(10)) - 1).min(Duration::from_millis(100));
         lane.failures += 1;
@@ -341,8 +338,7 @@ impl WorkerNode {
         let lane = self.lanes.get_mut(&server).expect("a lane");
         let failing = *lane.failing.get_or_insert(world.now);
         if world.now - failing > world.scenario.peer_timeout {
-            let outcome = Outcome { exit_code: exit_code::PEERS, reason: format!("gave up on ps {server}") };
-            return self.fail(outcome, world);
+            return self.undo(Cause::Unreachable, world);
         }
         lane.attempt += 1;
         world.remind(self.pid, world.now + pause, Timer::Retry(server, lane.attempt));
@@ -355,35 +351,12 @@ impl WorkerNode {
         }
     }
 
-    fn fail(&mut self, outcome: Outcome, world: &mut World) {
-        self.drop_lanes(world);
-        self.doing = Doing::Nothing;
-        if self.acting != self.incarnation {
-            return self.next(world);
-        }
-        let failure = Failure {
-            exit_code: u32::from(outcome.exit_code),
-            reason: outcome.reason.clone(),
-            incarnation: self.incarnation.0,
-            prepare: 0,
-        };
-        self.failed = Some((outcome, world.now));
-        self.line.say(Kind::Failed(failure), world);
-    }
-
     /// A server answers.
     pub fn answered(&mut self, server: u32, connection: Connection, answer: Answer, world: &mut World) {
         let Some(lane) = self.lanes.get_mut(&server).filter(|lane| lane.connection == Some(connection)) else { return };
         match answer.kind {
-            AnswerKind::Fenced => {
-                self.drop_lanes(world);
-                self.doing = Doing::Nothing;
-                return self.next(world);
-            }
-            AnswerKind::Refused => {
-                let outcome = Outcome { exit_code: exit_code::PEERS, reason: format!("ps {server} refused") };
-                return self.fail(outcome, world);
-            }
+            AnswerKind::Fenced => return self.undo(Cause::DeclaredDead, world),
+            AnswerKind::Refused => return self.undo(Cause::Unreachable, world),
             _ => lane.answer = Some(answer),
         }
         if self.lanes.values().any(|lane| lane.answer.is_none()) || !self.align(world) {
@@ -420,19 +393,11 @@ impl WorkerNode {
 
     fn go_on(&mut self, over: bool, world: &mut World) {
         match self.doing {
-            Doing::Initialising => {
-                self.doing = Doing::Nothing;
-                self.say(Kind::Initialised(Initialised { incarnation: self.acting.0 }), world);
-            }
+            Doing::Initialising => self.achieve(Achievement::Initialised, world),
             Doing::Pulling | Doing::Pushing if over => {
-                self.doing = Doing::Nothing;
-                let report = WorkerReport {
-                    incarnation: self.acting.0,
-                    worker: self.id,
-                    steps: self.began + self.sequence,
-                    ..WorkerReport::default()
-                };
-                self.say(Kind::Finished(report), world);
+                let steps = self.began + self.sequence;
+                let report = WorkerReport { worker: self.id, steps, ..WorkerReport::default() };
+                self.achieve(Achievement::Trained(Box::new(report)), world);
             }
             Doing::Pulling | Doing::Pushing => {
                 self.doing = Doing::Computing;
@@ -444,7 +409,6 @@ impl WorkerNode {
             }
             Doing::Nothing | Doing::Computing | Doing::Concluding => {}
         }
-        self.next(world);
     }
 
     fn wait(&mut self, longest: u64, world: &mut World) {
@@ -463,44 +427,21 @@ impl WorkerNode {
                 self.doing = Doing::Pushing;
                 self.ask(RequestKind::Push, world);
             }
-            Doing::Concluding => {
-                self.doing = Doing::Nothing;
-                self.say(Kind::Concluded(Concluded { incarnation: self.acting.0 }), world);
-                self.next(world);
-            }
+            Doing::Concluding => self.achieve(Achievement::Concluded(Outcome::done()), world),
             _ => {}
         }
     }
 
-    fn say(&mut self, kind: Kind, world: &mut World) {
-        self.line.say(kind, world);
-    }
-
     /// The process is told to stop.
     pub fn stop(&mut self, world: &mut World) {
-        self.stopping = true;
-        self.drop_lanes(world);
-        self.doing = Doing::Nothing;
-        self.leave(world);
+        self.undo(Cause::Interrupted, world);
+        self.decide(WorkerEvent::Stop, world);
     }
 
-    fn leave(&mut self, world: &mut World) {
-        if self.stays_until.is_none() {
-            let until = world.now + LEAVE_WITHIN;
-            self.stays_until = Some(until);
-            world.remind(self.pid, until, Timer::MayEnd);
-            self.line.finish(world);
-        }
-        self.end_if_over(world);
-    }
-
-    /// After a failure the run is given a moment to end.
-    pub fn look(&mut self, world: &mut World) {
-        if self.failed.as_ref().is_some_and(|(_, since)| world.now - *since > Duration::from_secs(2)) {
-            self.stopping = true;
-            self.leave(world);
-        }
-        self.end_if_over(world);
+    /// Time has passed.
+    pub fn tick(&mut self, world: &mut World) {
+        self.decide(WorkerEvent::Tick, world);
+        self.end_if_left(world);
     }
 
     /// The task that this is.

@@ -87,6 +87,8 @@ pub enum Timer {
     Written(u64, u64, bool),
     /// The server has heard nothing.
     Quiet,
+    /// The worker waits for something to be heard.
+    Worker,
     /// The worker has computed its step.
     Computed(u64),
     /// The worker tries a server again.

@@ -1,35 +1,28 @@
-//! A worker's session with the coordinator, listened to in the background while the worker computes.
+//! A worker's session with the coordinator, and what it decides to do: a thin shell around [`WorkerMachine`]. A listener
+//! on the async runtime hands it what the coordinator says, while the worker's own thread does the work.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
-use windlass_core::cluster::{Job, WorkerId};
+use windlass_core::cluster::Job;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
-use windlass_wire::control::proto::{
-    AllFinished, Endpoint, Hello, ModelFile, Start, coordinator_message, task_message,
-};
+use windlass_wire::control::proto::{Hello, ModelFile, task_message};
 use windlass_wire::control::session::{Persistence, Progress, Receiver, Sender, Session};
+use windlass_wire::control::worker_machine::{
+    Achievement, Cause, Setback, Work, WorkerEffect, WorkerEvent, WorkerMachine,
+};
 
 use crate::task::WorkerConfig;
+use crate::train::TrainError;
 
 /// Between two looks, while there is nothing to do, at whether the process has been told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// What the coordinator tells a worker that its thread has to act on, and as which incarnation.
-pub(crate) type Instruction = (Incarnation, Told);
-
-/// What there is to do.
-pub(crate) enum Told {
-    Initialise(Vec<Endpoint>),
-    Start(Begin),
-    AllFinished(AllFinished),
-    Over,
-}
+/// How long a worker that leaves waits for its goodbye to be heard.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a worker brings to the run that it joins.
 pub(crate) struct Joining {
@@ -41,41 +34,37 @@ pub(crate) struct Joining {
     pub(crate) batches: u64,
 }
 
-/// Where and from where to train.
-pub(crate) struct Begin {
-    pub(crate) servers: Vec<Endpoint>,
-    /// Batches of its data that this worker has had.
-    pub(crate) batches: u64,
-    /// What it sent along with the last of them, as JSON; empty if nothing.
-    pub(crate) note: String,
-    /// The global step that the parameters have.
-    pub(crate) global_step: u64,
-}
-
-/// A worker's session, listened to in the background.
+/// A worker's session, listened to in the background, and what there is to do.
 pub(crate) struct Control {
     sender: Sender,
     shared: Arc<Shared>,
-    stop: Arc<Interrupt>,
     listener: tokio::task::JoinHandle<()>,
 }
 
-#[derive(Default)]
+/// What the worker's thread and the listener share.
 struct Shared {
-    incarnation: Mutex<u64>,
-    servers: Mutex<Vec<Endpoint>>,
-    chief: AtomicBool,
-    outcome: Mutex<Option<Outcome>>,
+    state: Mutex<State>,
+    changed: Condvar,
+    began: Instant,
+    interrupt: Arc<Interrupt>,
+}
+
+struct State {
+    machine: WorkerMachine,
+    /// For the worker's thread to do, to send, and to end with.
+    work: Option<(Incarnation, Work)>,
+    reports: Vec<task_message::Kind>,
+    ended: Option<Outcome>,
 }
 
 impl Control {
-    /// Joins the cluster. What the worker is told to do comes out of the receiver.
+    /// Joins the cluster.
     pub(crate) fn open(
         runtime: &tokio::runtime::Handle,
         config: &WorkerConfig,
         joining: Joining,
         progress: &Progress,
-    ) -> (Self, mpsc::Receiver<Instruction>) {
+    ) -> Self {
         let hello = Hello {
             protocol: PROTOCOL,
             job: Job::Worker.to_string(),
@@ -89,124 +78,104 @@ impl Control {
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
         let session = Session::open(config.coordinator.clone(), hello, progress.clone(), persistence);
         let (sender, session) = session.split();
-        let shared = Arc::new(Shared::default());
-        let (told, messages) = mpsc::channel();
-        let listening = listen(session, config.id, shared.clone(), told, config.stop.clone());
-        (Self { sender, shared, stop: config.stop.clone(), listener: runtime.spawn(listening) }, messages)
+        let machine = WorkerMachine::new(config.id);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { machine, work: None, reports: Vec::new(), ended: None }),
+            changed: Condvar::new(),
+            began: Instant::now(),
+            interrupt: config.stop.clone(),
+        });
+        Self { sender, shared: shared.clone(), listener: runtime.spawn(listen(session, shared)) }
     }
 
-    /// What the worker has to do next; `None` once the session is over. What it was told as an earlier incarnation
-    /// is not to be done any more.
-    pub(crate) fn next(&self, instructions: &mpsc::Receiver<Instruction>) -> Result<Option<Instruction>, ClientError> {
+    /// Waits for work, and as which incarnation to do it; `None` once the worker is to end.
+    pub(crate) fn next(&self) -> Option<(Incarnation, Work)> {
         loop {
-            match instructions.recv_timeout(LOOK_EVERY) {
-                Ok((incarnation, told)) if incarnation == self.incarnation() || matches!(told, Told::Over) => {
-                    return Ok(Some((incarnation, told)));
-                }
-                Ok(_) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(mpsc::RecvTimeoutError::Timeout) if self.stop.is_set() => return Err(ClientError::Interrupted),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            let mut state = self.shared.lock();
+            let reports = std::mem::take(&mut state.reports);
+            if !reports.is_empty() {
+                drop(state);
+                reports.into_iter().for_each(|report| self.sender.send_blocking(report));
+            } else if state.ended.is_some() {
+                return None;
+            } else if let Some(work) = state.work.take() {
+                return Some(work);
+            } else {
+                let waited = self.shared.changed.wait_timeout(state, LOOK_EVERY);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                let stopped = self.shared.interrupt.is_set();
+                self.shared.handle(if stopped { WorkerEvent::Stop } else { WorkerEvent::Tick });
             }
         }
     }
 
-    /// Tells the coordinator something.
-    pub(crate) fn send(&self, message: task_message::Kind) {
-        self.sender.send_blocking(message);
-    }
-
-    /// As which incarnation the coordinator knows this process now.
-    pub(crate) fn incarnation(&self) -> Incarnation {
-        Incarnation(*lock(&self.shared.incarnation))
-    }
-
-    pub(crate) fn servers(&self) -> Vec<Endpoint> {
-        lock(&self.shared.servers).clone()
+    /// Says what came of the work.
+    pub(crate) fn completed(&self, result: Result<Achievement, TrainError>) {
+        self.shared.handle(WorkerEvent::Completed(result.map_err(|error| setback(&error))));
     }
 
     pub(crate) fn is_chief(&self) -> bool {
-        self.shared.chief.load(Ordering::Relaxed)
+        self.shared.lock().machine.is_chief()
     }
 
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
-        lock(&self.shared.outcome).clone()
-    }
-
-    /// Gives the coordinator a moment to end the run, as it should after a failure.
-    pub(crate) fn wait_until_over(&self, instructions: &mpsc::Receiver<Instruction>) {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while let Ok((_, told)) = instructions.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            if matches!(told, Told::Over) {
-                return;
-            }
-        }
-    }
-
-    /// Says goodbye, unless the run is over, and waits for a moment until it has been heard.
-    pub(crate) fn close(self, runtime: &tokio::runtime::Handle) {
-        let was_let_in = *lock(&self.shared.incarnation) > 0;
+    /// Says goodbye, unless the run is over, and waits for a moment until it has been heard. Returns how the worker has
+    /// ended, once there is no more work.
+    pub(crate) fn close(self, runtime: &tokio::runtime::Handle) -> Outcome {
         drop(self.sender);
-        if !was_let_in {
-            return;
-        }
-        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), self.listener).await });
-    }
-}
-
-async fn listen(
-    mut session: Receiver,
-    id: WorkerId,
-    shared: Arc<Shared>,
-    told: mpsc::Sender<Instruction>,
-    stop: Arc<Interrupt>,
-) {
-    while let Some(message) = session.receive().await {
-        let tell = match message {
-            coordinator_message::Kind::Welcome(welcome) => {
-                *lock(&shared.incarnation) = welcome.incarnation;
-                stop.welcomed(Incarnation(welcome.incarnation));
-                continue;
-            }
-            coordinator_message::Kind::Waiting(waiting) => {
-                waiting.log();
-                continue;
-            }
-            coordinator_message::Kind::Initialise(initialise) => {
-                lock(&shared.servers).clone_from(&initialise.servers);
-                Told::Initialise(initialise.servers)
-            }
-            coordinator_message::Kind::Start(start) => {
-                lock(&shared.servers).clone_from(&start.servers);
-                shared.chief.store(start.chief, Ordering::Relaxed);
-                let Start { servers, batches, note, global_step, .. } = start;
-                Told::Start(Begin { servers, batches, note, global_step })
-            }
-            coordinator_message::Kind::WorkerLeft(left) => {
-                if !left.reason.is_empty() {
-                    warn!("{} is gone: {}", WorkerId(left.worker), left.reason);
-                }
-                if left.chief == id.0 && !shared.chief.swap(true, Ordering::Relaxed) {
-                    info!("this worker is now the chief");
-                }
-                continue;
-            }
-            coordinator_message::Kind::AllFinished(finished) => Told::AllFinished(finished),
-            coordinator_message::Kind::Over(over) => {
-                let outcome = Outcome { exit_code: over.exit_code as u8, reason: over.reason };
-                *lock(&shared.outcome) = Some(outcome);
-                // A wait for parameters that will not come any more ends here, and finds the outcome.
-                stop.run_is_over();
-                Told::Over
-            }
-            _ => continue,
+        let (was_let_in, ended) = {
+            let mut state = self.shared.lock();
+            (state.machine.incarnation().is_some(), state.ended.take())
         };
-        if told.send((Incarnation(*lock(&shared.incarnation)), tell)).is_err() {
-            return;
+        if was_let_in {
+            let _ = runtime.block_on(async { tokio::time::timeout(LEAVE_WITHIN, self.listener).await });
         }
+        ended.expect("there is work until the worker ends")
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    /// Lets the machine decide, and does what it says, or leaves that to the worker's thread.
+    fn handle(&self, event: WorkerEvent) {
+        let mut state = self.lock();
+        for effect in state.machine.handle(event, self.began.elapsed()) {
+            match effect {
+                WorkerEffect::Work(incarnation, work) => state.work = Some((incarnation, work)),
+                WorkerEffect::Welcomed(incarnation) => self.interrupt.welcomed(incarnation),
+                WorkerEffect::RunIsOver => self.interrupt.run_is_over(),
+                WorkerEffect::Report(report) => state.reports.push(report),
+                WorkerEffect::Mention(line) => info!("{line}"),
+                WorkerEffect::Warn(line) => warn!("{line}"),
+                WorkerEffect::MentionWaiting(waiting) => waiting.log(),
+                WorkerEffect::End(outcome) => state.ended = Some(outcome),
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn listen(mut session: Receiver, shared: Arc<Shared>) {
+    while let Some(message) = session.receive().await {
+        shared.handle(WorkerEvent::Told(message));
+    }
+    shared.handle(WorkerEvent::SessionEnded);
+}
+
+fn setback(error: &TrainError) -> Setback {
+    let cause = match error {
+        TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } | TrainError::StateNotFinite { .. } => {
+            Cause::NotFinite
+        }
+        TrainError::Client(error) => match error {
+            ClientError::Fenced(_) | ClientError::Rejoined => Cause::DeclaredDead,
+            ClientError::Gone(server) => Cause::Released(*server),
+            ClientError::Interrupted => Cause::Interrupted,
+            ClientError::Refused { .. } | ClientError::GaveUp { .. } => Cause::Unreachable,
+        },
+    };
+    Setback { cause, error: error.to_string() }
 }

@@ -3,7 +3,7 @@
 //! It runs on a thread of its own, outside the async runtime, on which only its session lives.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::info;
@@ -18,16 +18,15 @@ use windlass_core::plan::{ShardPlan, Sharding};
 use windlass_core::run::{DataSpec, RunSpec};
 use windlass_core::schedule::Schedule;
 use windlass_wire::client::{ClientConfig, ClientError, Interrupt, Route};
-use windlass_wire::control::proto::{
-    AllFinished, Concluded, Endpoint, Failure, Initialised, ModelFile, WorkerReport, task_message,
-};
+use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, WorkerReport};
 use windlass_wire::control::session::{Coordinator, Progress, Records};
+use windlass_wire::control::worker_machine::{Achievement, Work};
 use windlass_wire::link::Shard;
 
 use crate::batches::order::{Order, OrderConfig, OrderError};
 use crate::board::BoardConfig;
 use crate::buffer::ParameterClient;
-use crate::control::{Begin, Control, Instruction, Joining, Told};
+use crate::control::{Control, Joining};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
 use crate::replica::{ModelInfo, Replica};
@@ -235,76 +234,39 @@ impl Worker {
             files: std::mem::take(&mut self.files),
             batches: self.training.batches() as u64,
         };
-        let (control, instructions) = Control::open(runtime, &self.config, joining, &self.progress);
-        let ended = self.take_part(&control, &instructions, watch).unwrap_or_else(|error| {
-            // If the run has ended for a reason, that reason is the better one.
-            let (exit_code, reason) = describe(&error, self.config.id);
-            if exit_code != exit_code::TERMINATED {
-                let incarnation = control.incarnation().0;
-                let failure =
-                    Failure { exit_code: u32::from(exit_code), reason: error.to_string(), incarnation, prepare: 0 };
-                control.send(task_message::Kind::Failed(failure));
-                control.wait_until_over(&instructions);
-            }
-            let outcome = control.outcome().unwrap_or(Outcome { exit_code, reason });
-            Ended { outcome, summary: None }
-        });
-        control.close(runtime);
-        ended
-    }
-
-    fn take_part(
-        &mut self,
-        control: &Control,
-        instructions: &mpsc::Receiver<Instruction>,
-        watch: &mut Watcher,
-    ) -> Result<Ended, TrainError> {
-        let mut client = None;
-        let (mut summary, mut concluded) = (None, Outcome::done());
-        while let Some((incarnation, told)) = control.next(instructions)? {
-            let done = match told {
-                Told::Initialise(servers) => self.initialise(control, incarnation, servers, &mut client),
-                Told::Start(begin) => self.train(control, incarnation, begin, &mut client, watch),
-                Told::AllFinished(finished) if finished.chief == self.config.id.0 => {
-                    let summed_up = self.summarise(incarnation, control.servers(), &mut client, &finished);
-                    summed_up.map(|summed_up| {
+        let control = Control::open(runtime, &self.config, joining, &self.progress);
+        let (mut client, mut summary) = (None, None);
+        while let Some((incarnation, work)) = control.next() {
+            let done = match work {
+                Work::Initialise(servers) => self.initialise(incarnation, servers, &mut client),
+                Work::Train(start) => self.train(&control, incarnation, start, &mut client, watch),
+                Work::Summarise(servers, finished) => {
+                    self.summarise(incarnation, servers, &mut client, &finished).map(|summed_up| {
                         summary = Some(summed_up);
-                        concluded = self.conclude(watch);
-                        control.send(task_message::Kind::Concluded(Concluded { incarnation: incarnation.0 }));
+                        Achievement::Concluded(self.conclude(watch))
                     })
                 }
-                Told::AllFinished(_) => Ok(()),
-                Told::Over => break,
             };
-            match done {
-                // The session joins again by itself; the coordinator then says what to do.
-                Err(TrainError::Client(ClientError::Fenced(_) | ClientError::Rejoined)) => {
-                    info!("declared dead, or the run is rolling back: rejoining")
-                }
-                // Whatever went wrong for a process that has been replaced since is nobody's concern any more.
-                Err(error) if control.incarnation() != incarnation => info!("rejoining; {error} before that"),
-                Err(TrainError::Client(ClientError::Gone(server))) => info!("{server} released its parameters"),
-                other => other?,
+            if done.is_err() {
+                // Training has gone on since, or this worker has failed.
+                summary = None;
             }
+            control.completed(done);
         }
-        let lost = || Outcome { exit_code: exit_code::PEERS, reason: "lost the session with ps 0".to_owned() };
-        let outcome = control.outcome().unwrap_or_else(lost);
-        Ok(Ended { outcome: if outcome == Outcome::done() { concluded } else { outcome }, summary })
+        Ended { outcome: control.close(runtime), summary }
     }
 
     /// The chief brings the first values.
     fn initialise(
         &mut self,
-        control: &Control,
         incarnation: Incarnation,
         servers: Vec<Endpoint>,
         client: &mut Connected,
-    ) -> Result<(), TrainError> {
+    ) -> Result<Achievement, TrainError> {
         let mut values = self.training.replica().first_values();
         let rows = rows::split(&mut values, rows::all(&self.spec.parameters));
         self.connected(incarnation, servers, client)?.initialise(values, rows)?;
-        control.send(task_message::Kind::Initialised(Initialised { incarnation: incarnation.0 }));
-        Ok(())
+        Ok(Achievement::Initialised)
     }
 
     /// The hold on the parameters that this process has as this incarnation.
@@ -342,10 +304,10 @@ impl Worker {
         &mut self,
         control: &Control,
         incarnation: Incarnation,
-        begin: Begin,
+        begin: Start,
         client: &mut Connected,
         watch: &mut Watcher,
-    ) -> Result<(), TrainError> {
+    ) -> Result<Achievement, TrainError> {
         let client = self.connected(incarnation, begin.servers, client)?;
         let (_, first) = *self.began_at.get_or_insert((begin.global_step, begin.batches));
         self.training.go_to(begin.batches, &begin.note, begin.global_step);
@@ -371,8 +333,7 @@ impl Worker {
             global_step: tally.global_step,
             seconds: began.elapsed().as_secs_f64(),
         }));
-        control.send(task_message::Kind::Finished(self.report(incarnation)));
-        Ok(())
+        Ok(Achievement::Trained(Box::new(self.report(incarnation))))
     }
 
     fn report(&self, incarnation: Incarnation) -> WorkerReport {
@@ -484,17 +445,6 @@ fn telemetry(config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
             mean_staleness: 0.0,
         },
         board: config.board.clone(),
-    }
-}
-
-fn describe(error: &TrainError, worker: WorkerId) -> (u8, String) {
-    match error {
-        TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } | TrainError::StateNotFinite { .. } => {
-            (exit_code::NUMERIC, format!("{worker}: {error}"))
-        }
-        TrainError::Model(_) => (exit_code::INTERNAL, format!("{worker}: {error}")),
-        TrainError::Client(ClientError::Interrupted) => (exit_code::TERMINATED, "told to stop".to_owned()),
-        TrainError::Client(_) => (exit_code::PEERS, error.to_string()),
     }
 }
 

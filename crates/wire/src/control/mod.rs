@@ -1,4 +1,5 @@
-//! Control between tasks, by gRPC: a task's session with the coordinator, and how ps tasks learn each other's addresses.
+//! Control between tasks, by gRPC: a task's session with the coordinator, what a worker makes of it,
+//! and how ps tasks learn each other's addresses.
 
 mod dial;
 pub mod outbox;
@@ -6,3 +7,4 @@ pub mod proto;
 pub mod roster;
 pub mod session;
 mod waiting;
+pub mod worker_machine;

@@ -1,0 +1,317 @@
+//! What a worker does and when, as a pure machine: which instruction still holds for which incarnation, what is reported
+//! to the coordinator, and how the worker ends. It knows no tensors, clock or connection: the work itself, its session
+//! and the log are its shell's.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::{Outcome, exit_code};
+
+use crate::control::proto::coordinator_message::Kind as Told;
+use crate::control::proto::task_message::Kind as Report;
+use crate::control::proto::{
+    AllFinished, Concluded, Endpoint, Failure, Initialised, Start, Waiting, WorkerLeft, WorkerReport,
+};
+
+/// How long the coordinator has to end the run after a failure.
+const FAILURE_HEARD_WITHIN: Duration = Duration::from_secs(2);
+
+/// What happens to a worker.
+#[derive(Debug)]
+pub enum WorkerEvent {
+    /// The coordinator tells it something.
+    Told(Told),
+    /// Its session is over.
+    SessionEnded,
+    /// The work that it was given has succeeded or failed.
+    Completed(Result<Achievement, Setback>),
+    /// The process is told to stop.
+    Stop,
+    /// Time has passed.
+    Tick,
+}
+
+/// What a worker is to do.
+#[derive(Debug)]
+pub enum WorkerEffect {
+    /// The work to do next, as this incarnation. There is none under way.
+    Work(Incarnation, Work),
+    /// The coordinator knows this process as this incarnation: who waits for servers as an earlier one should not, and
+    /// connections from before may lead nowhere.
+    Welcomed(Incarnation),
+    /// The run is over: who waits for servers will not be answered.
+    RunIsOver,
+    /// Tell the coordinator.
+    Report(Report),
+    /// Put this into the log.
+    Mention(String),
+    /// Put this into the log as a warning.
+    Warn(String),
+    /// Put into the log whom the run waits for.
+    MentionWaiting(Waiting),
+    /// Say goodbye, unless the run is over, and end like this.
+    End(Outcome),
+}
+
+/// Work that takes a while.
+#[derive(Debug)]
+pub enum Work {
+    /// Push the first values to these servers.
+    Initialise(Vec<Endpoint>),
+    /// Train.
+    Train(Start),
+    /// Score the final values on these servers, sum the run up and let the model conclude.
+    Summarise(Vec<Endpoint>, AllFinished),
+}
+
+/// Work that has succeeded.
+#[derive(Debug)]
+pub enum Achievement {
+    /// The servers have the first values.
+    Initialised,
+    /// Training is done, with this report.
+    Trained(Box<WorkerReport>),
+    /// The run is summed up. The model's own conclusion may have failed.
+    Concluded(Outcome),
+}
+
+/// Work that has failed.
+#[derive(Debug)]
+pub struct Setback {
+    /// What it means.
+    pub cause: Cause,
+    /// In words.
+    pub error: String,
+}
+
+/// What it means that work has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A server has fenced this incarnation off, or the coordinator has given the process another.
+    DeclaredDead,
+    /// The server in this process has released its parameters: the run has ended, or is rolling back.
+    Released(ServerId),
+    /// The run is over, or the process was told to stop.
+    Interrupted,
+    /// A server was not reached in time, or refused.
+    Unreachable,
+    /// A loss, a gradient or a statistic is not finite.
+    NotFinite,
+    /// The model could not do its part.
+    Model,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    /// As this incarnation.
+    Working(Incarnation),
+    /// The failure has been reported; the coordinator has until then to end the run.
+    Failed(Outcome, Duration),
+    Ended,
+}
+
+/// What a worker has to decide.
+#[derive(Debug)]
+pub struct WorkerMachine {
+    id: WorkerId,
+    stage: Stage,
+    /// As which the coordinator knows this process; zero before the first welcome.
+    incarnation: Incarnation,
+    is_chief: bool,
+    servers: Vec<Endpoint>,
+    /// What is still to be done, and as which incarnation it was told.
+    instructions: VecDeque<(Incarnation, Work)>,
+    /// How the run has ended.
+    outcome: Option<Outcome>,
+    /// How the model's conclusion went.
+    concluded: Outcome,
+    session_ended: bool,
+    stopped: bool,
+}
+
+impl WorkerMachine {
+    /// A worker that has not joined yet.
+    pub fn new(id: WorkerId) -> Self {
+        Self {
+            id,
+            stage: Stage::Idle,
+            incarnation: Incarnation::default(),
+            is_chief: false,
+            servers: Vec::new(),
+            instructions: VecDeque::new(),
+            outcome: None,
+            concluded: Outcome::done(),
+            session_ended: false,
+            stopped: false,
+        }
+    }
+
+    /// As which incarnation the coordinator knows this process; `None` before it was let in.
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        (self.incarnation != Incarnation::default()).then_some(self.incarnation)
+    }
+
+    /// True if this worker is the chief, as far as it knows.
+    pub fn is_chief(&self) -> bool {
+        self.is_chief
+    }
+
+    /// When it is to be told of the time, if that is of interest.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Failed(_, until) => Some(until),
+            Stage::Idle | Stage::Working(_) | Stage::Ended => None,
+        }
+    }
+
+    /// Takes an event, and says what is to be done.
+    pub fn handle(&mut self, event: WorkerEvent, now: Duration) -> Vec<WorkerEffect> {
+        let mut effects = Vec::new();
+        match event {
+            WorkerEvent::Told(told) => self.hear(told, &mut effects),
+            WorkerEvent::SessionEnded => self.session_ended = true,
+            WorkerEvent::Completed(result) => self.complete(result, now, &mut effects),
+            WorkerEvent::Stop => self.stopped = true,
+            WorkerEvent::Tick => {}
+        }
+        self.proceed(now, &mut effects);
+        effects
+    }
+
+    fn hear(&mut self, told: Told, effects: &mut Vec<WorkerEffect>) {
+        match told {
+            Told::Welcome(welcome) => {
+                self.incarnation = Incarnation(welcome.incarnation);
+                effects.push(WorkerEffect::Welcomed(self.incarnation));
+            }
+            Told::Waiting(waiting) => effects.push(WorkerEffect::MentionWaiting(waiting)),
+            Told::Initialise(initialise) => {
+                self.servers.clone_from(&initialise.servers);
+                self.instruct(Work::Initialise(initialise.servers));
+            }
+            Told::Start(start) => {
+                self.servers.clone_from(&start.servers);
+                self.is_chief = start.chief;
+                self.instruct(Work::Train(start));
+            }
+            Told::WorkerLeft(left) => self.hear_of_leaving(&left, effects),
+            Told::AllFinished(finished) if finished.chief == self.id.0 => {
+                self.instruct(Work::Summarise(self.servers.clone(), finished));
+            }
+            Told::Over(over) => {
+                self.outcome = Some(Outcome { exit_code: over.exit_code as u8, reason: over.reason });
+                effects.push(WorkerEffect::RunIsOver);
+            }
+            // The others have nothing to do at the end, and the rest is for servers.
+            _ => {}
+        }
+    }
+
+    fn hear_of_leaving(&mut self, left: &WorkerLeft, effects: &mut Vec<WorkerEffect>) {
+        if !left.reason.is_empty() {
+            effects.push(WorkerEffect::Warn(format!("{} is gone: {}", WorkerId(left.worker), left.reason)));
+        }
+        if left.chief == self.id.0 && !std::mem::replace(&mut self.is_chief, true) {
+            effects.push(WorkerEffect::Mention("this worker is now the chief".to_owned()));
+        }
+    }
+
+    fn instruct(&mut self, work: Work) {
+        self.instructions.push_back((self.incarnation, work));
+    }
+
+    fn complete(&mut self, result: Result<Achievement, Setback>, now: Duration, effects: &mut Vec<WorkerEffect>) {
+        let Stage::Working(incarnation) = std::mem::replace(&mut self.stage, Stage::Idle) else {
+            debug_assert!(false, "only what was begun is completed");
+            return;
+        };
+        match result {
+            Ok(achievement) => effects.push(WorkerEffect::Report(self.report(achievement, incarnation))),
+            Err(setback) => self.take_setback(setback, incarnation, now, effects),
+        }
+    }
+
+    /// Each report names the incarnation it was done as, so a coordinator ignores what it did not ask for.
+    fn report(&mut self, achievement: Achievement, Incarnation(incarnation): Incarnation) -> Report {
+        match achievement {
+            Achievement::Initialised => Report::Initialised(Initialised { incarnation }),
+            Achievement::Trained(report) => Report::Finished(WorkerReport { incarnation, ..*report }),
+            Achievement::Concluded(outcome) => {
+                self.concluded = outcome;
+                Report::Concluded(Concluded { incarnation })
+            }
+        }
+    }
+
+    fn take_setback(
+        &mut self,
+        Setback { cause, error }: Setback,
+        incarnation: Incarnation,
+        now: Duration,
+        effects: &mut Vec<WorkerEffect>,
+    ) {
+        match cause {
+            // The session joins again by itself; the coordinator then says what to do.
+            Cause::DeclaredDead => {
+                let line = "declared dead, or the run is rolling back: rejoining".to_owned();
+                effects.push(WorkerEffect::Mention(line));
+            }
+            // Whatever went wrong for a process that has been replaced since is nobody's concern any more.
+            _ if self.incarnation != incarnation => {
+                effects.push(WorkerEffect::Mention(format!("rejoining; {error} before that")));
+            }
+            Cause::Released(server) => {
+                effects.push(WorkerEffect::Mention(format!("{server} released its parameters")));
+            }
+            Cause::Interrupted => self.stopped = true,
+            Cause::Unreachable => effects.push(self.fail(exit_code::PEERS, error.clone(), error, now)),
+            Cause::NotFinite => {
+                effects.push(self.fail(exit_code::NUMERIC, format!("{}: {error}", self.id), error, now))
+            }
+            Cause::Model => effects.push(self.fail(exit_code::INTERNAL, format!("{}: {error}", self.id), error, now)),
+        }
+    }
+
+    /// Reports a failure, and how this worker ends if the run does not.
+    fn fail(&mut self, exit_code: u8, reason: String, error: String, now: Duration) -> WorkerEffect {
+        self.stage = Stage::Failed(Outcome { exit_code, reason }, now + FAILURE_HEARD_WITHIN);
+        let (exit_code, incarnation) = (u32::from(exit_code), self.incarnation.0);
+        WorkerEffect::Report(Report::Failed(Failure { exit_code, reason: error, incarnation, prepare: 0 }))
+    }
+
+    /// Begins the next piece of work that still holds, or ends.
+    fn proceed(&mut self, now: Duration, effects: &mut Vec<WorkerEffect>) {
+        let ended = match &self.stage {
+            Stage::Working(_) | Stage::Ended => return,
+            // If the run has ended for a reason, that reason is the better one.
+            Stage::Failed(..) | Stage::Idle if self.outcome.is_some() => self.outcome.clone(),
+            Stage::Failed(own, until) => (self.session_ended || now >= *until).then(|| own.clone()),
+            Stage::Idle if self.stopped => {
+                Some(Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() })
+            }
+            Stage::Idle if self.session_ended => {
+                Some(Outcome { exit_code: exit_code::PEERS, reason: "lost the session with ps 0".to_owned() })
+            }
+            Stage::Idle => None,
+        };
+        if let Some(outcome) = ended {
+            self.stage = Stage::Ended;
+            let outcome = if outcome == Outcome::done() { self.concluded.clone() } else { outcome };
+            effects.push(WorkerEffect::End(outcome));
+        } else if matches!(self.stage, Stage::Idle) {
+            // What it was told as an earlier incarnation is not to be done any more.
+            self.instructions.retain(|(incarnation, _)| *incarnation == self.incarnation);
+            if let Some((incarnation, work)) = self.instructions.pop_front() {
+                self.stage = Stage::Working(incarnation);
+                effects.push(WorkerEffect::Work(incarnation, work));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "worker_machine_tests.rs"]
+mod tests;
