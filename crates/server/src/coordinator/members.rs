@@ -68,7 +68,10 @@ impl Members {
         };
         *connection = Some(task);
         self.effects.push(Effect::Admit(id, task));
-        member.outbox.heard(heard);
+        // It may not know this incarnation yet, and mean what another coordinator has told it.
+        if hello.incarnation == incarnation.0 {
+            member.outbox.heard(heard);
+        }
         let welcome = Kind::Welcome(Welcome { incarnation: incarnation.0, heard: member.heard.highest() });
         let unheard = member.outbox.kept().map(|(number, kind)| (number, kind.clone()));
         let messages: Vec<(u64, Kind)> = std::iter::once((0, welcome)).chain(unheard).collect();
@@ -171,6 +174,23 @@ mod tests {
             Some(Effect::Send(1, message)) => message,
             other => panic!("{other:?} where something was to be said"),
         }
+    }
+
+    #[test]
+    fn what_a_task_has_heard_of_another_coordinator_is_told_again() {
+        let mut members = Members::default();
+        let hello = |incarnation| Hello { incarnation, ..Hello::default() };
+        members.opened(1);
+        members.welcome(1, TASK, &hello(3), Incarnation(5), 7);
+        members.tell(|task| task == TASK, &waiting());
+        assert_eq!(said(&mut members).number, 1);
+        // The connection breaks before the welcome arrives.
+        members.opened(1);
+        members.welcome(1, TASK, &hello(3), Incarnation(5), 7);
+        assert_eq!(said(&mut members).number, 1, "it has not heard this one");
+        members.opened(1);
+        members.welcome(1, TASK, &hello(5), Incarnation(5), 1);
+        assert!(matches!(said(&mut members).kind, Some(Kind::Welcome(_))), "now it has");
     }
 
     #[test]

@@ -177,7 +177,8 @@ impl SessionMachine {
             SessionEvent::Tick => self.tick(now, &mut effects),
             SessionEvent::Opened if self.stage == Stage::Opening => {
                 let (begun, global_step) = (self.incarnation != 0, self.progress.global_step);
-                let hello = Hello { begun, global_step, ..self.config.hello.clone() };
+                let incarnation = self.incarnation;
+                let hello = Hello { begun, global_step, incarnation, ..self.config.hello.clone() };
                 effects.push(self.envelope(0, Report::Hello(hello)));
                 self.stage = Stage::Greeted(now + REPORT_EVERY);
             }

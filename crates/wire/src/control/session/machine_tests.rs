@@ -183,3 +183,18 @@ fn a_task_that_does_not_listen_any_more_ends_a_session_that_is_not_open() {
     machine.handle(SessionEvent::Abandoned, seconds(2.0));
     assert!(machine.is_over());
 }
+
+#[test]
+fn a_hello_says_of_which_incarnation_the_messages_were_that_have_been_heard() {
+    let mut machine = welcomed();
+    let kind = Some(Told::Start(Start::default()));
+    machine.handle(SessionEvent::Arrived(CoordinatorMessage { number: 3, heard: 0, kind }), seconds(1.0));
+    machine.handle(SessionEvent::Broken, seconds(1.0));
+    machine.handle(SessionEvent::Tick, seconds(1.0));
+    let effects = machine.handle(SessionEvent::Opened, seconds(1.0));
+    let [SessionEffect::Send(TaskMessage { heard: 3, kind: Some(Report::Hello(hello)), .. })] = effects.as_slice()
+    else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((hello.incarnation, hello.begun), (5, true));
+}
