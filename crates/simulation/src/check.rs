@@ -22,6 +22,8 @@ pub struct Watch {
     applied: BTreeMap<(u32, u32), Incarnation>,
     /// The clocks of bounded staleness by server and worker.
     clocks: BTreeMap<u32, BTreeMap<u32, u64>>,
+    /// True if no batch may be found in the parameters twice.
+    batches_count_once: bool,
     /// What has been found to be wrong.
     pub wrong: Option<String>,
     /// How many checkpoints were published.
@@ -33,6 +35,11 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Nothing has been seen yet.
+    pub fn new(batches_count_once: bool) -> Self {
+        Self { batches_count_once, ..Self::default() }
+    }
+
     /// Notes what must not be.
     pub fn fail(&mut self, wrong: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(wrong);
@@ -133,6 +140,9 @@ impl Watch {
         sorted.sort_unstable_by_key(|pushed| (pushed.worker, pushed.batch));
         let is_same = |pair: &&[Pushed]| (pair[0].worker, pair[0].batch) == (pair[1].worker, pair[1].batch);
         self.repeated += sorted.windows(2).filter(is_same).count() as u64;
+        if let Some(pair) = sorted.windows(2).find(is_same).filter(|_| self.batches_count_once) {
+            self.fail(|| format!("{place} has a batch twice: {pair:?}"));
+        }
     }
 
     /// The parameters of a server when its run has ended well: exactly so many updates, every acknowledged push once.

@@ -205,7 +205,8 @@ impl Cluster {
                 // Whoever has heard that training is done has gone, and a server lost after that is not made up for.
                 self.lost_at_the_end |= task.job == Job::Ps && !self.exit_codes.is_empty();
                 // Nobody starts again what was told to stop, or a run that is over.
-                let over = self.processes[pid].coordinator.as_ref().and_then(CoordinatorNode::exit_code);
+                let coordinator = self.processes[pid].coordinator.as_ref();
+                let over = coordinator.and_then(|coordinator| coordinator.exit_code(&self.world));
                 if self.stopped || over.is_some() {
                     let code = over.unwrap_or(exit_code::TERMINATED);
                     self.exit_codes.insert(task, code);

@@ -122,10 +122,12 @@ impl CoordinatorNode {
         self.machine.as_ref().and_then(Coordinator::unheard)
     }
 
-    /// How the run has ended, if it has.
-    pub fn exit_code(&self) -> Option<u8> {
+    /// How the run has ended, if it has and nothing is left to do for it. As long as the records do not say so, a process
+    /// that is killed has to be started again: the tasks that have not heard of the end find nobody who knows of it.
+    pub fn exit_code(&self, world: &World) -> Option<u8> {
+        let recorded = world.scenario.checkpoints.is_none() || world.store.is_released(self.generation);
         match self.machine.as_ref()?.phase() {
-            Phase::Over(outcome) => Some(outcome.exit_code),
+            Phase::Over(outcome) if recorded => Some(outcome.exit_code),
             _ => None,
         }
     }

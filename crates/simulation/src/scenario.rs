@@ -139,6 +139,13 @@ impl Scenario {
         }
     }
 
+    /// True if no batch may be found in the parameters twice, whatever dies. Pushes count once, but a worker's successor
+    /// goes on from what the parameters of the first server have: of several servers, a push may have reached only some
+    /// when its worker dies, and a gradient in the open round will count though it does not yet.
+    pub fn counts_batches_once(&self) -> bool {
+        self.run.parameters.len() == 1 && !matches!(self.run.mode, Mode::Sync { .. })
+    }
+
     /// True if nothing goes wrong.
     pub fn is_calm(&self) -> bool {
         self.faults.is_empty()

@@ -49,6 +49,8 @@ pub struct ServerNode {
     /// Events that wait until somebody has left a round.
     backlog: VecDeque<ServerEvent>,
     effects: VecDeque<ServerEffect>,
+    /// True while an effect is carried out: those behind it wait for it, as they do in the server's task.
+    working: bool,
     /// How it has ended.
     pub ended: Option<Outcome>,
 }
@@ -76,6 +78,7 @@ impl ServerNode {
             written: None,
             backlog: VecDeque::new(),
             effects: VecDeque::new(),
+            working: false,
             ended: None,
         };
         server.session(SessionEvent::Tick, world);
@@ -121,6 +124,13 @@ impl ServerNode {
     }
 
     fn work(&mut self, world: &mut World) {
+        if !std::mem::replace(&mut self.working, true) {
+            self.work_off(world);
+            self.working = false;
+        }
+    }
+
+    fn work_off(&mut self, world: &mut World) {
         loop {
             let leaving = self.shard.borrow().as_ref().is_some_and(Shard::is_leaving);
             if leaving || self.ended.is_some() {
@@ -356,7 +366,11 @@ impl ServerNode {
         for effect in effects {
             match effect {
                 ShardEffect::Answer(connection, asked, answer) => {
-                    if answer.kind == AnswerKind::Values && asked.request.kind == RequestKind::Push {
+                    // A process that was declared dead in the middle of a push may be told that it is applied, though
+                    // its last pieces were refused. Nothing follows from that: it has to rejoin before it is taken
+                    // seriously again, and goes on from where the servers say.
+                    let living = self.shard.borrow().as_ref().is_some_and(|shard| shard.gate.is_living(&asked.request));
+                    if answer.kind == AnswerKind::Values && asked.request.kind == RequestKind::Push && living {
                         world.watch.acknowledge(self.id, &asked, world.scenario.run.mode, answer.over);
                     }
                     world.send(connection, self.pid, Port::Stream, Message::Answer(answer));

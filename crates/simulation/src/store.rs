@@ -81,6 +81,11 @@ impl Store {
         }
     }
 
+    /// True if a claim was released.
+    pub fn is_released(&self, generation: u64) -> bool {
+        self.claims.get(&generation).is_some_and(|claim| claim.released)
+    }
+
     /// What a coordinator of a generation begins from that followed another.
     pub fn find(&self, generation: u64, followed: Option<(u64, bool)>) -> Beginning {
         let (first_generation, crashed) = followed.unwrap_or((generation, false));

@@ -168,12 +168,13 @@ pub struct World {
 impl World {
     /// A world in which nothing has happened.
     pub fn new(random: Random, scenario: Scenario, trace: bool) -> Self {
+        let watch = Watch::new(scenario.counts_batches_once());
         Self {
             now: Duration::ZERO,
             random,
             scenario,
             store: Store::default(),
-            watch: Watch::default(),
+            watch,
             conditions: Vec::new(),
             directory: BTreeMap::new(),
             trace,
