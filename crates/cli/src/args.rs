@@ -1,4 +1,5 @@
-//! The flags of `windlass train` and `windlass launch`, as they are written. Nothing is checked here but form.
+//! The flags of `windlass train` and `windlass launch`, as they are written. Nothing is checked here but form. Variables
+//! and files set them too; see `settings`.
 //!
 //! Flags are defined with hyphens; [`hyphenate`] lets users write underscores, as TensorFlow's scripts did.
 
@@ -6,6 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+
+use crate::settings::Settings;
 
 /// How events are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -44,7 +47,7 @@ pub(crate) struct ClusterArgs {
     /// Workers, as host:port,host:port…; worker 0 is the chief
     #[arg(long, value_name = "HOSTS")]
     pub(crate) worker_hosts: Option<String>,
-    /// Cluster file (TOML). Precedence: flags, then this file, then TF_CONFIG
+    /// Cluster file (TOML), for what is not set otherwise; then comes TF_CONFIG
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
     /// Host a ps shard in each worker process instead of running ps tasks
@@ -149,7 +152,8 @@ pub(crate) struct OutputArgs {
     /// Print events as text or as JSON lines
     #[arg(long, value_enum, default_value_t = Format::Human)]
     pub(crate) format: Format,
-    /// Write summary.json, checkpoints, TensorBoard curves and (with launch) every task's log to this directory
+    /// Write run.toml (all settings), summary.json, checkpoints, TensorBoard curves and, with launch, every task's log
+    /// to this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
     /// With --run-dir: write TensorBoard histograms of the parameters whenever the network is scored
@@ -200,9 +204,25 @@ pub(crate) struct CheckpointArgs {
     pub(crate) restarted: bool,
 }
 
+/// Where else settings come from.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Settings (every flag can also be set by a variable, such as WINDLASS_LEARNING_RATE)")]
+pub(crate) struct ConfigArgs {
+    /// Read settings from this TOML file, such as the run.toml of another run. Precedence: flags, then variables, then
+    /// this file
+    #[arg(long, value_name = "FILE")]
+    #[allow(dead_code)] // `settings` reads it before there is a struct.
+    pub(crate) config: Option<PathBuf>,
+    /// Print all settings and where they come from, as such a file, and exit
+    #[arg(long)]
+    pub(crate) print_config: bool,
+}
+
 /// Every flag that `train` takes beside the model's own.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
@@ -211,6 +231,9 @@ pub(crate) struct TrainArgs {
     pub(crate) checkpoint: CheckpointArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    /// The same by name, and the model's own, and where they come from.
+    #[arg(skip)]
+    pub(crate) settings: Settings,
 }
 
 /// How many tasks `launch` starts.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use windlass_core::cluster::{ClusterInput, ClusterSpec, ResolvedTask, resolve};
+use windlass_core::cluster::{ClusterInput, ClusterSpec, ResolvedTask, Source, resolve};
 use windlass_core::consistency::Mode;
 use windlass_core::membership::Patience;
 use windlass_core::optimizer::Optimizer;
@@ -20,6 +20,7 @@ use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, T
 use crate::failure::Failure;
 use crate::output::count;
 use crate::place::{self, CHECKPOINTS};
+use crate::settings::{Origin, Settings};
 use crate::signals::{StoppedBy, unix_seconds};
 
 /// The least that a ps is given of a model where all ps are on one host.
@@ -157,7 +158,7 @@ pub(crate) fn absolute_path(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// What this process is to do, by flags, cluster file and TF_CONFIG.
+/// What this process is to do, by settings, cluster file and TF_CONFIG.
 pub(crate) enum Role {
     /// Train by itself.
     Alone,
@@ -168,7 +169,7 @@ pub(crate) enum Role {
 }
 
 /// Finds out what this process is to do.
-pub(crate) fn resolve_role(args: &ClusterArgs) -> Result<Role, Failure> {
+pub(crate) fn resolve_role(args: &ClusterArgs, settings: &Settings) -> Result<Role, Failure> {
     let cluster_file = match &args.cluster {
         None => None,
         Some(path) => {
@@ -190,7 +191,14 @@ pub(crate) fn resolve_role(args: &ClusterArgs) -> Result<Role, Failure> {
         return Ok(Role::Evaluator);
     }
     let resolved = resolve(&input).map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
-    Ok(resolved.map_or(Role::Alone, Role::Task))
+    let Some(mut resolved) = resolved else { return Ok(Role::Alone) };
+    for (source, flag) in [(&mut resolved.cluster_source, "worker-hosts"), (&mut resolved.task_source, "job-name")] {
+        let origin = settings.origin(flag).filter(|origin| **origin != Origin::Flag);
+        if let (Source::Flags, Some(origin)) = (&source, origin) {
+            *source = Source::File(origin.to_string());
+        }
+    }
+    Ok(Role::Task(resolved))
 }
 
 /// Makes the run directory, before there is anything to write to it.

@@ -2,8 +2,9 @@
 
 use std::io::IsTerminal;
 
+use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
-use tracing::{Event as LogEvent, Subscriber};
+use tracing::{Event as LogEvent, Level, Subscriber};
 use tracing_subscriber::fmt::time::ChronoLocal;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -24,9 +25,10 @@ pub(crate) fn start_beside(terminal: &Terminal) {
     start_with("info", terminal, None);
 }
 
-/// Starts logging for a task that was launched: notices are told the launcher, too, which shows them to its user.
-pub(crate) fn start_for_launcher(terminal: &Terminal) {
-    start_with("info", terminal, Some(Notices));
+/// Starts logging for a task that was launched: notices are told the launcher, too, which shows them to its user. What
+/// the model says of its data is the same in every task, so only the chief passes it on.
+pub(crate) fn start_for_launcher(terminal: &Terminal, is_chief: bool) {
+    start_with("info", terminal, Some(Notices { is_chief }));
 }
 
 /// Starts logging for a run in one process, in which the tasks' coming and going is no news.
@@ -45,17 +47,36 @@ fn start_with(default: &str, terminal: &Terminal, notices: Option<Notices>) {
     let _ = tracing_subscriber::registry().with(filter).with(log).with(notices).try_init();
 }
 
-/// Tells the launcher, as an event, what the log has as a notice.
-struct Notices;
+/// What the log of a task says of its data. The launcher logs it as it is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Remark {
+    pub(crate) remark: String,
+}
+
+/// Where models log from.
+const MODELS: &str = "windlass_models";
+
+/// Tells the launcher, on standard output, what the log has that its user should see.
+struct Notices {
+    is_chief: bool,
+}
 
 impl<S: Subscriber> Layer<S> for Notices {
     fn on_event(&self, event: &LogEvent<'_>, _: Context<'_, S>) {
-        if event.metadata().target() == NOTICE {
+        let metadata = event.metadata();
+        let text = || {
             let mut words = Words::default();
             event.record(&mut words);
-            let notice = serde_json::to_string(&Event::Notice { text: words.0 });
-            notice.iter().for_each(|line| output::print_line(line));
-        }
+            words.0
+        };
+        let line = match metadata.target() {
+            NOTICE => serde_json::to_string(&Event::Notice { text: text() }),
+            target if target.starts_with(MODELS) && *metadata.level() == Level::INFO && self.is_chief => {
+                serde_json::to_string(&Remark { remark: text() })
+            }
+            _ => return,
+        };
+        line.iter().for_each(|line| output::print_line(line));
     }
 }
 

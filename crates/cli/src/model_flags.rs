@@ -1,13 +1,12 @@
-//! A model's own flags as checkpoints remember them: read from the command line to be recorded, and put on it from a
-//! checkpoint where the user has left them out.
+//! A model's own flags as checkpoints remember them: read to be recorded, and taken from a checkpoint where the user has
+//! left them out.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command};
+use clap::{Arg, ArgMatches, Args, Command};
 use windlass_checkpoint::{CheckpointId, Manifest, Store};
 use windlass_core::identity::{FlagRole, ModelFlag};
 use windlass_core::lifecycle::exit_code;
@@ -17,6 +16,7 @@ use crate::args::{CheckpointArgs, OutputArgs};
 use crate::config::{absolute_path, checkpoint_location};
 use crate::failure::Failure;
 use crate::place;
+use crate::settings::{Settings, arguments, name, values};
 
 /// How long a task of a cluster looks for a checkpoint. Workers need not reach the store: then they are told of a flag
 /// that is wrong by ps 0.
@@ -31,7 +31,8 @@ pub(crate) fn recorded<M: Model>(matches: &ArgMatches) -> ModelFlags {
     let flag = |arg: &Arg| {
         let name = name(arg);
         let role = M::flag_role(&name);
-        let mut values = values(matches, arg);
+        let values = values(matches, arg).into_iter();
+        let mut values: Vec<String> = values.map(|value| value.to_string_lossy().into_owned()).collect();
         if role == FlagRole::Input {
             values.iter_mut().for_each(|value| *value = absolute_path(Path::new(value)));
         }
@@ -40,25 +41,28 @@ pub(crate) fn recorded<M: Model>(matches: &ArgMatches) -> ModelFlags {
     command.get_arguments().filter_map(flag).collect()
 }
 
-/// The arguments that give those recorded flags which the user has not given. Of a version of the model that had other
-/// flags, those that there still are.
-pub(crate) fn missing(command: &Command, matches: &ArgMatches, recorded: &ModelFlags) -> Vec<OsString> {
-    let missing = |arg: &Arg| {
-        let flag = recorded.get(&name(arg))?;
-        (!is_given(matches, arg) && arg.get_long().is_some() && flag.values != values(matches, arg))
-            .then(|| arguments(arg, &flag.values))
-    };
-    command.get_arguments().filter_map(missing).flatten().map(OsString::from).collect()
+/// The values that a checkpoint has of the flags that the model still has.
+pub(crate) fn of_checkpoint(command: &Command, recorded: &ModelFlags) -> BTreeMap<String, Vec<OsString>> {
+    let named = command.get_arguments().filter(|arg| arg.get_long().is_some()).map(name);
+    let values = |flag: &ModelFlag| flag.values.iter().map(OsString::from).collect();
+    named.filter_map(|name| recorded.get(&name).map(|flag| (name, values(flag)))).collect()
 }
 
 /// The model's own flags as the user has given them, and the others as a checkpoint has them.
-pub(crate) fn completed<M: Model>(matches: &ArgMatches, trained: &Manifest) -> Result<ArgMatches, Failure> {
+pub(crate) fn completed<M: Model>(
+    matches: &ArgMatches,
+    settings: &Settings,
+    trained: &Manifest,
+) -> Result<ArgMatches, Failure> {
     let command = M::Flags::augment_args(Command::new(M::NAME));
-    let missing = missing(&command, matches, &trained.run.identity.flags);
-    let given = command.get_arguments().filter(|arg| is_given(matches, arg));
-    let given: Vec<OsString> =
-        given.flat_map(|arg| arguments(arg, &values(matches, arg))).map(OsString::from).collect();
-    let words = std::iter::once(OsString::from(M::NAME)).chain(missing).chain(given);
+    let recorded = of_checkpoint(&command, &trained.run.identity.flags);
+    let defaults = command.clone().ignore_errors(true).try_get_matches_from([M::NAME]).unwrap_or_default();
+    let words = command.get_arguments().filter(|arg| arg.get_long().is_some()).flat_map(|arg| {
+        let of_checkpoint = recorded.get(&name(arg)).filter(|_| !settings.is_given(&name(arg)));
+        let wanted = of_checkpoint.cloned().unwrap_or_else(|| values(matches, arg));
+        if wanted == values(&defaults, arg) { Vec::new() } else { arguments(arg, &wanted) }
+    });
+    let words: Vec<OsString> = std::iter::once(OsString::from(M::NAME)).chain(words).collect();
     command.try_get_matches_from(words).map_err(|error| contradiction(trained.id, &error))
 }
 
@@ -68,11 +72,6 @@ pub(crate) fn contradiction(id: CheckpointId, error: &clap::Error) -> Failure {
     let reason = error.lines().next().unwrap_or_default().trim_start_matches("error: ");
     let message = format!("the flags do not go with those of checkpoint {id}: {reason}");
     Failure { exit_code: exit_code::CHECKPOINT, message, hint: None }
-}
-
-fn is_given(matches: &ArgMatches, arg: &Arg) -> bool {
-    let source = matches.value_source(arg.get_id().as_str());
-    matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
 }
 
 /// The checkpoint that a run will go on from, if it can be seen from here.
@@ -125,32 +124,14 @@ fn can_be_looked_at(location: &str) -> bool {
     }
 }
 
-fn name(arg: &Arg) -> String {
-    arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned()
-}
-
-/// The values of a flag, given or by default, as they are written.
-fn values(matches: &ArgMatches, arg: &Arg) -> Vec<String> {
-    let raw = matches.try_get_raw(arg.get_id().as_str()).ok().flatten();
-    raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned()).collect()
-}
-
-/// How a flag is written on the command line to have these values.
-fn arguments(arg: &Arg, values: &[String]) -> Vec<String> {
-    let flag = format!("--{}", name(arg));
-    match arg.get_action() {
-        ArgAction::SetTrue => values.iter().filter(|value| *value == "true").map(|_| flag.clone()).collect(),
-        ArgAction::SetFalse => values.iter().filter(|value| *value == "false").map(|_| flag.clone()).collect(),
-        ArgAction::Count => vec![flag; values.first().and_then(|count| count.parse().ok()).unwrap_or(0)],
-        _ => values.iter().map(|value| format!("{flag}={value}")).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use windlass_models::{Mnist, Seq2Seq};
 
     use super::*;
+    use crate::settings::{Resolver, Schema};
 
     fn command<M: Model>() -> Command {
         M::Flags::augment_args(Command::new(M::NAME))
@@ -163,9 +144,23 @@ mod tests {
     /// The flags of a run that was started with some of those of another.
     fn taken_up<M: Model>(first: &str, again: &str) -> ModelFlags {
         let trained = recorded::<M>(&parse::<M>(first));
-        let missing = missing(&command::<M>(), &parse::<M>(again), &trained);
-        let words = missing.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ");
-        recorded::<M>(&parse::<M>(&format!("{words} {again}")))
+        let root = Command::new("windlass").subcommand(Command::new("train").subcommand(command::<M>()));
+        let mut built = command::<M>();
+        built.build();
+        let schema = Schema {
+            verb: "train".to_owned(),
+            model: M::NAME.to_owned(),
+            command: built,
+            launch: BTreeSet::new(),
+            cluster: BTreeSet::new(),
+            models: Vec::new(),
+        };
+        let words: Vec<OsString> =
+            ["windlass", "train", M::NAME].into_iter().chain(again.split_whitespace()).map(OsString::from).collect();
+        let mut resolver = Resolver::new(&root, &words, &schema).unwrap();
+        resolver.add_checkpoint("an earlier one", of_checkpoint(&command::<M>(), &trained));
+        let matches = resolver.matches().unwrap();
+        recorded::<M>(matches.subcommand_matches("train").unwrap().subcommand_matches(M::NAME).unwrap())
     }
 
     #[test]

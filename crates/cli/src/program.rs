@@ -8,10 +8,15 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
-use crate::args::{CheckpointArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate};
+use crate::args::{
+    CheckpointArgs, ClusterArgs, ConfigArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
+};
+use crate::config::COMMAND_VARIABLE;
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::{bench, checkpoint, data, decode, eval, launch, model_flags, terminal, train};
+use crate::settings::{Resolver, Schema, Settings, misspelt, names, variable};
+use crate::terminal::{self, Terminal};
+use crate::{bench, checkpoint, data, decode, eval, launch, model_flags, train};
 
 /// What `windlass` itself is called.
 const NAME: &str = "windlass";
@@ -64,8 +69,7 @@ impl Program {
     /// Does what the command line says.
     pub fn run(self) -> ExitCode {
         let arguments = hyphenate(std::env::args_os());
-        let matches = self.command().get_matches_from(&arguments);
-        match self.dispatch(&matches, &arguments) {
+        match self.dispatch(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 terminal::print_failure(&failure);
@@ -85,6 +89,7 @@ impl Program {
             let models = models.map(|model| augment(model.command()).about(model.about()).mut_args(negative));
             Command::new(name)
                 .about(about)
+                .after_help(format!("`{} {name} MODEL --help` lists the options of a model.", self::name()))
                 .subcommand_required(true)
                 .arg_required_else_help(true)
                 .subcommand_value_name("MODEL")
@@ -110,56 +115,88 @@ impl Program {
                 TrainArgs::augment_args,
             ))
             .subcommand(subcommands("Start a whole cluster on this machine and train on it", "launch", |command| {
-                let command = TrainingArgs::augment_args(LaunchArgs::augment_args(command));
+                let command = LaunchArgs::augment_args(ConfigArgs::augment_args(command));
+                let command = TrainingArgs::augment_args(command);
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
             .subcommand(subcommands("Score a checkpoint", "eval", EvalArgs::augment_args));
         tools(command)
     }
 
-    fn dispatch(&self, matches: &ArgMatches, arguments: &[OsString]) -> Result<(), Failure> {
-        match matches.subcommand() {
-            Some(("train" | "launch" | "eval", _)) => {
-                let completed = self.with_flags_of_checkpoint(matches, arguments)?;
-                let (command, matches) = completed.as_ref().unwrap_or(matches).subcommand().expect("it had one before");
-                let (model, matches) = self.model(matches);
-                match command {
-                    "train" => model.train(matches),
-                    "launch" => model.launch(matches),
-                    _ => model.eval(matches),
-                }
-            }
+    fn dispatch(&self, arguments: &[OsString]) -> Result<(), Failure> {
+        let root = self.command();
+        if let Some(schema) = self.schema(root.clone(), arguments) {
+            let (matches, settings) = self.resolve(&root, arguments, &schema)?;
+            let (verb, matches) = matches.subcommand().expect("the schema is of one");
+            let (model, matches) = self.model(matches);
+            return match verb {
+                "train" => model.train(matches, settings),
+                "launch" => model.launch(matches, settings),
+                _ => model.eval(matches),
+            };
+        }
+        match root.get_matches_from(arguments).subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
-            _ => unreachable!("clap requires a subcommand"),
+            _ => unreachable!("clap requires a subcommand, and those of models a model"),
         }
     }
 
-    /// What the command line says together with the model flags of the checkpoint that it is about, if the user has
-    /// left some of them out.
-    fn with_flags_of_checkpoint(
+    /// The settings of the command that the first words name, if it is about a model.
+    fn schema(&self, mut root: Command, arguments: &[OsString]) -> Option<Schema> {
+        root.build();
+        let (verb, model) = (arguments.get(1)?.to_str()?, arguments.get(2)?.to_str()?);
+        let verb = ["train", "launch", "eval"].into_iter().find(|known| *known == verb)?;
+        let command = root.find_subcommand(verb)?.find_subcommand(model)?.clone();
+        Some(Schema {
+            verb: verb.to_owned(),
+            model: model.to_owned(),
+            command,
+            launch: names(&LaunchArgs::augment_args(Command::new(""))),
+            cluster: names(&ClusterArgs::augment_args(Command::new(""))),
+            models: self.models.iter().map(|model| (model.name(), names(&model.command()))).collect(),
+        })
+    }
+
+    /// All that the user has set, completed by the model's flags in the checkpoint that the command is about.
+    fn resolve(
         &self,
-        matches: &ArgMatches,
+        root: &Command,
         arguments: &[OsString],
-    ) -> Result<Option<ArgMatches>, Failure> {
-        let Some((command, matches)) = matches.subcommand() else { return Ok(None) };
-        let (model, matches) = self.model(matches);
-        let manifest = match command {
-            "eval" => Some(eval::manifest(&parse(matches)?)?),
-            _ => model_flags::resumed(&parse(matches)?, &parse(matches)?)?,
+        schema: &Schema,
+    ) -> Result<(ArgMatches, Settings), Failure> {
+        self.warn_of_variables(root);
+        let mut resolver = Resolver::new(root, arguments, schema)?;
+        let matches = resolver.matches().map_err(|error| resolver.blame(&error))?;
+        let (verb, of_verb) = matches.subcommand().expect("the schema is of one");
+        let (model, of_model) = self.model(of_verb);
+        let manifest = match verb {
+            "eval" => Some(eval::manifest(&parse(of_model)?)?),
+            _ => model_flags::resumed(&parse(of_model)?, &parse(of_model)?)?,
         };
-        let Some(manifest) = manifest.filter(|manifest| manifest.run.model == model.name()) else { return Ok(None) };
-        let missing = model_flags::missing(&model.command(), matches, &manifest.run.identity.flags);
-        if missing.is_empty() {
-            return Ok(None);
+        let Some(manifest) = manifest.filter(|manifest| manifest.run.model == model.name()) else {
+            let settings = resolver.settings(&matches);
+            return Ok((matches, settings));
+        };
+        let flags = model_flags::of_checkpoint(&model.command(), &manifest.run.identity.flags);
+        resolver.add_checkpoint(&manifest.id.to_string(), flags);
+        let matches = resolver.matches().map_err(|error| model_flags::contradiction(manifest.id, &error))?;
+        let settings = resolver.settings(&matches);
+        Ok((matches, settings))
+    }
+
+    /// Tells of variables that set nothing, but that the user may think do.
+    fn warn_of_variables(&self, root: &Command) {
+        let verbs = ["train", "launch", "eval"].into_iter().filter_map(|verb| root.find_subcommand(verb));
+        let flags = verbs.flat_map(Command::get_subcommands).flat_map(names);
+        let known: Vec<String> = flags.filter_map(|flag| variable(&flag)).collect();
+        let set = std::env::vars_os().map(|(name, _)| name);
+        // Tasks have the environment of their launcher, which has told of it.
+        if std::env::var_os(COMMAND_VARIABLE).is_none() {
+            misspelt(set, &known).iter().for_each(|text| Terminal::default().print_error(&format!("warning: {text}")));
         }
-        // After the program, the command and the model: flags of theirs there are none.
-        let (before, after) = arguments.split_at(3.min(arguments.len()));
-        let completed = before.iter().chain(&missing).chain(after);
-        let parsed = self.command().try_get_matches_from(completed);
-        parsed.map(Some).map_err(|error| model_flags::contradiction(manifest.id, &error))
     }
 
     fn model<'a>(&self, matches: &'a ArgMatches) -> (&dyn Entry, &'a ArgMatches) {
@@ -174,8 +211,8 @@ trait Entry {
     fn name(&self) -> &'static str;
     fn about(&self) -> &'static str;
     fn command(&self) -> Command;
-    fn train(&self, matches: &ArgMatches) -> Result<(), Failure>;
-    fn launch(&self, matches: &ArgMatches) -> Result<(), Failure>;
+    fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
+    fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
 }
 
@@ -194,18 +231,22 @@ impl<M: Model> Entry for ModelEntry<M> {
         M::Flags::augment_args(Command::new(M::NAME).next_help_heading("Model"))
     }
 
-    fn train(&self, matches: &ArgMatches) -> Result<(), Failure> {
-        train::run::<M>(matches, &parse(matches)?)
+    fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure> {
+        train::run::<M>(matches, &TrainArgs { settings, ..parse(matches)? })
     }
 
-    fn launch(&self, matches: &ArgMatches) -> Result<(), Failure> {
+    fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure> {
         let flags: M::Flags = parse(matches)?;
         let defaults: Defaults = M::defaults(&flags);
         let launch: LaunchArgs = parse(matches)?;
-        let output: OutputArgs = parse(matches)?;
-        let checkpoint: CheckpointArgs = parse(matches)?;
-        let training: TrainingArgs = parse(matches)?;
-        let args = TrainArgs { cluster: crate::args::ClusterArgs::default(), training, checkpoint, output };
+        let args = TrainArgs {
+            config: parse(matches)?,
+            cluster: ClusterArgs::default(),
+            training: parse(matches)?,
+            checkpoint: parse(matches)?,
+            output: parse(matches)?,
+            settings,
+        };
         launch::run(M::NAME, &model_flags::recorded::<M>(matches), &launch, &args, &defaults)
     }
 

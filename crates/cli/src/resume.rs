@@ -5,11 +5,26 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::args::hyphenate;
+use crate::settings::{Origin, Settings, variable};
 
 /// This process's command line as it has to be to go on from the run's newest checkpoint. `default_run_dir` is where the
 /// run is if the command line does not say.
-pub(crate) fn command(default_run_dir: Option<&Path>) -> String {
-    command_from(std::env::args_os().collect(), default_run_dir)
+pub(crate) fn command(settings: &Settings, default_run_dir: Option<&Path>) -> String {
+    let resume = variable("resume");
+    // They may have been set for this command alone.
+    let variables = settings.set_by_variables().iter().filter(|variable| Some(*variable) != resume.as_ref());
+    let set = variables.filter_map(|variable| Some(format!("{variable}={} ", quoted(&std::env::var_os(variable)?))));
+    let mut command = set.collect::<String>() + &command_from(std::env::args_os().collect(), default_run_dir);
+    // What flags of the first start say is left out below; what else says so is overruled.
+    let is_set_otherwise =
+        |name| settings.origin(name).is_some_and(|origin| origin.is_user() && *origin != Origin::Flag);
+    if is_set_otherwise("resume") {
+        command += " --resume auto";
+    }
+    if is_set_otherwise("take-over") {
+        command += " --take-over=false";
+    }
+    command
 }
 
 fn command_from(arguments: Vec<OsString>, default_run_dir: Option<&Path>) -> String {
@@ -20,7 +35,7 @@ fn command_from(arguments: Vec<OsString>, default_run_dir: Option<&Path>) -> Str
         match flag.to_str() {
             _ if skip_value => skip_value = false,
             Some("--resume") => skip_value = true,
-            Some("--take-over") => {}
+            Some("--take-over" | "--take-over=true" | "--take-over=false") => {}
             Some(flag) if flag.starts_with("--resume=") => {}
             _ => words.push(quoted(argument)),
         }

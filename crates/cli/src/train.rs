@@ -9,13 +9,13 @@ use std::time::Duration;
 use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
-use windlass_core::cluster::{Address, ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
+use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
-use windlass_wire::{endpoint, port};
+use windlass_wire::port;
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::replica::{Local, LocalConfig, Replica};
@@ -27,18 +27,19 @@ use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
 use crate::program::parse;
 use crate::progress::{Progress, SharedExtent};
+use crate::run_file::RunFile;
 use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{config, eval, finished, launch, logging, model_flags, output, resume, signals};
+use crate::{config, eval, finished, listening, logging, model_flags, output, resume, run_file, signals};
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<(), Failure> {
-    let resolved = match resolve_role(&args.cluster)? {
-        Role::Evaluator => return eval::follow::<M>(matches, args),
+    let resolved = match resolve_role(&args.cluster, &args.settings)? {
+        Role::Evaluator if !args.config.print_config => return eval::follow::<M>(matches, args),
         Role::Task(resolved) => Some(resolved),
-        Role::Alone => None,
+        Role::Alone | Role::Evaluator => None,
     };
     let flags: &M::Flags = &parse(matches)?;
     if args.cluster.print_cluster {
@@ -50,13 +51,20 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     }
     let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
     match &resolved {
-        Some(_) if args.output.started_at.is_some() => logging::start_for_launcher(&terminal),
+        Some(resolved) if args.output.started_at.is_some() => {
+            logging::start_for_launcher(&terminal, resolved.task == TaskId::CHIEF);
+        }
         Some(_) => logging::start_beside(&terminal),
         None => logging::start_for_one_process(&terminal),
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
     config.run.model_flags = model_flags::recorded::<M>(matches);
+    let settings = run_file::text(&args.settings, &config.run)?;
+    if args.config.print_config {
+        output::print_line(settings.trim_end());
+        return Ok(());
+    }
     if let Some(resolved) = &resolved {
         config.fit_to(&resolved.cluster, &args.training);
     }
@@ -68,6 +76,9 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         return Ok(());
     }
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
+    // Tasks of a cluster may share the directory, and each has settings of its own.
+    let run_dir = args.output.run_dir.as_deref().filter(|_| resolved.is_none());
+    let run_file = run_dir.map(|directory| RunFile::create(directory, settings)).transpose()?;
     let runtime = runtime()?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
     let extent = progress.extent();
@@ -79,14 +90,17 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         Some(resolved) => {
             check_dynamic(&resolved.cluster, &args.training)?;
             log_cluster(resolved);
-            let listener = listen(&resolved.address, args.cluster.bind.as_deref())?;
-            info!("{} listens on {}", resolved.task, local_address(&listener));
+            let listener = listening::listen(resolved, args.cluster.bind.as_deref())?;
+            info!("{} listens on {}", resolved.task, listening::local_address(&listener));
             match resolved.task.job {
                 Job::Ps => process.server(resolved, listener),
                 Job::Worker => process.worker::<M>(flags, resolved, listener),
             }
         }
     };
+    if let Some(run_file) = run_file.filter(|_| !process.extent.look(|extent| extent.has_begun())) {
+        run_file.restore();
+    }
     match ended {
         Ok(ended) => process.conclude(ended, args),
         Err(failure) => Err(process.explained(failure, args)),
@@ -352,7 +366,7 @@ impl Process {
         let is_server = self.task.is_some_and(|task| task.job == Job::Ps);
         // The others have the checkpoints, and perhaps go on.
         let is_one_of_many = self.task.is_some_and(|task| task != TaskId::ps(0)) && !args.cluster.colocate;
-        let own_command = resume::command(None);
+        let own_command = resume::command(&args.settings, None);
         self.extent.look(|extent| {
             let stop = Stop {
                 exit_code,
@@ -418,22 +432,6 @@ fn log_cluster(resolved: &ResolvedTask) {
     for line in resolved.cluster.map_lines(Some(resolved.task)) {
         info!("{line}");
     }
-}
-
-/// Listens where the launcher already does, or where the cluster says.
-fn listen(address: &Address, bind: Option<&str>) -> Result<TcpListener, Failure> {
-    if let Some(listener) = launch::inherited_listener() {
-        return Ok(listener);
-    }
-    let listener = match bind {
-        Some(host) => endpoint::listen_on(host, address.port()),
-        None => endpoint::listen(address),
-    };
-    listener.map_err(|error| Failure::usage(&error).with_hint(error.hint()))
-}
-
-fn local_address(listener: &TcpListener) -> String {
-    listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
 }
 
 /// Where all ps are, if this task was told; with co-located shards, where the workers are.

@@ -170,6 +170,7 @@ fn setback(error: &TrainError) -> Setback {
         TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } | TrainError::StateNotFinite { .. } => {
             Cause::NotFinite
         }
+        TrainError::Model(_) => Cause::Model,
         TrainError::Client(error) => match error {
             ClientError::Fenced(_) | ClientError::Rejoined => Cause::DeclaredDead,
             ClientError::Gone(server) => Cause::Released(*server),

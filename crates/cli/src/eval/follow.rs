@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
-use clap::parser::ValueSource;
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointId, Manifest, Store};
@@ -67,9 +66,8 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
 /// Scores with the flags and data of the run, except those that the user has given.
 fn evaluator_of<M: Model>(matches: &ArgMatches, args: &TrainArgs, manifest: &Manifest) -> Result<Evaluator, Failure> {
     check_model(M::NAME, manifest)?;
-    let completed = model_flags::completed::<M>(matches, manifest)?;
-    let is_given = matches.value_source("seed").is_some_and(|source| source != ValueSource::DefaultValue);
-    let seed = is_given.then_some(args.training.seed);
+    let completed = model_flags::completed::<M>(matches, &args.settings, manifest)?;
+    let seed = args.settings.is_given("seed").then_some(args.training.seed);
     let setup = setup(args.training.data_dir.as_deref(), seed, manifest)?;
     Evaluator::new::<M>(&parse(&completed)?, model_flags::recorded::<M>(&completed), &setup)
 }

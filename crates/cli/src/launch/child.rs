@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -21,7 +21,9 @@ use windlass_worker::event::Event;
 
 use crate::config::{COMMAND_VARIABLE, command_line};
 use crate::failure::Failure;
+use crate::logging::Remark;
 use crate::output;
+use crate::run_file::RunFile;
 use crate::signals::{Signals, StopSignal, unix_seconds};
 
 /// What a line of a log begins with that says that the task is started, perhaps once more.
@@ -34,6 +36,8 @@ const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
 pub(super) enum Message {
     /// A task told of something.
     Event(Event),
+    /// The chief logged something that is of interest.
+    Remark(String),
     /// A task ended.
     Ended(TaskId, Ended),
     /// The launcher was told to stop.
@@ -52,7 +56,11 @@ pub(super) enum Ended {
 /// What is to be started, and started again. The listeners stay open here, so that nobody is refused meanwhile.
 pub(super) struct Plan {
     pub(super) run_dir: PathBuf,
+    /// The settings, which every task reads.
+    pub(super) run_file: RunFile,
     pub(super) arguments: Vec<OsString>,
+    /// Variables that tasks are not to inherit: what they have set is in the file.
+    pub(super) variables: Vec<String>,
     pub(super) listeners: Vec<(TaskId, TcpListener)>,
     pub(super) messages: mpsc::Sender<Message>,
 }
@@ -73,7 +81,7 @@ impl Plan {
         let mut children = Vec::new();
         for (task, listener) in &self.listeners {
             let log = self.run_dir.join(format!("{}-{}.log", task.job, task.index));
-            match start(*task, &self.arguments, listener, &log, &self.messages) {
+            match self.start_task(*task, &self.arguments, listener, &log) {
                 Ok(child) => children.push(child),
                 Err(error) => {
                     children.iter().for_each(Child::kill);
@@ -90,8 +98,52 @@ impl Plan {
         let listener = listener.ok_or(std::io::ErrorKind::NotFound)?;
         let mut arguments = self.arguments.clone();
         arguments.push("--restarted".into());
-        *child = start(child.task, &arguments, listener, &child.log, &self.messages)?;
+        self.run_file.ensure()?;
+        *child = self.start_task(child.task, &arguments, listener, &child.log)?;
         Ok(())
+    }
+
+    fn start_task(
+        &self,
+        task: TaskId,
+        arguments: &[OsString],
+        listener: &TcpListener,
+        log: &Path,
+    ) -> std::io::Result<Child> {
+        // What an earlier run in this directory has said may be why this one is started.
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(log)?;
+        writeln!(file, "{STARTED}{task} at {}", now())?;
+        let kept = file.try_clone()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        for variable in &self.variables {
+            command.env_remove(variable);
+        }
+        command
+            .args(arguments)
+            .args(["--job-name", &task.job.to_string(), "--task-index", &task.index.to_string()])
+            .env(LISTENER_VARIABLE, listener.as_raw_fd().to_string())
+            .env(COMMAND_VARIABLE, command_line())
+            .env_remove("TF_CONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file.try_clone()?)
+            .process_group(0);
+        tie(&mut command, listener.as_fd());
+        let mut process = command.spawn()?;
+        let pid = Pid::from_child(&process);
+        let stdout = process.stdout.take();
+        let messages = self.messages.clone();
+        std::thread::spawn(move || {
+            if let Some(stdout) = stdout {
+                listen(stdout, file, &messages);
+            }
+            let ended = match process.wait() {
+                Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
+                Err(_) => Ended::Exited(1),
+            };
+            let _ = messages.send(Message::Ended(task, ended));
+        });
+        Ok(Child { task, log: log.to_owned(), file: kept, pid, running: true })
     }
 }
 
@@ -123,46 +175,6 @@ impl Child {
     pub(super) fn kill(&self) {
         let _ = kill_process(self.pid, Signal::KILL);
     }
-}
-
-fn start(
-    task: TaskId,
-    arguments: &[OsString],
-    listener: &TcpListener,
-    log: &std::path::Path,
-    messages: &mpsc::Sender<Message>,
-) -> std::io::Result<Child> {
-    // What an earlier run in this directory has said may be why this one is started.
-    let mut file = OpenOptions::new().create(true).read(true).append(true).open(log)?;
-    writeln!(file, "{STARTED}{task} at {}", now())?;
-    let kept = file.try_clone()?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(arguments)
-        .args(["--job-name", &task.job.to_string(), "--task-index", &task.index.to_string()])
-        .env(LISTENER_VARIABLE, listener.as_raw_fd().to_string())
-        .env(COMMAND_VARIABLE, command_line())
-        .env_remove("TF_CONFIG")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(file.try_clone()?)
-        .process_group(0);
-    tie(&mut command, listener.as_fd());
-    let mut process = command.spawn()?;
-    let pid = Pid::from_child(&process);
-    let stdout = process.stdout.take();
-    let messages = messages.clone();
-    std::thread::spawn(move || {
-        if let Some(stdout) = stdout {
-            listen(stdout, file, &messages);
-        }
-        let ended = match process.wait() {
-            Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
-            Err(_) => Ended::Exited(1),
-        };
-        let _ = messages.send(Message::Ended(task, ended));
-    });
-    Ok(Child { task, log: log.to_owned(), file: kept, pid, running: true })
 }
 
 /// The date and time, for people.
@@ -222,9 +234,13 @@ fn listen(stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) 
                 }
                 let _ = messages.send(Message::Event(event));
             }
-            Err(_) => {
-                let _ = writeln!(log, "{line}");
-            }
+            Err(_) => match serde_json::from_str::<Remark>(&line) {
+                // That is in the log already, too.
+                Ok(Remark { remark }) => drop(messages.send(Message::Remark(remark))),
+                Err(_) => {
+                    let _ = writeln!(log, "{line}");
+                }
+            },
         }
     }
 }

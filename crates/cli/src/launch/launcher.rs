@@ -1,22 +1,25 @@
 //! The launcher while its tasks run: it shows what they tell, decides what becomes of the run when one of them ends, and
 //! ends the others when the run does.
 
+mod ending;
+
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use tracing::warn;
+use tracing::{info, warn};
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::lifecycle::exit_code;
 use windlass_wire::client::UNUSED;
 use windlass_worker::event::{Event, Stopped};
 
-use super::child::{Child, Ended, Message, Plan, STARTED};
+use super::child::{Child, Ended, Message, Plan};
 use crate::failure::Failure;
 use crate::output::count;
 use crate::progress::Progress;
 use crate::signals::{StopSignal, Turn, Turns, is_stop, unix_seconds};
-use crate::stopping::Stop;
+pub(super) use ending::Resumption;
+use ending::describe;
 
 /// How long tasks have to end after one has failed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -26,24 +29,6 @@ const DRAIN: Duration = Duration::from_secs(70);
 /// How long those have that hold parameters. A large checkpoint takes its time, and one that does not get on is given up
 /// by themselves.
 const SAVE: Duration = Duration::from_secs(1800);
-/// Lines of a failed task's log that are shown.
-const TAIL: usize = 15;
-/// How the last words of a task that fails begin.
-const ERROR: &str = "error: ";
-const HINT: &str = "hint: ";
-
-/// How a run that is stopped can be taken up again.
-pub(super) struct Resumption {
-    /// Where its checkpoints are.
-    pub(super) checkpoints: Option<String>,
-    /// Whether it goes on from a checkpoint that was there before it.
-    pub(super) resumes: bool,
-    /// When it began, in seconds since 1970.
-    pub(super) began: u64,
-    /// The command that goes on.
-    pub(super) command: String,
-}
-
 pub(super) struct Launcher {
     plan: Plan,
     children: Vec<Child>,
@@ -144,6 +129,9 @@ impl Launcher {
             self.handle(message);
         }
         self.progress.finish();
+        if !self.has_begun() {
+            self.plan.run_file.restore();
+        }
         match self.cause.take() {
             Some(Cause::Failed(failure)) => Err(failure),
             Some(Cause::Died(failure)) => Err(self.describe_death(failure)),
@@ -185,6 +173,10 @@ impl Launcher {
                 } else if !is_repeated {
                     self.progress.show(&event);
                 }
+                None
+            }
+            Message::Remark(text) => {
+                info!("{text}");
                 None
             }
             Message::Ended(task, ended) => self.task_ended(task, ended),
@@ -276,11 +268,6 @@ impl Launcher {
         }
     }
 
-    /// What a task says of a last checkpoint that could not be written, if that is why it ended.
-    fn why_not_saved(&self, position: usize, ended: Ended) -> Option<String> {
-        self.describe_failure(&self.children[position], ended).why_not_saved().map(str::to_owned)
-    }
-
     /// The signal by which somebody else has told a task to stop.
     fn signal_of(&self, task: TaskId) -> Option<&str> {
         self.stopped.iter().find(|stopped| stopped.task == task.to_string()).map(|stopped| &*stopped.signal)
@@ -309,87 +296,6 @@ impl Launcher {
                 false
             }
         }
-    }
-
-    /// How a run was stopped, of which somebody has told a task, or this launcher by a signal.
-    fn describe_stop(&self, exit_code: u8, signal: Option<(StopSignal, u64)>) -> Failure {
-        let (by, why, told) = match (signal, self.stopped.first()) {
-            (Some((signal, time)), _) => (Some(signal), signal.name().to_owned(), Some(time)),
-            (None, Some(Stopped { time, task, signal })) => {
-                (StopSignal::named(signal), format!("{task} was told to stop by {signal}"), Some(*time))
-            }
-            (None, None) => (None, "a task was told to stop".to_owned(), None),
-        };
-        // The signal decides, and not which of the tasks was the first to end.
-        let exit_code = match &self.unsaved {
-            Some(_) => exit_code::CHECKPOINT,
-            None => by.map_or(exit_code, StopSignal::exit_code),
-        };
-        self.with_stop(exit_code, why, told, |stop, command| stop.report("resume", command))
-    }
-
-    /// How a run came to harm, and what remains of it.
-    fn describe_death(&self, harm: Failure) -> Failure {
-        if !self.has_begun() {
-            return harm;
-        }
-        self.with_stop(harm.exit_code, String::new(), None, |stop, command| {
-            Stop { died: true, ..stop }.report_remains(harm, "resume", command)
-        })
-    }
-
-    fn with_stop<T>(&self, exit_code: u8, why: String, told: Option<u64>, tell: impl FnOnce(Stop, &str) -> T) -> T {
-        let log = self.children.first().map(|child| child.log.display().to_string());
-        let Resumption { checkpoints, resumes, began, command } = &self.resumption;
-        self.progress.extent().look(|extent| {
-            let stop = Stop {
-                exit_code,
-                why,
-                extent: Some(extent),
-                checkpoints: checkpoints.clone(),
-                resumes: *resumes,
-                began: *began,
-                told,
-                unsaved: self.unsaved.clone(),
-                log,
-                at_once: self.at_once,
-                died: false,
-            };
-            tell(stop, command)
-        })
-    }
-
-    /// What a task that failed said last; if it did not come to that, the end of its log.
-    fn describe_failure(&self, child: &Child, ended: Ended) -> Failure {
-        let exit_code = match ended {
-            Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
-            Ended::Killed(_) => 1,
-        };
-        let (task, how, log) = (child.task, describe(ended), child.log.display());
-        let text = child.log_text();
-        // Of this start, not of one before.
-        let mut lines: Vec<&str> = text.lines().rev().take_while(|line| !line.starts_with(STARTED)).collect();
-        lines.reverse();
-        let said =
-            lines.iter().rposition(|line| line.starts_with(ERROR)).filter(|_| !matches!(ended, Ended::Killed(_)));
-        let Some(said) = said else {
-            let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n  ");
-            return Failure { exit_code, message: format!("{task} {how}; the end of {log}:\n  {tail}"), hint: None };
-        };
-        let (hints, words): (Vec<&str>, Vec<&str>) = lines[said..].iter().partition(|line| line.starts_with(HINT));
-        let message = words.join("\n");
-        Failure {
-            exit_code,
-            message: format!("{}\n({task} {how}; its log is {log})", message.trim_start_matches(ERROR)),
-            hint: hints.first().map(|hint| hint.trim_start_matches(HINT).to_owned()),
-        }
-    }
-}
-
-fn describe(ended: Ended) -> String {
-    match ended {
-        Ended::Exited(code) => format!("ended with exit code {code}"),
-        Ended::Killed(signal) => format!("was killed by signal {signal}"),
     }
 }
 

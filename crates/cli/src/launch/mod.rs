@@ -16,15 +16,16 @@ use windlass_core::cluster::{Job, TaskId};
 use windlass_worker::event::Event;
 use windlass_worker::model::Defaults;
 
-use crate::args::{Format, LaunchArgs, TrainArgs, hyphenate};
+use crate::args::{Format, LaunchArgs, TrainArgs};
 use crate::config::{TaskConfig, checkpoint_location, make_run_dir};
 use crate::failure::Failure;
 use crate::finished;
 use crate::logging;
 use crate::model_flags::ModelFlags;
-use crate::output::count;
+use crate::output::{self, count};
 use crate::progress::Progress;
 use crate::resume;
+use crate::run_file::{self, RunFile};
 use crate::signals::unix_seconds;
 use crate::terminal::Terminal;
 use child::Plan;
@@ -47,6 +48,11 @@ pub(crate) fn run(
         return Err(Failure::usage("a cluster has at least one ps and one worker")
             .with_hint("--colocate needs no ps; `train` needs no cluster".to_owned()));
     }
+    let settings = run_file::text(&args.settings, &config.run)?;
+    if args.config.print_config {
+        output::print_line(settings.trim_end());
+        return Ok(());
+    }
     if let Some(reason) = finished::already(model, model_flags, args, &config.run, launch.workers)? {
         progress.watcher()(&Event::AlreadyFinished { reason });
         return Ok(());
@@ -59,11 +65,13 @@ pub(crate) fn run(
     let began = unix_seconds();
     let (sender, messages) = mpsc::channel();
     child::forward_signals(sender.clone())?;
-    let mut arguments = child_arguments(model, &tasks, args, &run_dir, launch)?;
+    let run_file = RunFile::create(&run_dir, settings)?;
+    let mut arguments = child_arguments(model, &tasks, args, launch, &run_file)?;
     if progress.has_bars() {
         arguments.push("--progress".into());
     }
-    let plan = Plan { run_dir: run_dir.clone(), arguments, listeners: tasks.1, messages: sender };
+    let variables = args.settings.variables().to_vec();
+    let plan = Plan { run_dir: run_dir.clone(), run_file, arguments, variables, listeners: tasks, messages: sender };
     progress.say(&format!(
         "{model} on {}, logs in {}",
         if launch.colocate {
@@ -78,7 +86,7 @@ pub(crate) fn run(
         checkpoints: checkpoint_location(&args.checkpoint, Some(&run_dir)),
         resumes: args.checkpoint.resume != "never",
         began,
-        command: resume::command(args.output.run_dir.is_none().then_some(&*run_dir)),
+        command: resume::command(&args.settings, args.output.run_dir.is_none().then_some(&*run_dir)),
     };
     Launcher::new(plan, children, progress, launch.restart, resumption).run(&messages)
 }
@@ -87,7 +95,7 @@ type Listening = Vec<(TaskId, TcpListener)>;
 
 /// The tasks in their order, with a listener on a free port for each. Their numbers are given before the
 /// children exist, and nobody can take them in between.
-fn tasks(launch: &LaunchArgs) -> Result<(u32, Listening), Failure> {
+fn tasks(launch: &LaunchArgs) -> Result<Listening, Failure> {
     let ps = if launch.colocate { 0 } else { launch.ps };
     let tasks = (0..ps).map(TaskId::ps).chain((0..launch.workers).map(TaskId::worker));
     // A machine may have only one of them.
@@ -96,16 +104,16 @@ fn tasks(launch: &LaunchArgs) -> Result<(u32, Listening), Failure> {
         Ok(listener) => Ok((task, listener)),
         Err(error) => Err(Failure::usage(format!("cannot listen for {task}: {error}"))),
     };
-    Ok((ps, tasks.map(listen).collect::<Result<_, _>>()?))
+    tasks.map(listen).collect()
 }
 
-/// The flags of every task: the user's own, without those that are the launcher's.
+/// The flags of every task. The run's settings are in its file; these are about this start alone.
 fn child_arguments(
     model: &str,
-    (_, listening): &(u32, Listening),
+    listening: &Listening,
     args: &TrainArgs,
-    run_dir: &Path,
     launch: &LaunchArgs,
+    run_file: &RunFile,
 ) -> Result<Vec<OsString>, Failure> {
     let hosts = |job| {
         let addresses = listening
@@ -114,27 +122,8 @@ fn child_arguments(
             .map(|(_, listener)| listener.local_addr().map(|address| address.to_string()).map_err(Failure::internal));
         addresses.collect::<Result<Vec<_>, _>>().map(|addresses| addresses.join(","))
     };
-    let own = |flag: &str| match flag {
-        "--ps" | "--workers" | "--run-dir" | "--format" | "--threads" | "--restart" => Some(1),
-        "--colocate" => Some(0),
-        _ => None,
-    };
-    let mut arguments: Vec<OsString> = vec!["train".into(), model.into()];
-    let mut skip = 0;
-    for argument in hyphenate(std::env::args_os()).into_iter().skip(3) {
-        if skip > 0 {
-            skip -= 1;
-            continue;
-        }
-        let text = argument.to_string_lossy().into_owned();
-        match text.split_once('=') {
-            Some((flag, _)) if own(flag).is_some() => {}
-            _ => match own(&text) {
-                Some(values) => skip = values,
-                None => arguments.push(argument),
-            },
-        }
-    }
+    let mut arguments: Vec<OsString> = vec!["train".into(), model.into(), "--config".into(), run_file.path().into()];
+    arguments.extend(args.settings.beyond_files().iter().cloned());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.training.threads.unwrap_or((cores / launch.workers as usize).max(1));
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -144,7 +133,7 @@ fn child_arguments(
         arguments.extend(["--ps-hosts".into(), hosts(Job::Ps)?.into()]);
     }
     arguments.extend(["--worker-hosts".into(), hosts(Job::Worker)?.into()]);
-    arguments.extend(["--format".into(), "json".into(), "--run-dir".into(), run_dir.into()]);
+    arguments.extend(["--format".into(), "json".into(), "--run-dir".into(), run_file.directory().into()]);
     // One worker alone may find out for itself how many threads are best.
     if launch.workers > 1 || args.training.threads.is_some() {
         arguments.extend(["--threads".into(), threads.to_string().into()]);

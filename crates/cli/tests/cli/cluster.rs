@@ -129,8 +129,14 @@ impl Task {
         let _ = kill_process(self.pid, Signal::CONT);
     }
 
-    fn command_line(&self) -> String {
+    /// Its words, each with a zero after it.
+    pub fn command_line(&self) -> String {
         fs::read_to_string(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero())).unwrap_or_default()
+    }
+
+    /// Its variables, each with a zero after it.
+    pub fn environment(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/environ", self.pid.as_raw_nonzero())).unwrap_or_default()
     }
 }
 

@@ -16,7 +16,8 @@ use crate::process::{Invocation, Told};
 /// `tests/models/layers.rs`, built once for all tests here.
 static PROGRAM: LazyLock<OwnCrate> = LazyLock::new(|| OwnCrate::build("tests/models/layers.rs", "layers"));
 
-fn layers(words: &str) -> Invocation {
+/// The program with that model.
+pub fn layers(words: &str) -> Invocation {
     Invocation::new(PROGRAM.path(), words)
 }
 

@@ -58,6 +58,9 @@ impl Invocation {
         for variable in ["TF_CONFIG", "RUST_LOG", "COLUMNS", "LINES", "HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
             command.env_remove(variable);
         }
+        for (variable, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WINDLASS_")) {
+            command.env_remove(variable);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self { command, directory }
     }

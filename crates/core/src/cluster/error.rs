@@ -194,7 +194,9 @@ impl ClusterError {
             ClusterError::UnknownJob { job } if job == "chief" || job == "master" => {
                 "the chief is worker 0: --job_name worker --task_index 0"
             }
-            ClusterError::UnknownJob { .. } => return None,
+            ClusterError::UnknownJob { .. } => {
+                "--job_name is ps, worker or evaluator, which scores new checkpoints while others train"
+            }
             ClusterError::JobWithoutCluster { .. } => {
                 "name the cluster with --ps_hosts and --worker_hosts, --cluster FILE or TF_CONFIG, or \
                  leave out --job_name to train in a single process"

@@ -88,6 +88,18 @@ fn an_unknown_job_is_refused() {
 }
 
 #[test]
+fn an_unknown_job_is_refused_with_those_that_there_are() {
+    let told = windlass("train linear --job_name server --ps_hosts a:2222 --worker_hosts b:2222").run();
+    assert_snapshot!(told, @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: unknown job "server", expected ps or worker
+    hint: --job_name is ps, worker or evaluator, which scores new checkpoints while others train
+    "#);
+}
+
+#[test]
 fn ps_hosts_and_colocate_contradict_each_other() {
     assert_snapshot!(windlass(&format!("train linear --colocate {PLACE}")).run(), @"
     exit code 2
@@ -156,6 +168,16 @@ fn a_port_in_use_is_refused() {
     error: port [PORT] on 127.0.0.1 is in use
     hint: another task may still be running; try another port, such as 127.0.0.1:[NEXT]
     ");
+}
+
+#[test]
+fn of_a_port_in_use_the_hint_is_not_another_tasks() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let [port, first, second, free] = [0, 1, 2, 3].map(|more| listener.local_addr().unwrap().port() + more);
+    let workers = format!("127.0.0.1:{first},127.0.0.1:{second}");
+    let words = format!("train linear --job_name ps --ps_hosts 127.0.0.1:{port} --worker_hosts {workers}");
+    let told = windlass(&words).run();
+    assert!(told.stderr.ends_with(&format!("try another port, such as 127.0.0.1:{free}\n")), "{told}");
 }
 
 #[test]

@@ -49,6 +49,8 @@ fn the_models_are_listed_by_what_they_do() {
 
     Options:
       -h, --help  Print help
+
+    `windlass train MODEL --help` lists the options of a model.
     ");
 }
 

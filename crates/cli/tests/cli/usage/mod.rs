@@ -5,6 +5,7 @@ mod data;
 mod help;
 mod pictures;
 mod print_cluster;
+mod settings;
 mod training;
 
 use crate::process::{Invocation, windlass};

@@ -1,0 +1,102 @@
+//! `RUN_DIR/run.toml`: all settings of a run, for those who want to know, for another run like it, and for the tasks that
+//! `launch` starts.
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::optimizer::Optimizer;
+use windlass_worker::task::RunConfig;
+
+use crate::config::command_line;
+use crate::failure::Failure;
+use crate::settings::Settings;
+
+/// What the file is called.
+const NAME: &str = "run.toml";
+
+/// The file of a run.
+pub(crate) struct RunFile {
+    path: PathBuf,
+    text: String,
+    /// What was there before.
+    earlier: Option<String>,
+}
+
+impl RunFile {
+    /// Writes it to the run directory, which there must be.
+    pub(crate) fn create(run_dir: &Path, text: String) -> Result<Self, Failure> {
+        let path = run_dir.join(NAME);
+        let earlier = std::fs::read_to_string(&path).ok();
+        let file = Self { path, text, earlier };
+        file.write(&file.text)
+            .map_err(|error| Failure::usage(format!("cannot write {}: {error}", file.path.display())))?;
+        Ok(file)
+    }
+
+    /// The run directory.
+    pub(crate) fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes it again if somebody else has: a task that is started now is to read what those before it have read.
+    pub(crate) fn ensure(&self) -> std::io::Result<()> {
+        match std::fs::read_to_string(&self.path) {
+            Ok(text) if text == self.text => Ok(()),
+            _ => self.write(&self.text),
+        }
+    }
+
+    /// Puts back what was there before: this run has not begun, and the file tells of one that has.
+    pub(crate) fn restore(&self) {
+        if let Some(earlier) = &self.earlier {
+            // There is nobody left to be told.
+            let _ = self.write(earlier);
+        }
+    }
+
+    /// Whoever reads the file sees all of it or the one before.
+    fn write(&self, text: &str) -> std::io::Result<()> {
+        let partial = self.path.with_extension(format!("{}.partial", std::process::id()));
+        std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, &self.path)).inspect_err(|_| {
+            let _ = std::fs::remove_file(&partial);
+        })
+    }
+}
+
+/// The text of the file: what the user has set, what a checkpoint and the model have, and defaults.
+pub(crate) fn text(settings: &Settings, run: &RunConfig) -> Result<String, Failure> {
+    let mut settings = settings.clone();
+    let options = options(run.optimizer)?;
+    settings.resolve("optimizer", [run.optimizer.name().to_owned()]);
+    settings.resolve("optimizer-option", options);
+    settings.resolve("learning-rate", [run.learning_rate.to_string()]);
+    settings.resolve("batch-size", [run.batch_size.to_string()]);
+    settings.resolve("steps", run.steps.map(|steps| steps.to_string()));
+    settings.resolve("epochs", run.epochs.map(|epochs| epochs.to_string()));
+    let command = command_line().replace(char::is_control, "?");
+    Ok(format!(
+        "# {command}\n\
+         # All settings of this run, and where each comes from. --config FILE starts another run with them;\n\
+         # flags and WINDLASS_... variables override the file, and a line that you delete gets its default.\n\
+         {}",
+        settings.to_toml()
+    ))
+}
+
+/// What sets an optimizer apart from the usual one of its name, as `--optimizer-option` has it.
+fn options(optimizer: Optimizer) -> Result<Vec<String>, Failure> {
+    let usual = Optimizer::named(optimizer.name()).map_err(Failure::internal)?;
+    let fields = |optimizer: Optimizer| serde_json::to_value(optimizer).map_err(Failure::internal);
+    let (fields, usual) = (fields(optimizer)?, fields(usual)?);
+    let differing = fields.as_object().into_iter().flatten().filter(|(name, value)| usual.get(name) != Some(value));
+    Ok(differing.map(|(name, value)| format!("{name}={}", shortest(value))).collect())
+}
+
+/// A constant is an `f32`, which JSON has with digits that it does not need.
+fn shortest(value: &serde_json::Value) -> String {
+    let number = value.as_f64().map(|number| number as f32).filter(|number| value.as_f64() == Some(f64::from(*number)));
+    number.map_or_else(|| value.to_string(), |number| number.to_string())
+}

@@ -1,0 +1,104 @@
+//! Settings from the environment: the variable of `--learning-rate` is `WINDLASS_LEARNING_RATE`. Every flag has one,
+//! those of users' own models too.
+
+use std::ffi::OsString;
+
+use clap::Arg;
+
+use super::schema::{Schema, is_switch, joined_by_commas, name, switch_value, takes_many};
+use super::{Origin, Stated, similar, split_values};
+use crate::failure::Failure;
+
+const PREFIX: &str = "WINDLASS_";
+
+/// Variables with that prefix that are no settings: what the launcher tells its tasks, what turns off a transport, and
+/// what the tests read. A flag of such a name has no variable. (`WINDLASS_SEED` is read by random tests too, which start
+/// no `windlass`; the tests that do start it take all these variables from its environment.)
+const RESERVED: [&str; 7] =
+    ["LAUNCHED_AS", "LISTENER", "NO_SHARED_MEMORY", "NO_UNIX", "PYTHON", "S3_ENDPOINT", "SEEDS"];
+
+/// What the environment says of the settings of a command.
+pub(super) fn read(schema: &Schema, get: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Stated>, Failure> {
+    let mut stated = Vec::new();
+    for arg in schema.settings() {
+        let Some(variable) = variable(&name(arg)) else { continue };
+        // Manifests of containers cannot always leave a variable out.
+        let Some(value) = get(&variable).filter(|value| !value.is_empty()) else { continue };
+        stated.push(Stated {
+            name: name(arg),
+            values: values(arg, &variable, value)?,
+            origin: Origin::Variable(variable),
+        });
+    }
+    Ok(stated)
+}
+
+/// The variable of a flag.
+pub(crate) fn variable(flag: &str) -> Option<String> {
+    let name = flag.to_uppercase().replace('-', "_");
+    (!RESERVED.contains(&name.as_str())).then(|| format!("{PREFIX}{name}"))
+}
+
+/// The variables that set something for this command or for the tasks that it starts.
+pub(super) fn variables(schema: &Schema) -> Vec<String> {
+    let names = schema.settings().map(name).chain(schema.cluster.iter().cloned()).chain(["config".to_owned()]);
+    names.filter_map(|name| variable(&name)).collect()
+}
+
+fn values(arg: &Arg, variable: &str, value: OsString) -> Result<Vec<OsString>, Failure> {
+    if is_switch(arg) {
+        let is_given = match value.to_str().map(str::to_lowercase).as_deref() {
+            Some("true" | "1" | "yes" | "on") => true,
+            Some("false" | "0" | "no" | "off") => false,
+            _ => {
+                let value = value.to_string_lossy();
+                return Err(Failure::usage(format!("{variable} is {value:?}, but --{} is a switch", name(arg)))
+                    .with_hint("set it to true or false".to_owned()));
+            }
+        };
+        return Ok(vec![switch_value(arg, is_given)]);
+    }
+    match value.to_str() {
+        Some(text) if takes_many(arg) && arg.get_value_delimiter().is_none() && !joined_by_commas(arg) => {
+            Ok(text.split_whitespace().map(OsString::from).collect())
+        }
+        _ => Ok(split_values(arg, vec![value])),
+    }
+}
+
+/// What to say of variables that no setting has, but that look as if one were meant. Others are left alone: Kubernetes
+/// sets `WINDLASS_PORT` for a service called `windlass`.
+pub(crate) fn misspelt(set: impl Iterator<Item = OsString>, known: &[String]) -> Vec<String> {
+    let is_known = |variable: &String| {
+        known.contains(variable) || variable.strip_prefix(PREFIX).is_some_and(|name| RESERVED.contains(&name))
+    };
+    let candidates = set.filter_map(|variable| variable.into_string().ok());
+    let candidates = candidates.filter(|variable| variable.starts_with(PREFIX) && !is_known(variable));
+    let names: Vec<&str> = known.iter().map(|variable| &variable[PREFIX.len()..]).collect();
+    candidates
+        .filter_map(|variable| {
+            let meant = similar(&variable[PREFIX.len()..], names.iter().copied())?;
+            Some(format!("{variable} sets nothing; did you mean {PREFIX}{meant}?"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_variable_that_looks_like_a_setting_is_told_of() {
+        let known = ["WINDLASS_LEARNING_RATE", "WINDLASS_STEPS", "WINDLASS_PS"].map(str::to_owned);
+        let set =
+            ["WINDLASS_LEARNIG_RATE", "WINDLASS_STEPS", "WINDLASS_PORT", "WINDLASS_SEEDS", "WINDLASS_PS_SERVICE_HOST"];
+        let told = misspelt(set.into_iter().map(OsString::from), &known);
+        assert_eq!(told, ["WINDLASS_LEARNIG_RATE sets nothing; did you mean WINDLASS_LEARNING_RATE?"]);
+    }
+
+    #[test]
+    fn what_the_launcher_tells_its_tasks_is_no_setting() {
+        assert_eq!(variable("listener"), None);
+        assert_eq!(variable("ps-hosts").as_deref(), Some("WINDLASS_PS_HOSTS"));
+    }
+}

@@ -1,0 +1,159 @@
+//! Which settings a command has: its flags with a long name, and the table of a configuration file that each is in.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+/// Flags that ask for something once, name this file, or are between the launcher and its tasks.
+const NOT_SETTINGS: [&str; 8] =
+    ["help", "version", "config", "print-config", "print-cluster", "started-at", "progress", "restarted"];
+
+/// A setting of a higher layer replaces these of lower layers, because they only make sense with its old value.
+const REPLACES: [(&str, &[&str]); 4] = [
+    ("steps", &["epochs"]),
+    ("epochs", &["steps"]),
+    ("optimizer", &["optimizer-option"]),
+    ("mode", &["replicas-to-aggregate", "staleness", "staleness-scaling"]),
+];
+
+/// Flags that take a list as one value, with commas.
+const COMMA_LISTS: [&str; 2] = ["ps-hosts", "worker-hosts"];
+
+/// A table of a configuration file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Table {
+    /// What only `launch` takes.
+    Launch,
+    /// What `train` takes, and `launch` too unless it chooses it by itself.
+    Train,
+    /// The model's own flags.
+    Model,
+}
+
+impl Table {
+    pub(crate) const ALL: [Self; 3] = [Self::Launch, Self::Train, Self::Model];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Launch => "launch",
+            Self::Train => "train",
+            Self::Model => "model",
+        }
+    }
+}
+
+/// The settings of one command with one model.
+pub(crate) struct Schema {
+    /// `train`, `launch` or `eval`.
+    pub(crate) verb: String,
+    pub(crate) model: String,
+    /// The command with all its flags, built.
+    pub(crate) command: Command,
+    /// The flags that only `launch` takes.
+    pub(crate) launch: BTreeSet<String>,
+    /// The flags that only `train` takes.
+    pub(crate) cluster: BTreeSet<String>,
+    /// Every model's own flags.
+    pub(crate) models: Vec<(&'static str, BTreeSet<String>)>,
+}
+
+impl Schema {
+    pub(crate) fn settings(&self) -> impl Iterator<Item = &Arg> {
+        self.command.get_arguments().filter(|arg| is_setting(arg))
+    }
+
+    /// The setting of this name, or of an alias of it; with hyphens or underscores.
+    pub(crate) fn find(&self, key: &str) -> Option<&Arg> {
+        let key = key.replace('_', "-");
+        let is_alias = |arg: &&Arg| arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&&*key));
+        self.settings().find(|arg| name(arg) == key).or_else(|| self.settings().find(is_alias))
+    }
+
+    pub(crate) fn table(&self, name: &str) -> Table {
+        let is_own = self.models.iter().any(|(model, flags)| *model == self.model && flags.contains(name));
+        match self.verb.as_str() {
+            _ if is_own => Table::Model,
+            "launch" if self.launch.contains(name) => Table::Launch,
+            _ => Table::Train,
+        }
+    }
+
+    /// Whether a setting of a lower layer goes for nothing because of those of higher layers.
+    pub(crate) fn is_replaced(&self, name: &str, above: &BTreeSet<String>) -> bool {
+        let replaced = REPLACES.iter().any(|(by, replaced)| above.contains(*by) && replaced.contains(&name));
+        replaced || above.iter().any(|other| self.excludes(name, other) || self.excludes(other, name))
+    }
+
+    fn excludes(&self, one: &str, other: &str) -> bool {
+        let excluded = self.find(one).map(|arg| self.command.get_arg_conflicts_with(arg)).unwrap_or_default();
+        excluded.into_iter().any(|arg| name(arg) == other)
+    }
+}
+
+fn is_setting(arg: &Arg) -> bool {
+    arg.get_long().is_some_and(|name| !NOT_SETTINGS.contains(&name))
+}
+
+/// The names of a command's flags.
+pub(crate) fn names(command: &Command) -> BTreeSet<String> {
+    command.get_arguments().map(name).collect()
+}
+
+/// A flag's name, without hyphens before it.
+pub(crate) fn name(arg: &Arg) -> String {
+    arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned()
+}
+
+/// True for a flag that takes no value.
+pub(crate) fn is_switch(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse)
+}
+
+/// True for a flag that may have several values.
+pub(crate) fn takes_many(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Append) || arg.get_num_args().is_some_and(|range| range.max_values() > 1)
+}
+
+/// What joins a list for a flag that takes it as one value.
+pub(crate) fn joined_by_commas(arg: &Arg) -> bool {
+    COMMA_LISTS.contains(&&*name(arg))
+}
+
+/// The values of a flag, given or by default, as they are written.
+pub(crate) fn values(matches: &ArgMatches, arg: &Arg) -> Vec<OsString> {
+    let raw = matches.try_get_raw(arg.get_id().as_str()).ok().flatten();
+    raw.into_iter().flatten().map(ToOwned::to_owned).collect()
+}
+
+/// The value that a switch has when it is given, or not. (Some stand for false.)
+pub(crate) fn switch_value(arg: &Arg, is_given: bool) -> OsString {
+    let value = is_given == matches!(arg.get_action(), ArgAction::SetTrue);
+    value.to_string().into()
+}
+
+/// How a flag is written on the command line to have these values.
+pub(crate) fn arguments(arg: &Arg, values: &[OsString]) -> Vec<OsString> {
+    let flag = OsString::from(format!("--{}", name(arg)));
+    match arg.get_action() {
+        ArgAction::SetTrue | ArgAction::SetFalse => {
+            let given = switch_value(arg, true);
+            values.iter().filter(|value| **value == given).map(|_| flag.clone()).collect()
+        }
+        ArgAction::Count => {
+            let count = values.first().and_then(|count| count.to_str()?.parse().ok());
+            vec![flag; count.unwrap_or(0)]
+        }
+        ArgAction::Set if takes_many(arg) && !values.is_empty() => {
+            std::iter::once(flag).chain(values.iter().cloned()).collect()
+        }
+        _ => values.iter().map(|value| with_value(&flag, value)).collect(),
+    }
+}
+
+fn with_value(flag: &OsString, value: &OsString) -> OsString {
+    let mut word = flag.clone();
+    word.push("=");
+    word.push(value);
+    word
+}

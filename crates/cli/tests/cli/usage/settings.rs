@@ -1,0 +1,144 @@
+//! Configuration files and variables that cannot be: what is wrong is named, and where.
+
+use insta::assert_snapshot;
+
+use crate::process::{Invocation, Told, windlass};
+
+fn with_file(words: &str, content: &str) -> Invocation {
+    windlass(&format!("{words} --config windlass.toml")).with_file("windlass.toml", content)
+}
+
+/// What is said of a file, with nothing started.
+fn refusal(words: &str, content: &str) -> String {
+    said(with_file(words, content).run())
+}
+
+fn said(told: Told) -> String {
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert_eq!(told.stdout, "", "{told}");
+    told.stderr
+}
+
+#[test]
+fn an_unknown_setting_is_refused_with_the_one_that_is_meant() {
+    assert_snapshot!(refusal("launch mnist", "[train]\nmode = \"sync\"\nlearnig-rate = 0.1\n"), @r#"
+    error: windlass.toml: line 3: train has no setting "learnig-rate"
+    hint: did you mean learning-rate?
+    "#);
+    assert_snapshot!(refusal("launch mnist", "[train]\nxyzzy = 1\n"), @r#"
+    error: windlass.toml: line 2: train has no setting "xyzzy"
+    hint: `windlass launch mnist --help` lists them all
+    "#);
+    assert_snapshot!(refusal("launch mnist", "[trian]\nsteps = 1\n"), @r#"
+    error: windlass.toml: line 1: "trian" is not one of the tables [train], [launch] and [model]
+    hint: did you mean [train]?
+    "#);
+}
+
+#[test]
+fn a_setting_in_the_wrong_table_is_refused_with_the_right_one() {
+    assert_snapshot!(refusal("launch mnist", "steps = 5\n"), @r#"
+    error: windlass.toml: line 1: "steps" is not one of the tables [train], [launch] and [model]
+    hint: put steps below [train]
+    "#);
+    assert_snapshot!(refusal("launch mnist", "[train]\nhidden = 5\n"), @r#"
+    error: windlass.toml: line 2: train has no setting "hidden"
+    hint: put it below [model]
+    "#);
+    assert_snapshot!(refusal("launch mnist", "[train]\nworkers = 5\n"), @r#"
+    error: windlass.toml: line 2: train has no setting "workers"
+    hint: put it below [launch]
+    "#);
+    assert_snapshot!(refusal("launch mnist", "[train]\nps-hosts = [\"a:1\"]\n"), @"
+    error: windlass.toml: line 2: ps-hosts is for tasks that are started one by one
+    hint: `launch` chooses the addresses of its tasks by itself; remove it, or use `train`
+    ");
+}
+
+#[test]
+fn a_setting_of_another_model_is_refused() {
+    assert_snapshot!(refusal("launch mnist", "[model]\nsize = 200\n"), @"error: windlass.toml: line 2: size is a setting of seq2seq, not of mnist");
+    assert_snapshot!(refusal("launch mnist", "model-name = \"seq2seq\"\n"), @"
+    error: windlass.toml: line 1: this file is for seq2seq, not for mnist
+    hint: windlass launch seq2seq --config windlass.toml
+    ");
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_refused() {
+    for (line, because) in [
+        ("steps = \"many\"", "invalid value 'many' for '--steps <N>': invalid digit found in string"),
+        ("steps = 1.5", "invalid value '1.5' for '--steps <N>': invalid digit found in string"),
+        ("steps = true", "invalid value 'true' for '--steps <N>': invalid digit found in string"),
+        ("steps = [1, 2]", "steps takes one value, not a list"),
+        ("steps = { a = 1 }", "steps cannot be a table"),
+        ("steps = 2001-01-01", "steps cannot be a datetime"),
+        ("deterministic = 1", "deterministic is a switch: write true or false"),
+        ("train = 1", "train has no setting \"train\""),
+        ("seed = 1\nseed = 2", "this is not TOML: duplicate key"),
+        ("batch-size = 1\nbatch_size = 2", "batch-size is set twice"),
+    ] {
+        let said = refusal("train linear", &format!("[train]\n# A comment.\n{line}\n"));
+        let number = 3 + line.matches('\n').count();
+        assert!(said.starts_with(&format!("error: windlass.toml: line {number}: {because}")), "{line}: {said}");
+    }
+    assert_snapshot!(refusal("train linear", "[train]\nmode = \"snyc\"\n"), @"
+    error: windlass.toml: line 2: invalid value 'snyc' for '--mode <MODE>' [possible values: async, sync, ssp]
+    hint: a similar value exists: 'sync'
+    ");
+    assert_snapshot!(refusal("train linear", "train = 1\n"), @"error: windlass.toml: line 1: train is a table: write [train] and its settings below");
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_refused() {
+    assert_snapshot!(refusal("train linear", "[train]\nsteps: 5\n"), @"error: windlass.toml: line 2: this is not TOML: key with no value, expected `=`");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_refused() {
+    assert_snapshot!(said(windlass("train linear --config nowhere.toml").run()), @"error: cannot read the configuration file nowhere.toml: No such file or directory (os error 2)");
+    assert_snapshot!(said(windlass("train linear --config .").run()), @"error: cannot read the configuration file .: Is a directory (os error 21)");
+    let mut binary = windlass("train linear --config input").with_input(b"\xff\xfe");
+    binary.command().stdin(std::process::Stdio::null());
+    assert_snapshot!(said(binary.run()), @"error: cannot read the configuration file input: stream did not contain valid UTF-8");
+}
+
+#[test]
+fn a_variable_with_a_bad_value_is_named() {
+    let with = |name: &str, value: &str| said(windlass("launch mnist").env(name, value).run());
+    assert_snapshot!(with("WINDLASS_STEPS", "many"), @"error: WINDLASS_STEPS: invalid value 'many' for '--steps <N>': invalid digit found in string");
+    assert_snapshot!(with("WINDLASS_MODE", "snyc"), @"
+    error: WINDLASS_MODE: invalid value 'snyc' for '--mode <MODE>' [possible values: async, sync, ssp]
+    hint: a similar value exists: 'sync'
+    ");
+    assert_snapshot!(with("WINDLASS_DETERMINISTIC", "maybe"), @r#"
+    error: WINDLASS_DETERMINISTIC is "maybe", but --deterministic is a switch
+    hint: set it to true or false
+    "#);
+    assert_snapshot!(with("WINDLASS_HIDDEN", "8,x"), @"error: WINDLASS_HIDDEN: invalid value 'x' for '--hidden <UNITS>': invalid digit found in string");
+}
+
+#[test]
+fn settings_that_exclude_each_other_are_named_with_their_places() {
+    let file = "[model]\nself-test = true\ntrain-from = \"a\"\ntrain-to = \"b\"\n";
+    assert_snapshot!(refusal("train seq2seq", file), @"
+    error: the argument '--self-test' cannot be used with: --train-from <FILE> --train-to <FILE>
+    hint: --self-test is set by windlass.toml: line 2, --train-from is set by windlass.toml: line 3, --train-to is set by windlass.toml: line 4
+    ");
+    let half = with_file("train seq2seq", "[model]\ntrain-from = \"a\"\n").run();
+    assert_eq!(half.exit_code(), Some(2), "{half}");
+    assert!(half.stderr.contains("--train-to"), "{half}");
+}
+
+#[test]
+fn a_variable_that_looks_like_a_setting_but_is_none_is_told_of() {
+    let told =
+        windlass("train linear --print-config").env("WINDLASS_LEARNIG_RATE", "1").env("WINDLASS_PORT", "x").run();
+    assert_eq!(told.exit_code(), Some(0), "{told}");
+    assert_snapshot!(told.stderr, @"warning: WINDLASS_LEARNIG_RATE sets nothing; did you mean WINDLASS_LEARNING_RATE?");
+}
+
+#[test]
+fn a_switch_is_either_on_or_off() {
+    assert_snapshot!(said(windlass("train linear --deterministic --deterministic=false").run()), @"error: --deterministic is both given and turned off");
+}
