@@ -28,12 +28,12 @@ pub(crate) fn human(event: &Event) -> String {
                 step => format!("on from global step {step} "),
             };
             format!(
-                "worker {} trains {from}{until}: {} batches of {} per epoch, {}, parameters via {}{}",
+                "worker {} trains {from}{until}: {} batches of {} per epoch, {}, parameters {}{}",
                 started.worker,
                 started.batches,
                 started.batch_size,
                 count(started.threads, "thread"),
-                started.transports.join(" + "),
+                transports(&started.transports),
                 if started.chief { ", chief" } else { "" },
             )
         }
@@ -75,6 +75,14 @@ pub(crate) fn human(event: &Event) -> String {
     }
 }
 
+/// How a worker reaches the parameters.
+fn transports(transports: &[String]) -> String {
+    match transports {
+        [own] if own == "in-process" => "in this process".to_owned(),
+        transports => format!("via {}", transports.join(" + ").replace("in-process", "this process")),
+    }
+}
+
 /// A report, in the words of TensorFlow's translation tutorial.
 fn report(report: &Report) -> String {
     let speed = report.step_ms.zip(report.samples_per_second).map_or_else(String::new, |(step_ms, samples)| {
@@ -104,15 +112,15 @@ fn report(report: &Report) -> String {
 /// The end of a run, in so many columns at the most.
 pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     let layout = match (summary.ps, summary.colocated) {
-        (0, _) => "one process".to_owned(),
-        (_, true) => format!("{} with a ps shard in each", count(summary.workers as usize, "worker")),
-        (ps, false) => format!("{ps} ps, {}", count(summary.workers as usize, "worker")),
+        (0, _) => "in one process".to_owned(),
+        (_, true) => format!("on {} with a ps shard in each", count(summary.workers as usize, "worker")),
+        (ps, false) => format!("on {ps} ps, {}", count(summary.workers as usize, "worker")),
     };
     let mut run = table_within(columns);
     let mut row = |name: &str, value: String| {
         run.add_row([name.to_owned(), value]);
     };
-    row("run", format!("{} on {layout}, {}, {}", summary.model, summary.mode, summary.optimizer));
+    row("run", format!("{} {layout}, {}, {}", summary.model, summary.mode, summary.optimizer));
     let (steps, seconds) = (summary.global_step, summary.wall_seconds);
     row(
         "steps",

@@ -111,12 +111,17 @@ impl<'a> MakeWriter<'a> for Terminal {
     }
 }
 
-/// Writes lines of the log.
+/// Writes lines of the log, whole ones each time. On a terminal they are broken between words.
 pub(crate) struct LogWriter(Terminal);
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = self.0.above_bars(|| io::stderr().lock().write_all(bytes));
+        let broken = columns_of(&Term::stderr()).zip(std::str::from_utf8(bytes).ok()).map(|(columns, text)| {
+            let lines = text.lines().map(|line| textwrap::fill(line, breaking(columns)) + "\n");
+            lines.collect::<String>()
+        });
+        let bytes_to_write = broken.as_deref().map_or(bytes, str::as_bytes);
+        let _ = self.0.above_bars(|| io::stderr().lock().write_all(bytes_to_write));
         Ok(bytes.len())
     }
 

@@ -21,7 +21,7 @@ pub(crate) fn load_or_draw(setup: &Setup, sizes: Sizes) -> anyhow::Result<ImageS
             Ok(images)
         }
         None => {
-            info!("no --data-dir: training on built-in digits, drawn from seed {}", setup.seed);
+            info!("no --data-dir: using built-in digits, drawn from seed {}", setup.seed);
             Ok(digits::set(setup.seed, sizes))
         }
     }

@@ -1,7 +1,7 @@
 //! Bars on a terminal: one for the run, and a line for each worker. They are gone when they are dropped, so that
 //! nothing printed after them is written over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use windlass_worker::event::{Event, Started, Step};
 
 use super::extent::Extent;
+use crate::output::count;
 
 /// The run's bar is filled when it is here: it may be filled by steps or by epochs.
 const FULL: u64 = 1_000_000;
@@ -23,7 +24,10 @@ pub(super) struct Bars {
     run: Option<ProgressBar>,
     /// Draws nothing; it measures updates a second, which the run's bar may not be filled by.
     speed: ProgressBar,
+    /// Of the lowest workers, as many as there is room for.
     workers: BTreeMap<u32, ProgressBar>,
+    /// All that have started.
+    started: BTreeSet<u32>,
     /// The last line, for workers that there is no room for.
     others: Option<ProgressBar>,
     extent: Extent,
@@ -37,6 +41,7 @@ impl Bars {
             run: None,
             speed: ProgressBar::hidden(),
             workers: BTreeMap::new(),
+            started: BTreeSet::new(),
             others: None,
             extent: Extent::default(),
             stopping: false,
@@ -85,15 +90,23 @@ impl Bars {
         if self.run.is_none() {
             self.run = Some(self.add_run());
         }
-        let place = 1 + self.workers.range(..started.worker).count();
-        let line = || add(&self.all, place, "{wide_msg}");
+        self.started.insert(started.worker);
         let room = usize::from(console::Term::stderr().size().0).saturating_sub(LINES_ABOVE).max(1);
-        if self.workers.len() < room || self.workers.contains_key(&started.worker) {
-            self.workers.entry(started.worker).or_insert_with(line);
-        } else {
-            self.others.get_or_insert_with(line).set_message("… and others");
+        let shown: BTreeSet<u32> = self.started.iter().copied().take(room).collect();
+        // They start in any order: one that is shown may have to make room for a lower one.
+        for (_, line) in self.workers.extract_if(.., |worker, _| !shown.contains(worker)) {
+            remove(&self.all, &line);
         }
-        self.set_line(started.worker, format!("{} samples per step", started.batch_size));
+        if shown.contains(&started.worker) {
+            let place = 1 + self.workers.range(..started.worker).count();
+            self.workers.entry(started.worker).or_insert_with(|| add(&self.all, place, "{wide_msg}"));
+        }
+        if self.started.len() > shown.len() {
+            let last = || add(&self.all, 1 + shown.len(), "{wide_msg}");
+            let others = count(self.started.len() - shown.len(), "other");
+            self.others.get_or_insert_with(last).set_message(format!("… and {others}"));
+        }
+        self.set_line(started.worker, format!("{} per step", count(started.batch_size, "sample")));
     }
 
     fn moved(&mut self, step: &Step) {
@@ -146,10 +159,7 @@ impl Bars {
 
     fn clear(&mut self) {
         let lines = std::mem::take(&mut self.workers).into_values().chain(self.others.take()).chain(self.run.take());
-        lines.for_each(|line| {
-            line.finish_and_clear();
-            self.all.remove(&line);
-        });
+        lines.for_each(|line| remove(&self.all, &line));
         let _ = self.all.clear();
     }
 }
@@ -166,6 +176,11 @@ fn add(all: &MultiProgress, place: usize, template: &str) -> ProgressBar {
     let bar = all.insert(place, ProgressBar::no_length());
     bar.set_style(style(template));
     bar
+}
+
+fn remove(all: &MultiProgress, bar: &ProgressBar) {
+    bar.finish_and_clear();
+    all.remove(bar);
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -78,7 +78,7 @@ fn a_single_process_finds_the_line() {
 #[test]
 fn a_single_process_reads_built_in_digits() {
     let told = windlass("train mnist --steps 600 --run-dir run").run().succeeded();
-    assert!(told.stderr.contains("no --data-dir: training on built-in digits, drawn from seed 1"), "{told}");
+    assert!(told.stderr.contains("no --data-dir: using built-in digits, drawn from seed 1"), "{told}");
     let summary = summary(&told);
     assert_adds_up(&summary);
     assert!(summary["metrics"]["test_accuracy"].as_f64() > Some(0.85), "{summary:#}");

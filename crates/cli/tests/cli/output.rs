@@ -18,14 +18,14 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
     let told = windlass("train linear --epochs 2 --threads 1 --run-dir run").run();
     assert_looks_like(&told, || {
         assert_snapshot!(told.stdout, @"
-    worker 0 trains for 2 epochs: 101 batches of 1 per epoch, 1 thread, parameters via in-process, chief
+    worker 0 trains for 2 epochs: 101 batches of 1 per epoch, 1 thread, parameters in this process, chief
     worker 0 step 100 global 100 epoch 1 batch 100 of 101 loss [N] avg [N] ms
     worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
     worker 0 step 200 global 200 epoch 2 batch 99 of 101 loss [N] avg [N] ms
     worker 0 epoch 2 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
     worker 0 finished: 202 steps of its own, global step 202, [N] s
 
-    run linear on one process, async, sgd
+    run linear in one process, async, sgd
     steps 202 in [N] s
     first step after [N] s
     speed [N] steps/s, [N] samples/s

@@ -208,6 +208,31 @@ fn a_worker_that_leaves_is_seen_to_have_left() {
 }
 
 #[test]
+fn of_more_workers_than_there_is_room_for_the_first_are_shown_in_their_order() {
+    let screen =
+        Screen::start(windlass("launch linear --workers 9 --steps 1000000000 --evaluate end --run-dir run"), 11, 80);
+    screen.shows("… and 4 others", 1);
+    let shown: Vec<String> = screen.lines().into_iter().skip_while(|line| !line.starts_with("step ")).collect();
+    let begins = shown.iter().skip(1).map(|line| line.split("  ").next().unwrap_or_default());
+    let begins: Vec<&str> = begins.filter(|begin| !begin.is_empty()).collect();
+    assert_eq!(begins, ["worker 0", "worker 1", "worker 2", "worker 3", "worker 4", "… and 4 others"], "{shown:#?}");
+}
+
+#[test]
+fn lines_of_the_log_are_broken_between_words() {
+    for verb in ["train", "launch"] {
+        let words = format!("{verb} mnist --steps 20 --evaluate end --run-dir run");
+        let (status, lines) = Screen::start(windlass(&words), 24, 48).wait();
+        assert!(status.success(), "{lines:#?}");
+        let log: Vec<&str> =
+            lines.iter().map(String::as_str).skip_while(|line| !line.contains("INFO no --data-dir")).collect();
+        assert!(log.len() > 1 && log[1].starts_with("    "), "{verb}: {lines:#?}");
+        let text = [log[0], log[1].trim_start()].join(" ");
+        assert!(text.ends_with("INFO no --data-dir: using built-in digits, drawn from seed 1"), "{verb}: {lines:#?}");
+    }
+}
+
+#[test]
 fn a_resumed_run_says_from_where_it_goes_on() {
     for command in ["train", "launch"] {
         let words = |steps| format!("{command} mnist --steps {steps} --evaluate end --run-dir run");

@@ -74,7 +74,7 @@ impl Text {
 }
 
 fn built_in(seed: u64, vocabularies: VocabularySizes) -> (Corpus, Pairs) {
-    info!("no --train-from: training on built-in numbers in words, drawn from seed {seed}");
+    info!("no --train-from: using built-in numbers in words, drawn from seed {seed}");
     let text = numbers::corpus(seed, Sizes::default());
     let corpus = Corpus::of_text(&text.train, &text.dev, vocabularies);
     let scored = corpus.encode(&text.test);
