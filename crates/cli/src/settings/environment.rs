@@ -66,14 +66,14 @@ fn values(arg: &Arg, variable: &str, value: OsString) -> Result<Vec<OsString>, F
     }
 }
 
-/// What to say of variables that no setting has, but that look as if one were meant. Others are left alone: Kubernetes
-/// sets `WINDLASS_PORT` for a service called `windlass`.
+/// What to say of variables that no setting has, but that look as if one were meant.
 pub(crate) fn misspelt(set: impl Iterator<Item = OsString>, known: &[String]) -> Vec<String> {
     let is_known = |variable: &String| {
         known.contains(variable) || variable.strip_prefix(PREFIX).is_some_and(|name| RESERVED.contains(&name))
     };
     let candidates = set.filter_map(|variable| variable.into_string().ok());
-    let candidates = candidates.filter(|variable| variable.starts_with(PREFIX) && !is_known(variable));
+    let candidates = candidates
+        .filter(|variable| variable.starts_with(PREFIX) && !is_known(variable) && !is_of_kubernetes(variable));
     let names: Vec<&str> = known.iter().map(|variable| &variable[PREFIX.len()..]).collect();
     candidates
         .filter_map(|variable| {
@@ -83,15 +83,20 @@ pub(crate) fn misspelt(set: impl Iterator<Item = OsString>, known: &[String]) ->
         .collect()
 }
 
+/// For a service called `windlass-worker`, Kubernetes sets `WINDLASS_WORKER_PORT` and others.
+fn is_of_kubernetes(variable: &str) -> bool {
+    variable.ends_with("_PORT") || variable.contains("_SERVICE_") || variable.contains("_PORT_")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_a_variable_that_looks_like_a_setting_is_told_of() {
-        let known = ["WINDLASS_LEARNING_RATE", "WINDLASS_STEPS", "WINDLASS_PS"].map(str::to_owned);
+        let known = ["WINDLASS_LEARNING_RATE", "WINDLASS_STEPS", "WINDLASS_WORKERS"].map(str::to_owned);
         let set =
-            ["WINDLASS_LEARNIG_RATE", "WINDLASS_STEPS", "WINDLASS_PORT", "WINDLASS_SEEDS", "WINDLASS_PS_SERVICE_HOST"];
+            ["WINDLASS_LEARNIG_RATE", "WINDLASS_STEPS", "WINDLASS_PORT", "WINDLASS_SEEDS", "WINDLASS_WORKER_PORT"];
         let told = misspelt(set.into_iter().map(OsString::from), &known);
         assert_eq!(told, ["WINDLASS_LEARNIG_RATE sets nothing; did you mean WINDLASS_LEARNING_RATE?"]);
     }

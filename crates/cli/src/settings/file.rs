@@ -73,6 +73,12 @@ impl Reader<'_> {
         }
         for (key, value) in in_order(entries) {
             let found = self.schema.find(key.get_ref()).filter(|arg| self.schema.table(&name(arg)) == table);
+            // A run in one process writes that it is not a task with shards; `launch` need not mind.
+            let is_of_tasks =
+                self.schema.verb == "launch" && self.schema.cluster.contains(&key.get_ref().replace('_', "-"));
+            if found.is_none() && table == Table::Train && is_of_tasks && value.get_ref().as_bool() == Some(false) {
+                continue;
+            }
             let Some(arg) = found else { return Err(self.unknown(table, key)) };
             if stated.iter().any(|stated| stated.name == name(arg)) {
                 return Err(self.refuse(&key.span(), &format!("{} is set twice", name(arg))));

@@ -176,6 +176,7 @@ impl<'a> Resolver<'a> {
             error.exit();
         }
         let of_values = [
+            ErrorKind::InvalidUtf8,
             ErrorKind::InvalidValue,
             ErrorKind::ValueValidation,
             ErrorKind::TooFewValues,
@@ -297,3 +298,6 @@ fn similar<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&
     let alike = names.into_iter().map(|other| (strsim::jaro(name, other), other));
     alike.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other)| other)
 }
+
+#[cfg(test)]
+mod tests;

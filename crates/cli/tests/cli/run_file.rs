@@ -132,6 +132,8 @@ fn a_run_in_one_process_writes_it_and_a_task_of_a_cluster_does_not() {
     let told = windlass("train linear --epochs 1 --run-dir run").run().succeeded();
     assert!(run_file(&told, "run").starts_with("# windlass train linear --epochs 1 --run-dir run\n"));
     told.windlass("train linear --config run/run.toml --run-dir again").run().succeeded();
+    told.windlass("launch linear --config run/run.toml --run-dir launched").run().succeeded();
+    told.windlass("train linear --config launched/run.toml --run-dir alone").run().succeeded();
     let hosts = Hosts::new(1, 1);
     let ps = hosts.task("ps", 0, "linear --epochs 1 --run-dir run").start();
     ps.windlass(&hosts.words("worker", 0, "linear --epochs 1 --run-dir run")).run().succeeded();
