@@ -10,7 +10,7 @@ use windlass_core::parameter::ParameterKind;
 
 use crate::failure::Failure;
 use crate::output::{count, plain_table, print_line};
-use crate::{logging, place};
+use crate::{logging, store_location};
 
 /// Manage the checkpoints of a run
 #[derive(Debug, Parser)]
@@ -221,8 +221,8 @@ pub(crate) async fn find(place: &str) -> Result<(Store, Manifest), Failure> {
 
 /// Opens a store that must be there: looking at it must not make a directory.
 fn open(place: &str) -> Result<(Store, Option<CheckpointId>), Failure> {
-    let (location, id) = place::split(place)?;
-    let location = place::store_in(location);
+    let (location, id) = store_location::split(place)?;
+    let location = store_location::store_in(location);
     if !location.contains("://") && !std::path::Path::new(&location).is_dir() {
         return Err(Failure::usage(format!("there is no directory {location}"))
             .with_hint("a run keeps its checkpoints in RUN_DIR/checkpoints".to_owned()));

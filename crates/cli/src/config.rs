@@ -19,9 +19,9 @@ use windlass_worker::task::RunConfig;
 use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
 use crate::output::count;
-use crate::place::{self, CHECKPOINTS};
 use crate::settings::{Origin, Settings};
 use crate::signals::{StoppedBy, unix_seconds};
+use crate::store_location::{self, CHECKPOINTS};
 
 /// The least that a ps is given of a model where all ps are on one host.
 const ONE_HOST_MIN_BYTES: usize = 4 << 20;
@@ -137,8 +137,8 @@ fn resume(text: &str) -> Result<Resume, Failure> {
         "auto" => Ok(Resume::Auto),
         "never" => Ok(Resume::Never),
         place => {
-            let (location, id) = place::split(place)?;
-            Ok(Resume::From(absolute(&place::store_in(location))?, id))
+            let (location, id) = store_location::split(place)?;
+            Ok(Resume::From(absolute(&store_location::store_in(location))?, id))
         }
     }
 }

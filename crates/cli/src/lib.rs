@@ -25,7 +25,6 @@ mod listening;
 mod logging;
 mod model_flags;
 mod output;
-mod place;
 mod program;
 mod progress;
 mod resume;
@@ -33,6 +32,7 @@ mod run_file;
 mod settings;
 mod signals;
 mod stopping;
+mod store_location;
 mod terminal;
 mod train;
 

@@ -15,8 +15,8 @@ use windlass_worker::model::Model;
 use crate::args::{CheckpointArgs, OutputArgs};
 use crate::config::{absolute_path, checkpoint_location};
 use crate::failure::Failure;
-use crate::place;
 use crate::settings::{Settings, arguments, name, values};
+use crate::store_location;
 
 /// How long a task of a cluster looks for a checkpoint. Workers need not reach the store: then they are told of a flag
 /// that is wrong by ps 0.
@@ -83,25 +83,25 @@ pub(crate) fn resumed(checkpoint: &CheckpointArgs, output: &OutputArgs) -> Resul
             None => return Ok(None),
         },
         place => {
-            let (location, id) = place::split(place)?;
-            (place::store_in(location), id)
+            let (location, id) = store_location::split(place)?;
+            (store_location::store_in(location), id)
         }
     };
     if !can_be_looked_at(&location) {
         return Ok(None);
     }
-    Ok(in_time(look(&location, id)).flatten())
+    Ok(in_time(find_manifest(&location, id)).flatten())
 }
 
 /// The newest checkpoint in a store, if there is one; nothing at all if the store cannot be looked into from here.
 pub(crate) fn newest_in(location: &str) -> Option<Option<Manifest>> {
     match can_be_looked_at(location) {
-        true => in_time(look(location, None)),
+        true => in_time(find_manifest(location, None)),
         false => (!location.contains("://")).then_some(None),
     }
 }
 
-async fn look(location: &str, id: Option<CheckpointId>) -> Option<Option<Manifest>> {
+async fn find_manifest(location: &str, id: Option<CheckpointId>) -> Option<Option<Manifest>> {
     let store = Store::open(location).ok()?;
     match id {
         Some(id) => store.load(&id).await.ok().map(Some),

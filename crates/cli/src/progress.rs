@@ -35,8 +35,8 @@ pub(crate) struct Progress {
 pub(crate) struct SharedExtent(Arc<Mutex<Extent>>);
 
 impl SharedExtent {
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Extent) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Extent) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -76,7 +76,7 @@ impl Progress {
 
     /// Shows an event.
     pub(crate) fn show(&mut self, event: &Event) {
-        self.extent.look(|extent| extent.see(event));
+        self.extent.with(|extent| extent.see(event));
         if let Some(bars) = &mut self.bars {
             bars.show(event);
         }

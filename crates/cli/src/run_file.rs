@@ -57,12 +57,8 @@ impl RunFile {
         }
     }
 
-    /// Whoever reads the file sees all of it or the one before.
     fn write(&self, text: &str) -> std::io::Result<()> {
-        let partial = self.path.with_extension(format!("{}.partial", std::process::id()));
-        std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, &self.path)).inspect_err(|_| {
-            let _ = std::fs::remove_file(&partial);
-        })
+        windlass_files::write(&self.path, &[text.as_bytes()])
     }
 }
 
@@ -74,6 +70,7 @@ pub(crate) fn text(settings: &Settings, run: &RunConfig) -> Result<String, Failu
     settings.resolve("optimizer-option", options);
     settings.resolve("learning-rate", [run.learning_rate.to_string()]);
     settings.resolve("batch-size", [run.batch_size.to_string()]);
+    settings.resolve("clip-norm", run.clip_norm.map(|longest| longest.to_string()));
     settings.resolve("steps", run.steps.map(|steps| steps.to_string()));
     settings.resolve("epochs", run.epochs.map(|epochs| epochs.to_string()));
     let command = command_line().replace(char::is_control, "?");

@@ -98,7 +98,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
             }
         }
     };
-    if let Some(run_file) = run_file.filter(|_| !process.extent.look(|extent| extent.has_begun())) {
+    if let Some(run_file) = run_file.filter(|_| !process.extent.with(|extent| extent.has_begun())) {
         run_file.restore();
     }
     match ended {
@@ -367,7 +367,7 @@ impl Process {
         // The others have the checkpoints, and perhaps go on.
         let is_one_of_many = self.task.is_some_and(|task| task != TaskId::ps(0)) && !args.cluster.colocate;
         let own_command = resume::command(&args.settings, None);
-        self.extent.look(|extent| {
+        self.extent.with(|extent| {
             let stop = Stop {
                 exit_code,
                 why,

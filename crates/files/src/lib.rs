@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows what the files hold.
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -27,9 +28,13 @@ impl AtomicFile {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".windlass-").suffix(".part");
         // Others may share the directory: as open as the user's mask lets any new file be.
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true);
         #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        Ok(Self { file: BufWriter::new(builder.tempfile_in(directory)?), path: path.to_path_buf() })
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o666);
+        // Opened here and not by `tempfile`, whose errors tell the user of a path that is none of theirs.
+        let file = builder.make_in(directory, |path| options.open(path))?;
+        Ok(Self { file: BufWriter::new(file), path: path.to_path_buf() })
     }
 
     /// Gives the file its name, in place of any that is there. It does not wait for the disk: after a power failure the

@@ -15,9 +15,9 @@ use windlass_ops::{half_squared_error, softplus};
 use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
 
 use self::standard::Standard;
+use crate::batch_noise::{BatchNoise, Purpose};
 use crate::digits;
 use crate::picture;
-use crate::randomness::{Purpose, Randomness};
 
 const PIXELS: usize = windlass_data::mnist::SIDE * windlass_data::mnist::SIDE;
 /// Images scored at a time.
@@ -228,7 +228,7 @@ impl Model for Autoencoder {
 
 impl Autoencoder {
     fn make_batch(&self, images: &Images, samples: &[usize], device: &Device) -> Batch {
-        let randomness = Randomness::of_batch(self.seed, samples);
+        let randomness = BatchNoise::of_batch(self.seed, samples);
         let rows = samples.len();
         let tensor = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [rows, PIXELS]), device);
         let mut target = Vec::new();

@@ -1,12 +1,12 @@
 //! The models that come with Windlass, written only against the public trait.
 
 pub mod autoencoder;
+mod batch_noise;
 mod classifier;
 mod digits;
 pub mod linear;
 pub mod mnist;
 pub mod picture;
-mod randomness;
 pub mod seq2seq;
 pub mod stn;
 mod truncated_normal;

@@ -16,7 +16,7 @@ use windlass_ops::cross_entropy;
 use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
 
 pub use self::network::{Convolution, Dropout, Localiser, Reader};
-use crate::randomness::{Purpose, Randomness};
+use crate::batch_noise::{BatchNoise, Purpose};
 use crate::{classifier, digits, picture};
 
 const PIXELS: usize = SIDE * SIDE;
@@ -163,7 +163,7 @@ impl SpatialTransformer {
         if keep_probability == 1.0 {
             return Dropout::default();
         }
-        let randomness = Randomness::of_batch(self.seed, samples);
+        let randomness = BatchNoise::of_batch(self.seed, samples);
         let factors = |purpose, units| {
             let factors = randomness.keep(purpose, samples.len(), units, keep_probability);
             Tensor::from_data(TensorData::new(factors, [samples.len(), units]), device)

@@ -23,7 +23,7 @@ pub(crate) fn forward([images, transforms]: [FlexTensor; 2]) -> (FlexTensor, Aff
         let mut padded = vec![0.0; shape.padded()];
         for (seen, plane) in seen.chunks_exact_mut(shape.plane()).zip(image.chunks_exact(shape.plane())) {
             shape.pad(plane, &mut padded);
-            shape.look(transform, |at, point| {
+            shape.sample_points(transform, |at, point| {
                 if let Some(point) = point {
                     seen[at] = point.value(point.neighbours(&padded, shape.stride()));
                 }
@@ -57,7 +57,7 @@ impl AffineSample {
             let planes = result.chunks_exact_mut(shape.plane()).zip(gradient.chunks_exact(shape.plane()));
             for (result, gradient) in planes {
                 padded.fill(0.0);
-                shape.look(transform, |at, point| {
+                shape.sample_points(transform, |at, point| {
                     if let Some(point) = point {
                         point.give_back(&mut padded, shape.stride(), gradient[at]);
                     }
@@ -78,7 +78,7 @@ impl AffineSample {
             let planes = image.chunks_exact(shape.plane()).zip(gradient.chunks_exact(shape.plane()));
             for (plane, gradient) in planes {
                 shape.pad(plane, &mut padded);
-                shape.look(transform, |at, point| {
+                shape.sample_points(transform, |at, point| {
                     if let Some(point) = point {
                         let (across, down) = point.slopes(point.neighbours(&padded, shape.stride()));
                         let (x, y) = (point.x, point.y);
@@ -150,7 +150,7 @@ impl Shape {
 
     /// Tells where each pixel looks: `None` for those that see nothing of the image.
     #[inline(always)]
-    fn look(&self, transform: &[f32], mut tell: impl FnMut(usize, Option<Point>)) {
+    fn sample_points(&self, transform: &[f32], mut tell: impl FnMut(usize, Option<Point>)) {
         let (across, down) = self.half_steps();
         let coordinate = |index: usize, size: usize| {
             if size > 1 { 2.0 * index as f32 / (size - 1) as f32 - 1.0 } else { 0.0 }

@@ -11,8 +11,10 @@ use burn::tensor::Device;
 /// `samples` and `batch` with its.
 pub struct DatasetBatches<O> {
     samples: usize,
-    make: Box<dyn Fn(&[usize], &Device) -> anyhow::Result<O> + Send + Sync>,
+    make: Box<Make<O>>,
 }
+
+type Make<O> = dyn Fn(&[usize], &Device) -> anyhow::Result<O> + Send + Sync;
 
 impl<O> DatasetBatches<O> {
     /// Of this data set, as this batcher puts its items together. Items are read when their batch is made.

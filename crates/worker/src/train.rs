@@ -115,7 +115,7 @@ impl Training {
         if self.config.epochs.is_some_and(|epochs| self.batches.epochs_done() >= epochs) {
             return Ok(());
         }
-        let (mut batch, mut position) = self.batches.next()?;
+        let (mut batch, mut position) = self.batches.next(|| client.may_wait())?;
         let mut pulled = self.begin(client, batch.rows(), is_chief, watch)?;
         while !pulled.over {
             let mut times = StepTimes::begin();
@@ -126,13 +126,17 @@ impl Training {
             let mut gradients = step.into_pushed();
             let row_gradients = rows::split(&mut gradients, rows);
             // The push also asks for the rows that the next batch needs.
-            let early = if self.has_rows() { Some(times.waiting_for_data(|| self.batches.next())?) } else { None };
+            let early = if self.has_rows() {
+                Some(times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?)
+            } else {
+                None
+            };
             let wanted = early.as_ref().map(|(batch, _)| batch.rows().to_vec()).unwrap_or_default();
             times.computed();
             client.push(Push { dense: gradients, rows: row_gradients, wanted, note: self.note(loss) })?;
             let (next, next_position) = match early {
                 Some(next) => next,
-                None => times.waiting_for_data(|| self.batches.next())?,
+                None => times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?,
             };
             pulled = client.wait()?;
             self.follow_schedule(client, pulled.step);

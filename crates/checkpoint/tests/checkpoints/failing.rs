@@ -53,7 +53,7 @@ impl State {
         if self.done.fetch_add(1, Ordering::SeqCst) < self.limit { Ok(()) } else { Err(self.error()) }
     }
 
-    fn look(&self) -> Result<()> {
+    fn fail_if_due(&self) -> Result<()> {
         match self.crash && self.done.load(Ordering::SeqCst) > self.limit {
             true => Err(self.error()),
             false => Ok(()),
@@ -85,12 +85,12 @@ impl ObjectStore for Failing {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.state.look()?;
+        self.state.fail_if_due()?;
         self.objects.get_opts(location, options).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.state.look()?;
+        self.state.fail_if_due()?;
         self.objects.get_ranges(location, ranges).await
     }
 
@@ -100,14 +100,14 @@ impl ObjectStore for Failing {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        match self.state.look() {
+        match self.state.fail_if_due() {
             Ok(()) => self.objects.list(prefix),
             Err(error) => stream::once(async { Err(error) }).boxed(),
         }
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.state.look()?;
+        self.state.fail_if_due()?;
         self.objects.list_with_delimiter(prefix).await
     }
 
@@ -138,7 +138,7 @@ impl MultipartUpload for FailingUpload {
     }
 
     async fn abort(&mut self) -> Result<()> {
-        self.state.look()?;
+        self.state.fail_if_due()?;
         self.upload.as_mut().unwrap().abort().await
     }
 }
@@ -146,7 +146,7 @@ impl MultipartUpload for FailingUpload {
 impl Drop for FailingUpload {
     fn drop(&mut self) {
         // A dead process cleans nothing up.
-        if self.state.look().is_err() {
+        if self.state.fail_if_due().is_err() {
             std::mem::forget(self.upload.take());
         }
     }

@@ -257,7 +257,7 @@ impl Launcher {
     }
 
     fn has_begun(&self) -> bool {
-        self.progress.extent().look(|extent| extent.has_begun())
+        self.progress.extent().with(|extent| extent.has_begun())
     }
 
     fn leave_out(&mut self, task: TaskId, why: &str) {

@@ -1,7 +1,7 @@
 //! A model with every kind of layer that is more than trained weights: one that is frozen, one with running statistics
 //! and one that draws random numbers. Its tests are in `tests/cli/layers.rs`.
 
-use windlass::optimizer::{Adam, Optimizer};
+use windlass::rand::rngs::StdRng;
 use windlass::{Defaults, FlagRole, Metrics, Model, Setup};
 use windlass::{anyhow, burn, clap};
 

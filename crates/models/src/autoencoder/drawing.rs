@@ -3,9 +3,9 @@
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::{Autoencoder, Coder, PIXELS, Variant};
+use crate::batch_noise::{BatchNoise, Purpose};
 use crate::digits;
 use crate::picture::{Picture, Tile};
-use crate::randomness::{Purpose, Randomness};
 
 const SIDE: usize = windlass_data::mnist::SIDE;
 /// Images a row.
@@ -30,7 +30,7 @@ impl Autoencoder {
             picture = picture.with_row("drawn again", self.tiles(drawn));
         }
         if let Some((code, latent)) = network.code.as_ref().zip(self.flags.latent()) {
-            let codes = Randomness::of_batch(self.seed, &[]).normal(Purpose::Latent, SAMPLE_ROWS * COLUMNS, latent);
+            let codes = BatchNoise::of_batch(self.seed, &[]).normal(Purpose::Latent, SAMPLE_ROWS * COLUMNS, latent);
             let codes = Tensor::from_data(TensorData::new(codes, [SAMPLE_ROWS * COLUMNS, latent]), device);
             let tiles = self.tiles(network.decode(code, codes));
             for (index, row) in tiles.chunks(COLUMNS).enumerate() {

@@ -327,6 +327,12 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.learning_rate.adopt(rate);
     }
 
+    /// Why the worker should not wait any longer, for whatever it waits: it was told to stop, the run is over, or the
+    /// coordinator has let it in again.
+    pub fn may_wait(&self) -> Result<(), ClientError> {
+        self.interrupt.check(self.incarnation)
+    }
+
     /// The newest learning rate that this worker knows of.
     pub fn learning_rate(&self) -> LearningRate {
         self.learning_rate

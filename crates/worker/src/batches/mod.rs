@@ -4,13 +4,22 @@ pub mod order;
 mod prefetch;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tracing::info;
+use windlass_wire::client::ClientError;
 
 use crate::randomness::Draw;
 use crate::replica::{Batch, BatchSource};
+use crate::train::TrainError;
 use order::{DataPosition, Order};
-use prefetch::Prefetch;
+use prefetch::{Next, Prefetch};
+
+/// How soon a wait for a batch sees that there is nothing to wait for any more.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// How often a long wait is spoken of.
+const SPEAK_EVERY: Duration = Duration::from_secs(3);
 
 /// One worker's batches, made ahead of their use on a thread of their own.
 pub(crate) struct Batches {
@@ -50,8 +59,25 @@ impl Batches {
         self.order.epochs_done()
     }
 
-    /// The next batch. Waits for it if it is not ready.
-    pub(crate) fn next(&mut self) -> anyhow::Result<Placed> {
+    /// The next batch. If it is not ready, waits for it as long as `may_wait` has nothing against it.
+    pub(crate) fn next(&mut self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Placed, TrainError> {
+        let began = Instant::now();
+        let mut spoken = began;
+        loop {
+            match self.ahead()?.next_within(CHECK_EVERY) {
+                Next::Ready(next) => return Ok(next.context("cannot make a batch")?),
+                Next::Panicked => return Err(anyhow::anyhow!("the thread that makes batches has panicked").into()),
+                Next::NotYet => may_wait()?,
+            }
+            if spoken.elapsed() >= SPEAK_EVERY {
+                spoken = Instant::now();
+                info!("waiting for a batch of training data ({} s)", began.elapsed().as_secs());
+            }
+        }
+    }
+
+    /// The thread that makes batches, which begins when the first is wanted.
+    fn ahead(&mut self) -> anyhow::Result<&mut Prefetch<anyhow::Result<Placed>>> {
         if self.ahead.is_none() {
             let (worker, source, mut order) = (self.worker, self.source.clone(), self.order.clone());
             let make = move || {
@@ -61,8 +87,7 @@ impl Batches {
             };
             self.ahead = Some(Prefetch::start("batches", make).context("cannot start the thread that makes batches")?);
         }
-        let next = self.ahead.as_mut().and_then(Prefetch::next);
-        next.context("the thread that makes batches has panicked")?.context("cannot make a batch")
+        Ok(self.ahead.as_mut().expect("just begun"))
     }
 
     /// A batch that is not counted, made here and now.
@@ -74,5 +99,50 @@ impl Batches {
     /// Stops making batches ahead.
     pub(crate) fn stop(&mut self) {
         self.ahead = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{self, Receiver};
+
+    use super::order::OrderConfig;
+    use super::*;
+
+    /// Makes a batch whenever it is told how: of so many samples, or not at all.
+    struct Told(Mutex<Receiver<Result<usize, &'static str>>>);
+
+    impl BatchSource for Told {
+        fn batch(&self, _samples: &[usize], _draw: Draw) -> anyhow::Result<Batch> {
+            let told = self.0.lock().unwrap().recv()?;
+            let samples = told.map_err(anyhow::Error::msg)?;
+            Ok(Batch { content: Box::new(()), rows: Vec::new(), samples })
+        }
+    }
+
+    fn batches() -> (Batches, mpsc::Sender<Result<usize, &'static str>>) {
+        let (sender, receiver) = mpsc::channel();
+        let config =
+            OrderConfig { samples: 4, batch_size: 2, shuffle: false, seed: 1, worker: 0, shards: None, files: vec![] };
+        (Batches::new(0, Arc::new(Told(Mutex::new(receiver))), Order::new(config).unwrap()), sender)
+    }
+
+    #[test]
+    fn a_worker_that_is_told_to_stop_does_not_wait_for_a_batch_that_never_comes() {
+        let (mut batches, sender) = batches();
+        sender.send(Ok(7)).unwrap();
+        let (batch, position) = batches.next(|| Ok(())).unwrap();
+        assert_eq!((batch.samples(), position), (7, DataPosition { epoch: 1, batch: 1 }));
+        let stopped = batches.next(|| Err(ClientError::Interrupted));
+        assert!(matches!(stopped, Err(TrainError::Client(ClientError::Interrupted))));
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_made_is_an_error_with_its_reason() {
+        let (mut batches, sender) = batches();
+        sender.send(Err("bad sector")).unwrap();
+        let error = batches.next(|| Ok(())).err().unwrap();
+        assert_eq!(error.to_string(), "cannot make a batch: bad sector");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The most that are ready at a time.
 const MOST: usize = 4;
@@ -44,18 +45,33 @@ impl<T: Send + 'static> Prefetch<T> {
         Ok(Self(shared))
     }
 
-    /// The next one; `None` if the thread has panicked.
-    pub(crate) fn next(&mut self) -> Option<T> {
-        let mut state = self.0.lock();
-        while state.ready.is_empty() && !state.ended {
-            state = self.0.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        let next = state.ready.pop_front();
+    /// The next one, if it is ready within this time.
+    pub(crate) fn next_within(&mut self, patience: Duration) -> Next<T> {
+        let state = self.0.lock();
+        let is_awaited = |state: &mut State<T>| state.ready.is_empty() && !state.ended;
+        let waited = self.0.filled.wait_timeout_while(state, patience, is_awaited);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let next = match state.ready.pop_front() {
+            Some(next) => Next::Ready(next),
+            None if state.ended => Next::Panicked,
+            None => Next::NotYet,
+        };
         if state.ready.len() == FEW {
             self.0.taken.notify_one();
         }
         next
     }
+}
+
+/// What there is to take.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Next<T> {
+    /// The next one.
+    Ready(T),
+    /// It is being made.
+    NotYet,
+    /// The thread has panicked, and there will be no more.
+    Panicked,
 }
 
 impl<T> Drop for Prefetch<T> {
@@ -112,6 +128,8 @@ mod tests {
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     #[test]
     fn things_come_in_order_and_only_a_few_are_made_ahead() {
         let (made, counted) = mpsc::channel();
@@ -125,9 +143,11 @@ mod tests {
         let first: Vec<i32> = (0..MOST).map(|_| counted.recv().unwrap()).collect();
         assert_eq!(first, [0, 1, 2, 3]);
         // It sleeps now, and goes on when half of them are taken.
-        assert_eq!((prefetch.next(), prefetch.next()), (Some(0), Some(1)));
+        assert_eq!([0, 1].map(|_| prefetch.next_within(LONG)), [Next::Ready(0), Next::Ready(1)]);
         assert_eq!([counted.recv().unwrap(), counted.recv().unwrap()], [4, 5]);
-        assert_eq!((2..100).map(|_| prefetch.next().unwrap()).collect::<Vec<_>>(), Vec::from_iter(2..100));
+        for number in 2..100 {
+            assert_eq!(prefetch.next_within(LONG), Next::Ready(number));
+        }
     }
 
     #[test]
@@ -157,6 +177,6 @@ mod tests {
             made
         })
         .unwrap();
-        assert_eq!([prefetch.next(), prefetch.next(), prefetch.next()], [Some(0), Some(1), None]);
+        assert_eq!([0; 3].map(|_| prefetch.next_within(LONG)), [Next::Ready(0), Next::Ready(1), Next::Panicked]);
     }
 }

@@ -58,7 +58,7 @@ impl Launcher {
     fn with_stop<T>(&self, exit_code: u8, why: String, told: Option<u64>, tell: impl FnOnce(Stop, &str) -> T) -> T {
         let log = self.children.first().map(|child| child.log.display().to_string());
         let Resumption { checkpoints, resumes, began, command } = &self.resumption;
-        self.progress.extent().look(|extent| {
+        self.progress.extent().with(|extent| {
             let stop = Stop {
                 exit_code,
                 why,

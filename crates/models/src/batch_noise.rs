@@ -28,9 +28,9 @@ pub(crate) enum Purpose {
 
 /// The random numbers of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Randomness(u64);
+pub(crate) struct BatchNoise(u64);
 
-impl Randomness {
+impl BatchNoise {
     /// Those of a batch of these samples, in this order.
     pub(crate) fn of_batch(seed: u64, samples: &[usize]) -> Self {
         Self(samples.iter().fold(mix(seed), |key, sample| mix(key ^ *sample as u64)))
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn draw(seed: u64, samples: &[usize]) -> Vec<f32> {
-        Randomness::of_batch(seed, samples).normal(Purpose::Corruption, 3, 5)
+        BatchNoise::of_batch(seed, samples).normal(Purpose::Corruption, 3, 5)
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn rows_and_purposes_have_numbers_of_their_own() {
-        let randomness = Randomness::of_batch(1, &[7]);
+        let randomness = BatchNoise::of_batch(1, &[7]);
         let numbers = randomness.normal(Purpose::Corruption, 2, 8);
         assert_ne!(numbers[..8], numbers[8..]);
         assert_ne!(randomness.normal(Purpose::Latent, 2, 8), numbers);
@@ -103,14 +103,14 @@ mod tests {
     fn any_number_of_threads_draws_the_same() {
         let drawn = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| Randomness::of_batch(1, &[1, 2]).normal(Purpose::Latent, 64, 33))
+            pool.install(|| BatchNoise::of_batch(1, &[1, 2]).normal(Purpose::Latent, 64, 33))
         };
         assert_eq!(drawn(1), drawn(3));
     }
 
     #[test]
     fn normal_numbers_have_mean_zero_and_deviation_one() {
-        let numbers = Randomness::of_batch(1, &[1]).normal(Purpose::Corruption, 100, 1000);
+        let numbers = BatchNoise::of_batch(1, &[1]).normal(Purpose::Corruption, 100, 1000);
         let mean = numbers.iter().sum::<f32>() / 1e5;
         let variance = numbers.iter().map(|number| number * number).sum::<f32>() / 1e5;
         assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn units_are_kept_as_often_as_asked_for_and_scaled_up() {
-        let randomness = Randomness::of_batch(1, &[1]);
+        let randomness = BatchNoise::of_batch(1, &[1]);
         let factors = randomness.keep(Purpose::Dropout, 100, 1000, 0.8);
         assert!(factors.iter().all(|factor| [0.0, 1.25].contains(factor)));
         let mean = factors.iter().sum::<f32>() / 1e5;
