@@ -129,11 +129,14 @@ impl Program {
             let (matches, settings) = self.resolve(&root, arguments, &schema)?;
             let (verb, matches) = matches.subcommand().expect("the schema is of one");
             let (model, matches) = self.model(matches);
-            return match verb {
-                "train" => model.train(matches, settings),
-                "launch" => model.launch(matches, settings),
+            let done = match verb {
+                "train" => model.train(matches, settings.clone()),
+                "launch" => model.launch(matches, settings.clone()),
                 _ => model.eval(matches),
             };
+            // A task that was launched has it all from one file; its launcher knows more.
+            let is_launched = std::env::var_os(COMMAND_VARIABLE).is_some();
+            return done.map_err(|failure| if is_launched { failure } else { settings.explain(failure) });
         }
         match root.get_matches_from(arguments).subcommand() {
             Some(("decode", matches)) => decode::run(matches),

@@ -6,10 +6,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches};
+use windlass_core::lifecycle::exit_code;
 
 use super::file::MODEL_NAME;
 use super::schema::{Schema, Table, arguments, is_switch, name, switch_value, takes_many, values};
 use super::{Origin, Stated, environment};
+use crate::failure::Failure;
 
 /// What is done once, and not again by whoever reads the file.
 const ONCE: [&str; 1] = ["take-over"];
@@ -118,6 +120,20 @@ impl Settings {
         }
     }
 
+    /// Adds to what is wrong with a setting where it is set, unless by a flag, which the user sees.
+    pub(crate) fn explain(&self, failure: Failure) -> Failure {
+        let is_about = |row: &&Row| mentions(&failure.message, &row.name) && row.origin.is_user();
+        let is_hidden = |row: &&Row| row.origin != Origin::Flag;
+        let places = self.rows.iter().filter(is_about).filter(is_hidden).map(Row::said);
+        let places = places.collect::<Vec<_>>().join(", ");
+        let is_of_settings = [exit_code::USAGE, exit_code::CHECKPOINT].contains(&failure.exit_code);
+        match failure.hint.clone() {
+            _ if places.is_empty() || !is_of_settings => failure,
+            Some(hint) => failure.with_hint(format!("{hint} ({places})")),
+            None => failure.with_hint(places),
+        }
+    }
+
     /// Everything as a configuration file.
     pub(crate) fn to_toml(&self) -> String {
         let mut text = format!("{MODEL_NAME} = {}\n", quoted(&self.model));
@@ -144,6 +160,10 @@ impl Settings {
 }
 
 impl Row {
+    fn said(&self) -> String {
+        format!("--{} is set by {}", self.name, self.origin.place())
+    }
+
     fn is_for_files(&self) -> bool {
         !ONCE.contains(&&*self.name) && self.values.iter().all(|value| value.to_str().is_some())
     }
@@ -162,6 +182,13 @@ impl Row {
             _ => quoted(value),
         }
     }
+}
+
+/// Whether a text names a flag, with hyphens or underscores.
+fn mentions(text: &str, name: &str) -> bool {
+    let (text, flag) = (text.replace('_', "-"), format!("--{name}"));
+    let is_part = |rest: &str| rest.starts_with(|next: char| next == '-' || next.is_alphanumeric());
+    text.match_indices(&flag).any(|(at, _)| !is_part(&text[at + flag.len()..]))
 }
 
 fn form(arg: &Arg) -> Form {

@@ -178,7 +178,8 @@ fn a_file_goes_before_what_a_checkpoint_remembers_and_may_contradict_it() {
         let invocation = with_file("--steps 4", file);
         let told = variable.into_iter().fold(invocation, |told, value| told.env("WINDLASS_HIDDEN", value)).run();
         assert_eq!(told.exit_code(), Some(4), "{told}");
-        assert!(told.stderr.contains("--hidden"), "{told}");
+        let place = if variable.is_some() { "WINDLASS_HIDDEN" } else { "windlass.toml: line 2" };
+        assert!(told.stderr.contains(&format!("--hidden is set by {place}")), "{told}");
     }
     with_file("--steps 4", "[model]\nhidden = 8\n").run().succeeded();
 }

@@ -119,6 +119,28 @@ fn a_variable_with_a_bad_value_is_named() {
 }
 
 #[test]
+fn a_value_that_cannot_be_is_refused_with_its_place() {
+    let variable = windlass("launch mnist --mode ssp --run-dir run").env("WINDLASS_STALENESS", "2");
+    assert_snapshot!(said(variable.env("WINDLASS_STEPS", "0").run()), @"
+    error: --steps must be at least 1
+    hint: --steps is set by WINDLASS_STEPS
+    ");
+    assert_snapshot!(refusal("launch mnist --run-dir run", "[train]\nkeep = 0\n"), @"
+    error: --keep must be at least 1
+    hint: --keep is set by windlass.toml: line 2
+    ");
+    assert_snapshot!(refusal("launch linear --mode async", "[train]\ndeterministic = true\n"), @"
+    error: --deterministic needs --mode sync
+    hint: in other modes the result depends on which worker is faster (--deterministic is set by windlass.toml: line 2)
+    ");
+    let hosts = "[train]\nps-hosts = \"a\"\nworker-hosts = \"b:1\"\njob-name = \"ps\"\n";
+    assert_snapshot!(refusal("train linear", hosts), @r#"
+    error: entry 1 of 1 in --ps_hosts, "a": no port, expected host:port
+    hint: add a port, as in a:2222 (--ps-hosts is set by windlass.toml: line 2)
+    "#);
+}
+
+#[test]
 fn settings_that_exclude_each_other_are_named_with_their_places() {
     let file = "[model]\nself-test = true\ntrain-from = \"a\"\ntrain-to = \"b\"\n";
     assert_snapshot!(refusal("train seq2seq", file), @"
