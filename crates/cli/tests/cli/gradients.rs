@@ -173,7 +173,7 @@ fn assert_ends_before_a_push(model: Roots, clip_norm: Option<f32>, what: &str) {
 #[test]
 fn the_loss_beside_a_gradient_that_is_not_finite_is_that_of_a_sample() {
     let loss = |sums| {
-        let model = Roots { bad: Some("dense"), sums, ..Roots::default() };
+        let model = Roots { bad: Some("dense"), sums };
         let run = RunConfig { batch_size: 2, ..run() };
         let ended = train_until_ended(Layout { servers: 0, workers: 1 }, &run, || model, |shard| shard);
         let reason = &ended.workers[0].outcome.reason;
