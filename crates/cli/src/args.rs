@@ -90,10 +90,10 @@ pub(crate) struct TrainingArgs {
     /// constant, exponential:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS, by global step
     #[arg(long, visible_alias = "lr-schedule", value_name = "SCHEDULE", default_value = "constant")]
     pub(crate) learning_rate_schedule: String,
-    /// Samples per step of a worker
+    /// Samples computed at a time: with --accumulate 1, those of a worker's step
     #[arg(long, value_name = "N")]
     pub(crate) batch_size: Option<usize>,
-    /// Compute N batches per step and push the sum of their gradients: the effect of larger batches in the memory of one
+    /// Compute N batches per step, one after the other, and push one gradient: that of a batch N times as large
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) accumulate: usize,
     /// Scale a worker's gradient down to this norm, over all parameters, if it is longer; 0 turns clipping off

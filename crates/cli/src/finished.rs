@@ -27,7 +27,7 @@ pub(crate) fn already(
     // Epochs are of the same length only over the same data, and of as many workers if they share it.
     let has_same_epochs = manifest.run.data.as_ref().is_some_and(|data| {
         let is_shared_alike = !data.shard_data || manifest.workers.len() == workers as usize;
-        data.batch_size == run.batch_size as u64
+        data.batch_size == run.samples_a_step() as u64
             && data.shard_data == run.shard_data
             && data.directory == run.data_dir
             && is_shared_alike

@@ -70,7 +70,10 @@ pub(crate) fn text(settings: &Settings, run: &RunConfig) -> Result<String, Failu
     settings.resolve("optimizer-option", options);
     settings.resolve("learning-rate", [run.learning_rate.to_string()]);
     settings.resolve("batch-size", [run.batch_size.to_string()]);
-    settings.resolve("clip-norm", run.clip_norm.map(|longest| longest.to_string()));
+    if run.clip_norm.is_some() || settings.is_given("clip-norm") {
+        // Left out, it would be the model's default.
+        settings.resolve("clip-norm", [run.clip_norm.unwrap_or(0.0).to_string()]);
+    }
     settings.resolve("steps", run.steps.map(|steps| steps.to_string()));
     settings.resolve("epochs", run.epochs.map(|epochs| epochs.to_string()));
     let command = command_line().replace(char::is_control, "?");

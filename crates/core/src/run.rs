@@ -104,7 +104,7 @@ impl RunSpec {
     /// What workers may differ in where each gradient is applied by itself, but hardly ever on purpose.
     pub fn tolerated_difference(&self, other: &RunSpec) -> Option<Difference> {
         let batch_size = |run: &RunSpec| {
-            let size = run.data.as_ref().map(|data| format!("with --batch-size {}", data.batch_size));
+            let size = run.data.as_ref().map(|data| format!("with {} samples per step", data.batch_size));
             size.into_iter().collect::<Vec<_>>()
         };
         flags(&batch_size(self), &batch_size(other))
@@ -355,7 +355,7 @@ mod tests {
         assert!(smaller.tolerated_difference(&run()).is_some());
         let sync = |run| RunSpec { mode: Mode::Sync { replicas_to_aggregate: None }, ..run };
         let told = told(&sync(smaller), &sync(run())).unwrap();
-        assert_eq!(told, "worker 1 was started with --batch-size 10, the other workers with --batch-size 20");
+        assert_eq!(told, "worker 1 was started with 10 samples per step, the other workers with 20 samples per step");
     }
 
     #[test]

@@ -17,4 +17,4 @@ pub mod stream;
 pub const MESSAGE_BYTES: usize = 8 << 20;
 
 /// The version of everything this crate sends. Tasks of different versions refuse each other.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;

@@ -129,7 +129,7 @@ pub struct Defaults {
     pub optimizer: Optimizer,
     /// The learning rate.
     pub learning_rate: f32,
-    /// Samples a step.
+    /// Samples that are computed at a time; a step, unless the user accumulates several.
     pub batch_size: usize,
     /// Global steps, if the run ends by them.
     pub steps: Option<u64>,

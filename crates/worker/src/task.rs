@@ -54,7 +54,7 @@ pub struct RunConfig {
     pub sharding: Sharding,
     /// Samples that are computed at a time.
     pub batch_size: usize,
-    /// How many times that makes a step: their gradients are added up and pushed together.
+    /// How many times that makes a step: one gradient is pushed, as of a batch of all of them.
     pub accumulate: usize,
     /// The longest that a worker's gradient may be; a longer one is scaled down.
     pub clip_norm: Option<f32>,
@@ -213,6 +213,7 @@ impl Worker {
             learning_rate: run.learning_rate,
             schedule: run.schedule,
             clip_norm: run.clip_norm,
+            data_patience: config.peer_timeout,
             evaluate_epochs: run.evaluate_epochs,
             telemetry: telemetry(&config, &run),
         };
@@ -253,7 +254,10 @@ impl Worker {
             }
             control.completed(done);
         }
-        Ended { outcome: control.close(runtime), summary }
+        let outcome = control.close(runtime);
+        // Whoever is told to stop before the last checkpoint is written leaves a run that has yet to end.
+        let summary = summary.filter(|_| outcome.exit_code != exit_code::TERMINATED);
+        Ended { outcome, summary }
     }
 
     /// The chief brings the first values.

@@ -1,6 +1,6 @@
 //! The training loop.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use windlass_core::parameter::{ParameterId, ParameterKind};
 use windlass_core::run::LearningRate;
@@ -33,6 +33,8 @@ pub struct TrainConfig {
     pub schedule: Schedule,
     /// The longest that a gradient may be; a longer one is scaled down.
     pub clip_norm: Option<f32>,
+    /// How long to wait for a batch that is not ready.
+    pub data_patience: Duration,
     /// Whether the chief scores the network after every epoch, and not only at the end.
     pub evaluate_epochs: bool,
     /// What is told meanwhile.
@@ -126,18 +128,22 @@ impl Training {
             let mut gradients = step.into_pushed();
             let row_gradients = rows::split(&mut gradients, rows);
             // The push also asks for the rows that the next batch needs.
-            let early = if self.has_rows() {
-                Some(times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?)
-            } else {
-                None
-            };
-            let wanted = early.as_ref().map(|(batch, _)| batch.rows().to_vec()).unwrap_or_default();
+            let is_last = self.config.epochs.is_some_and(|epochs| position.is_end_of(epochs, self.batches.per_epoch()));
+            let mut next = None;
+            if self.has_rows() && !is_last {
+                next = Some(times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?);
+            }
+            let wanted = next.as_ref().map(|(batch, _)| batch.rows().to_vec()).unwrap_or_default();
             times.computed();
-            client.push(Push { dense: gradients, rows: row_gradients, wanted, note: self.note(loss) })?;
-            let (next, next_position) = match early {
-                Some(next) => next,
-                None => times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?,
-            };
+            client.push(Push {
+                dense: gradients,
+                rows: row_gradients,
+                wanted: wanted.clone(),
+                note: self.note(loss),
+            })?;
+            if !self.has_rows() && !is_last {
+                next = Some(times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?);
+            }
             pulled = client.wait()?;
             self.follow_schedule(client, pulled.step);
             // A push that came after the run's last update is no step: there is nothing to tell of.
@@ -147,18 +153,16 @@ impl Training {
                 let done = StepDone { position, loss, norm, base, global_step, learning_rate, traffic, times };
                 self.telemetry.step(&done, is_chief(), watch);
                 if self.report_is_due() {
-                    pulled = self.report(client, next.rows(), is_chief(), watch)?;
+                    pulled = self.report(client, &wanted, is_chief(), watch)?;
                 }
                 if position.batch == self.batches.per_epoch() {
                     let scored = self.config.evaluate_epochs && is_chief();
-                    let metrics = scored.then(|| self.score_now(client, &mut pulled, next.rows())).transpose()?;
+                    let metrics = scored.then(|| self.score_now(client, &mut pulled, &wanted)).transpose()?;
                     self.telemetry.epoch(position, metrics, watch);
-                    if self.config.epochs.is_some_and(|epochs| position.epoch >= epochs) {
-                        break;
-                    }
                 }
             }
-            (batch, position) = (next, next_position);
+            let Some(following) = next else { break };
+            (batch, position) = following;
         }
         self.batches.stop();
         Ok(())
@@ -166,7 +170,7 @@ impl Training {
 
     /// Nothing has been done yet.
     pub fn new(config: TrainConfig, replica: Box<dyn Replica>, order: Order, progress: Progress) -> Self {
-        let batches = Batches::new(config.telemetry.worker, replica.source(), order);
+        let batches = Batches::new(config.telemetry.worker, replica.source(), order, config.data_patience);
         let chance = replica.info().chance_loss;
         let telemetry = Telemetry::new(config.telemetry.clone(), batches.per_epoch(), progress, chance);
         let reporter = replica.reports().map(Reporter::new);
@@ -202,9 +206,11 @@ impl Training {
     }
 
     /// Computes one step and throws it away, to learn how long it takes.
-    pub(crate) fn rehearse(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn rehearse(&mut self) -> anyhow::Result<Duration> {
         let batch = self.batches.sample()?;
-        self.replica.rehearse(batch)
+        let began = Instant::now();
+        self.replica.rehearse(batch)?;
+        Ok(began.elapsed())
     }
 
     /// Pulls the values for the first step, which needs these rows, and makes up for a report that was due.

@@ -1,7 +1,7 @@
 //! How fast a large model's parameters move: a ps in a process of its own, a worker in this one, and a model that
 //! is all parameters and no computation.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
     };
     let ps = port(std::net::TcpListener::bind("127.0.0.1:0")).map_err(Failure::internal)?;
     let worker = port(std::net::TcpListener::bind("127.0.0.1:0")).map_err(Failure::internal)?;
-    let mut command = Command::new(std::env::current_exe().map_err(Failure::internal)?);
+    let mut command = super::own_program()?;
     command.args(["train", "linear", "--job-name", "ps", "--ps-hosts", &ps, "--worker-hosts", &worker]);
     command.env("RUST_LOG", "warn").stdin(Stdio::null());
     if transport == Transport::Tcp {

@@ -3,7 +3,7 @@
 //! It would not if numbers that decay were left to become denormal, which Intel's processors take a hundred times as
 //! long for: Adam's means do after some 700 steps.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use windlass_worker::event::Event;
 
@@ -25,7 +25,7 @@ pub(super) struct Course {
 
 /// Runs it once.
 pub(super) fn measure() -> Result<Course, Failure> {
-    let output = Command::new(std::env::current_exe().map_err(Failure::internal)?)
+    let output = super::own_program()?
         .args(["train", "mnist", "--evaluate", "end", "--format", "json"])
         .args(["--steps", &STEPS.to_string(), "--log-every", &MEAN_OF.to_string()])
         .stdin(Stdio::null())

@@ -1,6 +1,6 @@
 //! The layouts that are compared: each a run of this same program, as a user would start it.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use windlass_worker::summary::Summary;
 
@@ -54,8 +54,7 @@ impl Layout {
     /// Runs it once.
     pub(super) fn measure(&self, steps: u64) -> Result<Measured, Failure> {
         let directory = std::env::temp_dir().join(format!("windlass-bench-{}", std::process::id()));
-        let program = std::env::current_exe().map_err(Failure::internal)?;
-        let output = Command::new(program)
+        let output = super::own_program()?
             .args(self.arguments)
             .args(["--variant", "sigmoid", "--evaluate", "end", "--steps", &steps.to_string()])
             .args(["--batch-size", &BATCH.to_string()])

@@ -21,9 +21,11 @@ const RESERVED: [&str; 7] =
 pub(super) fn read(schema: &Schema, get: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Stated>, Failure> {
     let mut stated = Vec::new();
     for arg in schema.settings() {
-        let Some(variable) = variable(&name(arg)) else { continue };
         // Manifests of containers cannot always leave a variable out.
-        let Some(value) = get(&variable).filter(|value| !value.is_empty()) else { continue };
+        let set = |variable: String| get(&variable).filter(|value| !value.is_empty()).map(|value| (variable, value));
+        let Some((variable, value)) = names_of(arg).iter().filter_map(|name| variable(name)).find_map(set) else {
+            continue;
+        };
         stated.push(Stated {
             name: name(arg),
             values: values(arg, &variable, value)?,
@@ -33,15 +35,26 @@ pub(super) fn read(schema: &Schema, get: impl Fn(&str) -> Option<OsString>) -> R
     Ok(stated)
 }
 
+/// Whether a variable may be that of a flag.
+pub(crate) fn may_set(variable: &str) -> bool {
+    variable.strip_prefix(PREFIX).is_some_and(|name| !RESERVED.contains(&name))
+}
+
 /// The variable of a flag.
 pub(crate) fn variable(flag: &str) -> Option<String> {
     let name = flag.to_uppercase().replace('-', "_");
     (!RESERVED.contains(&name.as_str())).then(|| format!("{PREFIX}{name}"))
 }
 
+/// What a flag is called, its own name first: users know some by their alias.
+fn names_of(arg: &Arg) -> Vec<String> {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    std::iter::once(name(arg)).chain(aliases.into_iter().map(str::to_owned)).collect()
+}
+
 /// The variables that set something for this command or for the tasks that it starts.
 pub(super) fn variables(schema: &Schema) -> Vec<String> {
-    let names = schema.settings().map(name).chain(schema.cluster.iter().cloned()).chain(["config".to_owned()]);
+    let names = schema.settings().flat_map(names_of).chain(schema.cluster.iter().cloned()).chain(["config".to_owned()]);
     names.filter_map(|name| variable(&name)).collect()
 }
 

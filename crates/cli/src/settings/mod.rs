@@ -29,7 +29,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-pub(crate) use environment::{misspelt, variable};
+pub(crate) use environment::{may_set, misspelt, variable};
 pub(crate) use record::Settings;
 pub(crate) use schema::{Schema, arguments, name, names, values};
 

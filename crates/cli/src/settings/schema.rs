@@ -14,7 +14,7 @@ const REPLACES: [(&str, &[&str]); 4] = [
     ("steps", &["epochs"]),
     ("epochs", &["steps"]),
     ("optimizer", &["optimizer-option"]),
-    ("mode", &["replicas-to-aggregate", "staleness", "staleness-scaling"]),
+    ("mode", &["replicas-to-aggregate", "staleness"]),
 ];
 
 /// Flags that take a list as one value, with commas.

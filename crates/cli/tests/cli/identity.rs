@@ -180,7 +180,7 @@ fn a_worker_with_another_seed_or_other_shards_is_refused_by_the_flag() {
 #[test]
 fn batches_of_another_size_are_refused_in_sync_and_told_of_in_async() {
     let files = DigitFiles::new(300, 100);
-    let why = "worker 1 was started with --batch-size 10, the other workers with --batch-size 100";
+    let why = "worker 1 was started with 10 samples per step, the other workers with 100 samples per step";
     is_refused(("--mode sync", &files), ("--mode sync --batch-size 10", &files), why);
     let hosts = Hosts::new(1, 2);
     let ps = hosts.task("ps", 0, SMALL).start();

@@ -37,7 +37,11 @@ fn what_is_printed_can_be_read_again_and_means_the_same() {
                 --optimizer adam --optimizer-option beta2=0.98 --learning-rate 1e-7 --text-cache /tmp/cache \
                 --dense-tables --clip-norm 2 --seed 18446744073709551615 --checkpoint-secs .5 --run-dir run --resume never";
     let plain = ["linear", "mnist", "autoencoder", "stn", "seq2seq"].map(|model| format!("launch {model}"));
-    for words in plain.iter().map(String::as_str).chain([rich, "train mnist --hidden 8,9 --deterministic"]) {
+    for words in plain.iter().map(String::as_str).chain([
+        rich,
+        "train mnist --hidden 8,9 --deterministic",
+        "launch seq2seq --clip-norm 0",
+    ]) {
         let first = windlass(&format!("{words} --print-config")).run().succeeded();
         let model = words.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
         let again = printing(&model, &first.stdout).run();
@@ -69,6 +73,8 @@ fn a_flag_goes_before_a_variable_before_a_file_before_a_default() {
         assert_eq!(setting(&told, "learning-rate"), "0.2 # WINDLASS_LEARNING_RATE");
         assert_eq!(setting(&told, "seed"), "2 # WINDLASS_SEED");
         assert_eq!(setting(&told, "noise"), "0.2 # WINDLASS_NOISE");
+        let told = of_file().env("WINDLASS_LR", "0.4").run();
+        assert_eq!(setting(&told, "learning-rate"), "0.4 # WINDLASS_LR");
         let flags = ["--lr=0.1", "--seed=1", "--noise=0.1"];
         let told = flags.iter().fold(with_variables(of_file()), |invocation, flag| invocation.with(flag)).run();
         for (name, value) in [("learning-rate", "0.1"), ("seed", "1"), ("noise", "0.1")] {

@@ -111,8 +111,9 @@ impl<S: OwnShard> Coordinator<S> {
             latest_incarnation: self.lifecycle.latest_incarnation().0,
             ..Prepare::default()
         };
+        let samples_now = run.data.as_ref().map(|data| data.batch_size);
         info!("all {} ps and {} workers have joined", self.config.servers, workers.len());
-        let mut positions = Vec::new();
+        let (mut positions, mut samples_then) = (Vec::new(), None);
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.go_on(run, active, now);
             prepare.checkpoints = checkpoints.location().to_owned();
@@ -120,10 +121,11 @@ impl<S: OwnShard> Coordinator<S> {
                 prepare.restore = manifest.id.to_string();
                 prepare.restore_from = location.to_owned();
                 positions.clone_from(&manifest.workers);
+                samples_then = manifest.run.data.as_ref().map(|data| data.batch_size);
             }
             mention_rollback(checkpoints.found(), self.seen_step);
         }
-        self.positions.restore(&positions);
+        self.positions.restore(&positions, samples_then.zip(samples_now));
         if let Some(reason) = self.finished_before() {
             let decisions = self.lifecycle.failed(Outcome { exit_code: 0, reason });
             return self.carry_out(decisions);

@@ -25,14 +25,21 @@ struct Position {
 }
 
 impl DataPositions {
-    /// Goes back to where a checkpoint was taken.
-    pub(super) fn restore(&mut self, states: &[WorkerState]) {
+    /// Goes back to where a checkpoint was taken. If its steps had another number of samples, `samples` has that and the
+    /// one of now: a worker goes on after as many whole passes and samples.
+    pub(super) fn restore(&mut self, states: &[WorkerState], samples: Option<(u64, u64)>) {
         for position in self.0.values_mut() {
             *position = Position { pass: position.pass, ..Position::default() };
         }
         for state in states {
             let position = self.0.entry(state.worker).or_default();
-            position.batches = state.position.local_step;
+            let WorkerPosition { epoch, batch, local_step } = state.position;
+            position.batches = match samples {
+                Some((then, now)) if then != now && position.pass > 0 => {
+                    epoch * position.pass + batch * then / now.max(1)
+                }
+                _ => local_step,
+            };
             position.note = if state.state.is_null() { String::new() } else { state.state.to_string() };
         }
     }
@@ -120,11 +127,24 @@ mod tests {
     }
 
     #[test]
+    fn steps_of_another_size_go_on_after_as_many_passes_and_samples() {
+        let mut positions = DataPositions::default();
+        positions.set_pass(WORKER, 550);
+        positions.replace(WORKER, Incarnation(1), &Standing::default());
+        let saved = positions.at(&standing(1, 5 * 550 + 40));
+        positions.set_pass(WORKER, 137); // of 400 samples instead of 100
+        positions.restore(&saved, Some((100, 400)));
+        assert_eq!((positions.began(WORKER), positions.epochs(WORKER)), (5 * 137 + 10, 5));
+        positions.restore(&saved, Some((100, 100)));
+        assert_eq!(positions.began(WORKER), 5 * 550 + 40);
+    }
+
+    #[test]
     fn a_restored_position_is_where_the_next_process_begins() {
         let mut positions = DataPositions::default();
         positions.replace(WORKER, Incarnation(1), &Standing::default());
         let saved = positions.at(&standing(1, 7));
-        positions.restore(&saved);
+        positions.restore(&saved, None);
         positions.replace(WORKER, Incarnation(9), &standing(1, 100));
         assert_eq!((positions.began(WORKER), positions.note(WORKER)), (7, "{\"push\":7}"));
         assert_eq!(positions.at(&Standing::default()), saved, "it has not pushed yet, and wants the same back");

@@ -16,6 +16,8 @@ use crate::train::TrainError;
 use order::{DataPosition, Order};
 use prefetch::{Next, Prefetch};
 
+/// Batches that are made ahead.
+const AHEAD: usize = 4;
 /// How soon a wait for a batch sees that there is nothing to wait for any more.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How often a long wait is spoken of.
@@ -27,6 +29,7 @@ pub(crate) struct Batches {
     source: Arc<dyn BatchSource>,
     /// Where the next batch to be used was when the thread began.
     order: Order,
+    patience: Duration,
     ahead: Option<Prefetch<anyhow::Result<Placed>>>,
 }
 
@@ -34,8 +37,8 @@ pub(crate) struct Batches {
 pub(crate) type Placed = (Batch, DataPosition);
 
 impl Batches {
-    pub(crate) fn new(worker: u32, source: Arc<dyn BatchSource>, order: Order) -> Self {
-        Self { worker, source, order, ahead: None }
+    pub(crate) fn new(worker: u32, source: Arc<dyn BatchSource>, order: Order, patience: Duration) -> Self {
+        Self { worker, source, order, patience, ahead: None }
     }
 
     /// How many an epoch has.
@@ -59,7 +62,8 @@ impl Batches {
         self.order.epochs_done()
     }
 
-    /// The next batch. If it is not ready, waits for it as long as `may_wait` has nothing against it.
+    /// The next batch. If it is not ready, waits for it as long as `may_wait` has nothing against it and no longer than
+    /// the patience for peers: in sync mode the others wait for this worker.
     pub(crate) fn next(&mut self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Placed, TrainError> {
         let began = Instant::now();
         let mut spoken = began;
@@ -69,9 +73,17 @@ impl Batches {
                 Next::Panicked => return Err(anyhow::anyhow!("the thread that makes batches has panicked").into()),
                 Next::NotYet => may_wait()?,
             }
+            let waited = began.elapsed();
+            if waited > self.patience {
+                return Err(anyhow::anyhow!(
+                    "gave up waiting for a batch of training data after {} s",
+                    waited.as_secs()
+                )
+                .into());
+            }
             if spoken.elapsed() >= SPEAK_EVERY {
                 spoken = Instant::now();
-                info!("waiting for a batch of training data ({} s)", began.elapsed().as_secs());
+                info!("waiting for a batch of training data ({} s)", waited.as_secs());
             }
         }
     }
@@ -85,7 +97,10 @@ impl Batches {
                 let batch = source.batch(samples, Draw { worker, position })?;
                 Ok((batch, position))
             };
-            self.ahead = Some(Prefetch::start("batches", make).context("cannot start the thread that makes batches")?);
+            // Of a step in several parts, all are made together.
+            let most = (AHEAD / self.source.parts()).max(1);
+            let ahead = Prefetch::start("batches", most, make);
+            self.ahead = Some(ahead.context("cannot start the thread that makes batches")?);
         }
         Ok(self.ahead.as_mut().expect("just begun"))
     }
@@ -119,13 +134,19 @@ mod tests {
             let samples = told.map_err(anyhow::Error::msg)?;
             Ok(Batch { content: Box::new(()), rows: Vec::new(), samples })
         }
+
+        fn parts(&self) -> usize {
+            1
+        }
     }
+
+    const PATIENCE: Duration = Duration::from_millis(120);
 
     fn batches() -> (Batches, mpsc::Sender<Result<usize, &'static str>>) {
         let (sender, receiver) = mpsc::channel();
         let config =
             OrderConfig { samples: 4, batch_size: 2, shuffle: false, seed: 1, worker: 0, shards: None, files: vec![] };
-        (Batches::new(0, Arc::new(Told(Mutex::new(receiver))), Order::new(config).unwrap()), sender)
+        (Batches::new(0, Arc::new(Told(Mutex::new(receiver))), Order::new(config).unwrap(), PATIENCE), sender)
     }
 
     #[test]
@@ -136,6 +157,13 @@ mod tests {
         assert_eq!((batch.samples(), position), (7, DataPosition { epoch: 1, batch: 1 }));
         let stopped = batches.next(|| Err(ClientError::Interrupted));
         assert!(matches!(stopped, Err(TrainError::Client(ClientError::Interrupted))));
+    }
+
+    #[test]
+    fn a_batch_that_never_comes_is_given_up() {
+        let (mut batches, _sender) = batches();
+        let error = batches.next(|| Ok(())).err().unwrap();
+        assert_eq!(error.to_string(), "gave up waiting for a batch of training data after 0 s");
     }
 
     #[test]

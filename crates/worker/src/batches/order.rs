@@ -68,6 +68,13 @@ pub struct DataPosition {
     pub batch: usize,
 }
 
+impl DataPosition {
+    /// Whether it is the last batch of this epoch or a later one, where each has so many.
+    pub(crate) fn is_end_of(self, epoch: u64, batches: usize) -> bool {
+        self.epoch >= epoch && self.batch == batches
+    }
+}
+
 /// One worker's endless walk through the data.
 #[derive(Debug, Clone)]
 pub struct Order {

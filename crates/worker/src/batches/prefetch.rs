@@ -5,17 +5,16 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The most that are ready at a time.
-const MOST: usize = 4;
-/// When no more than these are left, the thread makes more. It is not woken for each: that would cost a short step more
-/// than making its batch.
-const FEW: usize = 2;
-
 /// Things that a thread makes ahead of their use, in order. The thread ends when this is dropped, though not in the
 /// middle of making one: nobody waits for a disk that hangs.
 pub(crate) struct Prefetch<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
+    /// The most that are ready at a time.
+    most: usize,
+    /// When no more than these are left, the thread makes more. It is not woken for each: that would cost a short step
+    /// more than making its batch.
+    few: usize,
     state: Mutex<State<T>>,
     /// There is something to take, or there will be no more.
     filled: Condvar,
@@ -32,11 +31,12 @@ struct State<T> {
 }
 
 impl<T: Send + 'static> Prefetch<T> {
-    /// Begins to make things on a thread of this name. With rayon, `make` computes on that thread alone: the others
-    /// train.
-    pub(crate) fn start(name: &str, make: impl FnMut() -> T + Send + 'static) -> io::Result<Self> {
-        let state = State { ready: VecDeque::with_capacity(MOST), abandoned: false, ended: false };
-        let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new(), taken: Condvar::new() });
+    /// Begins to make things on a thread of this name, `most` of them ahead. With rayon, `make` computes on that thread
+    /// alone: the others train.
+    pub(crate) fn start(name: &str, most: usize, make: impl FnMut() -> T + Send + 'static) -> io::Result<Self> {
+        let state = State { ready: VecDeque::with_capacity(most), abandoned: false, ended: false };
+        let (state, filled, taken) = (Mutex::new(state), Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { most: most.max(1), few: most / 2, state, filled, taken });
         let filling = Filling(shared.clone());
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(named(name));
         // A panic has been printed by then, and is told as the end of what is made. By default rayon would abort.
@@ -56,7 +56,7 @@ impl<T: Send + 'static> Prefetch<T> {
             None if state.ended => Next::Panicked,
             None => Next::NotYet,
         };
-        if state.ready.len() == FEW {
+        if state.ready.len() <= self.0.few {
             self.0.taken.notify_one();
         }
         next
@@ -97,8 +97,8 @@ impl<T> Filling<T> {
             let mut state = self.0.lock();
             state.ready.push_back(made);
             self.0.filled.notify_one();
-            if state.ready.len() == MOST {
-                while state.ready.len() > FEW && !state.abandoned {
+            if state.ready.len() >= self.0.most {
+                while state.ready.len() > self.0.few && !state.abandoned {
                     state = self.0.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
@@ -134,13 +134,13 @@ mod tests {
     fn things_come_in_order_and_only_a_few_are_made_ahead() {
         let (made, counted) = mpsc::channel();
         let mut next = 0..;
-        let mut prefetch = Prefetch::start("numbers", move || {
+        let mut prefetch = Prefetch::start("numbers", 4, move || {
             let number = next.next().unwrap();
             made.send(number).unwrap();
             number
         })
         .unwrap();
-        let first: Vec<i32> = (0..MOST).map(|_| counted.recv().unwrap()).collect();
+        let first: Vec<i32> = (0..4).map(|_| counted.recv().unwrap()).collect();
         assert_eq!(first, [0, 1, 2, 3]);
         // It sleeps now, and goes on when half of them are taken.
         assert_eq!([0, 1].map(|_| prefetch.next_within(LONG)), [Next::Ready(0), Next::Ready(1)]);
@@ -160,7 +160,7 @@ mod tests {
         }
         let (sender, ended) = mpsc::channel();
         let flag = Flag(sender);
-        let prefetch = Prefetch::start("idle", move || std::mem::size_of_val(&flag)).unwrap();
+        let prefetch = Prefetch::start("idle", 4, move || std::mem::size_of_val(&flag)).unwrap();
         drop(prefetch);
         ended.recv().unwrap();
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn what_was_made_before_a_panic_is_there_and_then_nothing() {
         let count = AtomicUsize::new(0);
-        let mut prefetch = Prefetch::start("clumsy", move || {
+        let mut prefetch = Prefetch::start("clumsy", 4, move || {
             let made = count.fetch_add(1, Ordering::Relaxed);
             if made == 2 {
                 // As a panic does, without its message on the terminal.

@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use windlass_core::identity::Fingerprint;
 use windlass_core::parameter::{ParameterError, ParameterKind, ParameterTable};
 use windlass_wire::client::RowRequest;
 
@@ -95,7 +96,7 @@ impl<M: Model> Local<M> {
             name: M::NAME,
             samples: model.samples(),
             sample_files: model.sample_files(),
-            fingerprint: model.data_fingerprint(),
+            fingerprint: fingerprint(&model),
             files: model.files(),
             chance_loss: model.chance_loss(),
         };
@@ -137,7 +138,8 @@ impl<M: Model> Local<M> {
         let table = self.table.clone();
         let (mut sums, mut losses) = (Sums::new(&table, rows), 0.0);
         let factor = if self.source.model.loss_is_summed() { 1.0 } else { 1.0 / parts.len() as f32 };
-        let whole = if rows.is_empty() { Vec::new() } else { self.values() };
+        let is_by_row = |index: usize| rows.iter().any(|request| request.parameter.0 as usize == index);
+        let whole = tensors::some_values(self.network(), &is_by_row);
         for Part { batch, rows: own, seed } in parts {
             if !rows.is_empty() {
                 // What is not accessed by row stays.
@@ -293,6 +295,19 @@ impl<M: Model> BatchSource for Source<M> {
         let rows = accumulation::union(&parts.iter().map(|part| &part.rows[..]).collect::<Vec<_>>());
         Ok(Batch { content: Box::new(parts), rows, samples: samples.len() })
     }
+
+    fn parts(&self) -> usize {
+        self.accumulate
+    }
+}
+
+/// Of the samples, and of how they lie in files: those decide which worker reads what.
+fn fingerprint<M: Model>(model: &M) -> Option<Fingerprint> {
+    let (samples, files) = (model.data_fingerprint(), model.sample_files());
+    if files.is_empty() {
+        return samples;
+    }
+    Some(Fingerprint::of(format!("{samples:?} in {files:?}").as_bytes()))
 }
 
 fn parts<B: 'static>(content: Box<dyn std::any::Any + Send>) -> Vec<Part<B>> {

@@ -71,6 +71,9 @@ pub trait Replica: Send {
 pub trait BatchSource: Send + Sync {
     /// Puts these samples together.
     fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch>;
+
+    /// In how many parts a batch is computed.
+    fn parts(&self) -> usize;
 }
 
 /// What a step computes on. What is in it, only its replica knows.

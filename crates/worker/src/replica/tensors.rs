@@ -43,7 +43,12 @@ pub(crate) fn list(module: &impl Module) -> Result<Vec<ParameterSpec>, LargeInte
 
 /// A copy of all values of a module.
 pub(crate) fn values(module: &impl Module) -> Vec<Vec<f32>> {
-    let mut reader = Reader { wanted: &|_| true, index: 0, values: Vec::new() };
+    some_values(module, &|_| true)
+}
+
+/// A copy of the values of some parameters, by their number; the other buffers are empty.
+pub(crate) fn some_values(module: &impl Module, wanted: &dyn Fn(usize) -> bool) -> Vec<Vec<f32>> {
+    let mut reader = Reader { wanted, index: 0, values: Vec::new() };
     module.visit(&mut reader);
     reader.values
 }
@@ -51,9 +56,7 @@ pub(crate) fn values(module: &impl Module) -> Vec<Vec<f32>> {
 /// The same, of state alone; the other buffers are empty.
 pub(crate) fn state(module: &impl Module, table: &ParameterTable) -> Vec<TensorBuffer> {
     let kinds: Vec<ParameterKind> = table.iter().map(|(_, spec)| spec.kind).collect();
-    let mut reader = Reader { wanted: &|index| kinds[index] == ParameterKind::State, index: 0, values: Vec::new() };
-    module.visit(&mut reader);
-    reader.values.into_iter().map(TensorBuffer::from).collect()
+    some_values(module, &|index| kinds[index] == ParameterKind::State).into_iter().map(TensorBuffer::from).collect()
 }
 
 /// The module with these values. Where a buffer is empty, what was there stays; of a parameter reached by rows there may
