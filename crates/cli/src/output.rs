@@ -4,7 +4,7 @@ use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use windlass_worker::event::{Event, Report};
-use windlass_worker::summary::Summary;
+use windlass_worker::summary::{Summary, WorkerSummary};
 
 /// Prints to standard output. A closed pipe is no reason to stop.
 pub(crate) fn print_line(line: &str) {
@@ -150,28 +150,38 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         row("warning", warning.message.clone());
         row("hint", warning.hint.clone());
     }
-    let mut workers = table_within(columns);
-    workers.set_header(["worker", "steps", "share", "mean step ms", "compute ms", "wait ms", ""]);
-    for column in 0..6 {
-        if let Some(column) = workers.column_mut(column) {
+    format!("\n{run}\n\n{}\n", workers(&summary.per_worker, columns))
+}
+
+/// Each worker's share of a run. What batches were waited for is a column only if they ever were.
+fn workers(summaries: &[WorkerSummary], columns: Option<u16>) -> Table {
+    let shows_data = summaries.iter().any(|worker| worker.data_ms > 0.01 * worker.step_ms);
+    let mut table = table_within(columns);
+    let names = ["worker", "steps", "share", "mean step ms", "compute ms", "wait ms", "data ms", ""];
+    let is_shown = |name: &&str| shows_data || *name != "data ms";
+    table.set_header(names.iter().filter(|name| is_shown(name)));
+    for column in 0..6 + usize::from(shows_data) {
+        if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let total: u64 = summary.per_worker.iter().map(|worker| worker.steps_this_run).sum();
-    for worker in &summary.per_worker {
+    let total: u64 = summaries.iter().map(|worker| worker.steps_this_run).sum();
+    for worker in summaries {
         // One that has left has not told how long its steps took.
         let time = |ms: f64| if worker.left.is_some() && ms == 0.0 { String::new() } else { format!("{ms:.2}") };
-        workers.add_row([
+        let cells = [
             worker.worker.to_string(),
             worker.steps_this_run.to_string(),
             format!("{:.0}%", 100.0 * worker.steps_this_run as f64 / total.max(1) as f64),
             time(worker.step_ms),
             time(worker.compute_ms),
             time(worker.wait_ms),
+            time(worker.data_ms),
             worker.left.as_ref().map(|why| format!("left: {why}")).unwrap_or_default(),
-        ]);
+        ];
+        table.add_row(names.iter().zip(cells).filter(|(name, _)| is_shown(name)).map(|(_, cell)| cell));
     }
-    format!("\n{run}\n\n{workers}\n")
+    table
 }
 
 pub(crate) fn plain_table() -> Table {

@@ -92,7 +92,7 @@ pub struct WorkerSummary {
     pub steps_this_run: u64,
     /// The median time of its steps.
     pub step_ms_p50: f64,
-    /// The mean time of its steps: computing and waiting.
+    /// The mean time of its steps: computing, and waiting for servers and for data.
     #[serde(default)]
     pub step_ms: f64,
     /// Of a step, the mean time spent computing.
@@ -101,6 +101,9 @@ pub struct WorkerSummary {
     pub wait_ms: f64,
     /// The median of that time.
     pub wait_ms_p50: f64,
+    /// Of a step, the mean time spent waiting for a batch that was not ready.
+    #[serde(default)]
+    pub data_ms: f64,
     /// Why it left early, if it did.
     pub left: Option<String>,
 }
@@ -145,10 +148,11 @@ impl Summary {
                 steps: report.steps,
                 steps_this_run: report.steps.saturating_sub(report.began_at),
                 step_ms_p50: own.percentile_ms(50.0),
-                step_ms: report.compute_ms + report.wait_ms,
+                step_ms: report.compute_ms + report.wait_ms + report.data_ms,
                 compute_ms: report.compute_ms,
                 wait_ms: report.wait_ms,
                 wait_ms_p50: report.wait_ms_p50,
+                data_ms: report.data_ms,
                 left: (!report.left.is_empty()).then(|| report.left.clone()),
             });
         }
@@ -229,6 +233,7 @@ mod tests {
             bytes_received: own_steps * 400,
             compute_ms: 2.0,
             wait_ms: 0.5,
+            data_ms: 0.25,
             ..WorkerReport::default()
         }
     }
@@ -247,6 +252,6 @@ mod tests {
     fn the_mean_time_of_a_workers_steps_is_that_of_its_parts() {
         let finished = AllFinished { reports: vec![report(0, 10, 100)], ..AllFinished::default() };
         let worker = &Summary::new(facts(), &finished).per_worker[0];
-        assert_eq!((worker.step_ms, worker.compute_ms, worker.wait_ms), (2.5, 2.0, 0.5));
+        assert_eq!((worker.step_ms, worker.compute_ms, worker.wait_ms, worker.data_ms), (2.75, 2.0, 0.5, 0.25));
     }
 }

@@ -352,6 +352,7 @@ impl Worker {
             loss: f64::from(tally.loss),
             compute_ms: mean_ms(tally.compute),
             wait_ms: mean_ms(tally.wait),
+            data_ms: mean_ms(tally.data),
             wait_ms_p50: tally.wait_times.percentile_ms(50.0),
             step_times: serde_json::to_string(&tally.step_times).unwrap_or_default(),
             left: String::new(),
