@@ -12,7 +12,7 @@ struct Spirals(Vec<([f32; 2], i64)>);
 
 #[derive(clap::Args, Debug, Clone)]
 struct Flags {
-    /// How often the spirals go round
+    /// Number of turns of each spiral
     #[arg(long, value_name = "TURNS", default_value_t = 1.5)]
     turns: f32,
 }

@@ -90,7 +90,7 @@ pub(crate) struct TrainingArgs {
     /// constant, exponential:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS, by global step
     #[arg(long, visible_alias = "lr-schedule", value_name = "SCHEDULE", default_value = "constant")]
     pub(crate) learning_rate_schedule: String,
-    /// Samples computed at a time: with --accumulate 1, those of a worker's step
+    /// Samples per batch; a worker's step is one batch unless --accumulate says otherwise
     #[arg(long, value_name = "N")]
     pub(crate) batch_size: Option<usize>,
     /// Compute N batches per step, one after the other, and push one gradient: that of a batch N times as large

@@ -234,6 +234,10 @@ fn run_config(
     if args.accumulate == 0 {
         return Err(Failure::usage("--accumulate must be at least 1"));
     }
+    let batch_size = args.batch_size.unwrap_or(defaults.batch_size);
+    if batch_size.checked_mul(args.accumulate).is_none() {
+        return Err(Failure::usage(format!("--accumulate is {}, which is too large", args.accumulate)));
+    }
     if output.log_every == 0 {
         return Err(Failure::usage("--log-every must be at least 1"));
     }
@@ -243,7 +247,7 @@ fn run_config(
         learning_rate,
         schedule: args.learning_rate_schedule.parse().map_err(Failure::usage)?,
         sharding: sharding(args)?,
-        batch_size: args.batch_size.unwrap_or(defaults.batch_size),
+        batch_size,
         accumulate: args.accumulate,
         clip_norm: clip_norm(args.clip_norm, defaults.clip_norm)?,
         steps,
@@ -266,7 +270,9 @@ fn clip_norm(given: Option<f32>, default: Option<f32>) -> Result<Option<f32>, Fa
         None => Ok(default),
         Some(0.0) => Ok(None),
         Some(longest) if longest.is_finite() && longest > 0.0 => Ok(Some(longest)),
-        Some(bad) => Err(Failure::usage(format!("--clip-norm is {bad}, but must be above zero, or 0 for no clipping"))),
+        Some(bad) => {
+            Err(Failure::usage(format!("--clip-norm is {bad}, but must be a positive number, or 0 for no clipping")))
+        }
     }
 }
 

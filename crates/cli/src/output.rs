@@ -153,9 +153,9 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     format!("\n{run}\n\n{}\n", workers(&summary.per_worker, columns))
 }
 
-/// Each worker's share of a run. What batches were waited for is a column only if they ever were.
+/// Each worker's share of a run. Waiting for batches is a column only if it took a tenth of some worker's steps.
 fn workers(summaries: &[WorkerSummary], columns: Option<u16>) -> Table {
-    let shows_data = summaries.iter().any(|worker| worker.data_ms > 0.01 * worker.step_ms);
+    let shows_data = summaries.iter().any(|worker| worker.data_ms > 0.1 * worker.step_ms && worker.data_ms >= 0.1);
     let mut table = table_within(columns);
     let names = ["worker", "steps", "share", "mean step ms", "compute ms", "wait ms", "data ms", ""];
     let is_shown = |name: &&str| shows_data || *name != "data ms";

@@ -1,8 +1,10 @@
 //! `RUN_DIR/run.toml`: all settings of a run, for those who want to know, for another run like it, and for the tasks that
 //! `launch` starts.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use windlass_core::lifecycle::exit_code;
 use windlass_core::optimizer::Optimizer;
 use windlass_worker::task::RunConfig;
 
@@ -19,14 +21,23 @@ pub(crate) struct RunFile {
     text: String,
     /// What was there before.
     earlier: Option<String>,
+    /// Held as long as this process lives, so that no other run puts its own file there before all tasks have read this.
+    _lock: Option<File>,
 }
 
 impl RunFile {
-    /// Writes it to the run directory, which there must be.
-    pub(crate) fn create(run_dir: &Path, text: String) -> Result<Self, Failure> {
+    /// Writes it to the run directory, which there must be, unless a living run has its own there and this one does not
+    /// insist.
+    pub(crate) fn create(run_dir: &Path, text: String, insists: bool) -> Result<Self, Failure> {
+        let lock = lock(run_dir);
+        if matches!(lock, Err(TryLockError::WouldBlock)) && !insists {
+            let message = format!("{} is in use by another run on this machine", run_dir.display());
+            let hint = "end that run first, give this one its own --run-dir, or pass --take-over".to_owned();
+            return Err(Failure { exit_code: exit_code::CHECKPOINT, message, hint: Some(hint) });
+        }
         let path = run_dir.join(NAME);
         let earlier = std::fs::read_to_string(&path).ok();
-        let file = Self { path, text, earlier };
+        let file = Self { path, text, earlier, _lock: lock.ok() };
         file.write(&file.text)
             .map_err(|error| Failure::usage(format!("cannot write {}: {error}", file.path.display())))?;
         Ok(file)
@@ -60,6 +71,14 @@ impl RunFile {
     fn write(&self, text: &str) -> std::io::Result<()> {
         windlass_files::write(&self.path, &[text.as_bytes()])
     }
+}
+
+/// Takes the lock on a run directory. Not all file systems have locks: without one, the checkpoints' lease has to do.
+fn lock(run_dir: &Path) -> Result<File, TryLockError> {
+    let file = File::options().create(true).truncate(false).write(true).open(run_dir.join(".lock"));
+    let file = file.map_err(TryLockError::Error)?;
+    file.try_lock()?;
+    Ok(file)
 }
 
 /// The text of the file: what the user has set, what a checkpoint and the model have, and defaults.

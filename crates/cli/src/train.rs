@@ -78,7 +78,8 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
     // Tasks of a cluster may share the directory, and each has settings of its own.
     let run_dir = args.output.run_dir.as_deref().filter(|_| resolved.is_none());
-    let run_file = run_dir.map(|directory| RunFile::create(directory, settings)).transpose()?;
+    let run_file =
+        run_dir.map(|directory| RunFile::create(directory, settings, args.checkpoint.take_over)).transpose()?;
     let runtime = runtime()?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
     let extent = progress.extent();

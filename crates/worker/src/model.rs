@@ -41,7 +41,7 @@ pub trait Model: Sized + Send + Sync + 'static {
     /// not require gradients (`no_grad`, `freeze`) stays as it is, and so do integers and booleans.
     fn network(&self, device: &Device) -> Self::Network;
 
-    /// How many training samples there are: an epoch is all of them once.
+    /// How many training samples there are. An epoch is all of them once, but for a last batch that would not be full.
     fn samples(&self) -> usize;
 
     /// How many training samples each file has, if they lie in files in the order of their numbers. Then each epoch goes
@@ -50,27 +50,31 @@ pub trait Model: Sized + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Makes a batch of these samples, from memory or from wherever they are read. `random` has been seeded for this
-    /// batch of this worker; Burn's own generator is in use by the step that is computed meanwhile. A failure ends the
-    /// run.
+    /// Makes a batch of these samples, from memory or from wherever they are read: on one thread, ahead of training and at
+    /// the same time as [`Model::loss`] and [`Model::evaluate`]. A failure ends the run.
+    ///
+    /// `random` has been seeded for this batch of this worker. Do not draw from Burn's own generator here, as
+    /// `Tensor::random` does: the step that is computed meanwhile draws from it. A [`crate::dataset::DatasetBatches`] makes
+    /// batches of a Burn `Dataset` with a `Batcher`.
     fn batch(&self, samples: &[usize], device: &Device, random: &mut StdRng) -> anyhow::Result<Self::Batch>;
 
     /// The loss of a batch, to be made smaller. Burn's random numbers have been seeded for this batch of this worker, so
     /// that `Dropout` drops the same units again after a restart.
     fn loss(&self, network: &Self::Network, batch: Self::Batch) -> Tensor<1>;
 
-    /// Whether [`Model::loss`] adds up the losses of a batch's samples instead of taking their mean. Shown is the mean.
+    /// Whether [`Model::loss`] adds up the losses of a batch's samples instead of taking their mean. The loss that is shown
+    /// is always the mean. The losses of [`Model::held_out`] are shown as they are.
     fn loss_is_summed(&self) -> bool {
         false
     }
 
-    /// The loss of a sample if the network only guesses, such as the logarithm of the number of classes: a run whose
-    /// loss stays there or rises above it is warned of. Without it, losses are compared with the first ones.
+    /// The loss of a sample if the network only guesses, such as the logarithm of the number of classes. Windlass warns if
+    /// the loss stays there or rises above it. Without it, losses are compared with the first ones.
     fn chance_loss(&self) -> Option<f64> {
         None
     }
 
-    /// Scores the network, after each epoch and at the end. Here it records no gradients.
+    /// Scores the network, after each epoch and at the end. No gradients are recorded.
     fn evaluate(&self, network: &Self::Network, device: &Device) -> anyhow::Result<Metrics>;
 
     /// What is left to do with the trained network, such as drawing a picture. Called once, by the chief, with the
@@ -92,8 +96,8 @@ pub trait Model: Sized + Send + Sync + 'static {
         None
     }
 
-    /// Files that it takes beside the values to use the trained network, such as vocabularies: name and content. They
-    /// are kept with the checkpoints, and a run goes on from a checkpoint only if it has the same files.
+    /// Files needed besides the parameters to use the trained network, such as vocabularies: name and content. They are
+    /// kept with the checkpoints, and a run goes on from a checkpoint only if it has the same files.
     fn files(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
@@ -122,7 +126,8 @@ pub trait Model: Sized + Send + Sync + 'static {
     }
 }
 
-/// How a model is trained unless flags say otherwise. `..Defaults::default()` fills in what does not matter to it.
+/// How a model is trained unless flags say otherwise. `..Defaults::default()` fills in the rest; a run that is to end by
+/// epochs needs `steps: None` too, since the first limit reached ends it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Defaults {
     /// What the servers do with gradients.
@@ -137,13 +142,12 @@ pub struct Defaults {
     pub epochs: Option<u64>,
     /// Whether each epoch has its own order of samples.
     pub shuffle: bool,
-    /// The longest that a worker's whole gradient may be, as the root of the sum of its squares; a longer one is scaled
-    /// down to it.
+    /// The maximum L2 norm of a worker's gradient over all parameters; a larger one is scaled down to it.
     pub clip_norm: Option<f32>,
 }
 
 impl Default for Defaults {
-    /// Adam with 0.001, batches of 100 in an order of each epoch's own, for 10,000 steps.
+    /// Adam with 0.001, batches of 100, reshuffled every epoch, for 10,000 steps.
     fn default() -> Self {
         Self {
             optimizer: Optimizer::Adam(Adam::default()),

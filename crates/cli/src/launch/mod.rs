@@ -65,7 +65,7 @@ pub(crate) fn run(
     let began = unix_seconds();
     let (sender, messages) = mpsc::channel();
     child::forward_signals(sender.clone())?;
-    let run_file = RunFile::create(&run_dir, settings)?;
+    let run_file = RunFile::create(&run_dir, settings, args.checkpoint.take_over)?;
     let mut arguments = child_arguments(model, &tasks, args, launch, &run_file)?;
     if progress.has_bars() {
         arguments.push("--progress".into());

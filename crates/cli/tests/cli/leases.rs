@@ -51,6 +51,23 @@ fn a_second_run_that_insists_takes_the_checkpoints_over_and_the_first_ends() {
     assert!(told.stderr.contains("generation 2 has taken over from generation 1"), "{told}");
 }
 
+/// Otherwise the tasks of one would read the settings of the other.
+#[test]
+fn a_second_run_in_the_directory_of_a_living_one_is_refused_wherever_its_checkpoints_are() {
+    let first = endless();
+    let settings = || fs::read_to_string(first.directory().join("run/run.toml")).unwrap();
+    let before = settings();
+    for command in ["train", "launch"] {
+        let words = format!("{command} linear --steps 100 --checkpoint-dir elsewhere --run-dir run");
+        let told = first.windlass(&words).run();
+        assert_eq!(told.exit_code(), Some(4), "{told}");
+        assert!(told.stderr.contains("error: run is in use by another run on this machine"), "{told}");
+    }
+    assert_eq!(settings(), before);
+    let killed = first.killed();
+    killed.windlass("launch linear --steps 100 --checkpoint-dir elsewhere --run-dir run").run().succeeded();
+}
+
 #[test]
 fn a_run_that_was_killed_holds_nothing() {
     let killed = endless().killed();

@@ -160,7 +160,7 @@ fn refused(words: &str) -> Told {
 fn sizes_that_make_no_network_are_refused() {
     assert_snapshot!(refused("--layers 0").stderr, @"error: --layers must be at least 1");
     assert_snapshot!(refused("--to-vocabulary 4").stderr, @"error: --to-vocabulary is 4, but must be at least 5: 4 entries are reserved");
-    assert_snapshot!(refused("--clip-norm -1").stderr, @"error: --clip-norm is -1, but must be above zero, or 0 for no clipping");
+    assert_snapshot!(refused("--clip-norm -1").stderr, @"error: --clip-norm is -1, but must be a positive number, or 0 for no clipping");
     assert_snapshot!(refused("--learning-rate-decay 1.5").stderr, @"error: --learning-rate-decay is 1.5, but must be above 0 and at most 1");
     assert_snapshot!(refused("--report-every 0").stderr, @"error: --report-every must be at least 1");
 }

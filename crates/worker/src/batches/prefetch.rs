@@ -3,18 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// What takes less is made quickly.
+const QUICK: Duration = Duration::from_micros(125);
 
 /// Things that a thread makes ahead of their use, in order. The thread ends when this is dropped, though not in the
 /// middle of making one: nobody waits for a disk that hangs.
 pub(crate) struct Prefetch<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
-    /// The most that are ready at a time.
-    most: usize,
-    /// When no more than these are left, the thread makes more. It is not woken for each: that would cost a short step
-    /// more than making its batch.
-    few: usize,
     state: Mutex<State<T>>,
     /// There is something to take, or there will be no more.
     filled: Condvar,
@@ -24,6 +22,8 @@ struct Shared<T> {
 
 struct State<T> {
     ready: VecDeque<T>,
+    /// The most that are ready at a time. When half of them are left, the thread makes more.
+    most: usize,
     /// Nobody takes any more.
     abandoned: bool,
     /// No more will come.
@@ -34,10 +34,9 @@ impl<T: Send + 'static> Prefetch<T> {
     /// Begins to make things on a thread of this name, `most` of them ahead. With rayon, `make` computes on that thread
     /// alone: the others train.
     pub(crate) fn start(name: &str, most: usize, make: impl FnMut() -> T + Send + 'static) -> io::Result<Self> {
-        let state = State { ready: VecDeque::with_capacity(most), abandoned: false, ended: false };
-        let (state, filled, taken) = (Mutex::new(state), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { most: most.max(1), few: most / 2, state, filled, taken });
-        let filling = Filling(shared.clone());
+        let state = State { ready: VecDeque::new(), most, abandoned: false, ended: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new(), taken: Condvar::new() });
+        let filling = Filling { shared: shared.clone(), least: most, mean: QUICK };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(named(name));
         // A panic has been printed by then, and is told as the end of what is made. By default rayon would abort.
         let pool = pool.panic_handler(|_| {}).build().map_err(io::Error::other)?;
@@ -56,7 +55,7 @@ impl<T: Send + 'static> Prefetch<T> {
             None if state.ended => Next::Panicked,
             None => Next::NotYet,
         };
-        if state.ready.len() <= self.0.few {
+        if state.ready.len() == state.most / 2 {
             self.0.taken.notify_one();
         }
         next
@@ -88,18 +87,27 @@ impl<T> Shared<T> {
 }
 
 /// The thread's end. However it goes, whoever waits is told.
-struct Filling<T>(Arc<Shared<T>>);
+struct Filling<T> {
+    shared: Arc<Shared<T>>,
+    /// How many are made ahead, if they take their time.
+    least: usize,
+    /// How long one takes, about.
+    mean: Duration,
+}
 
 impl<T> Filling<T> {
-    fn run(self, mut make: impl FnMut() -> T) {
+    fn run(mut self, mut make: impl FnMut() -> T) {
         loop {
+            let began = Instant::now();
             let made = make();
-            let mut state = self.0.lock();
+            self.mean = (self.mean * 7 + began.elapsed()) / 8;
+            let mut state = self.shared.lock();
+            state.most = self.least * times_as_many(self.mean);
             state.ready.push_back(made);
-            self.0.filled.notify_one();
-            if state.ready.len() >= self.0.most {
-                while state.ready.len() > self.0.few && !state.abandoned {
-                    state = self.0.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.shared.filled.notify_one();
+            if state.ready.len() >= state.most {
+                while state.ready.len() > state.most / 2 && !state.abandoned {
+                    state = self.shared.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
             if state.abandoned {
@@ -111,9 +119,14 @@ impl<T> Filling<T> {
 
 impl<T> Drop for Filling<T> {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
-        self.0.filled.notify_one();
+        self.shared.lock().ended = true;
+        self.shared.filled.notify_one();
     }
+}
+
+/// Of what is made quickly, more is made at a time: waking the thread would cost a short step more than what it makes.
+fn times_as_many(mean: Duration) -> usize {
+    (QUICK.as_nanos() / mean.as_nanos().max(1)).clamp(1, 8) as usize
 }
 
 fn named(name: &str) -> impl FnMut(usize) -> String + 'static {
@@ -132,22 +145,31 @@ mod tests {
 
     #[test]
     fn things_come_in_order_and_only_a_few_are_made_ahead() {
+        let (allowed, may_make) = mpsc::channel();
         let (made, counted) = mpsc::channel();
         let mut next = 0..;
         let mut prefetch = Prefetch::start("numbers", 4, move || {
+            may_make.recv().unwrap();
             let number = next.next().unwrap();
             made.send(number).unwrap();
             number
         })
         .unwrap();
+        assert_eq!(prefetch.next_within(Duration::ZERO), Next::NotYet);
+        (0..100).for_each(|_| allowed.send(()).unwrap());
+        // It makes some, and sleeps; at most eight times as many as it was told, since they are made quickly.
         let first: Vec<i32> = (0..4).map(|_| counted.recv().unwrap()).collect();
         assert_eq!(first, [0, 1, 2, 3]);
-        // It sleeps now, and goes on when half of them are taken.
-        assert_eq!([0, 1].map(|_| prefetch.next_within(LONG)), [Next::Ready(0), Next::Ready(1)]);
-        assert_eq!([counted.recv().unwrap(), counted.recv().unwrap()], [4, 5]);
-        for number in 2..100 {
+        for number in 0..100 {
             assert_eq!(prefetch.next_within(LONG), Next::Ready(number));
+            assert!(counted.try_iter().all(|made| made <= number + 33));
         }
+    }
+
+    #[test]
+    fn more_is_made_ahead_of_what_is_made_quickly() {
+        assert_eq!([1, 30, 125, 5000].map(|micros| times_as_many(Duration::from_micros(micros))), [8, 4, 1, 1]);
+        assert_eq!(times_as_many(Duration::ZERO), 8);
     }
 
     #[test]
