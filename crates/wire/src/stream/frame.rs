@@ -400,6 +400,6 @@ mod tests {
         let mut bytes = preface();
         bytes[4] = 99;
         let error = read_preface(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "the peer speaks protocol 99, this task speaks 2: run the same version everywhere");
+        assert_eq!(error, "the peer speaks protocol 99, this task speaks 3: run the same version everywhere");
     }
 }

@@ -1,4 +1,8 @@
 //! A worker's batches: which samples make each of them, and having them ready when they are needed.
+//!
+//! A thread of its own makes them ahead, so that a slow disk does not hold up training and a worker can be told to stop
+//! while it waits for one. Batches that take microseconds the worker makes itself, while the servers are at work: handing
+//! them over would cost a short step more, and another thread would take the core of a worker that the others wait for.
 
 pub mod order;
 mod prefetch;
@@ -16,6 +20,11 @@ use crate::train::TrainError;
 use order::{DataPosition, Order};
 use prefetch::{Next, Prefetch};
 
+/// Batches that take less are made here, and those that take more ahead; in between, things stay as they are.
+const QUICK: Duration = Duration::from_micros(125);
+const SLOW: Duration = Duration::from_millis(1);
+/// So many in a row decide.
+const IN_A_ROW: u32 = 3;
 /// Batches that are made ahead.
 const AHEAD: usize = 4;
 /// How soon a wait for a batch sees that there is nothing to wait for any more.
@@ -23,22 +32,31 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How often a long wait is spoken of.
 const SPEAK_EVERY: Duration = Duration::from_secs(3);
 
-/// One worker's batches, made ahead of their use on a thread of their own.
+/// One worker's batches.
 pub(crate) struct Batches {
     worker: u32,
     source: Arc<dyn BatchSource>,
-    /// Where the next batch to be used was when the thread began.
+    /// Where the next batch to be made here is, or was when the thread began.
     order: Order,
     patience: Duration,
-    ahead: Option<Prefetch<anyhow::Result<Placed>>>,
+    /// What the thread makes, unless batches are made here.
+    ahead: Option<Prefetch<Made>>,
+    is_made_here: bool,
+    /// Batches that were used before the thread began, and since.
+    used: (u64, u64),
+    /// How many in a row were made quickly by the thread, or slowly here.
+    unlike: u32,
 }
+
+/// A batch, unless it could not be made, and how long that took.
+type Made = (anyhow::Result<Placed>, Duration);
 
 /// A batch and where it is in the data.
 pub(crate) type Placed = (Batch, DataPosition);
 
 impl Batches {
     pub(crate) fn new(worker: u32, source: Arc<dyn BatchSource>, order: Order, patience: Duration) -> Self {
-        Self { worker, source, order, patience, ahead: None }
+        Self { worker, source, order, patience, ahead: None, is_made_here: false, used: (0, 0), unlike: 0 }
     }
 
     /// How many an epoch has.
@@ -55,6 +73,7 @@ impl Batches {
     pub(crate) fn seek(&mut self, batches: u64) {
         self.ahead = None;
         self.order.seek(batches);
+        self.used = (batches, 0);
     }
 
     /// How many epochs lie before the place that was last gone to.
@@ -65,11 +84,36 @@ impl Batches {
     /// The next batch. If it is not ready, waits for it as long as `may_wait` has nothing against it and no longer than
     /// the patience for peers: in sync mode the others wait for this worker.
     pub(crate) fn next(&mut self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Placed, TrainError> {
+        let (made, took) = if self.is_made_here { self.make() } else { self.next_ahead(may_wait)? };
+        self.used.1 += 1;
+        self.choose(took);
+        Ok(made.context("cannot make a batch")?)
+    }
+
+    /// Whether the next batches are made here or ahead, after one that took so long.
+    fn choose(&mut self, took: Duration) {
+        let is_unlike = if self.is_made_here { took > SLOW } else { took < QUICK };
+        self.unlike = if is_unlike { self.unlike + 1 } else { 0 };
+        if self.unlike < IN_A_ROW {
+            return;
+        }
+        (self.is_made_here, self.unlike, self.ahead) = (!self.is_made_here, 0, None);
+        let used = self.used.0 + self.used.1;
+        self.order.seek(used); // What was ready is made again.
+        self.used = (used, 0);
+    }
+
+    /// Makes the next batch here.
+    fn make(&mut self) -> Made {
+        make(self.worker, &*self.source, &mut self.order)
+    }
+
+    fn next_ahead(&mut self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Made, TrainError> {
         let began = Instant::now();
         let mut spoken = began;
         loop {
             match self.ahead()?.next_within(CHECK_EVERY) {
-                Next::Ready(next) => return Ok(next.context("cannot make a batch")?),
+                Next::Ready(made) => return Ok(made),
                 Next::Panicked => return Err(anyhow::anyhow!("the thread that makes batches has panicked").into()),
                 Next::NotYet => may_wait()?,
             }
@@ -89,14 +133,10 @@ impl Batches {
     }
 
     /// The thread that makes batches, which begins when the first is wanted.
-    fn ahead(&mut self) -> anyhow::Result<&mut Prefetch<anyhow::Result<Placed>>> {
+    fn ahead(&mut self) -> anyhow::Result<&mut Prefetch<Made>> {
         if self.ahead.is_none() {
             let (worker, source, mut order) = (self.worker, self.source.clone(), self.order.clone());
-            let make = move || {
-                let (samples, position) = order.next_batch();
-                let batch = source.batch(samples, Draw { worker, position })?;
-                Ok((batch, position))
-            };
+            let make = move || make(worker, &*source, &mut order);
             // Of a step in several parts, all are made together.
             let most = (AHEAD / self.source.parts()).max(1);
             let ahead = Prefetch::start("batches", most, make);
@@ -115,6 +155,13 @@ impl Batches {
     pub(crate) fn stop(&mut self) {
         self.ahead = None;
     }
+}
+
+fn make(worker: u32, source: &dyn BatchSource, order: &mut Order) -> Made {
+    let began = Instant::now();
+    let (samples, position) = order.next_batch();
+    let made = source.batch(samples, Draw { worker, position });
+    (made.map(|batch| (batch, position)), began.elapsed())
 }
 
 #[cfg(test)]
@@ -157,6 +204,50 @@ mod tests {
         assert_eq!((batch.samples(), position), (7, DataPosition { epoch: 1, batch: 1 }));
         let stopped = batches.next(|| Err(ClientError::Interrupted));
         assert!(matches!(stopped, Err(TrainError::Client(ClientError::Interrupted))));
+    }
+
+    /// Batches that take so many milliseconds, one after the other, and then none.
+    struct Slow(Vec<u64>, std::sync::atomic::AtomicUsize);
+
+    impl BatchSource for Slow {
+        fn batch(&self, samples: &[usize], _draw: Draw) -> anyhow::Result<Batch> {
+            let made = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(self.0.get(made).copied().unwrap_or(0)));
+            Ok(Batch { content: Box::new(()), rows: Vec::new(), samples: samples[0] })
+        }
+
+        fn parts(&self) -> usize {
+            1
+        }
+    }
+
+    #[test]
+    fn batches_come_in_order_wherever_they_are_made() {
+        let config =
+            OrderConfig { samples: 50, batch_size: 1, shuffle: false, seed: 1, worker: 0, shards: None, files: vec![] };
+        // Slow, then quick, then slow for three in a row, then quick again.
+        let times = [[2; 3].to_vec(), vec![0; 20], vec![3; 4]].concat();
+        let source = Arc::new(Slow(times, 0.into()));
+        let mut batches = Batches::new(0, source, Order::new(config).unwrap(), Duration::from_secs(60));
+        batches.seek(10);
+        for expected in 10..50 {
+            let (batch, position) = batches.next(|| Ok(())).unwrap();
+            assert_eq!((batch.samples(), position.batch), (expected, expected + 1));
+        }
+    }
+
+    #[test]
+    fn quick_batches_are_made_here_and_slow_ones_ahead() {
+        let (mut batches, _sender) = batches();
+        assert!(!batches.is_made_here, "until it is known");
+        let observe = |batches: &mut Batches, micros: u64| {
+            (0..IN_A_ROW).for_each(|_| batches.choose(Duration::from_micros(micros)));
+            batches.is_made_here
+        };
+        assert_eq!(
+            [500, 50, 500, 2000, 500, 50].map(|micros| observe(&mut batches, micros)),
+            [false, true, true, false, false, true]
+        );
     }
 
     #[test]

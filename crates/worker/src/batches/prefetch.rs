@@ -3,10 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// What takes less is made quickly.
-const QUICK: Duration = Duration::from_micros(125);
+use std::time::Duration;
 
 /// Things that a thread makes ahead of their use, in order. The thread ends when this is dropped, though not in the
 /// middle of making one: nobody waits for a disk that hangs.
@@ -22,7 +19,7 @@ struct Shared<T> {
 
 struct State<T> {
     ready: VecDeque<T>,
-    /// The most that are ready at a time. When half of them are left, the thread makes more.
+    /// The most that are ready at a time. When half of them are left, the thread makes more: it is not woken for each.
     most: usize,
     /// Nobody takes any more.
     abandoned: bool,
@@ -36,7 +33,7 @@ impl<T: Send + 'static> Prefetch<T> {
     pub(crate) fn start(name: &str, most: usize, make: impl FnMut() -> T + Send + 'static) -> io::Result<Self> {
         let state = State { ready: VecDeque::new(), most, abandoned: false, ended: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new(), taken: Condvar::new() });
-        let filling = Filling { shared: shared.clone(), least: most, mean: QUICK };
+        let filling = Filling(shared.clone());
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(named(name));
         // A panic has been printed by then, and is told as the end of what is made. By default rayon would abort.
         let pool = pool.panic_handler(|_| {}).build().map_err(io::Error::other)?;
@@ -87,27 +84,18 @@ impl<T> Shared<T> {
 }
 
 /// The thread's end. However it goes, whoever waits is told.
-struct Filling<T> {
-    shared: Arc<Shared<T>>,
-    /// How many are made ahead, if they take their time.
-    least: usize,
-    /// How long one takes, about.
-    mean: Duration,
-}
+struct Filling<T>(Arc<Shared<T>>);
 
 impl<T> Filling<T> {
-    fn run(mut self, mut make: impl FnMut() -> T) {
+    fn run(self, mut make: impl FnMut() -> T) {
         loop {
-            let began = Instant::now();
             let made = make();
-            self.mean = (self.mean * 7 + began.elapsed()) / 8;
-            let mut state = self.shared.lock();
-            state.most = self.least * times_as_many(self.mean);
+            let mut state = self.0.lock();
             state.ready.push_back(made);
-            self.shared.filled.notify_one();
+            self.0.filled.notify_one();
             if state.ready.len() >= state.most {
                 while state.ready.len() > state.most / 2 && !state.abandoned {
-                    state = self.shared.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self.0.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
             if state.abandoned {
@@ -119,14 +107,9 @@ impl<T> Filling<T> {
 
 impl<T> Drop for Filling<T> {
     fn drop(&mut self) {
-        self.shared.lock().ended = true;
-        self.shared.filled.notify_one();
+        self.0.lock().ended = true;
+        self.0.filled.notify_one();
     }
-}
-
-/// Of what is made quickly, more is made at a time: waking the thread would cost a short step more than what it makes.
-fn times_as_many(mean: Duration) -> usize {
-    (QUICK.as_nanos() / mean.as_nanos().max(1)).clamp(1, 8) as usize
 }
 
 fn named(name: &str) -> impl FnMut(usize) -> String + 'static {
@@ -157,19 +140,13 @@ mod tests {
         .unwrap();
         assert_eq!(prefetch.next_within(Duration::ZERO), Next::NotYet);
         (0..100).for_each(|_| allowed.send(()).unwrap());
-        // It makes some, and sleeps; at most eight times as many as it was told, since they are made quickly.
+        // It makes these, and sleeps.
         let first: Vec<i32> = (0..4).map(|_| counted.recv().unwrap()).collect();
         assert_eq!(first, [0, 1, 2, 3]);
         for number in 0..100 {
             assert_eq!(prefetch.next_within(LONG), Next::Ready(number));
-            assert!(counted.try_iter().all(|made| made <= number + 33));
+            assert!(counted.try_iter().all(|made| made <= number + 5));
         }
-    }
-
-    #[test]
-    fn more_is_made_ahead_of_what_is_made_quickly() {
-        assert_eq!([1, 30, 125, 5000].map(|micros| times_as_many(Duration::from_micros(micros))), [8, 4, 1, 1]);
-        assert_eq!(times_as_many(Duration::ZERO), 8);
     }
 
     #[test]
