@@ -189,6 +189,16 @@ impl CheckpointError {
         matches!(self, Self::BadManifest { .. } | Self::Damaged { .. })
     }
 
+    /// How to go on without this checkpoint, if it is spoilt.
+    pub fn hint(&self) -> Option<&'static str> {
+        self.is_damage().then_some("`windlass checkpoint list` shows the others; name the .json file of one of them")
+    }
+
+    /// What is wrong, and the hint if there is one, in one sentence.
+    pub fn with_hint(&self) -> String {
+        self.hint().map_or_else(|| self.to_string(), |hint| format!("{self}; {hint}"))
+    }
+
     /// True if the store failed in a way that may pass by itself or is mended while somebody waits.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::Store { .. })

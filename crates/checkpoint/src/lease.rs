@@ -91,11 +91,24 @@ impl Store {
     /// Claims the next generation for a run, unless another run holds the store and lives. With `insist` that run is
     /// taken over.
     pub async fn lease(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
-        self.lease_after(holder, insist, STALE).await
+        self.lease_after(holder, insist, false, STALE).await
     }
 
-    /// As [`Store::lease`]; a holder that cannot be seen otherwise is watched for `stale`.
-    async fn lease_after(&self, holder: Holder, insist: bool, stale: Duration) -> Result<Lease, CheckpointError> {
+    /// As [`Store::lease`], for a process that was started again and goes on with the run before. Its claim says so from
+    /// the first: if it dies before it has found what the run has saved, the next one must not take the run for a new one.
+    pub async fn lease_again(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
+        self.lease_after(holder, insist, true, STALE).await
+    }
+
+    /// As [`Store::lease`], or [`Store::lease_again`] if `goes_on`; a holder that cannot be seen otherwise is watched for
+    /// `stale`.
+    async fn lease_after(
+        &self,
+        holder: Holder,
+        insist: bool,
+        goes_on: bool,
+        stale: Duration,
+    ) -> Result<Lease, CheckpointError> {
         for _ in 0..CLAIMS {
             // Exactly the one after whose holder was looked at: if another run is quicker, that one is looked at next.
             let newest = self.newest_generation().await?;
@@ -104,7 +117,9 @@ impl Store {
             if let Some(claim) = held.as_ref().filter(|claim| !insist && !claim.released) {
                 self.check_free(newest, claim, &holder, stale).await?;
             }
-            let claim = Claim { holder: holder.clone(), first_generation: generation, ..Claim::default() };
+            let before = held.as_ref().filter(|_| goes_on).map(|claim| claim.first_generation);
+            let first_generation = before.unwrap_or(generation);
+            let claim = Claim { holder: holder.clone(), first_generation, ..Claim::default() };
             if self.create(&generation_object(generation), claim.to_json()).await? {
                 let followed =
                     held.map(|claim| Followed { first_generation: claim.first_generation, crashed: !claim.released });
@@ -274,6 +289,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_run_whose_holder_is_started_again_twice_still_began_when_it_began() {
+        let store = store();
+        store.lease(dead(), false).await.unwrap();
+        // Dies before it can say in which generation its run began.
+        store.lease_again(dead(), false).await.unwrap();
+        let third = store.lease_again(dead(), false).await.unwrap();
+        assert_eq!(third.followed(), Some(Followed { first_generation: 1, crashed: true }));
+    }
+
+    #[tokio::test]
     async fn a_run_elsewhere_lives_if_it_renews_its_claim() {
         let store = store();
         let mut first = store.lease(elsewhere(1), false).await.unwrap();
@@ -282,11 +307,11 @@ mod tests {
                 tokio::time::sleep(STALE / 10).await;
             }
         });
-        let error = store.lease_after(elsewhere(2), false, Duration::from_secs(60)).await.unwrap_err();
+        let error = store.lease_after(elsewhere(2), false, false, Duration::from_secs(60)).await.unwrap_err();
         assert!(error.to_string().contains("process 1 on far-away"), "{error}");
         renewing.abort();
         let _ = renewing.await;
-        store.lease_after(elsewhere(2), false, STALE).await.unwrap();
+        store.lease_after(elsewhere(2), false, false, STALE).await.unwrap();
     }
 
     #[tokio::test]
@@ -294,7 +319,8 @@ mod tests {
         let store = store();
         store.lease(elsewhere(1), false).await.unwrap();
         let (watching, first) = (store.clone(), alive());
-        let second = tokio::spawn(async move { watching.lease_after(Holder::this_process(""), false, STALE).await });
+        let second =
+            tokio::spawn(async move { watching.lease_after(Holder::this_process(""), false, false, STALE).await });
         tokio::time::sleep(STALE / 10).await;
         let won = store.lease(first, true).await.unwrap();
         let refused = second.await.unwrap().unwrap_err();

@@ -217,7 +217,7 @@ fn a_missing_file_is_asked_for_once_and_named() {
         error.to_string(),
         format!(
             "cannot download digits.gz: {}digits.gz: the server answered with status 404, expected 200 or 206\n\
-             hint: give another mirror as the base url, or copy the file to {directory}",
+             hint: name another mirror with --base-url, or copy the file to {directory}",
             server.base_url()
         )
     );

@@ -58,7 +58,7 @@ pub enum DownloadError {
         path: PathBuf,
     },
     /// No mirror had a right copy.
-    #[error("cannot download {file}: {}\nhint: give another mirror as the base url, or copy the file to {}", list(failures), directory.display())]
+    #[error("cannot download {file}: {}\nhint: name another mirror with --base-url, or copy the file to {}", list(failures), directory.display())]
     NoMirror {
         /// Name of the file.
         file: String,

@@ -28,7 +28,7 @@ pub struct Seq2SeqFlags {
     /// Target vocabulary size; 4 entries are reserved
     #[arg(long, alias = "to-vocab-size", value_name = "WORDS", default_value_t = 40_000)]
     pub to_vocabulary: usize,
-    /// Negative samples per step, if the target vocabulary is larger
+    /// Negative samples per step, if the target vocabulary is larger (--samples of autoencoder and stn is a picture)
     #[arg(long, alias = "num-samples", value_name = "WORDS", default_value_t = 512)]
     pub samples: usize,
     /// Multiply the learning rate by this when the loss is above that of the last three reports
