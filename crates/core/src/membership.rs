@@ -134,6 +134,11 @@ impl Membership {
         }
     }
 
+    /// When the process that plays a task was last heard.
+    pub fn last_heard(&self, task: TaskId) -> Option<Duration> {
+        self.members.get(&task).map(|member| member.heard)
+    }
+
     /// Notes that a process's connection broke.
     pub fn disconnected(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
         if let Some(member) = self.present(task, incarnation) {

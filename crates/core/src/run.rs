@@ -116,6 +116,24 @@ impl RunSpec {
         model.or_else(|| self.identity.difference_from_checkpoint(&trained.identity))
     }
 
+    /// How this run trains otherwise than the one that it goes on from: allowed, but not always on purpose. The learning
+    /// rate is not among it: without a schedule it is that of the checkpoint.
+    pub fn changes_since(&self, trained: &RunSpec) -> Vec<Difference> {
+        let settings = |run: &RunSpec| {
+            let mut settings = optimizer_flags(&run.optimizer);
+            settings.push(format!("with --learning-rate-schedule {}", run.schedule));
+            settings.push(option("clip-norm", run.clip_norm));
+            settings.push(switch("staleness-scaling", run.staleness_scaling));
+            settings
+        };
+        // Another optimizer has other constants, and is refused anyway.
+        if self.optimizer.name() != trained.optimizer.name() {
+            return Vec::new();
+        }
+        let pairs = settings(self).into_iter().zip(settings(trained));
+        pairs.filter(|(here, there)| here != there).map(|(here, there)| Difference::flag(here, there)).collect()
+    }
+
     /// True if this run ends where that one did: by the same limits, over the same data in batches of the same size.
     pub fn ends_like(&self, other: &RunSpec) -> bool {
         let ends_alike = |(here, there): (&DataSpec, &DataSpec)| {
@@ -336,6 +354,22 @@ mod tests {
         };
         let told = told(&adam(0.5), &adam(0.25)).unwrap();
         assert!(told.contains("with --optimizer-option beta1=0.5, the other workers with"), "{told}");
+    }
+
+    #[test]
+    fn a_resumed_run_that_trains_otherwise_is_told_from_its_checkpoint() {
+        let trained = RunSpec { clip_norm: Some(5.0), ..run() };
+        assert_eq!(trained.changes_since(&trained), []);
+        let schedule = Schedule::Cosine { steps: 10 };
+        let resumed = RunSpec { clip_norm: None, schedule, steps: Some(99), ..run() };
+        let told = resumed.changes_since(&trained);
+        let told: Vec<String> = told.iter().map(|change| change.describe("this run", "checkpoint 7")).collect();
+        let expected = [
+            "this run was started with --learning-rate-schedule cosine:10, checkpoint 7 with \
+             --learning-rate-schedule constant",
+            "this run was started without --clip-norm, checkpoint 7 with --clip-norm 5",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -27,7 +27,13 @@ pub enum Skip {
 #[derive(Debug)]
 pub enum Verdict {
     /// Apply it as it arrives, those pieces of it that can be claimed.
-    Apply(Update),
+    Apply {
+        /// As this update.
+        update: Update,
+        /// How many updates old the parameters are that it was computed from; `None` if the push was counted before and
+        /// goes on where it was cut off.
+        staleness: Option<u64>,
+    },
     /// Keep it for the round.
     Collect,
     /// Read it, do nothing, and answer so.
@@ -65,17 +71,20 @@ impl Gate {
         match fate {
             Fate::Taken { .. } if self.consistency.has_rounds() => return Verdict::Skip(Skip::Counted),
             // A push that was cut off goes on where it stopped, as the same step.
-            Fate::Taken { step } => return Verdict::Apply(self.push_update(step, request)),
+            Fate::Taken { step } => {
+                return Verdict::Apply { update: self.push_update(step, request), staleness: None };
+            }
             Fate::Pending | Fate::Dropped => {}
         }
         let version = self.consistency.version();
         match self.consistency.admit(request.push.worker, request.base) {
             Admission::Apply { step } => {
                 self.ledger.settle(push, Fate::Taken { step });
-                self.statistics.staleness += version.saturating_sub(request.base);
+                let staleness = version.saturating_sub(request.base);
+                self.statistics.staleness += staleness;
                 self.statistics.pushes += 1;
                 self.count_step(now);
-                Verdict::Apply(self.push_update(step, request))
+                Verdict::Apply { update: self.push_update(step, request), staleness: Some(staleness) }
             }
             Admission::Collect => Verdict::Collect,
             Admission::Stale => {

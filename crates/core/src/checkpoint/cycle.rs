@@ -115,6 +115,11 @@ impl<P: Clone> Cycle<P> {
         Self { policy, run, number: 0, stage: Stage::Idle, now, last: (now, step), missed: false }
     }
 
+    /// When the last checkpoint was begun.
+    pub fn begun_at(&self) -> Duration {
+        self.last.0
+    }
+
     /// Training begins, or goes on from a checkpoint: of this run, at this step. What is under way is forgotten.
     pub fn go_on_from(&mut self, run: CycleRun, now: Duration, step: u64) {
         (self.run, self.now, self.last, self.missed) = (run, now, (now, step), false);

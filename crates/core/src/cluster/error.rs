@@ -1,7 +1,7 @@
 //! What can be wrong with a cluster description, and what to do about it. Texts and hints only: the
 //! checks are where the values are.
 
-use super::{Address, AddressError, Job, Source, TaskId};
+use super::{Address, AddressError, Job, SlurmError, Source, TaskId};
 
 /// A cluster, or this process's place in it, could not be worked out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,7 +9,7 @@ pub enum ClusterError {
     /// The error is in what this source says. (Flags name themselves and are not wrapped.)
     #[error("{origin}: {error}")]
     In {
-        /// The file or `TF_CONFIG`.
+        /// The file, `TF_CONFIG` or Slurm.
         origin: Source,
         /// What is wrong in it.
         error: Box<ClusterError>,
@@ -68,7 +68,7 @@ pub enum ClusterError {
     #[error("job ps has no tasks in a co-located cluster, expected job worker")]
     ColocatedPsTask,
     /// A job that does not exist.
-    #[error("unknown job {job:?}, expected ps or worker")]
+    #[error("unknown job {job:?}, expected ps, worker or evaluator")]
     UnknownJob {
         /// The job as given.
         job: String,
@@ -160,6 +160,15 @@ pub enum ClusterError {
     /// `TF_CONFIG` says this is the evaluator.
     #[error("an evaluator does not train, expected ps, worker, chief or master")]
     Evaluator,
+    /// `JOB_COMPLETION_INDEX` is not an index.
+    #[error("JOB_COMPLETION_INDEX is {value:?}, expected a whole number from 0")]
+    JobIndex {
+        /// Its value.
+        value: String,
+    },
+    /// What Slurm says cannot be a cluster.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
 }
 
 impl ClusterError {
@@ -194,9 +203,7 @@ impl ClusterError {
             ClusterError::UnknownJob { job } if job == "chief" || job == "master" => {
                 "the chief is worker 0: --job_name worker --task_index 0"
             }
-            ClusterError::UnknownJob { .. } => {
-                "--job_name is ps, worker or evaluator, which scores new checkpoints while others train"
-            }
+            ClusterError::UnknownJob { .. } => "an evaluator scores new checkpoints while the others train",
             ClusterError::JobWithoutCluster { .. } => {
                 "name the cluster with --ps_hosts and --worker_hosts, --cluster FILE or TF_CONFIG, or \
                  leave out --job_name to train in a single process"
@@ -227,6 +234,8 @@ impl ClusterError {
                 "name the chief in the cluster; Kubeflow does not when enableDynamicWorker is on: use Worker \
                  replicas only, worker 0 is the chief"
             }
+            ClusterError::JobIndex { .. } => "Kubernetes sets it in Indexed Jobs; elsewhere, give --task_index",
+            ClusterError::Slurm(error) => return Some(error.hint()),
             ClusterError::Evaluator => "it needs no cluster: leave out --job_name, --ps_hosts and --worker_hosts",
         };
         Some(hint.to_owned())
@@ -246,6 +255,6 @@ fn tasks(count: Option<u32>) -> String {
         None => "a number of tasks unknown here".to_owned(),
         Some(0) => "no tasks".to_owned(),
         Some(1) => "1 task (index 0)".to_owned(),
-        Some(count) => format!("{count} tasks (0..={})", count - 1),
+        Some(count) => format!("{count} tasks, 0 to {}", count - 1),
     }
 }

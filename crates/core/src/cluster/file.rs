@@ -142,7 +142,7 @@ index = 1
     fn an_unknown_job_is_refused() {
         assert_eq!(
             refusal(&WHOLE.replace("\"worker\"", "\"wroker\"")),
-            "unknown job \"wroker\", expected ps or worker"
+            "unknown job \"wroker\", expected ps, worker or evaluator"
         );
     }
 

@@ -1,11 +1,11 @@
-//! Puts together what flags, cluster file and `TF_CONFIG` say. For the cluster and for this process's
-//! place in it separately, flags override the file and the file overrides `TF_CONFIG`. Must not parse
-//! formats (`file`, `tf_config`) or check addresses (`spec`, `address`).
+//! Puts together what flags, cluster file, `TF_CONFIG` and a scheduler's variables say. For the cluster and for this
+//! process's place in it separately, flags override the file, the file overrides `TF_CONFIG`, and the variables come
+//! last. Must not parse formats (`file`, `tf_config`, `environment`) or check addresses (`spec`, `address`).
 
 use std::fmt;
 
 use super::spec::{ClusterDraft, JobAddresses, parse_entries};
-use super::{Address, ClusterError, ClusterSpec, Job, NamedTask, Statement, TaskId, file, tf_config};
+use super::{Address, ClusterError, ClusterSpec, Environment, Job, NamedTask, Statement, TaskId, file, tf_config};
 
 /// Everything that may name a cluster, as read from the command line, disk and environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct ClusterInput {
     pub cluster_file: Option<(String, String)>,
     /// The variable `TF_CONFIG`; read only for what flags and file leave open.
     pub tf_config: Option<String>,
+    /// The variables of a scheduler; used only for what all of these leave open.
+    pub environment: Environment,
 }
 
 impl ClusterInput {
@@ -46,6 +48,10 @@ pub enum Source {
     File(String),
     /// The environment variable.
     TfConfig,
+    /// The index of a pod in Kubernetes' Indexed Job.
+    JobIndex,
+    /// The variables that Slurm sets for each task.
+    Slurm,
 }
 
 impl fmt::Display for Source {
@@ -54,6 +60,8 @@ impl fmt::Display for Source {
             Source::Flags => "flags --ps_hosts/--worker_hosts",
             Source::File(name) => name,
             Source::TfConfig => "TF_CONFIG",
+            Source::JobIndex => "JOB_COMPLETION_INDEX",
+            Source::Slurm => "Slurm's variables",
         })
     }
 }
@@ -71,6 +79,8 @@ pub struct ResolvedTask {
     pub cluster_source: Source,
     /// Where the task was named.
     pub task_source: Source,
+    /// Where its index was named, if elsewhere.
+    pub index_source: Option<Source>,
 }
 
 impl ResolvedTask {
@@ -80,10 +90,14 @@ impl ResolvedTask {
             Some(address) => address.to_string(),
             None => "an address unknown here".to_owned(),
         };
-        let task_source = match &self.task_source {
-            Source::Flags => "flags --job_name/--task_index".to_owned(),
-            other => other.to_string(),
+        let mut task_source = match (&self.task_source, &self.index_source) {
+            (Source::Flags, None) => "flags --job_name/--task_index".to_owned(),
+            (Source::Flags, Some(_)) => "flag --job_name".to_owned(),
+            (other, _) => other.to_string(),
         };
+        if let Some(source) = &self.index_source {
+            task_source.push_str(&format!(", index from {source}"));
+        }
         let chief = TaskId::CHIEF;
         let mark = if self.task == chief { " (this task)" } else { "" };
         let mut lines = vec![
@@ -122,6 +136,13 @@ pub fn resolve(input: &ClusterInput) -> Result<Option<ResolvedTask>, ClusterErro
         merge(statement, source);
     }
 
+    if cluster.is_none()
+        && let Some((statement, source)) = input.environment.statement().map_err(|error| error.at(&Source::Slurm))?
+    {
+        cluster = statement.cluster.map(|draft| (draft, source.clone()));
+        task = task.or(statement.task.map(|named| (named, source)));
+    }
+
     let Some((mut draft, cluster_source)) = cluster else {
         return match task {
             Some((NamedTask { job, .. }, Source::Flags)) => Err(ClusterError::JobWithoutCluster { job }),
@@ -131,11 +152,22 @@ pub fn resolve(input: &ClusterInput) -> Result<Option<ResolvedTask>, ClusterErro
     };
     draft.colocated |= input.colocate;
     let cluster = draft.check().map_err(|error| error.at(&cluster_source))?;
-    let Some((named, task_source)) = task else {
+    if task.is_none() {
+        task = input.environment.task_in(&cluster).map_err(|error| error.at(&Source::Slurm))?;
+    }
+    let Some((mut named, task_source)) = task else {
         return Err(ClusterError::TaskMissing { origin: cluster_source });
     };
-    let (task, address) = place(&cluster, named).map_err(|error| error.at(&task_source))?;
-    Ok(Some(ResolvedTask { cluster, task, address, cluster_source, task_source }))
+    let mut index_source = None;
+    if named.index.is_none()
+        && let Some((index, source)) = input.environment.index()?
+    {
+        named.index = Some(index);
+        index_source = Some(source);
+    }
+    let origin = index_source.as_ref().unwrap_or(&task_source);
+    let (task, address) = place(&cluster, named).map_err(|error| error.at(origin))?;
+    Ok(Some(ResolvedTask { cluster, task, address, cluster_source, task_source, index_source }))
 }
 
 fn from_flags(input: &ClusterInput) -> Result<Statement, ClusterError> {

@@ -121,14 +121,14 @@ fn the_index_defaults_to_0_for_the_only_task_of_a_job() {
 #[test]
 fn the_index_is_required_where_the_job_has_several_tasks() {
     let (error, hint) = refusal(with_task(hosts("a:1", "b:1,c:1"), "worker", None));
-    assert_eq!(error, "no task_index is given for job worker, which has 2 tasks (0..=1)");
+    assert_eq!(error, "no task_index is given for job worker, which has 2 tasks, 0 to 1");
     assert!(hint.starts_with("add --task_index"));
 }
 
 #[test]
 fn an_index_outside_the_job_is_refused_with_its_range() {
     let (error, _) = refusal(with_task(hosts("a:1", "b:1,c:1"), "worker", Some(5)));
-    assert_eq!(error, "task_index 5 is outside job worker, which has 2 tasks (0..=1)");
+    assert_eq!(error, "task_index 5 is outside job worker, which has 2 tasks, 0 to 1");
     let (error, _) = refusal(with_task(hosts("a:1", "b:1,c:1"), "ps", Some(1)));
     assert_eq!(error, "task_index 1 is outside job ps, which has 1 task (index 0)");
 }
@@ -224,7 +224,7 @@ fn a_cluster_without_ps_is_refused_with_a_hint_to_colocate() {
 #[test]
 fn an_unknown_job_is_refused_with_the_valid_ones() {
     let (error, _) = refusal(with_task(hosts("a:1", "b:1"), "trainer", None));
-    assert_eq!(error, "unknown job \"trainer\", expected ps or worker");
+    assert_eq!(error, "unknown job \"trainer\", expected ps, worker or evaluator");
 }
 
 #[test]
@@ -245,6 +245,48 @@ fn a_task_that_is_not_told_its_own_address_is_refused() {
         refusal(with_tf_config(none(), text)).0,
         "TF_CONFIG: the sparse cluster names no address for worker 3, which is this process"
     );
+}
+
+fn with_job_index(input: ClusterInput, text: &str) -> ClusterInput {
+    let environment = Environment { job_completion_index: some(text), ..Environment::default() };
+    ClusterInput { environment, ..input }
+}
+
+#[test]
+fn the_index_of_an_indexed_job_is_that_of_the_task() {
+    let input = with_job_index(with_task(hosts("a:1", "b:1,c:1"), "worker", None), "1");
+    let task = resolved(input);
+    assert_eq!(task.task, TaskId::worker(1));
+    assert_eq!(task.print_lines()[1], "task worker 1 at c:1 from flag --job_name, index from JOB_COMPLETION_INDEX");
+}
+
+#[test]
+fn a_flag_overrides_the_index_of_an_indexed_job() {
+    let task = resolved(with_job_index(with_task(hosts("a:1", "b:1,c:1"), "worker", Some(0)), "1"));
+    assert_eq!((task.task, task.index_source), (TaskId::worker(0), None));
+}
+
+#[test]
+fn the_index_of_an_indexed_job_alone_means_a_single_process() {
+    assert_eq!(resolve(&with_job_index(none(), "1")), Ok(None));
+}
+
+#[test]
+fn an_index_outside_the_job_names_the_variable_it_comes_from() {
+    let (error, _) = refusal(with_job_index(with_task(hosts("a:1", "b:1,c:1"), "worker", None), "2"));
+    assert_eq!(error, "JOB_COMPLETION_INDEX: task_index 2 is outside job worker, which has 2 tasks, 0 to 1");
+}
+
+#[test]
+fn tf_config_overrides_slurm() {
+    let slurm = Environment::read(|name| match name {
+        "SLURM_PROCID" => some("0"),
+        "SLURM_JOB_NODELIST" => some("n[1-2]"),
+        "WINDLASS_SLURM_PS" => some("1"),
+        _ => None,
+    });
+    let task = resolved(ClusterInput { environment: slurm, ..with_tf_config(none(), TF_CONFIG) });
+    assert_eq!((task.cluster_source, task.task_source), (Source::TfConfig, Source::TfConfig));
 }
 
 #[test]

@@ -82,6 +82,12 @@ impl TaskId {
     pub const fn worker(index: u32) -> TaskId {
         TaskId { job: Job::Worker, index }
     }
+
+    /// The task that is shown by this name, such as `worker 3`.
+    pub fn named(name: &str) -> Option<TaskId> {
+        let (job, index) = name.split_once(' ')?;
+        Some(TaskId { job: job.parse().ok()?, index: index.parse().ok()? })
+    }
 }
 
 impl fmt::Display for TaskId {
@@ -112,6 +118,10 @@ mod tests {
         assert_eq!(TaskId::ps(0).to_string(), "ps 0");
         assert_eq!(WorkerId(3).to_string(), "worker 3");
         assert_eq!(ServerId(1).to_string(), "ps 1");
+        assert_eq!(
+            ["worker 3", "ps 0", "3 more"].map(TaskId::named),
+            [Some(TaskId::worker(3)), Some(TaskId::ps(0)), None]
+        );
     }
 
     #[test]
@@ -131,7 +141,7 @@ mod tests {
     #[test]
     fn an_unknown_job_lists_the_valid_ones() {
         let error = "server".parse::<Job>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown job \"server\", expected ps or worker");
+        assert_eq!(error.to_string(), "unknown job \"server\", expected ps, worker or evaluator");
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn an_index_that_is_no_number_is_refused_with_its_value() {
 #[test]
 fn an_index_outside_the_job_is_counted_as_tf_config_counts() {
     let text = WITH_CHIEF.replace("\"index\": 1", "\"index\": 2");
-    assert_eq!(refusal(&text), "task_index 2 is outside job worker, which has 2 tasks (0..=1)");
+    assert_eq!(refusal(&text), "task_index 2 is outside job worker, which has 2 tasks, 0 to 1");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn an_evaluator_is_told_from_the_tasks_that_train() {
 #[test]
 fn an_unknown_job_is_refused_rather_than_lost() {
     let text = WITH_CHIEF.replace("\"worker\": [", "\"workers\": [");
-    assert_eq!(refusal(&text), "unknown job \"workers\", expected ps or worker");
+    assert_eq!(refusal(&text), "unknown job \"workers\", expected ps, worker or evaluator");
 }
 
 #[test]

@@ -197,6 +197,26 @@ impl Lifecycle {
         self.membership.disconnected(task, incarnation, now);
     }
 
+    /// Every task of the cluster, as far as is known.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskId> {
+        self.tasks.iter().copied()
+    }
+
+    /// What is known of the process that plays a task; `None` if none has come yet.
+    pub fn presence(&self, task: TaskId) -> Option<Presence> {
+        self.membership.presence(task)
+    }
+
+    /// When a task last showed a sign of life.
+    pub fn last_heard(&self, task: TaskId) -> Option<Duration> {
+        self.membership.last_heard(task)
+    }
+
+    /// Since when the run has been waiting for a task, without any progress of it.
+    pub fn awaited_since(&self, task: TaskId) -> Option<Duration> {
+        self.awaited_since.get(&task).copied()
+    }
+
     /// The workers whose processes are alive, as far as is known.
     pub fn present_workers(&self) -> Vec<WorkerId> {
         self.workers()

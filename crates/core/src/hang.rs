@@ -1,0 +1,200 @@
+//! Who waits for whom when a run makes no progress, as chains that end at the task to look at. Pure.
+//!
+//! The coordinator knows of each task what it waits for and when it last spoke. From that, [`report`] finds the tasks
+//! on which the others depend, directly or through others: those that wait for nobody, or that wait for each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::TaskId;
+
+/// What one task was doing when it was last heard of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskState {
+    /// Which task.
+    pub task: TaskId,
+    /// The step that it is at, if it counts steps.
+    pub step: Option<u64>,
+    /// How long ago it last spoke.
+    pub silent_secs: f64,
+    /// Whether it was declared dead.
+    pub dead: bool,
+    /// What it waits for; nothing if it works.
+    pub wait: Option<Wait>,
+}
+
+/// A wait for other tasks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Wait {
+    /// For all of these.
+    pub on: Vec<TaskId>,
+    /// For how long already.
+    pub secs: f64,
+}
+
+/// Why nothing progresses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HangReport {
+    /// How long nothing has progressed.
+    pub stalled_secs: f64,
+    /// The tasks that all waits lead to, those with the most dependents first.
+    pub roots: Vec<Root>,
+    /// One line for every waiting task, as far as its chain leads.
+    pub chains: Vec<String>,
+}
+
+/// Where chains of waits end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Root {
+    /// One task that waits for nobody, or several that wait for each other.
+    pub tasks: Vec<TaskId>,
+    /// How many other tasks wait for it, directly or not.
+    pub dependents: usize,
+    /// What is known of it, as a sentence without a full stop.
+    pub finding: String,
+}
+
+/// Gathers the waits of all tasks; `None` if no task waits.
+pub fn report(tasks: &[TaskState], stalled_secs: f64) -> Option<HangReport> {
+    let graph = Graph { states: tasks.iter().map(|state| (state.task, state)).collect() };
+    let waiting: Vec<TaskId> = graph.states.keys().copied().filter(|task| graph.waits(*task)).collect();
+    if waiting.is_empty() {
+        return None;
+    }
+    let mut roots: Vec<Root> = graph.roots().into_iter().map(|tasks| graph.describe_root(tasks)).collect();
+    roots.sort_by(|a, b| b.dependents.cmp(&a.dependents).then(a.tasks.cmp(&b.tasks)));
+    Some(HangReport { stalled_secs, roots, chains: waiting.into_iter().map(|task| graph.chain(task)).collect() })
+}
+
+struct Graph<'a> {
+    states: BTreeMap<TaskId, &'a TaskState>,
+}
+
+impl Graph<'_> {
+    /// Whom a task waits for; nobody if it was declared dead, for what it once waited for explains nothing.
+    fn awaited(&self, task: TaskId) -> &[TaskId] {
+        let state = self.states.get(&task).filter(|state| !state.dead);
+        state.and_then(|state| state.wait.as_ref()).map_or(&[], |wait| &wait.on)
+    }
+
+    fn waits(&self, task: TaskId) -> bool {
+        !self.awaited(task).is_empty()
+    }
+
+    /// Everything that a task depends on, without itself unless it is part of a cycle.
+    fn reachable(&self, task: TaskId) -> BTreeSet<TaskId> {
+        let mut reached = BTreeSet::new();
+        let mut open = self.awaited(task).to_vec();
+        while let Some(next) = open.pop() {
+            if reached.insert(next) {
+                open.extend(self.awaited(next));
+            }
+        }
+        reached
+    }
+
+    /// Awaited tasks that wait for nobody, and groups that wait for each other and for nobody else.
+    fn roots(&self) -> BTreeSet<Vec<TaskId>> {
+        let awaited: BTreeSet<TaskId> = self.states.keys().flat_map(|task| self.awaited(*task)).copied().collect();
+        let as_root = |task: TaskId| {
+            let reached = self.reachable(task);
+            if reached.is_empty() {
+                return Some(vec![task]);
+            }
+            let closed = reached.contains(&task) && reached.iter().all(|other| self.reachable(*other) == reached);
+            closed.then(|| reached.into_iter().collect())
+        };
+        awaited.into_iter().filter_map(as_root).collect()
+    }
+
+    fn describe_root(&self, tasks: Vec<TaskId>) -> Root {
+        let depends = |task: &&TaskId| !tasks.contains(task) && self.reachable(**task).contains(&tasks[0]);
+        let dependents = self.states.keys().filter(depends).count();
+        let finding = match tasks.as_slice() {
+            [task] if !self.waits(*task) => self.condition(*task),
+            [task] => format!("{task} waits for itself"),
+            several => format!("{} wait for each other", names(several)),
+        };
+        Root { tasks, dependents, finding }
+    }
+
+    /// A task that is awaited and waits for nobody.
+    fn condition(&self, task: TaskId) -> String {
+        match self.states.get(&task) {
+            None => format!("{task} is unknown: it has never joined"),
+            Some(state) if state.dead => format!("{task} was declared dead"),
+            Some(state) if state.silent_secs >= 1.0 => {
+                format!("{task} has said nothing for {}", secs(state.silent_secs))
+            }
+            Some(_) => format!("{task} is alive and working"),
+        }
+    }
+
+    /// The waits from a task on, each told once; where a task waits for several, the chain follows the first that waits
+    /// for others in turn.
+    fn chain(&self, task: TaskId) -> String {
+        let (mut parts, mut told, mut task) = (Vec::new(), BTreeSet::new(), task);
+        loop {
+            if !told.insert(task) {
+                parts.push(format!("which closes the circle at {task}"));
+                break;
+            }
+            let Some((state, wait)) = self.wait_of(task) else {
+                parts.push(self.condition(task));
+                break;
+            };
+            let step = state.step.map(|step| format!(" at step {step}")).unwrap_or_default();
+            parts.push(format!("{task} has waited {} for {}{step}", secs(wait.secs), names(&wait.on)));
+            task = wait.on.iter().copied().find(|next| self.waits(*next)).unwrap_or_else(|| self.suspect(&wait.on));
+        }
+        parts.join("; ")
+    }
+
+    fn wait_of(&self, task: TaskId) -> Option<(&TaskState, &Wait)> {
+        let state = self.states.get(&task).filter(|_| self.waits(task))?;
+        Some((state, state.wait.as_ref()?))
+    }
+
+    /// Of several tasks that wait for nobody: the one that is dead or unknown, or else silent for longest.
+    fn suspect(&self, tasks: &[TaskId]) -> TaskId {
+        let silence = |task: &TaskId| match self.states.get(task) {
+            Some(state) if !state.dead => state.silent_secs,
+            _ => f64::INFINITY,
+        };
+        tasks.iter().copied().max_by(|a, b| silence(a).total_cmp(&silence(b))).expect("a wait is for somebody")
+    }
+}
+
+fn secs(secs: f64) -> String {
+    if secs < 10.0 { format!("{secs:.1} s") } else { format!("{secs:.0} s") }
+}
+
+/// `ps 0, ps 1 and ps 2`.
+fn names(tasks: &[TaskId]) -> String {
+    match tasks {
+        [] => "nobody".into(),
+        [one] => one.to_string(),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(TaskId::to_string).collect();
+            format!("{} and {last}", first.join(", "))
+        }
+    }
+}
+
+/// For a file in the run directory.
+impl fmt::Display for HangReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "no progress for {}", secs(self.stalled_secs))?;
+        for Root { finding, dependents, .. } in &self.roots {
+            let depend = if *dependents == 1 { "task waits" } else { "tasks wait" };
+            writeln!(formatter, "look at: {finding} ({dependents} {depend} for it)")?;
+        }
+        self.chains.iter().try_for_each(|chain| writeln!(formatter, "- {chain}"))
+    }
+}
+
+#[cfg(test)]
+#[path = "hang_tests.rs"]
+mod tests;
