@@ -1,0 +1,195 @@
+//! What this process and its host use of the hardware: processors, memory, network, GPUs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sysinfo::{Networks, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+
+use crate::gpu::{GpuMeter, GpuUsage};
+
+/// Between two measurements. Rates are means over this time.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What a process and its host have used, as of the last measurement.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Usage {
+    /// Processor time of the process so far.
+    pub cpu_seconds: f64,
+    /// Processors that the process kept busy since the measurement before.
+    pub cpus: f64,
+    /// Memory of the process in RAM.
+    pub memory_bytes: u64,
+    /// Memory of the process that was swapped out.
+    pub swapped_bytes: u64,
+    /// Processors that the process may use.
+    pub cores: usize,
+    /// The host, or the container, that the process runs on.
+    pub node: NodeUsage,
+}
+
+/// What a host has, and what all its processes have used.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeUsage {
+    /// Its name.
+    pub name: String,
+    /// Processors that it has.
+    pub cores: usize,
+    /// Processors that were busy since the measurement before.
+    pub cpus: f64,
+    /// Memory that it has.
+    pub memory_bytes: u64,
+    /// Memory that could still be taken.
+    pub available_bytes: u64,
+    /// Bytes received by all interfaces but loopback so far.
+    pub received_bytes: u64,
+    /// Bytes sent by them.
+    pub sent_bytes: u64,
+    /// Bytes received in a second.
+    pub received_per_second: f64,
+    /// Bytes sent in a second.
+    pub sent_per_second: f64,
+    /// The share of the last ten seconds in which some process was stalled on memory, where the kernel tells.
+    pub memory_stall: Option<f64>,
+    /// Its GPUs.
+    pub gpus: Vec<GpuUsage>,
+}
+
+/// Measures the usage of this process and its host. Clones share what was measured last.
+#[derive(Debug, Clone, Default)]
+pub struct UsageMeter(Arc<Mutex<Usage>>);
+
+impl UsageMeter {
+    /// What was measured last.
+    pub fn last(&self) -> Usage {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Measures once a second for as long as there is another clone, and tells what it has measured. Needs the async
+    /// runtime; what the kernel is asked for takes a millisecond, which no other task on it waits for.
+    pub fn measure(&self, mut tell: impl FnMut(&Usage) + Send + 'static) {
+        let meter = Arc::downgrade(&self.0);
+        tokio::spawn(async move {
+            let mut probe = None;
+            let mut interval = tokio::time::interval(EVERY);
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                interval.tick().await;
+                let look = move || {
+                    let mut probe = probe.take().unwrap_or_else(Probe::new);
+                    let usage = probe.measure();
+                    (probe, usage)
+                };
+                let Ok((looked, usage)) = tokio::task::spawn_blocking(look).await else { return };
+                probe = Some(looked);
+                let Some(meter) = meter.upgrade() else { return };
+                tell(&usage);
+                *meter.lock().unwrap_or_else(PoisonError::into_inner) = usage;
+            }
+        });
+    }
+}
+
+/// What it takes to measure.
+struct Probe {
+    system: System,
+    networks: Networks,
+    gpus: GpuMeter,
+    pid: Option<Pid>,
+    name: String,
+    /// The time of the measurement before, and its processor seconds.
+    before: Option<(Instant, f64)>,
+}
+
+impl Probe {
+    fn new() -> Self {
+        Self {
+            system: System::new(),
+            networks: Networks::new(),
+            gpus: GpuMeter::new(),
+            pid: sysinfo::get_current_pid().ok(),
+            name: System::host_name().unwrap_or_default(),
+            before: None,
+        }
+    }
+
+    fn measure(&mut self) -> Usage {
+        let kinds = ProcessRefreshKind::nothing().with_cpu().with_memory();
+        let pids: Vec<Pid> = self.pid.into_iter().collect();
+        self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, kinds);
+        self.system.refresh_cpu_usage();
+        self.system.refresh_memory();
+        self.networks.refresh(true);
+        let now = Instant::now();
+        let process = self.pid.and_then(|pid| self.system.process(pid));
+        let cpu_seconds = process.map_or(0.0, |process| process.accumulated_cpu_time() as f64 / 1e3);
+        let elapsed = self.before.map(|(then, _)| (now - then).as_secs_f64()).filter(|elapsed| *elapsed > 0.0);
+        let per_second = |amount: f64| elapsed.map_or(0.0, |elapsed| amount / elapsed);
+        let cpus = self.before.map_or(0.0, |(_, before)| per_second((cpu_seconds - before).max(0.0)));
+        self.before = Some((now, cpu_seconds));
+        let interfaces = || self.networks.iter().filter(|(name, _)| !is_virtual(name)).map(|(_, data)| data);
+        let node = NodeUsage {
+            name: self.name.clone(),
+            cores: self.system.cpus().len(),
+            cpus: f64::from(self.system.global_cpu_usage()) / 100.0 * self.system.cpus().len() as f64,
+            memory_bytes: self.system.total_memory(),
+            available_bytes: self.system.available_memory(),
+            received_bytes: interfaces().map(sysinfo::NetworkData::total_received).sum(),
+            sent_bytes: interfaces().map(sysinfo::NetworkData::total_transmitted).sum(),
+            received_per_second: per_second(interfaces().map(|data| data.received() as f64).sum()),
+            sent_per_second: per_second(interfaces().map(|data| data.transmitted() as f64).sum()),
+            memory_stall: memory_stall(),
+            gpus: self.gpus.measure(),
+        };
+        let memory_bytes = process.map_or(0, sysinfo::Process::memory);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Usage { cpu_seconds, cpus, memory_bytes, swapped_bytes: swapped_bytes(), cores, node }
+    }
+}
+
+/// What passes such an interface passes another one too, or never leaves the host.
+fn is_virtual(interface: &str) -> bool {
+    const PREFIXES: [&str; 9] = ["lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "bond"];
+    PREFIXES.iter().any(|prefix| interface.starts_with(prefix))
+}
+
+fn memory_stall() -> Option<f64> {
+    let pressure = std::fs::read_to_string("/proc/pressure/memory").ok()?;
+    let some = pressure.lines().find_map(|line| line.strip_prefix("some avg10="))?;
+    some.split_whitespace().next()?.parse::<f64>().ok().map(|percent| percent / 100.0)
+}
+
+/// Zero where the kernel does not tell.
+fn swapped_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmSwap:")?.trim().strip_suffix(" kB"));
+    kilobytes.and_then(|kilobytes| kilobytes.parse().ok()).map_or(0, |kilobytes: u64| kilobytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_process_is_seen_to_be_busy() {
+        let mut probe = Probe::new();
+        let first = probe.measure();
+        assert_eq!(first.cpus, 0.0, "there is nothing to compare with yet");
+        assert!(first.memory_bytes > 1 << 20 && first.memory_bytes < first.node.memory_bytes, "{first:?}");
+        assert!(first.cores > 0 && first.node.cores >= first.cores && first.node.available_bytes > 0, "{first:?}");
+        let mut second = probe.measure();
+        while second.cpu_seconds < first.cpu_seconds + 0.1 {
+            std::hint::black_box((0..1_000_000_u64).fold(0, u64::wrapping_add));
+            second = probe.measure();
+        }
+        assert!(second.cpu_seconds > first.cpu_seconds, "{second:?}");
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_gets_what_was_measured_last() {
+        let meter = UsageMeter::default();
+        let (told, mut measured) = tokio::sync::mpsc::channel(1);
+        meter.measure(move |usage| drop(told.try_send(usage.clone())));
+        let usage = measured.recv().await.unwrap();
+        assert!(usage.memory_bytes > 0);
+    }
+}
