@@ -1,0 +1,110 @@
+//! A curve of bounded length, whatever is recorded: neighbouring points are merged when it is full.
+
+use serde::{Deserialize, Serialize};
+
+/// The most points that a curve has.
+const MOST_POINTS: usize = 400;
+
+/// Values by step. When it is full, pairs of neighbours become their mean and from then on each point stands for twice
+/// as many measurements, so that the curve always covers the whole run evenly.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Curve {
+    /// What is measured, with its unit if it has one.
+    pub name: String,
+    /// Step and value, in the order of steps; a value may be missing where it was not finite.
+    points: Vec<(u64, Option<f64>)>,
+    /// How many measurements one point stands for; 0 means 1.
+    merged: u32,
+    /// The measurements of the point to come.
+    open: Open,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Open {
+    count: u32,
+    sum: f64,
+    broken: bool,
+}
+
+impl Curve {
+    /// A curve without points.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Adds a measurement. One at an earlier step than the last means that the run rolled back: what came after that
+    /// step is forgotten.
+    pub fn push(&mut self, step: u64, value: f64) {
+        if self.points.last().is_some_and(|(last, _)| *last >= step) {
+            self.points.retain(|(earlier, _)| *earlier < step);
+            self.open = Open::default();
+        }
+        self.open.count += 1;
+        self.open.sum += if value.is_finite() { value } else { 0.0 };
+        self.open.broken |= !value.is_finite();
+        if self.open.count < self.merged.max(1) {
+            return;
+        }
+        let Open { count, sum, broken } = std::mem::take(&mut self.open);
+        self.points.push((step, (!broken).then(|| sum / f64::from(count))));
+        if self.points.len() >= MOST_POINTS {
+            self.merge_pairs();
+        }
+    }
+
+    /// Step and value of every point; the value is `None` where a measurement was not finite.
+    pub fn points(&self) -> &[(u64, Option<f64>)] {
+        &self.points
+    }
+
+    /// The last point.
+    pub fn last(&self) -> Option<(u64, f64)> {
+        self.points.last().map(|(step, value)| (*step, value.unwrap_or(f64::NAN)))
+    }
+
+    fn merge_pairs(&mut self) {
+        self.merged = self.merged.max(1).saturating_mul(2);
+        let mean = |pair: &[(u64, Option<f64>)]| match pair {
+            [(_, one), (step, other)] => (*step, one.zip(*other).map(|(one, other)| (one + other) / 2.0)),
+            _ => pair[0],
+        };
+        self.points = self.points.chunks(2).map(mean).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_curve_is_bounded_covers_the_whole_run_and_keeps_its_mean() {
+        let mut curve = Curve::new("loss");
+        (1..=100_000).for_each(|step| curve.push(step, step as f64));
+        assert!((MOST_POINTS / 4..MOST_POINTS).contains(&curve.points().len()), "{}", curve.points().len());
+        assert!(curve.points()[0].0 < 1000 && curve.points().last().unwrap().0 > 99_000);
+        let every = curve.points()[1].0 - curve.points()[0].0;
+        for (step, value) in curve.points() {
+            assert_eq!(value.unwrap(), *step as f64 - (every - 1) as f64 / 2.0);
+        }
+    }
+
+    #[test]
+    fn rolling_back_forgets_what_came_after() {
+        let mut curve = Curve::new("loss");
+        [10, 20, 30].into_iter().for_each(|step| curve.push(step, 1.0));
+        curve.push(20, 2.0);
+        assert_eq!(curve.points(), [(10, Some(1.0)), (20, Some(2.0))]);
+    }
+
+    #[test]
+    fn a_value_that_is_not_finite_is_a_gap_and_survives_json() {
+        let mut curve = Curve::new("loss");
+        curve.push(1, 0.5);
+        curve.push(2, f64::NAN);
+        let json = serde_json::to_string(&curve).unwrap();
+        assert_eq!(serde_json::from_str::<Curve>(&json).unwrap(), curve);
+        assert_eq!(curve.points(), [(1, Some(0.5)), (2, None)]);
+    }
+}

@@ -1,0 +1,37 @@
+//! The live page of a running cluster: the data it shows, and that data as a page, as JSON, and as text.
+//!
+//! The coordinator puts a [`Status`] into a watch channel whenever it knows more, at most a few times a second, and
+//! serves [`router`]. `windlass status` reads `/status.json` and prints [`text`]. This crate knows nothing of the
+//! sockets between tasks, and measures nothing.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use windlass_page::{Status, router};
+//!
+//! let (status, receiver) = tokio::sync::watch::channel(Arc::new(Status::default()));
+//! let page: axum::Router = router(receiver);
+//! status.send_modify(|shown| *shown = Arc::new(Status { step: 40, ..Status::default() }));
+//! # drop(page);
+//! ```
+//!
+//! From a [`Status`], `view` makes everything that is shown, in words and numbers ready to be shown; `html` and the
+//! script put that into a page, and `changes` sends viewers what changed.
+
+mod changes;
+mod chart;
+mod curve;
+mod figures;
+mod headline;
+mod html;
+mod serve;
+mod status;
+mod text;
+mod timeline;
+mod view;
+
+pub use curve::Curve;
+pub use headline::headline;
+pub use serve::{EVENTS_PATH, router};
+pub use status::{Checkpoint, Node, Phase, Server, State, Status, TimeSplit, Worker};
+pub use text::text;
+pub use timeline::{Event, EventKind, Timeline};

@@ -1,0 +1,161 @@
+//! The page, its assets and its data over HTTP.
+//!
+//! Nothing served refers to another host, and the policy sent with it keeps browsers from loading or running anything
+//! else. How much a viewer is sent is bounded: see [`Pace`].
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use futures::Stream;
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+
+use crate::changes;
+use crate::html;
+use crate::status::Status;
+use crate::view::View;
+
+/// Where the response that stays open is. Whoever closes connections that stay open for long must spare this one.
+pub const EVENTS_PATH: &str = "/events";
+
+/// Scripts, styles and images only from here, none in the page itself, no frames and no forms.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+/// Viewers at once; to more than these the page is served, but does not update itself.
+const MOST_VIEWERS: usize = 32;
+/// Between two events at the least.
+const EVENT_EVERY: Duration = Duration::from_secs(1);
+/// What one viewer is sent per second at the most, on average. The limit is 20 KB; some is left for headers.
+const BYTES_PER_SECOND: f64 = 16_000.0;
+
+#[derive(Clone)]
+struct Source {
+    status: watch::Receiver<Arc<Status>>,
+    viewers: Arc<Semaphore>,
+}
+
+/// Serves the page at `/`, its data at `/status.json`, and changes to it at [`EVENTS_PATH`] until the sender is dropped.
+pub fn router(status: watch::Receiver<Arc<Status>>) -> Router {
+    let asset = |kind: &'static str, content: &'static str| {
+        let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")];
+        get(move || std::future::ready((headers, content)))
+    };
+    Router::new()
+        .route("/", get(page))
+        .route("/status.json", get(status_json))
+        .route(EVENTS_PATH, get(events))
+        .route("/page.css", asset("text/css; charset=utf-8", include_str!("../assets/page.css")))
+        .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("../assets/page.js")))
+        .route("/icon.svg", asset("image/svg+xml", include_str!("../assets/icon.svg")))
+        .layer(axum::middleware::map_response(guard))
+        .with_state(Source { status, viewers: Arc::new(Semaphore::new(MOST_VIEWERS)) })
+}
+
+async fn guard(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn page(State(source): State<Source>) -> impl IntoResponse {
+    let status = source.status.borrow().clone();
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html::page(&View::new(&status)))
+}
+
+async fn status_json(State(source): State<Source>) -> impl IntoResponse {
+    let status = source.status.borrow().clone();
+    Json(Status::clone(&status))
+}
+
+async fn events(State(source): State<Source>) -> Response {
+    match source.viewers.try_acquire_owned() {
+        Ok(seat) => Sse::new(stream(source.status, seat)).keep_alive(KeepAlive::default()).into_response(),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "too many viewers\n").into_response(),
+    }
+}
+
+/// The whole view first, then what changes, until nothing can change any more.
+fn stream(
+    status: watch::Receiver<Arc<Status>>,
+    seat: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    let viewer = Viewer { status, shown: None, pace: Pace::default(), _seat: seat };
+    futures::stream::unfold(viewer, |mut viewer| async move {
+        let data = viewer.next().await?;
+        Some((Ok(Event::default().data(data)), viewer))
+    })
+}
+
+struct Viewer {
+    status: watch::Receiver<Arc<Status>>,
+    shown: Option<Value>,
+    pace: Pace,
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Viewer {
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            if self.shown.is_some() {
+                self.status.changed().await.ok()?;
+                tokio::time::sleep_until(self.pace.next_at).await;
+            }
+            let status = self.status.borrow_and_update().clone();
+            let view = serde_json::to_value(View::new(&status)).ok()?;
+            let change = match &self.shown {
+                None => Some(json!({ "$set": view })),
+                Some(shown) => changes::between(shown, &view),
+            };
+            self.shown = Some(view);
+            if let Some(change) = change {
+                let data = change.to_string();
+                self.pace.sent(data.len());
+                return Some(data);
+            }
+        }
+    }
+}
+
+/// Spaces events so that a viewer gets at most one per [`EVENT_EVERY`], and [`BYTES_PER_SECOND`] on average. What
+/// happens meanwhile is part of the next event.
+struct Pace {
+    next_at: Instant,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { next_at: Instant::now() }
+    }
+}
+
+impl Pace {
+    fn sent(&mut self, bytes: usize) {
+        self.next_at = Instant::now() + pause(bytes);
+    }
+}
+
+fn pause(bytes: usize) -> Duration {
+    EVENT_EVERY.max(Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_events_are_followed_by_long_pauses() {
+        assert_eq!(pause(100), EVENT_EVERY);
+        assert_eq!(pause(48_000), Duration::from_secs(3));
+    }
+}

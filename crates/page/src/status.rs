@@ -1,0 +1,317 @@
+//! The state of a run as the coordinator knows it. Data only: what is made of it is in the other modules.
+//!
+//! All of it is JSON at `/status.json`. Every field has a default, so that an older `windlass status` reads what a newer
+//! run says. Durations are in seconds, and ages are as of the moment the status was made.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use windlass_core::cluster::TaskId;
+use windlass_core::hang::{self, HangReport, TaskState, Wait};
+use windlass_core::straggler::Verdict;
+
+use crate::curve::Curve;
+use crate::timeline::Timeline;
+
+/// Without progress for longer than this, a run that should train is reported as hanging, unless its steps are longer.
+const HANG_SECS: f64 = 10.0;
+/// The most measurements of a worker's recent speed.
+const MOST_SPEEDS: usize = 60;
+
+/// Reads what JSON has for a number that is not finite, which would otherwise make the whole status unreadable.
+fn number<'a, D: Deserializer<'a>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+/// The state of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The model's name.
+    pub model: String,
+    /// How updates are made: `async`, `sync`, `ssp 4`.
+    pub mode: String,
+    /// The optimizer's name.
+    pub optimizer: String,
+    /// How tasks are laid out: `2 ps, 8 workers`.
+    pub layout: String,
+    /// Where the run stands.
+    pub phase: Phase,
+    /// The tasks that the phase waits for, and for how long already.
+    pub awaited: Option<Wait>,
+    /// The global step.
+    pub step: u64,
+    /// The step at which the run ends, if steps limit it.
+    pub target: Option<u64>,
+    /// The step that the run began at: 0, or that of the checkpoint it resumed from.
+    pub start: u64,
+    /// Time since the run began.
+    #[serde(deserialize_with = "number")]
+    pub elapsed_secs: f64,
+    /// Time since the global step last changed.
+    #[serde(deserialize_with = "number")]
+    pub stalled_secs: f64,
+    /// Without progress for longer than this, it hangs. Zero is as good as ten seconds.
+    #[serde(deserialize_with = "number")]
+    pub hang_after_secs: f64,
+    /// Steps per second of late.
+    #[serde(deserialize_with = "number")]
+    pub steps_per_second: f64,
+    /// Samples per second of late, of all workers.
+    #[serde(deserialize_with = "number")]
+    pub samples_per_second: f64,
+    /// Time until the run ends, if that can be told.
+    pub left_secs: Option<f64>,
+    /// The training loss.
+    pub loss: Curve,
+    /// The scores: a curve for each.
+    pub scores: Vec<Curve>,
+    /// The workers, by index.
+    pub workers: Vec<Worker>,
+    /// The parameter servers, by index.
+    pub servers: Vec<Server>,
+    /// The machines that tasks run on.
+    pub nodes: Vec<Node>,
+    /// The checkpoints that can be used, the newest first.
+    pub checkpoints: Vec<Checkpoint>,
+    /// What happened.
+    pub timeline: Timeline,
+    /// The share of the elapsed time that made progress which was kept, from 0 to 1.
+    pub goodput: Option<f64>,
+    /// Which worker slows the run down.
+    pub straggler: Verdict,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "snake_case")]
+pub enum Phase {
+    /// Tasks are awaited.
+    #[default]
+    Gathering,
+    /// Servers allocate or restore their shards.
+    Preparing,
+    /// The chief pushes the first values.
+    Initialising,
+    /// Workers train.
+    Training,
+    /// The chief scores the final values and writes the summary.
+    Finishing,
+    /// The last checkpoint is being written.
+    Saving,
+    /// The run ended successfully.
+    Over,
+    /// The run ended for another reason.
+    Failed {
+        /// Why, as a sentence without a full stop.
+        why: String,
+    },
+}
+
+/// How a task is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It has not joined.
+    #[default]
+    Missing,
+    /// It works.
+    Alive,
+    /// It waits for other tasks.
+    Waiting,
+    /// It was declared dead.
+    Dead,
+    /// It has finished.
+    Done,
+}
+
+/// Shares of a worker's time of late. They need not add up to 1: the rest is time in which it did nothing it knows of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TimeSplit {
+    /// Computing gradients.
+    #[serde(deserialize_with = "number")]
+    pub compute: f64,
+    /// Waiting for other workers: a round, or the staleness bound.
+    #[serde(deserialize_with = "number")]
+    pub wait: f64,
+    /// Waiting for batches.
+    #[serde(deserialize_with = "number")]
+    pub data: f64,
+    /// Moving values and gradients.
+    #[serde(deserialize_with = "number")]
+    pub network: f64,
+}
+
+/// A worker.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Worker {
+    /// Its number.
+    pub index: u32,
+    /// Where it listens, as users wrote it.
+    pub address: String,
+    /// How it is doing.
+    pub state: State,
+    /// Whether it is the chief.
+    pub chief: bool,
+    /// Its own step.
+    pub step: u64,
+    /// Age of its last word; `None` if it has said nothing yet.
+    pub silent_secs: Option<f64>,
+    /// Samples per second of late.
+    #[serde(deserialize_with = "number")]
+    pub samples_per_second: f64,
+    /// Its latest speeds at equal intervals, the oldest first: see [`Worker::record_speed`].
+    pub recent_samples_per_second: Vec<f32>,
+    /// What its time went into of late.
+    pub split: TimeSplit,
+    /// How many updates old its gradients were of late, on average.
+    #[serde(deserialize_with = "number")]
+    pub staleness: f64,
+    /// Updates of its that were dropped as stale.
+    pub dropped: u64,
+    /// Whom it waits for, and for how long already.
+    pub wait: Option<Wait>,
+}
+
+impl Worker {
+    /// Notes its speed of late, and forgets the oldest one if there are too many.
+    pub fn record_speed(&mut self, samples_per_second: f64) {
+        self.samples_per_second = samples_per_second;
+        self.recent_samples_per_second.push(if samples_per_second.is_finite() {
+            samples_per_second as f32
+        } else {
+            0.0
+        });
+        let excess = self.recent_samples_per_second.len().saturating_sub(MOST_SPEEDS);
+        self.recent_samples_per_second.drain(..excess);
+    }
+}
+
+/// A parameter server, or a worker's shard where there are no ps tasks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Server {
+    /// Its number.
+    pub index: u32,
+    /// Where it listens, as users wrote it.
+    pub address: String,
+    /// How it is doing.
+    pub state: State,
+    /// Age of its last word; `None` if it has said nothing yet.
+    pub silent_secs: Option<f64>,
+    /// Bytes of the parameters it holds; 0 if it holds none and is idle.
+    pub shard_bytes: u64,
+    /// How many parameters those are.
+    pub parameters: u64,
+    /// Pushes it has applied.
+    pub applied: u64,
+    /// Pushes it had already applied and did not apply again.
+    pub repeated: u64,
+    /// Pushes it dropped as stale.
+    pub dropped: u64,
+    /// Whom it waits for, and for how long already.
+    pub wait: Option<Wait>,
+}
+
+/// A machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its name or address.
+    pub name: String,
+    /// The tasks on it.
+    pub tasks: Vec<TaskId>,
+    /// Use of its processors, from 0 to 1, over all cores.
+    #[serde(deserialize_with = "number")]
+    pub cpu: f64,
+    /// How many cores it has.
+    pub cores: u32,
+    /// Memory in use.
+    pub memory_used_bytes: u64,
+    /// Memory there is.
+    pub memory_bytes: u64,
+    /// Bytes received per second.
+    #[serde(deserialize_with = "number")]
+    pub received_per_second: f64,
+    /// Bytes sent per second.
+    #[serde(deserialize_with = "number")]
+    pub sent_per_second: f64,
+    /// Use of its GPUs, from 0 to 1 each, where that is known.
+    pub gpus: Vec<f64>,
+}
+
+/// A checkpoint that can be used.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    /// The step it holds.
+    pub step: u64,
+    /// How old it is.
+    #[serde(deserialize_with = "number")]
+    pub age_secs: f64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Status {
+    /// Why nothing progresses; `None` if the run is not training, or is getting on.
+    pub fn hang(&self) -> Option<HangReport> {
+        let hangs = self.phase == Phase::Training && self.stalled_secs >= self.hang_after_secs.max(HANG_SECS);
+        if hangs { hang::report(&self.task_states(), self.stalled_secs) } else { None }
+    }
+
+    /// What every task that has not finished is doing.
+    fn task_states(&self) -> Vec<TaskState> {
+        let state = |task, step, state: State, silent: Option<f64>, wait: &Option<Wait>| TaskState {
+            task,
+            step,
+            silent_secs: silent.unwrap_or(self.elapsed_secs),
+            dead: state == State::Dead,
+            wait: wait.clone(),
+        };
+        let servers = self.servers.iter().map(|ps| (TaskId::ps(ps.index), None, ps.state, ps.silent_secs, &ps.wait));
+        let workers = self.workers.iter();
+        let workers = workers.map(|worker| {
+            let task = TaskId::worker(worker.index);
+            (task, Some(worker.step), worker.state, worker.silent_secs, &worker.wait)
+        });
+        let unfinished = servers.chain(workers).filter(|(_, _, state, ..)| *state != State::Done);
+        unfinished.map(|(task, step, now, silent, wait)| state(task, step, now, silent, wait)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_of_another_version_is_read_with_defaults_for_what_it_lacks() {
+        let status: Status =
+            serde_json::from_str(r#"{"model": "mnist", "workers": [{"index": 1}], "new": 1}"#).unwrap();
+        assert_eq!((status.model.as_str(), status.workers[0].index), ("mnist", 1));
+        assert_eq!(status.phase, Phase::Gathering);
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_does_not_make_the_status_unreadable() {
+        let status = Status { steps_per_second: f64::INFINITY, ..Status::default() };
+        let read: Status = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
+        assert!(read.steps_per_second.is_nan());
+    }
+
+    #[test]
+    fn recent_speeds_are_bounded() {
+        let mut worker = Worker::default();
+        (0..1000).for_each(|speed| worker.record_speed(f64::from(speed)));
+        assert_eq!(worker.recent_samples_per_second.len(), MOST_SPEEDS);
+        assert_eq!(worker.recent_samples_per_second.last(), Some(&999.0));
+    }
+
+    #[test]
+    fn only_a_run_that_should_train_hangs() {
+        let worker = Worker { wait: Some(Wait { on: vec![TaskId::ps(0)], secs: 12.0 }), ..Worker::default() };
+        let status = Status { stalled_secs: 12.0, workers: vec![worker], ..Status::default() };
+        assert_eq!(status.hang(), None);
+        assert!(Status { phase: Phase::Training, ..status }.hang().is_some());
+    }
+}

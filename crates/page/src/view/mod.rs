@@ -1,0 +1,344 @@
+//! Everything that the page shows, in words and numbers ready to be shown.
+//!
+//! The page is drawn from it twice, by `html` for the first sight and by the script afterwards, so whatever has to be
+//! decided, rounded or worded is done here, once.
+
+mod drawing;
+mod tasks;
+
+use serde::Serialize;
+use windlass_core::straggler::{Course, Straggler, Verdict};
+
+use crate::chart::Chart;
+use crate::figures::{byte_rate, bytes, count, duration, percent, plain, rate};
+use crate::headline::{headline, tasks};
+use crate::status::{Checkpoint, Node, Phase, State, Status, Worker};
+use crate::timeline::{Event, EventKind};
+pub(crate) use drawing::{Drawing, TaskBox};
+pub(crate) use tasks::{ServerRow, Speed, WorkerRow};
+
+/// The most checkpoints that are shown.
+const CHECKPOINTS: usize = 8;
+/// The most chains of waits that are shown.
+const CHAINS: usize = 8;
+/// An unfinished task that has said nothing for this long is pointed out.
+const SILENT_SECS: f64 = 5.0;
+/// The most events that are shown.
+const EVENTS: usize = 20;
+
+/// What the page shows.
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct View {
+    pub title: String,
+    pub headline: String,
+    pub badge: Badge,
+    /// In percent.
+    pub progress: f64,
+    pub facts: Vec<Fact>,
+    pub charts: Vec<Chart>,
+    /// The highest speed of a worker, which all small curves share as their scale.
+    pub speed_top: f64,
+    pub speeds: Vec<Speed>,
+    pub speeds_note: String,
+    pub workers: Vec<WorkerRow>,
+    pub servers: Vec<ServerRow>,
+    pub drawing: Drawing,
+    pub findings: Vec<Finding>,
+    pub chains: Vec<Finding>,
+    pub nodes: Vec<NodeRow>,
+    pub checkpoints: Vec<CheckpointRow>,
+    pub checkpoints_note: String,
+    pub events: Vec<EventRow>,
+    pub events_note: String,
+    pub goodput: Goodput,
+}
+
+/// A state, told by word and symbol; `tone` adds a colour.
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+pub(crate) struct Badge {
+    pub word: &'static str,
+    pub symbol: &'static str,
+    pub tone: &'static str,
+}
+
+const fn badge(word: &'static str, symbol: &'static str, tone: &'static str) -> Badge {
+    Badge { word, symbol, tone }
+}
+
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct Fact {
+    pub label: &'static str,
+    pub value: String,
+}
+
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct Finding {
+    pub badge: Badge,
+    pub text: String,
+}
+
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct NodeRow {
+    pub name: String,
+    pub tasks: String,
+    pub cpu: String,
+    /// In percent.
+    pub cpu_bar: f64,
+    pub memory: String,
+    /// In percent.
+    pub memory_bar: f64,
+    pub received: String,
+    pub sent: String,
+    pub gpu: String,
+}
+
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct CheckpointRow {
+    pub step: String,
+    pub age: String,
+    pub size: String,
+}
+
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct EventRow {
+    pub at: String,
+    pub badge: Badge,
+    pub what: String,
+}
+
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct Goodput {
+    pub share: String,
+    /// In percent.
+    pub bar: f64,
+    pub text: String,
+}
+
+impl View {
+    pub(crate) fn new(status: &Status) -> Self {
+        let model = plain(&status.model);
+        let speed_top = tasks::top_speed(status);
+        let workers = || status.workers.iter().map(|worker| (worker, worker_badge(status, worker)));
+        Self {
+            title: if model.is_empty() { "Windlass".into() } else { format!("{} · {model}", count(status.step)) },
+            headline: headline(status),
+            badge: phase_badge(status),
+            progress: progress(status),
+            facts: facts(status),
+            charts: std::iter::once(&status.loss).chain(&status.scores).map(Chart::new).collect(),
+            speed_top,
+            speeds: workers().map(|(worker, badge)| Speed::new(worker, badge)).collect(),
+            speeds_note: speeds_note(status, speed_top),
+            workers: workers().map(|(worker, badge)| WorkerRow::new(worker, badge)).collect(),
+            servers: status.servers.iter().map(ServerRow::new).collect(),
+            drawing: Drawing::new(status),
+            findings: findings(status),
+            chains: chains(status),
+            nodes: status.nodes.iter().map(NodeRow::new).collect(),
+            checkpoints: status.checkpoints.iter().take(CHECKPOINTS).map(CheckpointRow::new).collect(),
+            checkpoints_note: checkpoints_note(status),
+            events: status.timeline.events().rev().take(EVENTS).map(EventRow::new).collect(),
+            events_note: events_note(status),
+            goodput: goodput(status),
+        }
+    }
+}
+
+/// How a task is doing, and whether it has fallen silent.
+pub(crate) fn state_badge(state: State, silent_secs: Option<f64>) -> Badge {
+    match state {
+        State::Alive | State::Waiting if silent_secs.is_some_and(|secs| secs >= SILENT_SECS) => {
+            badge("silent", "▲", "bad")
+        }
+        State::Missing => badge("missing", "○", "idle"),
+        State::Alive => badge("alive", "●", "good"),
+        State::Waiting => badge("waiting", "◐", "wait"),
+        State::Dead => badge("dead", "✕", "bad"),
+        State::Done => badge("done", "✓", "done"),
+    }
+}
+
+/// How a worker is doing, and whether it is a straggler.
+pub(crate) fn worker_badge(status: &Status, worker: &Worker) -> Badge {
+    let is_slow = |found: &Straggler| found.worker.0 == worker.index && found.course == Course::Chronic;
+    match &status.straggler {
+        Verdict::Stragglers { stragglers } if worker.state == State::Alive && stragglers.iter().any(is_slow) => {
+            badge("slow", "▲", "wait")
+        }
+        _ => state_badge(worker.state, worker.silent_secs),
+    }
+}
+
+fn phase_badge(status: &Status) -> Badge {
+    let troubled = status.workers.iter().any(|worker| worker.state == State::Dead)
+        || status.servers.iter().any(|server| server.state == State::Dead);
+    match &status.phase {
+        Phase::Gathering => badge("gathering", "○", "wait"),
+        Phase::Preparing => badge("preparing", "○", "wait"),
+        Phase::Initialising => badge("initialising", "○", "wait"),
+        Phase::Training if status.hang().is_some() => badge("stuck", "✕", "bad"),
+        Phase::Training if troubled => badge("training", "▲", "wait"),
+        Phase::Training => badge("training", "●", "good"),
+        Phase::Finishing => badge("finishing", "●", "good"),
+        Phase::Saving => badge("saving", "●", "good"),
+        Phase::Over => badge("over", "✓", "done"),
+        Phase::Failed { .. } => badge("failed", "✕", "bad"),
+    }
+}
+
+fn progress(status: &Status) -> f64 {
+    let share = match (status.target, &status.phase) {
+        (_, Phase::Over) => 1.0,
+        (Some(target), _) if target > 0 => (status.step as f64 / target as f64).min(1.0),
+        _ => 0.0,
+    };
+    tenths(share * 100.0)
+}
+
+fn facts(status: &Status) -> Vec<Fact> {
+    let fact = |label, value| Fact { label, value };
+    let named = |text: &str| if text.is_empty() { "–".into() } else { plain(text) };
+    let step = match status.target {
+        Some(target) => format!("{} of {}", count(status.step), count(target)),
+        None => count(status.step),
+    };
+    vec![
+        fact("Model", named(&status.model)),
+        fact("Mode", named(&status.mode)),
+        fact("Optimizer", named(&status.optimizer)),
+        fact("Layout", named(&status.layout)),
+        fact("Step", step),
+        fact("Began at step", count(status.start)),
+        fact("Elapsed", duration(status.elapsed_secs)),
+        fact("Left", status.left_secs.map_or("–".into(), |left| format!("about {}", crate::figures::about(left)))),
+        fact("Steps/s", rate(status.steps_per_second)),
+        fact("Samples/s", rate(status.samples_per_second)),
+    ]
+}
+
+fn speeds_note(status: &Status, top: f64) -> String {
+    match status.workers.len() {
+        0 => "no workers yet".into(),
+        1 => format!("the last minute, from 0 to {}", rate(top)),
+        _ => format!("the last minute; every curve goes from 0 to {}", rate(top)),
+    }
+}
+
+/// The verdict on stragglers; none if nobody gets on, for then it is of the past.
+fn findings(status: &Status) -> Vec<Finding> {
+    if status.hang().is_some() {
+        return Vec::new();
+    }
+    match &status.straggler {
+        Verdict::NotEnoughEvidence { .. } => {
+            let text = sentence(&format!("stragglers: {}", plain(&status.straggler.to_string())));
+            vec![Finding { badge: badge("unknown", "○", "idle"), text }]
+        }
+        Verdict::Even => {
+            vec![Finding { badge: badge("even", "✓", "good"), text: sentence(&status.straggler.to_string()) }]
+        }
+        Verdict::Stragglers { stragglers } => {
+            let finding = |straggler: &dyn std::fmt::Display| Finding {
+                badge: badge("straggler", "▲", "wait"),
+                text: sentence(&straggler.to_string()),
+            };
+            stragglers.iter().map(|straggler| finding(straggler)).collect()
+        }
+    }
+}
+
+/// Who waits for whom if the run hangs: the tasks to look at, then every chain.
+fn chains(status: &Status) -> Vec<Finding> {
+    let Some(report) = status.hang() else { return Vec::new() };
+    let waits = |dependents: usize| if dependents == 1 { "task waits" } else { "tasks wait" };
+    let roots = report.roots.iter().map(|root| Finding {
+        badge: badge("look here", "✕", "bad"),
+        text: format!("{} ({} {} for it)", sentence(&root.finding), root.dependents, waits(root.dependents)),
+    });
+    let more = report.chains.len().saturating_sub(CHAINS);
+    let more = (more > 0).then(|| format!("{more} more tasks wait"));
+    let chains = report.chains.iter().take(CHAINS).map(|chain| sentence(chain)).chain(more);
+    let chains = chains.map(|text| Finding { badge: badge("waiting", "◐", "wait"), text });
+    roots.chain(chains).collect()
+}
+
+fn checkpoints_note(status: &Status) -> String {
+    match status.checkpoints.len() {
+        0 => "No checkpoint yet: if a server is lost, training starts over.".into(),
+        shown if shown <= CHECKPOINTS => String::new(),
+        all => format!("{} older ones are not shown.", all - CHECKPOINTS),
+    }
+}
+
+fn events_note(status: &Status) -> String {
+    let all = status.timeline.forgotten() + status.timeline.events().count() as u64;
+    match all {
+        0 => "Nothing has happened yet.".into(),
+        all if all <= EVENTS as u64 => String::new(),
+        all => format!("{} earlier events are not shown.", count(all - EVENTS as u64)),
+    }
+}
+
+fn goodput(status: &Status) -> Goodput {
+    let Some(share) = status.goodput.filter(|share| share.is_finite()) else {
+        return Goodput { share: "–".into(), bar: 0.0, text: "not known yet".into() };
+    };
+    let text = "of the time made progress that was kept; the rest was starting, waiting, saving, or rolled back";
+    Goodput { share: percent(share), bar: tenths(share.clamp(0.0, 1.0) * 100.0), text: text.into() }
+}
+
+impl NodeRow {
+    fn new(node: &Node) -> Self {
+        let share = |used: u64, all: u64| if all > 0 { (used as f64 / all as f64).min(1.0) } else { 0.0 };
+        let memory = share(node.memory_used_bytes, node.memory_bytes);
+        let cores = if node.cores == 1 { "core" } else { "cores" };
+        let gpus: Vec<String> = node.gpus.iter().map(|gpu| percent(*gpu)).collect();
+        Self {
+            name: plain(&node.name),
+            tasks: if node.tasks.is_empty() { "–".into() } else { tasks(&node.tasks) },
+            cpu: format!("{} of {} {cores}", percent(node.cpu), node.cores),
+            cpu_bar: whole_percent(node.cpu),
+            memory: format!("{} of {}", bytes(node.memory_used_bytes), bytes(node.memory_bytes)),
+            memory_bar: whole_percent(memory),
+            received: byte_rate(node.received_per_second),
+            sent: byte_rate(node.sent_per_second),
+            gpu: if gpus.is_empty() { "–".into() } else { gpus.join(", ") },
+        }
+    }
+}
+
+impl CheckpointRow {
+    fn new(checkpoint: &Checkpoint) -> Self {
+        let age = format!("{} ago", duration(checkpoint.age_secs));
+        Self { step: count(checkpoint.step), age, size: bytes(checkpoint.bytes) }
+    }
+}
+
+impl EventRow {
+    fn new(event: &Event) -> Self {
+        let badge = match event.kind {
+            EventKind::Joined => badge("joined", "●", "good"),
+            EventKind::Finished => badge("finished", "✓", "done"),
+            EventKind::DeclaredDead => badge("dead", "✕", "bad"),
+            EventKind::RolledBack => badge("rolled back", "◀", "bad"),
+            EventKind::Saved => badge("saved", "■", "done"),
+            EventKind::Phase => badge("phase", "○", "idle"),
+            EventKind::Warning => badge("warning", "▲", "wait"),
+        };
+        Self { at: duration(event.at_secs), badge, what: plain(&event.what) }
+    }
+}
+
+/// With a capital letter at the start.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn whole_percent(share: f64) -> f64 {
+    if share.is_finite() { (share.clamp(0.0, 1.0) * 100.0).round() } else { 0.0 }
+}
+
+fn tenths(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}

@@ -1,0 +1,306 @@
+//! What is served and printed of runs of all sizes: its form, its size, and that nothing in it is taken for markup.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode, header};
+use futures::StreamExt;
+use tokio::sync::watch;
+use tower::ServiceExt;
+use windlass_core::cluster::{TaskId, WorkerId};
+use windlass_core::hang::Wait;
+use windlass_core::straggler::{Cause, Course, Straggler, Verdict};
+use windlass_page::{
+    Checkpoint, Curve, EVENTS_PATH, Event, EventKind, Node, Phase, Server, State, Status, TimeSplit, Timeline, Worker,
+    router, text,
+};
+
+/// The most that a browser loads to show the page.
+const LIMIT_BYTES: usize = 150_000;
+const ASSETS: [&str; 3] = ["/page.css", "/page.js", "/icon.svg"];
+
+/// A run that trains, with this many workers.
+fn training(workers: u32) -> Status {
+    let mut loss = Curve::new("training loss");
+    (1..=390).for_each(|point| loss.push(point * 20, 2.3 / (1.0 + point as f64 / 40.0)));
+    let mut timeline = Timeline::default();
+    timeline.push(Event { at_secs: 0.1, kind: EventKind::Joined, what: "worker 0 joined".into() });
+    timeline.push(Event { at_secs: 60.4, kind: EventKind::Saved, what: "checkpoint of step 5000 saved".into() });
+    Status {
+        model: "mnist".into(),
+        mode: "async".into(),
+        optimizer: "adam".into(),
+        layout: format!("2 ps, {workers} workers"),
+        phase: Phase::Training,
+        step: 7800,
+        target: Some(10_000),
+        elapsed_secs: 72.4,
+        steps_per_second: 2050.0,
+        samples_per_second: 205_000.0,
+        left_secs: Some(1.07),
+        loss,
+        scores: vec![Curve::new("test accuracy")],
+        workers: (0..workers).map(worker).collect(),
+        servers: (0..2).map(server).collect(),
+        nodes: vec![Node { name: "node-0".into(), tasks: vec![TaskId::ps(0)], cpu: 0.81, cores: 8, ..Node::default() }],
+        checkpoints: vec![Checkpoint { step: 5000, age_secs: 12.0, bytes: 954_000 }],
+        timeline,
+        goodput: Some(0.97),
+        straggler: Verdict::Even,
+        ..Status::default()
+    }
+}
+
+fn worker(index: u32) -> Worker {
+    let mut worker = Worker {
+        index,
+        address: format!("10.0.0.{index}:2222"),
+        state: State::Alive,
+        chief: index == 0,
+        step: 3900,
+        silent_secs: Some(0.2),
+        split: TimeSplit { compute: 0.6, wait: 0.05, data: 0.05, network: 0.3 },
+        staleness: 1.0,
+        ..Worker::default()
+    };
+    (0..60).for_each(|second| worker.record_speed(25_000.0 + f64::from(second * 31 % 17) * 123.0));
+    worker
+}
+
+fn server(index: u32) -> Server {
+    let address = format!("10.0.1.{index}:2222");
+    let (shard_bytes, parameters) = (159_000, 39_750);
+    let silent_secs = Some(0.1);
+    Server {
+        index,
+        address,
+        state: State::Alive,
+        silent_secs,
+        shard_bytes,
+        parameters,
+        applied: 7800,
+        ..Server::default()
+    }
+}
+
+/// A run in which everybody waits for ps 1.
+fn hanging() -> Status {
+    let mut status = Status { stalled_secs: 14.0, ..training(3) };
+    status.servers[1].silent_secs = Some(14.2);
+    for worker in &mut status.workers {
+        (worker.state, worker.wait) = (State::Waiting, Some(Wait { on: vec![TaskId::ps(1)], secs: 12.0 }));
+    }
+    status
+}
+
+fn with_straggler_and_dead_worker() -> Status {
+    let straggler = Straggler {
+        worker: WorkerId(1),
+        course: Course::Chronic,
+        slowdown: 2.4,
+        cause: Cause::Network,
+        slow_windows: 9,
+        judged_windows: 10,
+    };
+    let mut status = Status { straggler: Verdict::Stragglers { stragglers: vec![straggler] }, ..training(3) };
+    (status.workers[2].state, status.workers[2].silent_secs) = (State::Dead, Some(31.0));
+    status
+}
+
+async fn get(status: Status, path: &str) -> Response<Body> {
+    let (_sender, receiver) = watch::channel(Arc::new(status));
+    router(receiver).oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap()
+}
+
+async fn body(status: Status, path: &str) -> String {
+    let response = get(status, path).await;
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    let bytes = axum::body::to_bytes(response.into_body(), 10 << 20).await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn everything_a_browser_loads_is_small() {
+    let mut assets = 0;
+    for asset in ASSETS {
+        assets += body(Status::default(), asset).await.len();
+    }
+    for workers in [0, 1, 32] {
+        let page = body(training(workers), "/").await.len();
+        println!("{workers} workers: page {page} bytes, assets {assets} bytes");
+        assert!(page + assets < LIMIT_BYTES, "{workers} workers: {page} + {assets} bytes");
+    }
+}
+
+#[tokio::test]
+async fn nothing_served_names_another_host() {
+    let namespace = "http://www.w3.org/2000/svg";
+    for path in ["/", "/status.json"].into_iter().chain(ASSETS) {
+        let content = body(training(3), path).await.replace(namespace, "");
+        assert!(!content.contains("://"), "{path} has an address: {content}");
+        assert!(!content.contains("src=\"//") && !content.contains("href=\"//"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_policy_forbids_whatever_is_not_ours() {
+    for path in ["/", "/status.json", EVENTS_PATH, "/page.js", "/missing"] {
+        let response = get(training(1), path).await;
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{path}: {policy}");
+        assert!(!policy.contains("unsafe"), "{path}: {policy}");
+        assert_eq!(response.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+    }
+}
+
+#[tokio::test]
+async fn the_page_has_no_script_or_style_of_its_own() {
+    let page = body(training(3), "/").await;
+    assert_eq!(page.matches("<script").count(), 1, "only the one that is loaded");
+    assert!(page.contains(r#"<script src="page.js" defer></script>"#));
+    assert!(!page.contains("style=") && !page.contains("<style") && !page.contains(" onclick"));
+}
+
+#[tokio::test]
+async fn whatever_users_name_is_escaped() {
+    let evil = "<img src=x onerror=alert(1)>\"'&\u{1b}[2J";
+    let mut status = hanging();
+    for text in [&mut status.model, &mut status.mode, &mut status.optimizer, &mut status.layout] {
+        *text = evil.into();
+    }
+    status.loss.name = evil.into();
+    status.workers[0].address = evil.into();
+    status.servers[0].address = evil.into();
+    status.nodes[0].name = evil.into();
+    status.timeline.push(Event { at_secs: 1.0, kind: EventKind::Warning, what: evil.into() });
+    status.straggler = Verdict::NotEnoughEvidence { lacking: evil.into() };
+    for phase in [Phase::Training, Phase::Failed { why: evil.into() }] {
+        let status = Status { phase, ..status.clone() };
+        let page = body(status.clone(), "/").await;
+        assert!(!page.contains("<img"), "markup got through");
+        assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;&quot;'&amp;"), "it is shown as text");
+        assert!(!text(&status, 80).contains('\u{1b}'), "a terminal is not commanded");
+    }
+}
+
+#[tokio::test]
+async fn figures_and_curves_are_in_the_page_itself() {
+    let page = body(training(2), "/").await;
+    assert!(page.contains("Training: step 7,800 of 10,000, 2,050 steps/s, done in about 1 s"));
+    assert!(page.contains("compute 60%, network 30%, data 5%, wait 5%"));
+    let curve = page.split("<path class=\"line\" d=\"").nth(1).unwrap();
+    assert!(curve.starts_with("M0 ") && curve.matches('L').count() > 300, "{}", &curve[..80]);
+}
+
+#[tokio::test]
+async fn a_run_without_workers_has_a_page() {
+    let page = body(Status::default(), "/").await;
+    assert!(page.contains("Gathering: waiting for the first tasks"), "{page}");
+    assert!(page.contains("no workers yet"));
+}
+
+#[tokio::test]
+async fn the_status_can_be_read_back() {
+    for status in [Status::default(), training(32), hanging(), with_straggler_and_dead_worker()] {
+        let json = body(status.clone(), "/status.json").await;
+        assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn viewers_get_the_whole_view_once_and_then_what_changes() {
+    let (sender, receiver) = watch::channel(Arc::new(training(32)));
+    let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
+    let mut events = router(receiver).oneshot(request).await.unwrap().into_body().into_data_stream();
+    let whole = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(whole.starts_with("data: {\"$set\":{"), "{}", &whole[..60]);
+    sender.send_modify(|status| {
+        let mut next = Status::clone(status);
+        next.workers[31].step += 10;
+        *status = Arc::new(next);
+    });
+    let change = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert_eq!(change, "data: {\"workers\":{\"$at\":{\"31\":{\"step\":\"3,910\"}}}}\n\n");
+    drop(sender);
+    assert!(events.next().await.is_none(), "nothing can change any more");
+}
+
+#[tokio::test]
+async fn there_is_a_limit_to_viewers_but_the_page_is_served_to_all() {
+    let (_sender, receiver) = watch::channel(Arc::new(training(1)));
+    let router = router(receiver);
+    let ask = |path: &str| router.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
+    let mut viewers = Vec::new();
+    for _ in 0..32 {
+        viewers.push(ask(EVENTS_PATH).await.unwrap());
+    }
+    assert!(viewers.iter().all(|viewer| viewer.status() == StatusCode::OK));
+    assert_eq!(ask(EVENTS_PATH).await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(ask("/").await.unwrap().status(), StatusCode::OK);
+    viewers.pop();
+    assert_eq!(ask(EVENTS_PATH).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_page_of_a_small_run() {
+    let mut status = with_straggler_and_dead_worker();
+    status.loss = Curve::new("training loss");
+    [(10, 2.0), (20, 1.0), (30, 0.5)].into_iter().for_each(|(step, value)| status.loss.push(step, value));
+    status.workers.iter_mut().for_each(|worker| worker.recent_samples_per_second.truncate(3));
+    let page = body(status, "/").await;
+    let shown = page.split("<template").next().unwrap();
+    insta::assert_snapshot!(shown.replace("><", ">\n<"));
+}
+
+#[test]
+fn text_of_a_run_that_trains() {
+    insta::assert_snapshot!(text(&training(2), 80));
+}
+
+#[test]
+fn text_of_a_run_with_a_straggler_and_a_dead_worker() {
+    insta::assert_snapshot!(text(&with_straggler_and_dead_worker(), 80));
+}
+
+#[test]
+fn text_of_a_run_that_hangs() {
+    insta::assert_snapshot!(text(&hanging(), 80));
+}
+
+#[test]
+fn text_of_many_workers_fits_one_screen() {
+    let mut status = training(32);
+    status.workers[7].state = State::Dead;
+    let text = text(&status, 80);
+    assert!(text.lines().count() <= 24, "{} lines", text.lines().count());
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn text_of_many_tasks_that_hang_sums_up_those_that_wait() {
+    let mut status = Status { servers: (0..32).map(server).collect(), ..training(32) };
+    status.stalled_secs = 20.0;
+    status.servers[5].silent_secs = Some(21.0);
+    for worker in &mut status.workers {
+        let secs = 12.0 + f64::from(worker.index) / 10.0;
+        (worker.state, worker.wait) = (State::Waiting, Some(Wait { on: vec![TaskId::ps(5)], secs }));
+    }
+    insta::assert_snapshot!(text(&status, 80));
+}
+
+#[test]
+fn text_of_a_run_that_gathers() {
+    let awaited = Some(Wait { on: vec![TaskId::ps(1), TaskId::worker(0)], secs: 7.0 });
+    insta::assert_snapshot!(text(&Status { awaited, ..Status::default() }, 80));
+}
+
+#[test]
+fn no_line_of_text_is_wider_than_the_screen() {
+    for width in [40, 60, 80, 120] {
+        for status in [training(0), training(1), training(32), hanging(), with_straggler_and_dead_worker()] {
+            let text = text(&status, width);
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= width, "{widest} columns of {width}:\n{text}");
+        }
+    }
+}
