@@ -1,0 +1,179 @@
+//! The command line of a task: what the user wrote after `--`, and what the manifest adds.
+
+use windlass_core::cluster::{Job, TaskId};
+
+use crate::{Error, Kind, Request, Storage};
+
+/// Where the storage is mounted in a container.
+pub(crate) const RUNS: &str = "/runs";
+
+/// Flags that the manifest sets, or that would contradict it.
+const RESERVED: [&str; 9] = [
+    "--job-name",
+    "--task-index",
+    "--ps-hosts",
+    "--worker-hosts",
+    "--cluster",
+    "--colocate",
+    "--run-dir",
+    "--checkpoint-dir",
+    "--bind",
+];
+
+/// Pods may wait long for a node, or for a pod on a lost node to be replaced. Slurm starts all tasks at once, and none of
+/// them again.
+const PEER_TIMEOUT_SECONDS: &str = "1800";
+
+const STALL_FLAG: &str = "--checkpoint-stall-secs";
+const DEFAULT_STALL_SECONDS: f64 = 30.0;
+const DAY_SECONDS: f64 = 86_400.0;
+
+/// How a task learns of the cluster.
+pub(crate) enum Naming<'a> {
+    /// By flags, the address of each task being given; its index comes from the Indexed Job.
+    Hosts(&'a dyn Fn(TaskId) -> String),
+    /// By flags, index included.
+    HostsAndIndex(&'a dyn Fn(TaskId) -> String, u32),
+    /// By variables that something else sets.
+    Variables,
+}
+
+/// Refuses what cannot be passed on.
+pub(crate) fn check(command: &[String]) -> Result<(), Error> {
+    match command.first() {
+        Some(model) if !model.is_empty() && !model.starts_with('-') => {}
+        _ => return Err(Error::NoModel),
+    }
+    for word in command {
+        if word.contains(|character: char| character.is_control()) {
+            return Err(Error::ControlCharacter { what: "the command", text: word.clone() });
+        }
+        let flag = normal(word);
+        if RESERVED.contains(&flag.as_str()) {
+            return Err(Error::ReservedFlag { flag });
+        }
+    }
+    stall_seconds(command).map(drop)
+}
+
+/// The arguments of a task, after the program's name.
+pub(crate) fn arguments(request: &Request, job: Job, naming: &Naming<'_>) -> Vec<String> {
+    let mut arguments = vec!["train".to_owned(), request.command[0].clone()];
+    let mut add = |flag: &str, value: String| arguments.extend([flag.to_owned(), value]);
+    if let Naming::Hosts(address) | Naming::HostsAndIndex(address, _) = naming {
+        let list = |wanted: Job| {
+            let of_job = request.tasks().filter(|task| task.job == wanted);
+            of_job.map(address).collect::<Vec<String>>().join(",")
+        };
+        add("--job-name", job.to_string());
+        if let Naming::HostsAndIndex(_, index) = naming {
+            add("--task-index", index.to_string());
+        }
+        if request.ps > 0 {
+            add("--ps-hosts", list(Job::Ps));
+        }
+        add("--worker-hosts", list(Job::Worker));
+    }
+    if let Some(storage) = &request.storage {
+        add("--run-dir", run_dir(request));
+        if let Storage::Objects(url) = storage {
+            add("--checkpoint-dir", format!("{url}/{}", request.name));
+        }
+    }
+    let flags: Vec<String> = request.command[1..].iter().map(|word| normal(word)).collect();
+    if request.kind != Kind::Slurm && !flags.iter().any(|flag| flag == "--peer-timeout") {
+        add("--peer-timeout", PEER_TIMEOUT_SECONDS.to_owned());
+    }
+    // The index of an Indexed Job, and Slurm's task number, leave this open.
+    if request.ps == 0 && !matches!(naming, Naming::Variables) {
+        arguments.push("--colocate".to_owned());
+    }
+    arguments.extend(request.command[1..].iter().cloned());
+    arguments
+}
+
+/// The directory of the run, as the task finds it.
+pub(crate) fn run_dir(request: &Request) -> String {
+    match &request.storage {
+        Some(Storage::Directory(path)) if request.kind == Kind::Slurm => {
+            format!("{}/{}", path.trim_end_matches('/'), request.name)
+        }
+        // Beside the script's log, since only the checkpoints are in the store.
+        _ if request.kind == Kind::Slurm => format!("runs/{}", request.name),
+        _ => format!("{RUNS}/{}", request.name),
+    }
+}
+
+/// How long a task gets to stop: three checkpoints that are each about to be abandoned, and some time to spare.
+pub(crate) fn grace_seconds(request: &Request) -> i64 {
+    let stall = stall_seconds(&request.command).unwrap_or(DEFAULT_STALL_SECONDS);
+    (3.0 * stall.max(DEFAULT_STALL_SECONDS)).ceil() as i64 + 30
+}
+
+fn stall_seconds(command: &[String]) -> Result<f64, Error> {
+    let mut words = command.iter().skip(1);
+    let mut value = None;
+    while let Some(word) = words.next() {
+        if normal(word) == STALL_FLAG {
+            value = Some(match word.split_once('=') {
+                Some((_, value)) => value.to_owned(),
+                None => words.next().cloned().unwrap_or_default(),
+            });
+        }
+    }
+    let Some(value) = value else { return Ok(DEFAULT_STALL_SECONDS) };
+    match value.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= DAY_SECONDS => Ok(seconds),
+        _ => Err(Error::Seconds { flag: STALL_FLAG, value }),
+    }
+}
+
+/// A flag by its name alone, with hyphens; `windlass` takes underscores too.
+fn normal(word: &str) -> String {
+    match word.strip_prefix("--") {
+        Some(flag) => format!("--{}", flag.split('=').next().unwrap_or(flag).replace('_', "-")),
+        None => word.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn grace(command: &str) -> i64 {
+        grace_seconds(&Request::new(Kind::K8s, "a".parse().unwrap(), words(command)))
+    }
+
+    #[test]
+    fn a_model_comes_first() {
+        assert_eq!(check(&[]), Err(Error::NoModel));
+        assert_eq!(check(&words("--steps 5")), Err(Error::NoModel));
+        assert_eq!(check(&words("mnist --steps 5")), Ok(()));
+    }
+
+    #[test]
+    fn flags_that_the_manifest_sets_are_refused_however_they_are_written() {
+        for text in ["mnist --ps_hosts a:1", "mnist --run-dir=x", "mnist --colocate"] {
+            assert!(matches!(check(&words(text)), Err(Error::ReservedFlag { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_task_gets_three_checkpoints_of_time_to_stop() {
+        assert_eq!(grace("mnist"), 120);
+        assert_eq!(grace("mnist --checkpoint_stall_secs=100"), 330);
+        assert_eq!(grace("mnist --checkpoint-stall-secs 1"), 120);
+        assert!(check(&words("mnist --checkpoint-stall-secs soon")).is_err());
+    }
+
+    #[test]
+    fn the_users_own_patience_replaces_ours() {
+        let request = Request::new(Kind::K8s, "a".parse().unwrap(), words("mnist --peer-timeout 9"));
+        let arguments = arguments(&request, Job::Ps, &Naming::Variables);
+        assert_eq!(arguments.iter().filter(|word| *word == "--peer-timeout").count(), 1);
+    }
+}

@@ -1,0 +1,133 @@
+//! A batch script for Slurm with one `srun` for all tasks. The tasks find their places from Slurm's variables
+//! (`core/cluster/environment`); the script only says how many of them are ps.
+//!
+//! With storage, Slurm sends SIGUSR1 to the tasks before the time limit. They write a last checkpoint and exit with 138
+//! (128 + 10), or with 143 if another task ended the run first. Then the script puts the job back in the queue, where it
+//! resumes. Without storage there is nothing to resume from: the script neither asks for the signal nor requeues.
+
+use windlass_core::cluster::Job;
+use windlass_core::lifecycle::exit_code;
+
+use crate::command::{Naming, arguments, grace_seconds};
+use crate::{Layout, Request};
+
+/// How often a job may have been restarted, for whatever reason, when it is requeued after a loss. A run that fails each
+/// time must not stay in the queue for ever.
+const MOST_RESTARTS: u32 = 20;
+
+pub(crate) fn render(request: &Request) -> String {
+    let tasks = request.ps + request.workers;
+    let distribution = match request.layout {
+        Layout::Apart => "cyclic",
+        Layout::Together => "block",
+    };
+    let mut script = format!(
+        "#!/bin/bash
+# slurm of windlass: tasks 0 to {last} in one step, of which the first {ps} are ps.
+# Start with `sbatch --time=… FILE`, end with `scancel --name={name}`. The program is $WINDLASS, or windlass in the PATH.
+",
+        last = tasks - 1,
+        ps = request.ps,
+        name = request.name,
+    );
+    for option in options(request, tasks) {
+        script.push_str(&format!("#SBATCH {option}\n"));
+    }
+    let words: Vec<String> =
+        arguments(request, Job::Worker, &Naming::Variables).iter().map(|word| quote(word)).collect();
+    script.push_str(&format!(
+        "
+export WINDLASS_SLURM_PS={ps}
+# Tasks on one node take ports in a row from here. Jobs with the same number of tasks and job numbers near each other do
+# not collide; jobs with different numbers of tasks can. A task whose port is taken says so: submit the job again.
+export WINDLASS_SLURM_PORT=$((10000 + SLURM_JOB_ID * {tasks} % 20000))
+
+code=0
+# The run survives the loss of a worker, so neither a failure nor the end of one task ends the others.
+srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} \\
+  \"${{WINDLASS:-windlass}}\" {command} || code=$?
+",
+        ps = request.ps,
+        command = words.join(" "),
+    ));
+    if request.storage.is_some() {
+        script.push_str(&requeue());
+    }
+    script.push_str("exit \"$code\"\n");
+    script
+}
+
+/// Puts the job back in the queue if it can resume. Nothing restarts a single task within a step, so after the loss of a
+/// ps the others give up, and the whole job starts again. `srun` returns the highest code of all tasks: a task that is
+/// killed hides the others' code.
+fn requeue() -> String {
+    let (stopped, peers, killed) = (exit_code::TERMINATED, exit_code::PEERS, 137);
+    format!(
+        "
+requeue() {{
+  echo \"$1 (exit code $code): requeueing job $SLURM_JOB_ID\"
+  scontrol requeue \"$SLURM_JOB_ID\"
+}}
+case $code in
+  138 | {stopped}) # Told to stop, with a checkpoint written: resume from it.
+    requeue \"the tasks were told to stop\"
+    ;;
+  {peers} | {killed}) # A task was lost or killed: resume from the last checkpoint, but not for ever.
+    if ((${{SLURM_RESTART_COUNT:-0}} < {MOST_RESTARTS})); then
+      requeue \"a task was lost\"
+    else
+      echo \"a task was lost (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up\"
+    fi
+    ;;
+esac
+"
+    )
+}
+
+fn options(request: &Request, tasks: u32) -> Vec<String> {
+    let cpus = request.cpu.rounded_up().max(1);
+    let mut options = vec![
+        format!("--job-name={}", request.name),
+        format!("--ntasks={tasks}"),
+        format!("--cpus-per-task={cpus}"),
+        // Slurm counts memory by CPU or node, not by task.
+        format!("--mem-per-cpu={}M", request.memory.mebibytes().div_ceil(cpus).max(1)),
+        format!("--output={}-%j.log", request.name),
+        "--open-mode=append".to_owned(),
+    ];
+    if request.storage.is_some() {
+        options.push("--requeue".to_owned());
+        options.push(format!("--signal=USR1@{}", grace_seconds(request)));
+    }
+    if request.layout == Layout::Apart {
+        options.push("--spread-job".to_owned());
+    }
+    if request.gpus > 0 {
+        // All tasks of a step are alike, so the ps get GPUs too; with --ps 0 there are none to spare.
+        options.push(format!("--gpus-per-task={}", request.gpus));
+    }
+    options.extend(request.queue.as_ref().map(|queue| format!("--partition={queue}")));
+    options
+}
+
+/// A word as a shell takes it.
+fn quote(word: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_program_as_they_are() {
+        for word in ["plain", "", "a b", "it's", "$(rm)", "\"", "a\\b", "*"] {
+            let output = std::process::Command::new("sh").args(["-c", &format!("printf %s {}", quote(word))]).output();
+            assert_eq!(String::from_utf8(output.unwrap().stdout).unwrap(), word);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What the script for Slurm does after its tasks have ended, run by bash with stand-ins for Slurm's programs.
+
+use std::process::Command;
+
+use crate::manifest;
+
+const STORED: &str = "slurm --storage file:/scratch --name digits -- mnist";
+
+/// Runs a script whose tasks end with a code. Returns the code of the script and whether it requeued its job.
+fn ended(script: &str, code: u8, restarts: Option<u32>) -> (Option<i32>, bool) {
+    let stand_ins = format!("srun() {{ return {code}; }}\nscontrol() {{ echo \"scontrol $*\"; }}\n");
+    let mut bash = Command::new("bash");
+    bash.args(["-euc", &format!("{stand_ins}{script}")]).env("SLURM_JOB_ID", "7").env_remove("SLURM_RESTART_COUNT");
+    if let Some(restarts) = restarts {
+        bash.env("SLURM_RESTART_COUNT", restarts.to_string());
+    }
+    let output = bash.output().expect("bash");
+    let said = String::from_utf8(output.stdout).unwrap();
+    (output.status.code(), said.lines().any(|line| line == "scontrol requeue 7"))
+}
+
+#[test]
+fn a_job_that_is_told_to_stop_is_requeued_however_often_it_was() {
+    let script = manifest(STORED);
+    for code in [138, 143] {
+        assert_eq!(ended(&script, code, None), (Some(code.into()), true));
+        assert_eq!(ended(&script, code, Some(500)), (Some(code.into()), true));
+    }
+}
+
+#[test]
+fn a_job_that_loses_a_task_is_requeued_a_limited_number_of_times() {
+    let script = manifest(STORED);
+    for code in [5, 137] {
+        assert_eq!(ended(&script, code, None), (Some(code.into()), true));
+        assert_eq!(ended(&script, code, Some(19)), (Some(code.into()), true));
+        assert_eq!(ended(&script, code, Some(20)), (Some(code.into()), false));
+    }
+}
+
+#[test]
+fn a_job_that_ends_or_fails_by_itself_is_not_requeued() {
+    let script = manifest(STORED);
+    for code in [0, 1, 2, 3, 4] {
+        assert_eq!(ended(&script, code, None), (Some(code.into()), false));
+    }
+}
+
+#[test]
+fn a_job_without_checkpoints_is_never_requeued() {
+    let script = manifest("slurm --name digits -- mnist");
+    for code in [0, 5, 137, 138, 143] {
+        assert_eq!(ended(&script, code, None), (Some(code.into()), false));
+    }
+    assert!(!script.contains("requeue") && !script.contains("--signal"), "{script}");
+}
+
+#[test]
+fn tasks_that_nothing_restarts_are_not_waited_for_longer_than_usual() {
+    assert!(!manifest(STORED).contains("--peer-timeout"));
+    assert!(manifest(&format!("{STORED} --peer-timeout 9")).contains("--peer-timeout 9"));
+}

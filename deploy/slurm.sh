@@ -1,0 +1,41 @@
+#!/bin/bash
+# slurm of windlass: tasks 0 to 5 in one step, of which the first 2 are ps.
+# Start with `sbatch --time=… FILE`, end with `scancel --name=digits`. The program is $WINDLASS, or windlass in the PATH.
+#SBATCH --job-name=digits
+#SBATCH --ntasks=6
+#SBATCH --cpus-per-task=2
+#SBATCH --mem-per-cpu=1024M
+#SBATCH --output=digits-%j.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=USR1@120
+#SBATCH --spread-job
+#SBATCH --partition=gpu
+
+export WINDLASS_SLURM_PS=2
+# Tasks on one node take ports in a row from here. Jobs with the same number of tasks and job numbers near each other do
+# not collide; jobs with different numbers of tasks can. A task whose port is taken says so: submit the job again.
+export WINDLASS_SLURM_PORT=$((10000 + SLURM_JOB_ID * 6 % 20000))
+
+code=0
+# The run survives the loss of a worker, so neither a failure nor the end of one task ends the others.
+srun --kill-on-bad-exit=0 --wait=0 --distribution=cyclic \
+  "${WINDLASS:-windlass}" train mnist --run-dir /scratch/runs/digits --mode sync || code=$?
+
+requeue() {
+  echo "$1 (exit code $code): requeueing job $SLURM_JOB_ID"
+  scontrol requeue "$SLURM_JOB_ID"
+}
+case $code in
+  138 | 143) # Told to stop, with a checkpoint written: resume from it.
+    requeue "the tasks were told to stop"
+    ;;
+  5 | 137) # A task was lost or killed: resume from the last checkpoint, but not for ever.
+    if ((${SLURM_RESTART_COUNT:-0} < 20)); then
+      requeue "a task was lost"
+    else
+      echo "a task was lost (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up"
+    fi
+    ;;
+esac
+exit "$code"
