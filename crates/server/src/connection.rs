@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_core::cluster::{TaskId, WorkerId};
+use windlass_instruments::PsInstruments;
 use windlass_wire::link::{Peer, ServeError, Shard};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::frame::{Answer, HEADER_BYTES, Request};
@@ -19,7 +20,10 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The connections of a server, to be closed when it ends.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Connections(Arc<Mutex<Open>>);
+pub(crate) struct Connections {
+    open: Arc<Mutex<Open>>,
+    counts: PsInstruments,
+}
 
 #[derive(Debug, Default)]
 struct Open {
@@ -35,14 +39,19 @@ struct OpenConnection {
 }
 
 impl Connections {
+    /// None yet. What goes over them is counted here.
+    pub(crate) fn counted_by(counts: PsInstruments) -> Self {
+        Self { open: Arc::default(), counts }
+    }
+
     /// Serves a connection until it closes.
     pub(crate) fn serve(&self, socket: Socket, visit: Visit, shard: Arc<dyn Shard>) {
         let Some(open_connection) = self.add(&socket) else { return };
-        let (connections, id) = (self.clone(), open_connection.id);
+        let (connections, counts, id) = (self.clone(), self.counts.clone(), open_connection.id);
         visit.on_close(move || connections.shut(id));
         let serve = move || {
             let _open_connection = open_connection;
-            run(socket, visit, &*shard);
+            run(socket, visit, &*shard, counts);
         };
         if let Err(error) = std::thread::Builder::new().name("tensor-stream".into()).spawn(serve) {
             warn!(%error, "cannot start a thread for a tensor stream");
@@ -79,7 +88,7 @@ impl Connections {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,18 +99,18 @@ impl Drop for OpenConnection {
     }
 }
 
-fn run(socket: Socket, visit: Visit, shard: &dyn Shard) {
-    match serve(socket, visit.clone(), shard) {
+fn run(socket: Socket, visit: Visit, shard: &dyn Shard, counts: PsInstruments) {
+    match serve(socket, visit.clone(), shard, counts) {
         Ok(()) => {}
         Err(ServeError::Io(error)) => debug!(%error, "tensor stream closed"),
         Err(error) => visit.refused(&error),
     }
 }
 
-fn serve(socket: Socket, visit: Visit, shard: &dyn Shard) -> Result<(), ServeError> {
+fn serve(socket: Socket, visit: Visit, shard: &dyn Shard, counts: PsInstruments) -> Result<(), ServeError> {
     let mut socket = handshake::accept(socket)?;
     socket.set_stall_timeout(STALL_TIMEOUT)?;
-    let mut peer = SocketPeer { socket, visit: Some(visit), block: Vec::new(), staged: Vec::new() };
+    let mut peer = SocketPeer { socket, visit: Some(visit), block: Vec::new(), staged: Vec::new(), counts };
     while let Some(header) = peer.next_header()? {
         shard.serve(&Request::decode(&header)?, &mut peer)?;
     }
@@ -116,6 +125,8 @@ struct SocketPeer {
     /// Where a block arrives; a vector of floats, so that it is aligned.
     block: Vec<f32>,
     staged: Vec<u8>,
+    /// What is counted of it.
+    counts: PsInstruments,
 }
 
 impl SocketPeer {
@@ -132,11 +143,13 @@ impl SocketPeer {
                 Err(error) => return Err(error),
             }
         }
+        self.counts.received(HEADER_BYTES);
         Ok(Some(header))
     }
 
     /// Puts bytes straight where the worker will find them, if the socket can do that, or by in `staged`.
     fn put(&mut self, bytes: &[u8]) {
+        self.counts.sent(bytes.len());
         if !self.staged.is_empty() || !self.socket.stage(bytes) {
             self.staged.extend_from_slice(bytes);
         }
@@ -152,6 +165,7 @@ impl Peer for SocketPeer {
 
     fn receive(&mut self, len: usize) -> io::Result<&[f32]> {
         assert!(len <= BLOCK_ELEMENTS, "a shard receives block by block");
+        self.counts.received(len * size_of::<f32>());
         if self.socket.receives_in_place() {
             let bytes = self.socket.receive_in_place(len * size_of::<f32>())?;
             return bytemuck::try_cast_slice(bytes).map_err(|_| io::ErrorKind::InvalidData.into());
@@ -165,6 +179,7 @@ impl Peer for SocketPeer {
     }
 
     fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.counts.received(bytes.len());
         self.socket.read_exact(bytes)
     }
 

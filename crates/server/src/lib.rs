@@ -5,6 +5,9 @@
 /// The target of log events that the user of a launched run hears of, too.
 pub const NOTICE: &str = "windlass_server::notice";
 
+/// How a notice begins of a ps 0 that was restarted and cannot open the checkpoints yet: nothing can be saved meanwhile.
+pub const CANNOT_CONTINUE: &str = "ps 0 cannot continue the run yet";
+
 mod background;
 mod checkpoint;
 mod connection;

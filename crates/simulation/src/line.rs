@@ -22,6 +22,8 @@ pub struct Line {
     /// What the task has said before the coordinator takes it, and whether that is all.
     to_say: VecDeque<task_message::Kind>,
     finished: bool,
+    /// True once the coordinator has let the task in.
+    pub let_in: bool,
 }
 
 impl Line {
@@ -29,7 +31,16 @@ impl Line {
     pub fn new(hello: Hello, pid: Pid, port: Port, world: &World) -> Self {
         let config = SessionConfig { hello, patience: world.scenario.peer_timeout, place: String::new() };
         let session = SessionMachine::new(config, world.now);
-        Self { session, connection: None, pid, port, armed: None, to_say: VecDeque::new(), finished: false }
+        Self {
+            session,
+            connection: None,
+            pid,
+            port,
+            armed: None,
+            to_say: VecDeque::new(),
+            finished: false,
+            let_in: false,
+        }
     }
 
     /// True if this is its connection.
@@ -107,6 +118,7 @@ impl Line {
                 SessionEffect::End => {}
             }
         }
+        self.let_in |= self.session.is_welcomed();
         let deadline = self.session.deadline();
         if let Some(deadline) = deadline.filter(|_| deadline != self.armed) {
             world.remind(self.pid, deadline, Timer::Session(self.port));

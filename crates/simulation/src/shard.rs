@@ -448,7 +448,7 @@ impl Shard {
                 }
                 let verdict = self.gate.admit(&request, asked.batch.to_string(), now);
                 serving.stage = match verdict {
-                    Verdict::Apply(_) => Stage::Apply(self.is_async.then(|| self.gate.version())),
+                    Verdict::Apply { .. } => Stage::Apply(self.is_async.then(|| self.gate.version())),
                     Verdict::Collect => Stage::Collect,
                     Verdict::Skip(Skip::Counted) => Stage::Discard(AnswerKind::Values),
                     Verdict::Skip(Skip::Stale) => Stage::Discard(AnswerKind::Stale),

@@ -54,11 +54,13 @@ impl Store {
         }
     }
 
-    /// Claims the next generation: its number, and the claim before it as first generation and whether it crashed.
+    /// Claims the next generation: its number, and the claim before it as first generation and whether it crashed. As
+    /// every coordinator after the first was started again, its claim says that it goes on with the run.
     pub fn claim(&mut self) -> (u64, Option<(u64, bool)>) {
         let last = self.claims.last_key_value().map(|(_, claim)| (claim.first_generation, !claim.released));
         let generation = self.newest_generation() + 1;
-        self.claims.insert(generation, Claim { released: false, first_generation: generation });
+        let first_generation = last.map_or(generation, |(first_generation, _)| first_generation);
+        self.claims.insert(generation, Claim { released: false, first_generation });
         (generation, last)
     }
 

@@ -444,6 +444,11 @@ impl WorkerNode {
         self.end_if_left(world);
     }
 
+    /// True if the coordinator has ever let it in.
+    pub fn was_let_in(&self) -> bool {
+        self.line.let_in
+    }
+
     /// The task that this is.
     pub fn task(&self) -> TaskId {
         TaskId::worker(self.id)

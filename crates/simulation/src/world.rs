@@ -198,7 +198,7 @@ impl World {
     /// What happens next, at the time at which it does. What concerns a process that stands still waits.
     pub fn step(&mut self) -> Option<Event> {
         loop {
-            let ((time, _), mut event) = self.queue.pop_first()?;
+            let ((time, number), mut event) = self.queue.pop_first()?;
             self.now = time;
             if let Event::To(pid, happening) = &mut event {
                 let condition = self.conditions[*pid];
@@ -206,7 +206,8 @@ impl World {
                     continue;
                 }
                 if condition.paused_until > time {
-                    self.at(condition.paused_until, event);
+                    // With its own number: a pause that is made longer must not let later messages of a connection by.
+                    self.queue.insert((condition.paused_until, number), event);
                     continue;
                 }
                 if let Happening::Arrived(connection, port, _) = happening {

@@ -121,8 +121,3 @@ async fn first_bytes(stream: &TcpStream) -> io::Result<[u8; 4]> {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
-
-/// What every task answers on its port.
-pub fn health() -> axum::Router {
-    axum::Router::new().route("/healthz", axum::routing::get(|| async { "ok\n" }))
-}

@@ -2,6 +2,7 @@
 //! out what it says. Decides nothing itself.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,19 +12,26 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
+use windlass_instruments::Instruments;
+use windlass_page::Status;
 use windlass_wire::control::proto::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
 
 use super::checkpoint::{self, Opened, StoreKeeper};
 use super::interface::{CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
 use super::machine::Coordinator;
+use super::observation::Observation;
+use super::run_instruments::RunInstruments;
 use super::session_service::SessionInput;
+use super::{status, utilization};
 use crate::checkpoint::CheckpointConfig;
 use crate::memory;
 use crate::task::ShardSlot;
 
 /// Things done beside the coordinator that it has not heard of yet.
 const DONE: usize = 16;
+/// Ticks between two observations.
+const OBSERVE_EVERY: u32 = 5;
 
 /// What a coordinator has to know, and what it is to do things with.
 #[derive(Debug, Clone)]
@@ -37,13 +45,16 @@ pub(crate) struct ActorConfig {
     pub(crate) checkpoints: Option<CheckpointConfig>,
     /// Where ps 0 listens; empty for a run in one process.
     pub(crate) address: String,
+    /// Where the run keeps what is known of it.
+    pub(crate) run_dir: Option<PathBuf>,
+    pub(crate) instruments: Instruments,
 }
 
 /// Runs a coordinator. It is one from its first breath: if checkpoints cannot be kept or read, it tells everyone.
 pub(super) async fn run(
     config: ActorConfig,
     shard: Arc<ShardSlot>,
-    unheard: watch::Sender<Option<usize>>,
+    (unheard, status): (watch::Sender<Option<usize>>, watch::Sender<Arc<Status>>),
     mut inbox: mpsc::Receiver<(SessionId, SessionInput)>,
 ) {
     let (done, results) = mpsc::channel(DONE);
@@ -63,12 +74,15 @@ pub(super) async fn run(
         memory: memory::available(),
         before: Incarnation(seconds << 20),
     };
-    let mut actor = Actor {
-        machine: Coordinator::new(machine, ShardInProcess { slot: shard, started: config.started }, claimed),
-        connections: BTreeMap::new(),
-        store,
-        clock: Clock::new(),
-    };
+    let machine = Coordinator::new(machine, ShardInProcess { slot: shard, started: config.started }, claimed);
+    let observed = watch::Sender::new(Arc::new(machine.observe()));
+    config.instruments.read_from(RunInstruments(observed.subscribe()));
+    tokio::spawn(status::keep(observed.subscribe(), status, config.run_dir.clone()));
+    if let Some(directory) = config.run_dir {
+        tokio::spawn(utilization::record(directory, observed.subscribe()));
+    }
+    let mut actor =
+        Actor { machine, connections: BTreeMap::new(), store, clock: Clock::new(), observed, unobserved: 0 };
     refusal.into_iter().for_each(|error| actor.handle(Event::Unusable(error)));
     early.into_iter().for_each(|(id, event)| actor.session_event(id, event));
     // The sender stays here, so that the results never end before the sessions do.
@@ -88,6 +102,10 @@ struct Actor {
     connections: BTreeMap<SessionId, Connection>,
     store: Option<StoreKeeper>,
     clock: Clock,
+    /// What whoever watches the run sees of it.
+    observed: watch::Sender<Arc<Observation>>,
+    /// Ticks since they last saw it.
+    unobserved: u32,
 }
 
 impl Actor {
@@ -110,9 +128,20 @@ impl Actor {
                     let has_read_on = self.store.as_mut().is_some_and(StoreKeeper::has_read_on);
                     self.clock.tick();
                     self.handle(Event::Tick { has_read_on });
+                    self.observe();
                 }
             }
             unheard.send_replace(self.machine.unheard());
+        }
+    }
+
+    /// Lets whoever watches see the run: twice a second, and whenever its phase changes.
+    fn observe(&mut self) {
+        self.unobserved += 1;
+        let phase_changed = self.observed.borrow().phase != *self.machine.phase();
+        if self.unobserved >= OBSERVE_EVERY || phase_changed {
+            self.unobserved = 0;
+            self.observed.send_modify(|observed| *observed = Arc::new(self.machine.observe().after(observed)));
         }
     }
 

@@ -12,6 +12,7 @@ use windlass_wire::control::proto::{
 };
 
 use super::checkpoint::Checkpoints;
+use super::history::{HistoryKind, SavedCheckpoint};
 use super::interface::{Effect, OwnShard};
 use super::machine::{Began, Coordinator, is_server};
 use crate::NOTICE;
@@ -32,6 +33,7 @@ impl<S: OwnShard> Coordinator<S> {
                 Decision::PrepareIdle(task) => self.tell(task, Kind::Prepare(self.prepare.clone())),
                 Decision::IdleLeft(task, reason) => {
                     warn!("lost {task}: {reason}; it held no parameters, and training continues");
+                    self.history.note(self.now, HistoryKind::Dead, format!("lost {task}: {reason}"));
                     self.members.remove(task);
                 }
                 Decision::Initialise(worker) => {
@@ -53,7 +55,7 @@ impl<S: OwnShard> Coordinator<S> {
                     // At once on this server, as when one has left.
                     let clock = self.shard.clock().unwrap_or_default();
                     let standing = self.shard.join(worker, incarnation, clock).unwrap_or_default();
-                    self.positions.replace(worker, incarnation, &standing);
+                    self.replaced(worker, incarnation, &standing);
                     let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0, clock };
                     self.members.tell(is_server, &Kind::WorkerJoined(joined));
                 }
@@ -69,14 +71,15 @@ impl<S: OwnShard> Coordinator<S> {
 
     /// Tells everyone to end, and lets go of the checkpoints.
     fn over(&mut self, outcome: Outcome) {
+        let ended = if outcome.reason.is_empty() { "training has ended" } else { &outcome.reason };
+        self.history.note(self.now, HistoryKind::Phase, ended);
         if outcome == Outcome::done() {
             info!("training has ended");
         } else if outcome.exit_code == 0 {
             info!("{}", outcome.reason);
-        } else if outcome.exit_code == exit_code::TERMINATED {
-            info!("ending the run: {}", outcome.reason);
         } else {
-            warn!("ending the run: {}", outcome.reason);
+            // Every task ends with it as its error.
+            info!("ending the run: {}", outcome.reason);
         }
         let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
         self.members.tell(|_| true, &Kind::Over(over));
@@ -124,6 +127,16 @@ impl<S: OwnShard> Coordinator<S> {
                 samples_then = manifest.run.data.as_ref().map(|data| data.batch_size);
             }
             mention_rollback(checkpoints.found(), self.seen_step);
+            if let Some((manifest, _)) = checkpoints.found() {
+                let bytes = manifest.parts.iter().map(|part| part.bytes).sum();
+                let resumed = SavedCheckpoint { at: now, step: manifest.id.step, bytes, ..SavedCheckpoint::default() };
+                self.history.resumed_from(resumed);
+            }
+            let step = checkpoints.found().map_or(0, |(manifest, _)| manifest.id.step);
+            if self.seen_step > step {
+                self.history.rolled_back(now, self.seen_step, step);
+                self.seen_step = step;
+            }
         }
         self.positions.restore(&positions, samples_then.zip(samples_now));
         if let Some(reason) = self.finished_before() {
@@ -156,7 +169,8 @@ impl<S: OwnShard> Coordinator<S> {
 
     /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
     fn regather(&mut self, reason: &str) {
-        warn!("{reason}; training continues when it is back");
+        warn!(target: NOTICE, "{reason}; training continues when it is back");
+        self.history.note(self.now, HistoryKind::Dead, reason);
         self.seen_step = self.seen_step.max(self.step());
         for worker in self.lifecycle.workers() {
             self.members.remove(worker.into());
@@ -167,12 +181,21 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
+    /// Another process plays a worker from now on, or none.
+    fn replaced(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
+        self.positions.replace(worker, process, standing);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.worker_left(worker, standing);
+        }
+    }
+
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
         // At once on this server, so that no push of that process comes after it has been counted.
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
-        self.positions.replace(worker, Incarnation::default(), &standing);
+        self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
             warn!("{worker} is gone: {reason}; training continues without it");
+            self.history.note(self.now, HistoryKind::Dead, format!("{worker} is gone: {reason}"));
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {
@@ -227,7 +250,7 @@ fn mention_rollback(found: Option<(&Manifest, &str)>, seen_step: u64) {
         if seen_step > 0 {
             warn!(
                 target: NOTICE,
-                "there is no checkpoint yet: all {seen_step} updates are lost, training starts afresh"
+                "no checkpoint exists yet: all {seen_step} updates are lost and training starts over"
             );
         }
         return;

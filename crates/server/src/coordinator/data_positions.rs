@@ -22,6 +22,8 @@ struct Position {
     note: String,
     /// Batches in one pass over the data.
     pass: u64,
+    /// Where that process was when it left or was replaced, and its last note.
+    left_at: Option<(u64, String)>,
 }
 
 impl DataPositions {
@@ -50,6 +52,16 @@ impl DataPositions {
         let (batches, note) = position.at(worker, standing);
         (position.batches, position.note) = (batches, note.to_owned());
         position.process = process;
+    }
+
+    /// The process that plays a worker has left or was replaced; it had come to where it is in `standing`. For positions
+    /// that belong to a cut: servers that take it before that count the pushes of the process, and those that take it
+    /// later have forgotten them, but hold them all.
+    pub(super) fn note_left(&mut self, worker: WorkerId, standing: &Standing) {
+        if let Some(position) = self.0.get_mut(&worker).filter(|position| position.left_at.is_none()) {
+            let (batches, note) = position.at(worker, standing);
+            position.left_at = Some((batches, note.to_owned()));
+        }
     }
 
     /// Notes how many batches make one pass over a worker's data.
@@ -97,6 +109,10 @@ impl Position {
             Some((process, pushed)) if *process == self.process && *pushed > 0 => {
                 (self.batches + pushed, standing.notes.get(&worker).map_or("", String::as_str))
             }
+            Some((process, _)) if *process > self.process => match &self.left_at {
+                Some((batches, note)) => (*batches, note),
+                None => (self.batches, &self.note),
+            },
             _ => (self.batches, &self.note),
         }
     }
@@ -107,6 +123,24 @@ mod tests {
     use super::*;
 
     const WORKER: WorkerId = WorkerId(1);
+
+    #[test]
+    fn a_worker_that_leaves_while_a_checkpoint_is_taken_keeps_its_place_in_the_data() {
+        let standing = |process: u64, pushed: u64| Standing {
+            pushes: [(WORKER, (Incarnation(process), pushed))].into(),
+            ..Standing::default()
+        };
+        let mut positions = DataPositions::default();
+        positions.set_pass(WORKER, 1000);
+        positions.replace(WORKER, Incarnation(5), &Standing::default());
+        let mut of_cut = positions.clone();
+        let batches = |positions: &DataPositions, standing| positions.at(&standing)[0].position.local_step;
+        of_cut.note_left(WORKER, &standing(5, 608));
+        assert_eq!(batches(&of_cut, standing(5, 600)), 600, "cut before it left");
+        assert_eq!(batches(&of_cut, standing(6, 0)), 608, "cut after it left");
+        of_cut.note_left(WORKER, &standing(6, 0));
+        assert_eq!(batches(&of_cut, standing(6, 3)), 608, "another process plays the worker by now");
+    }
 
     fn standing(process: u64, sequence: u64) -> Standing {
         let pushes = [(WORKER, (Incarnation(process), sequence))].into();

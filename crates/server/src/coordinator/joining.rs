@@ -1,5 +1,7 @@
 //! How tasks come in: whether a task that says hello is let in, and what the others hear of it.
 
+use std::sync::Arc;
+
 use tracing::{info, warn};
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::lifecycle::{JoinError, Outcome, Phase, exit_code};
@@ -10,6 +12,7 @@ use windlass_wire::control::proto::{Busy, Hello, Over, Waiting};
 
 use super::interface::{OwnShard, SessionId};
 use super::machine::Coordinator;
+use super::observation::RunFacts;
 
 /// Why a task is not let in.
 enum Refusal {
@@ -64,7 +67,10 @@ impl<S: OwnShard> Coordinator<S> {
         })?;
         if hello.begun {
             decisions.extend(self.lifecycle.begun_before());
-            self.seen_step = self.seen_step.max(hello.global_step);
+            // Later than that, ps 0 knows better.
+            if self.prepare.number == 0 {
+                self.seen_step = self.seen_step.max(hello.global_step);
+            }
         }
         if let Some(endpoint) = hello.endpoint.clone().filter(|_| job == Job::Ps) {
             self.endpoints.insert(task.index, endpoint);
@@ -77,10 +83,15 @@ impl<S: OwnShard> Coordinator<S> {
                 checkpoints.keep_files(&run, &hello.files);
             }
             decisions.extend(self.lifecycle.set_active_servers(&self.active_servers(&run)));
+            self.facts = Some(Arc::new(RunFacts::new(&run, self.config.servers)));
             self.run = Some((hello.run.clone(), run));
             self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
-        info!("{task} {}", if earlier == Some(incarnation) { "reconnected" } else { "joined" });
+        let reconnected = earlier == Some(incarnation);
+        info!("{task} {}", if reconnected { "reconnected" } else { "joined" });
+        if !reconnected {
+            self.history.joined(self.now, task, hello.process);
+        }
         self.members.welcome(id, task, hello, incarnation, heard);
         if *self.lifecycle.phase() == Phase::Gathering {
             self.members.mention(&Kind::Waiting(self.waiting()));

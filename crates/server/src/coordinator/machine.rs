@@ -4,6 +4,7 @@
 //! no sockets and no store, reads no clock and starts nothing: that is for `actor`, or for a simulated cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
@@ -16,8 +17,10 @@ use windlass_wire::control::proto::{Endpoint, Heartbeat, Memory, Prepare, Waitin
 
 use super::checkpoint::{Checkpoints, LastCheckpoint, unusable};
 use super::data_positions::DataPositions;
+use super::history::History;
 use super::interface::{Claimed, CoordinatorConfig, Effect, Event, OwnShard};
 use super::members::Members;
+use super::observation::RunFacts;
 use super::refusing::Untold;
 use crate::checkpoint::before_generation;
 
@@ -40,11 +43,12 @@ pub struct Coordinator<S> {
     pub(super) lifecycle: Lifecycle,
     pub(super) members: Members,
     pub(super) run: Option<(String, RunSpec)>,
+    pub(super) facts: Option<Arc<RunFacts>>,
     pub(super) checkpoints: Option<Checkpoints>,
     pub(super) positions: DataPositions,
     /// Where the run was when it first began to train, as far as this coordinator knows.
     pub(super) began: Option<Began>,
-    /// The last global step that anyone has seen.
+    /// The last global step that anyone had seen before a server was lost.
     pub(super) seen_step: u64,
     /// While the checkpoint to go back to is looked up: whether the servers wait for it.
     pub(super) looking: Option<bool>,
@@ -59,6 +63,7 @@ pub struct Coordinator<S> {
     pub(super) memory: BTreeMap<u32, Memory>,
     pub(super) reports: BTreeMap<WorkerId, WorkerReport>,
     pub(super) progress: BTreeMap<TaskId, Heartbeat>,
+    pub(super) history: History,
     /// Why tasks that are waited for were not let in, by their names.
     pub(super) refused: BTreeMap<String, String>,
     pub(super) spoken: Duration,
@@ -87,6 +92,7 @@ impl<S: OwnShard> Coordinator<S> {
             shard,
             members: Members::default(),
             run: None,
+            facts: None,
             positions: DataPositions::default(),
             began: None,
             seen_step: 0,
@@ -100,6 +106,7 @@ impl<S: OwnShard> Coordinator<S> {
             memory: config.memory.map(|memory| (0, memory)).into_iter().collect(),
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
+            history: History::default(),
             refused: BTreeMap::new(),
             spoken: Duration::ZERO,
             spoken_of_checkpoint: Duration::ZERO,

@@ -7,6 +7,7 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, Phase};
 use windlass_wire::control::proto::{Failure, Heartbeat, task_message};
 
+use super::history::HistoryKind;
 use super::interface::OwnShard;
 use super::machine::Coordinator;
 use crate::checkpoint::Part;
@@ -17,7 +18,6 @@ impl<S: OwnShard> Coordinator<S> {
         let worker = WorkerId(task.index);
         let decisions = match message {
             task_message::Kind::Heartbeat(heartbeat) => {
-                self.seen_step = self.seen_step.max(heartbeat.global_step);
                 self.note_progress(task, heartbeat);
                 return;
             }
@@ -33,6 +33,8 @@ impl<S: OwnShard> Coordinator<S> {
             }
             task_message::Kind::Finished(report) if report.incarnation == incarnation.0 => {
                 info!("{task} finished after {} steps", report.steps);
+                let finished = format!("{task} finished after {} steps", report.steps);
+                self.history.note(self.now, HistoryKind::Left, finished);
                 self.reports.insert(worker, report);
                 self.lifecycle.worker_finished(worker)
             }

@@ -2,23 +2,32 @@
 //!
 //! What it decides is a pure machine (`machine`, behind `interface`): tasks come in (`joining`) and report (`messages`),
 //! what the lifecycle decides is carried out (`carry_out`), with `members`, `data_positions`, `capacity`, `refusing` and
-//! `checkpoint`. The rest is its shell: an actor (`actor`) that sessions feed with messages (`session_service`).
+//! `checkpoint`; `history` remembers what has happened. The rest is its shell: an actor (`actor`) that sessions feed with
+//! messages (`session_service`). Whoever watches the run reads one `observation` of it: Prometheus (`run_instruments`),
+//! the live page (`status`), and the record of what the nodes use of their hardware (`utilization`).
 
 mod actor;
 mod capacity;
 mod carry_out;
 mod checkpoint;
 mod data_positions;
+mod history;
 mod interface;
 mod joining;
 mod machine;
 mod members;
 mod messages;
+mod observation;
 mod refusing;
+mod run_instruments;
 mod session_service;
+mod status;
+mod utilization;
 
 pub(crate) use actor::ActorConfig;
 pub use checkpoint::Beginning;
+pub use history::{History, HistoryEvent, HistoryKind, SavedCheckpoint};
 pub use interface::{Claimed, CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
 pub use machine::Coordinator;
+pub use observation::{NodeObservation, Observation, RunFacts, TaskObservation};
 pub(crate) use session_service::CoordinatorHandle;

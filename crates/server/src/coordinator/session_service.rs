@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::extract::Request;
+use axum::middleware::{self, Next};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
+use windlass_page::EVENTS_PATH;
 use windlass_wire::MESSAGE_BYTES;
 use windlass_wire::control::proto::coordinator_server::{Coordinator as CoordinatorService, CoordinatorServer};
 use windlass_wire::control::proto::{CoordinatorMessage, TaskMessage};
@@ -35,19 +38,33 @@ pub(crate) struct CoordinatorHandle {
     events: mpsc::Sender<(SessionId, SessionInput)>,
     next: Arc<AtomicU64>,
     unheard: watch::Receiver<Option<usize>>,
+    status: watch::Receiver<Arc<windlass_page::Status>>,
 }
 
 impl CoordinatorHandle {
     pub(crate) fn start(config: ActorConfig, shard: Arc<ShardSlot>) -> Self {
         let (events, inbox) = mpsc::channel(CHANNEL);
         let (count, unheard) = watch::channel(None);
-        tokio::spawn(actor::run(config, shard, count, inbox));
-        Self { events, next: Arc::new(AtomicU64::new(1)), unheard }
+        let (keeper, status) = watch::channel(Arc::default());
+        tokio::spawn(actor::run(config, shard, (count, keeper), inbox));
+        Self { events, next: Arc::new(AtomicU64::new(1)), unheard, status }
     }
 
     /// The gRPC side, to be served on the task's port.
     pub(crate) fn service(&self) -> CoordinatorServer<Service> {
         CoordinatorServer::new(Service(self.clone())).max_decoding_message_size(MESSAGE_BYTES)
+    }
+
+    /// The live page, to be served on the task's port.
+    pub(crate) fn page(&self) -> axum::Router {
+        // A viewer stays for as long as it likes, unless the lobby is crowded.
+        let stays = async |request: Request, next: Next| {
+            if request.uri().path() == EVENTS_PATH {
+                request.extensions().get::<Visit>().into_iter().for_each(Visit::has_spoken);
+            }
+            next.run(request).await
+        };
+        windlass_page::router(self.status.clone()).layer(middleware::from_fn(stays))
     }
 
     /// Waits until every task has heard the last word, but not longer than this.

@@ -25,7 +25,7 @@ impl ParameterShard {
     ) -> Result<(), ServeError> {
         let asked = request.into();
         let mut gate = lock(&self.gate);
-        let mut told = Instant::now();
+        let (mut told, mut held_back) = (Instant::now(), None);
         let mut may_skip = request.kind == RequestKind::Pull;
         loop {
             let missing = match gate.turn(&asked, may_skip) {
@@ -44,6 +44,7 @@ impl ParameterShard {
                 }
                 Turn::Wait(missing) => missing,
             };
+            held_back.get_or_insert_with(Instant::now);
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
                 let text = gate.describe_wait(&missing);
@@ -58,12 +59,13 @@ impl ParameterShard {
             gate = waited.0;
         }
         drop(gate);
-        self.send_values(kind, wanted, peer)
+        let row_values: usize = wanted.iter().map(|(table, rows)| rows.len() * self.rows[*table].width).sum();
+        let held_back = held_back.map_or(0, |since| u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX));
+        self.send_values(Answer { held_back, ..self.answer(kind, row_values) }, wanted, peer)
     }
 
-    fn send_values(&self, kind: AnswerKind, wanted: &[WantedRows], peer: &mut dyn Peer) -> Result<(), ServeError> {
-        let row_values: usize = wanted.iter().map(|(table, rows)| rows.len() * self.rows[*table].width).sum();
-        peer.answer(&self.answer(kind, row_values), "")?;
+    fn send_values(&self, answer: Answer, wanted: &[WantedRows], peer: &mut dyn Peer) -> Result<(), ServeError> {
+        peer.answer(&answer, "")?;
         for block in &self.blocks {
             peer.stage(&lock(block).get().values);
             peer.flush()?;
@@ -98,6 +100,7 @@ impl ParameterShard {
             dense: self.elements as u64,
             rows: row_values as u64,
             text: 0,
+            held_back: 0,
         }
     }
 }

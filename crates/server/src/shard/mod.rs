@@ -29,6 +29,7 @@ use windlass_core::parameter::ParameterKind;
 use windlass_core::plan::{RowStripe, ServerPlan};
 use windlass_core::rows::{RowError, RowTable};
 use windlass_core::run::RunSpec;
+use windlass_instruments::PsInstruments;
 use windlass_wire::link::ServeError;
 use windlass_wire::stream::frame::FrameError;
 
@@ -57,6 +58,8 @@ pub struct ParameterShard {
     changed: Condvar,
     /// The gradients of the open synchronous round. Taken before the gate where both are needed.
     round: Mutex<RoundGradients>,
+    /// What is counted of it all.
+    counts: PsInstruments,
 }
 
 struct ServedTable {
@@ -95,6 +98,13 @@ impl ParameterShard {
         shard
     }
 
+    /// Lets these instruments count what happens here.
+    pub(crate) fn counted_by(self, counts: PsInstruments) -> Self {
+        let rows: usize = self.rows.iter().map(|rows| rows.stripe.count * rows.width).sum();
+        counts.holds((self.elements + rows) * size_of::<f32>());
+        Self { counts, ..self }
+    }
+
     fn with_values(
         run: RunSpec,
         plan: &ServerPlan,
@@ -119,6 +129,7 @@ impl ParameterShard {
             changed: Condvar::new(),
             round: Mutex::new(RoundGradients::new(run.deterministic)),
             rows: plan.stripes.iter().zip(tables).map(kept).collect(),
+            counts: PsInstruments::default(),
             run,
         }
     }

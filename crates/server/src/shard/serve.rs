@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use windlass_core::admission::{Gate, Skip, TooLate, Verdict};
 use windlass_core::ledger::Acquaintance;
+use windlass_instruments::PushFate;
 use windlass_wire::link::{Peer, ServeError, Shard};
 use windlass_wire::stream::frame::{Answer, AnswerKind, FrameError, Request, RequestKind};
 
@@ -101,6 +102,7 @@ impl ParameterShard {
         }
         let verdict = gate.admit(&request.into(), note, self.now());
         drop(gate);
+        self.count(&verdict, held_up);
         match verdict {
             Verdict::Fenced => {
                 self.discard(request, peer)?;
@@ -110,7 +112,7 @@ impl ParameterShard {
                 self.discard(request, peer)?;
                 self.refuse(AnswerKind::Refused, &text, peer)
             }
-            Verdict::Apply(update) => self.apply_as_it_arrives(request, &update, held_up, peer),
+            Verdict::Apply { update, .. } => self.apply_as_it_arrives(request, &update, held_up, peer),
             Verdict::Collect => self.collect(request, peer),
             Verdict::Skip(skip) => {
                 let kind = match skip {
@@ -121,6 +123,22 @@ impl ParameterShard {
                 let wanted = self.discard(request, peer)?;
                 self.wait_and_answer(request, kind, &wanted, peer)
             }
+        }
+    }
+
+    /// A gradient for a round is counted when it has wholly arrived.
+    fn count(&self, verdict: &Verdict, held_up: Duration) {
+        self.counts.held_up(held_up);
+        match verdict {
+            Verdict::Apply { staleness: Some(staleness), .. } => self.counts.applied(*staleness),
+            Verdict::Apply { staleness: None, .. } | Verdict::Skip(Skip::Counted) => {
+                self.counts.pushed(PushFate::Repeated);
+            }
+            Verdict::Skip(Skip::Stale) => self.counts.pushed(PushFate::Stale),
+            Verdict::Skip(Skip::Over) => self.counts.pushed(PushFate::Over),
+            Verdict::Fenced => self.counts.pushed(PushFate::Fenced),
+            Verdict::Refused(_) => self.counts.pushed(PushFate::Refused),
+            Verdict::Collect => {}
         }
     }
 }

@@ -4,9 +4,11 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tracing::warn;
+use windlass_instruments::PsInstruments;
 use windlass_wire::control::roster::{self, Introductions};
 use windlass_wire::endpoint::listen_locally;
 use windlass_wire::lobby::{self, Lobby};
@@ -29,20 +31,28 @@ pub(super) struct ServerPort {
     _introductions: Introductions,
 }
 
+/// What a port serves.
+pub(super) struct PortServices {
+    /// Where streams end.
+    pub(super) shard: Arc<ShardSlot>,
+    /// Whose sessions come here.
+    pub(super) coordinator: Option<CoordinatorHandle>,
+    /// What else is asked by HTTP.
+    pub(super) router: axum::Router,
+    /// What the streams are counted by.
+    pub(super) counts: PsInstruments,
+}
+
 impl ServerPort {
-    /// Serves streams from this shard, and sessions of this coordinator.
-    pub(super) fn start(
-        listener: TcpListener,
-        shard: Arc<ShardSlot>,
-        coordinator: Option<&CoordinatorHandle>,
-    ) -> std::io::Result<Self> {
-        let connections = Connections::default();
+    pub(super) fn start(listener: TcpListener, services: PortServices) -> std::io::Result<Self> {
+        let PortServices { shard, coordinator, router, counts } = services;
+        let connections = Connections::counted_by(counts);
         let (accepting, stopped) = watch::channel(());
         let serving = connections.clone();
         let streams: StreamHandler = Arc::new(move |socket, visit| serving.serve(socket, visit, shard.clone()));
         let lobby = Lobby::default();
         let local_name = accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;
-        let introductions = accept(listener, coordinator, (streams, lobby), stopped)?;
+        let introductions = accept(listener, coordinator, router, (streams, lobby), stopped)?;
         Ok(Self { connections, local_name, _accepting: accepting, _introductions: introductions })
     }
 
@@ -59,7 +69,8 @@ impl ServerPort {
 
 fn accept(
     listener: TcpListener,
-    coordinator: Option<&CoordinatorHandle>,
+    coordinator: Option<CoordinatorHandle>,
+    router: axum::Router,
     (streams, lobby): (StreamHandler, Lobby),
     mut stopped: watch::Receiver<()>,
 ) -> std::io::Result<Introductions> {
@@ -67,10 +78,13 @@ fn accept(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (introductions, roster) = roster::service();
     let mut routes = Routes::new(roster);
+    let mut router = router;
     if let Some(coordinator) = coordinator {
         routes = routes.add_service(coordinator.service());
+        router = router.merge(coordinator.page());
     }
-    let router = port::health().merge(routes.into_axum_router());
+    // Otherwise gRPC would answer whatever nobody knows.
+    let router = router.merge(routes.into_axum_router()).fallback(|| async { StatusCode::NOT_FOUND });
     tokio::spawn(port::serve(listener, Services { router, streams, lobby }, async move {
         let _ = stopped.changed().await;
     }));

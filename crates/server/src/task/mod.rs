@@ -8,21 +8,24 @@ mod serve;
 mod shard_slot;
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windlass_core::cluster::{Job, ServerId};
 use windlass_core::membership::Patience;
+use windlass_instruments::{Instruments, PsInstruments, PushFate};
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::proto::{Endpoint, Hello};
+use windlass_wire::control::proto::{Endpoint, Hello, PsTotals};
 use windlass_wire::control::session::{Coordinator, Persistence, Progress, Records, Session};
+use windlass_wire::control::usage;
 use windlass_wire::link::Shard;
 
 use crate::checkpoint::CheckpointConfig;
 use crate::coordinator::{ActorConfig, CoordinatorHandle};
 use crate::memory;
 use crate::server_machine::ServerMachine;
-use listen::ServerPort;
+use listen::{PortServices, ServerPort};
 use prepare::Preparing;
 use save::Saver;
 pub(crate) use shard_slot::ShardSlot;
@@ -50,6 +53,10 @@ pub struct ServerConfig {
     pub checkpoints: Option<CheckpointConfig>,
     /// What may tell that the run has ended, when ps 0 cannot be reached.
     pub records: Option<Arc<dyn Records>>,
+    /// Where the run keeps what is known of it, if anywhere. Only ps 0 writes there.
+    pub run_dir: Option<PathBuf>,
+    /// How this task is seen from outside.
+    pub instruments: Instruments,
 }
 
 /// A parameter server at work.
@@ -70,6 +77,9 @@ pub struct Server {
     session: Session,
     /// What heartbeats tell.
     progress: Progress,
+    /// How it is seen from outside, and what it counts.
+    instruments: Instruments,
+    counts: PsInstruments,
     /// The port, if it has one.
     port: Option<ServerPort>,
 }
@@ -85,8 +95,14 @@ impl Server {
             Some(handle) => Coordinator::Local(Arc::new(handle.clone())),
             None => Coordinator::Remote(config.coordinator.clone()),
         };
-        let port = listener.map(|listener| ServerPort::start(listener, shard.clone(), own_coordinator.as_ref()));
-        let port = port.transpose()?;
+        let (instruments, counts) = (config.instruments.clone(), config.instruments.ps());
+        let services = PortServices {
+            shard: shard.clone(),
+            coordinator: own_coordinator.clone(),
+            router: instruments.router(),
+            counts: counts.clone(),
+        };
+        let port = listener.map(|listener| ServerPort::start(listener, services)).transpose()?;
         let local_name = port.as_ref().map(|port| port.local_name().to_owned()).unwrap_or_default();
         let hello = Hello {
             protocol: PROTOCOL,
@@ -99,6 +115,15 @@ impl Server {
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
         let progress = Progress::default();
         let session = Session::open(coordinator.clone(), hello, progress.clone(), persistence);
+        instruments.probes().started();
+        let counted = counts.clone();
+        usage::report(instruments.usage(), &progress, move |heartbeat| {
+            heartbeat.ps_totals = Some(PsTotals {
+                applied: counted.count(PushFate::Applied),
+                repeated: counted.count(PushFate::Repeated),
+                stale: counted.count(PushFate::Stale),
+            });
+        });
         Ok(Self {
             id: config.id,
             machine: ServerMachine::default(),
@@ -111,6 +136,8 @@ impl Server {
             own_coordinator,
             session,
             progress,
+            instruments,
+            counts,
             port,
         })
     }
@@ -146,5 +173,7 @@ fn actor_config(config: &ServerConfig, address: &str) -> ActorConfig {
         started: config.started,
         checkpoints: config.checkpoints.clone(),
         address: address.to_owned(),
+        run_dir: config.run_dir.clone(),
+        instruments: config.instruments.clone(),
     }
 }

@@ -29,6 +29,7 @@ impl Server {
     /// than one.
     pub(super) fn prepare(&mut self, prepare: Prepare) {
         self.shard.clear();
+        self.instruments.probes().set_ready(false);
         self.saver = None;
         (self.preparing, self.has_prepared) = (None, true);
         self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone()));
@@ -41,7 +42,8 @@ impl Server {
         let Prepared { shard, saver, restored } = prepared.map_err(unprepared)?;
         let holding = Holding { shard: shard.is_some(), saves: saver.is_some(), restored };
         self.saver = saver;
-        shard.into_iter().for_each(|shard| self.shard.set(shard));
+        shard.into_iter().for_each(|shard| self.shard.set(shard.counted_by(self.counts.clone())));
+        self.instruments.probes().set_ready(true);
         Ok(holding)
     }
 }
@@ -175,7 +177,7 @@ pub(super) enum PrepareError {
     Run(#[from] serde_json::Error),
     #[error("cannot restore: {0}")]
     Id(#[from] BadCheckpointId),
-    #[error("cannot restore: {0}")]
+    #[error("cannot restore: {}", .0.with_hint())]
     Checkpoint(#[from] CheckpointError),
 }
 

@@ -12,6 +12,7 @@ use windlass_core::cluster::ServerId;
 use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
+use windlass_instruments::Instruments;
 use windlass_server::{Server, ServerConfig};
 use windlass_wire::client::{Pulled, RowGradient, RowRequest};
 use windlass_wire::control::proto::{AllFinished, Over};
@@ -181,6 +182,8 @@ impl Cluster {
             started: Instant::now(),
             checkpoints: None,
             records: None,
+            run_dir: None,
+            instruments: Instruments::default(),
         }
     }
 

@@ -140,6 +140,7 @@ impl Worker {
             learning_rate: self.run.learning_rate,
             peer_timeout: site.options.peer_timeout,
             interrupt: self.interrupt.clone(),
+            progress: Progress::default(),
         };
         ParameterClient::connect(config).unwrap()
     }

@@ -14,7 +14,7 @@ use std::io;
 use std::ops::{AddAssign, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
@@ -23,6 +23,7 @@ use windlass_core::plan::ShardPlan;
 use windlass_core::run::LearningRate;
 
 use crate::control::proto::Endpoint;
+use crate::control::session::Progress;
 use crate::link::Shard;
 use crate::stream::Socket;
 use crate::stream::frame::{NOTE_LIMIT, RequestKind};
@@ -84,6 +85,8 @@ pub struct Pulled<B = Vec<f32>> {
     pub over: bool,
     /// True if the first server counted the push, false if it was dropped as stale or late.
     pub applied: bool,
+    /// For how long a server held its answer back because of other workers.
+    pub held_back: Duration,
 }
 
 /// Why the parameters could not be reached.
@@ -209,6 +212,8 @@ pub struct ClientConfig {
     pub peer_timeout: Duration,
     /// Ends waits early.
     pub interrupt: Arc<Interrupt>,
+    /// Where it says whom it waits for.
+    pub progress: Progress,
 }
 
 enum Link {
@@ -221,6 +226,8 @@ struct Server {
     link: Link,
     /// The version of the values it gave last.
     base: u64,
+    /// When it was last said that it cannot be reached.
+    spoken: Option<Instant>,
 }
 
 /// A worker's hold on the parameters, whose values it keeps in buffers of one kind.
@@ -240,6 +247,9 @@ pub struct ParameterClient<B = Vec<f32>> {
     spare: Option<Vec<B>>,
     pending: Option<Pending<B>>,
     traffic: Traffic,
+    progress: Progress,
+    /// True while the coordinator is told whom this worker waits for.
+    tells_of_wait: bool,
 }
 
 struct Pending<B> {
@@ -278,6 +288,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         let servers = config.routes.into_iter().enumerate().map(|(index, route)| Server {
             id: ServerId(index as u32),
             base: 0,
+            spoken: None,
             link: match route {
                 Route::Local(shard) => Link::Local(shard),
                 Route::Remote(endpoint) => Link::Remote { endpoint, socket: None },
@@ -297,6 +308,8 @@ impl<B: FloatBuffer> ParameterClient<B> {
             spare: None,
             pending: None,
             traffic: Traffic::default(),
+            progress: config.progress,
+            tells_of_wait: false,
         };
         for index in client.active_servers() {
             client.reconnect(index, io::ErrorKind::NotConnected.into())?;
@@ -364,6 +377,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             step: 0,
             over: true,
             applied: true,
+            held_back: Duration::ZERO,
         };
         for (index, lane) in self.active_servers().into_iter().zip(&pending.lanes).rev() {
             let Some(answer) = lane.answer() else { continue };
@@ -372,6 +386,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             self.traffic += lane.traffic();
             pulled.step = answer.version;
             pulled.over &= answer.over;
+            pulled.held_back = pulled.held_back.max(Duration::from_micros(answer.held_back.into()));
             pulled.applied = !lane.is_dropped();
             lane.deliver_rows(&mut pulled.rows);
         }

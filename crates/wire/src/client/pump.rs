@@ -2,6 +2,7 @@
 //! in this process, and again on a new connection where one breaks.
 
 use std::io;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
@@ -26,6 +27,12 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 impl<B: FloatBuffer> ParameterClient<B> {
     /// Moves bytes until every remote lane has come as far as asked.
     pub(super) fn pump(&mut self, far_enough: impl Fn(&Lane) -> bool) -> Result<(), ClientError> {
+        let pumped = self.pump_until(far_enough);
+        self.tell_awaited(Vec::new());
+        pumped
+    }
+
+    fn pump_until(&mut self, far_enough: impl Fn(&Lane) -> bool) -> Result<(), ClientError> {
         let started = Instant::now();
         let mut spoken = started;
         loop {
@@ -36,6 +43,9 @@ impl<B: FloatBuffer> ParameterClient<B> {
             }
             if !self.wait_for_sockets(&far_enough)? {
                 return Ok(());
+            }
+            if started.elapsed() >= CHECK_EVERY {
+                self.tell_awaited(self.awaited(&far_enough));
             }
             self.interrupt.check(self.incarnation)?;
             if let Some(index) = self.silent_server(&far_enough) {
@@ -133,6 +143,27 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.lanes_short_of(far_enough).find(|(lane, index)| lane.is_silent(patience(*index))).map(|(_, index)| index)
     }
 
+    /// The tasks that this worker waits for: servers that do not answer, or whom those wait for in turn.
+    fn awaited(&self, far_enough: &impl Fn(&Lane) -> bool) -> Vec<String> {
+        let mut awaited: Vec<String> = Vec::new();
+        for (lane, index) in self.lanes_short_of(far_enough) {
+            match lane.waiting_text().and_then(|text| text.split_once(" in step ")) {
+                Some((workers, _)) => awaited.extend(workers.split(", ").map(str::to_owned)),
+                None => awaited.push(self.servers[index].id.to_string()),
+            }
+        }
+        awaited.sort();
+        awaited.dedup();
+        awaited
+    }
+
+    /// Tells the coordinator whom this worker waits for. Most waits are too short to be told of.
+    fn tell_awaited(&mut self, awaited: Vec<String>) {
+        if std::mem::replace(&mut self.tells_of_wait, !awaited.is_empty()) || !awaited.is_empty() {
+            self.progress.lock().unwrap_or_else(PoisonError::into_inner).awaited = awaited;
+        }
+    }
+
     fn report_wait(&self, far_enough: &impl Fn(&Lane) -> bool, started: Instant) {
         let seconds = started.elapsed().as_secs();
         for (lane, index) in self.lanes_short_of(far_enough) {
@@ -197,12 +228,15 @@ impl<B: FloatBuffer> ParameterClient<B> {
 
     /// Makes a broken connection again, and the request on it from its start.
     pub(super) fn reconnect(&mut self, index: usize, mut error: io::Error) -> Result<(), ClientError> {
+        let awaited = vec![self.servers[index].id.to_string()];
         let server = &mut self.servers[index];
         let Link::Remote { endpoint, socket } = &mut server.link else { return Ok(()) };
         let broke = socket.take().is_some();
         let started = Instant::now();
-        let mut spoken = started;
-        if broke {
+        // One that takes connections and drops them is spoken of no more often than one that does not answer.
+        let is_due = |spoken: Option<Instant>| spoken.is_none_or(|spoken| spoken.elapsed() >= REPORT_EVERY);
+        if broke && is_due(server.spoken) {
+            server.spoken = Some(started);
             warn!("lost the connection to {} at {}: {error}", server.id, endpoint.address);
         }
         loop {
@@ -224,10 +258,13 @@ impl<B: FloatBuffer> ParameterClient<B> {
                     source: error,
                 });
             }
-            if spoken.elapsed() >= REPORT_EVERY {
-                spoken = Instant::now();
+            if started.elapsed() >= REPORT_EVERY && is_due(server.spoken) {
+                server.spoken = Some(Instant::now());
                 let seconds = started.elapsed().as_secs();
                 warn!("waiting for {} at {} ({seconds} s): {error}", server.id, endpoint.address);
+            }
+            if started.elapsed() >= CHECK_EVERY && !std::mem::replace(&mut self.tells_of_wait, true) {
+                self.progress.lock().unwrap_or_else(PoisonError::into_inner).awaited.clone_from(&awaited);
             }
             std::thread::sleep(RECONNECT_PAUSE);
         }

@@ -6,5 +6,6 @@ pub mod outbox;
 pub mod proto;
 pub mod roster;
 pub mod session;
+pub mod usage;
 mod waiting;
 pub mod worker_machine;

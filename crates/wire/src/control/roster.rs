@@ -58,15 +58,17 @@ impl Roster for Service {
     }
 }
 
-/// Waits on a ps's port until a worker says where all ps are. `None` if none does for `patience`.
+/// Waits on a ps's port until a worker says where all ps are. `None` if none does for `patience`. Whoever else asks is
+/// answered by `router`.
 pub async fn await_introduction(
     listener: std::net::TcpListener,
+    router: axum::Router,
     patience: Duration,
 ) -> std::io::Result<Option<Vec<String>>> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (mut introductions, service) = service();
-    let router = port::health().merge(Routes::new(service).into_axum_router());
+    let router = router.merge(Routes::new(service).into_axum_router());
     let serving = tokio::spawn(port::serve(listener, Services::without_streams(router), std::future::pending()));
     let began = Instant::now();
     let heard = loop {

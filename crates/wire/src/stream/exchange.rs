@@ -236,7 +236,7 @@ mod tests {
     fn answer(kind: AnswerKind, values: u64, text: &str) -> Answer {
         let learning_rate = LearningRate { version: 3, rate: 0.5 };
         let (over, rounds, text) = (false, true, text.len() as u32);
-        Answer { kind, over, rounds, version: 7, learning_rate, dense: values, rows: 0, text }
+        Answer { kind, over, rounds, version: 7, learning_rate, dense: values, rows: 0, text, held_back: 0 }
     }
 
     /// Writes the pieces to one end while the other is read, until the answer at the other end is whole.

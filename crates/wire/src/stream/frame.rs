@@ -185,6 +185,8 @@ pub struct Answer {
     pub rows: u64,
     /// Bytes of text that follow.
     pub text: u32,
+    /// For how long this answer was held back because of other workers, in microseconds.
+    pub held_back: u32,
 }
 
 impl Request {
@@ -231,7 +233,7 @@ impl Answer {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = Writer::new(self.kind as u8, u8::from(self.over) | u8::from(self.rounds) << 1);
         out.u32(self.text).u64(self.version).u64(self.learning_rate.version);
-        out.f32(self.learning_rate.rate).u32(0).u64(self.dense).u64(self.rows);
+        out.f32(self.learning_rate.rate).u32(self.held_back).u64(self.dense).u64(self.rows);
         out.bytes
     }
 
@@ -256,10 +258,10 @@ impl Answer {
         if !learning_rate.is_sound() {
             return Err(FrameError::LearningRate);
         }
-        from.u32();
+        let held_back = from.u32();
         let (dense, rows) = (from.u64(), from.u64());
         let (over, rounds) = (from.flags & 1 != 0, from.flags & 2 != 0);
-        Ok(Self { kind, over, rounds, version, learning_rate, dense, rows, text })
+        Ok(Self { kind, over, rounds, version, learning_rate, dense, rows, text, held_back })
     }
 }
 
@@ -347,9 +349,10 @@ mod tests {
 
         #[test]
         fn answers_survive_the_wire(over: bool, rounds: bool, version: u64, rate in 0f32..1e6, dense: u64, rows: u64,
-                                    text in 0..TEXT_LIMIT as u32) {
+                                    text in 0..TEXT_LIMIT as u32, held_back: u32) {
             let answer = Answer {
                 kind: AnswerKind::Stale, over, rounds, version, learning_rate: LearningRate { version, rate }, dense, rows, text,
+                held_back,
             };
             prop_assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
         }
@@ -390,6 +393,7 @@ mod tests {
                 dense: 0,
                 rows: 0,
                 text: 0,
+                held_back: 0,
             };
             assert_eq!(Answer::decode(&answer.encode()), Err(FrameError::LearningRate));
         }

@@ -16,10 +16,13 @@ use windlass_core::identity::Fingerprint;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_core::run::RunSpec;
+use windlass_core::schedule::Schedule;
 use windlass_wire::control::proto::ModelFile;
 
+use crate::NOTICE;
 use crate::checkpoint::{CheckpointConfig, Part, Resume};
 use crate::coordinator::data_positions::DataPositions;
+use crate::coordinator::history::SavedCheckpoint;
 use crate::coordinator::interface::{Claimed, Effect};
 
 /// A store that takes less in a second is not waited for.
@@ -59,8 +62,10 @@ pub(in crate::coordinator) struct Checkpoints {
     published: Option<(u64, bool)>,
     /// Whether the one under way is.
     last: bool,
-    /// For how long at the most it has held up a push.
+    /// For how long at the most it has held up a push, and the size of its parts.
     held_up: Duration,
+    /// The number of the one that is published, when it was begun, and the size of its parts.
+    publishing: (u64, Duration, u64),
     /// What goes with the values of the trained network.
     files: Arc<[ModelFile]>,
     lease: LeaseStage,
@@ -92,6 +97,7 @@ impl Checkpoints {
             published: None,
             last: false,
             held_up: Duration::ZERO,
+            publishing: (0, Duration::ZERO, 0),
             files: Arc::default(),
             lease: LeaseStage::Held,
         }
@@ -156,6 +162,16 @@ impl Checkpoints {
         let data = run.data.as_ref().zip(manifest.run.data.as_ref());
         if let Some(difference) = data.and_then(|(here, there)| here.difference(there)) {
             warn!("{}", difference.describe("this run", &checkpoint));
+        }
+        let (rate, restored) = (run.learning_rate, manifest.learning_rate.rate);
+        if run.schedule == Schedule::Constant && rate != manifest.run.learning_rate {
+            warn!(
+                target: NOTICE,
+                "this run was started with --learning-rate {rate}, but resumes with {restored}, the rate of {checkpoint}"
+            );
+        }
+        for change in run.changes_since(&manifest.run) {
+            warn!(target: NOTICE, "{}", change.describe("this run", &checkpoint));
         }
         None
     }
@@ -234,6 +250,11 @@ impl Checkpoints {
         id
     }
 
+    /// The process that plays a worker has left or was replaced, perhaps between the cut and when a server takes it.
+    pub(in crate::coordinator) fn worker_left(&mut self, worker: WorkerId, standing: &Standing) {
+        self.positions.note_left(worker, standing);
+    }
+
     /// Publishes a checkpoint of these parts, and removes what is too old.
     pub(in crate::coordinator) fn publish(
         &mut self,
@@ -256,7 +277,25 @@ impl Checkpoints {
         manifest.set_trained_since(since.unwrap_or_default());
         (manifest.last, self.last) = (last, last);
         self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
+        let bytes = parts.values().map(|part| part.record.bytes).sum();
+        self.publishing = (self.cycle.number(), self.cycle.begun_at(), bytes);
         Some(Effect::Publish(self.cycle.number(), Box::new(manifest), self.files.clone()))
+    }
+
+    /// How many are kept.
+    pub(in crate::coordinator) fn kept(&self) -> usize {
+        self.config.keep
+    }
+
+    /// The checkpoint of this step, which was published just now.
+    pub(in crate::coordinator) fn saved(&self, number: u64, step: u64, at: Duration) -> SavedCheckpoint {
+        match self.publishing {
+            (published, begun, bytes) if published == number => {
+                SavedCheckpoint { at, step, bytes, duration: at.saturating_sub(begun), held_up: self.held_up }
+            }
+            // One that nobody awaits any more: the next is under way.
+            _ => SavedCheckpoint { at, step, ..SavedCheckpoint::default() },
+        }
     }
 
     /// Notes what became of publishing. False if nobody waits for that any more.
@@ -269,7 +308,10 @@ impl Checkpoints {
         if let Ok(id) = published {
             self.published = Some((id.step, self.last));
             let held_up = 1e3 * self.held_up.as_secs_f64();
-            info!("checkpoint of step {} is in {}; pushes waited {held_up:.1} ms at most", id.step, self.location);
+            info!(
+                "checkpoint of step {} is in {}; pushes were delayed by at most {held_up:.1} ms",
+                id.step, self.location
+            );
         }
         awaited
     }

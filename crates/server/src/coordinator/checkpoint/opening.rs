@@ -20,6 +20,7 @@ use crate::coordinator::actor::ActorConfig;
 use crate::coordinator::interface::{Claimed, Event, SessionId};
 use crate::coordinator::machine::SPEAK_EVERY;
 use crate::coordinator::session_service::SessionInput;
+use crate::{CANNOT_CONTINUE, NOTICE};
 
 /// How much of what happens meanwhile is kept. The rest waits where it is.
 const EARLY: usize = 256;
@@ -73,9 +74,9 @@ async fn open_patiently(
         if !checkpoints.restarted && !has_unfinished_run(&checkpoints.location).await {
             return Err(error);
         }
-        let notice = format!("ps 0 cannot continue the run yet: {error}");
+        let notice = format!("{CANNOT_CONTINUE}: {error}");
         if *told.borrow() != notice {
-            warn!("{notice}; trying again");
+            warn!(target: NOTICE, "{notice}; trying again");
             told.send_replace(notice);
         }
         tokio::time::sleep(RETRY_EVERY).await;
@@ -102,6 +103,7 @@ fn mention(event: &SessionInput, notice: &str) {
 mod tests {
     use windlass_checkpoint::Holder;
     use windlass_core::membership::Patience;
+    use windlass_instruments::Instruments;
 
     use super::*;
     use crate::checkpoint::Resume;
@@ -128,6 +130,8 @@ mod tests {
             started: std::time::Instant::now(),
             checkpoints: Some(checkpoints),
             address: String::new(),
+            run_dir: None,
+            instruments: Instruments::default(),
         }
     }
 

@@ -86,6 +86,10 @@ impl<S: OwnShard> Coordinator<S> {
 
     /// Notes that a checkpoint came to nothing.
     fn set_back(&mut self, setback: Setback) {
+        match setback.kind {
+            SetbackKind::Missed => self.history.missed += 1,
+            SetbackKind::Failed | SetbackKind::Stalled => self.history.not_saved(self.now, &setback.reason),
+        }
         match &mut self.saving {
             Some(saving) => {
                 warn!(target: NOTICE, "no checkpoint: {}", setback.reason);
@@ -133,6 +137,9 @@ impl<S: OwnShard> Coordinator<S> {
     fn published(&mut self, number: u64, published: Result<windlass_checkpoint::CheckpointId, CheckpointError>) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let awaited = checkpoints.published(number, &published);
+        if let Ok(id) = &published {
+            self.history.saved(checkpoints.saved(number, id.step, self.now));
+        }
         if let Some(saving) = self.saving.as_mut().filter(|saving| saving.attempt == Some(number)) {
             saving.written |= published.is_ok();
         }
@@ -208,5 +215,5 @@ pub(in crate::coordinator) fn unusable(error: &CheckpointError) -> Outcome {
         CheckpointError::BadLocation { .. } | CheckpointError::NotWritable { .. } => exit_code::USAGE,
         _ => exit_code::CHECKPOINT,
     };
-    Outcome { exit_code, reason: error.to_string() }
+    Outcome { exit_code, reason: error.with_hint() }
 }

@@ -40,7 +40,11 @@ impl StoreKeeper {
     ) -> Result<(Self, Claimed), CheckpointError> {
         let read = ReadCounter::default();
         let store = Arc::new(Store::open_counted(&config.location, read.clone()).await?);
-        let lease = store.lease(Holder::this_process(address), config.take_over).await?;
+        let holder = Holder::this_process(address);
+        let lease = match config.restarted {
+            true => store.lease_again(holder, config.take_over).await?,
+            false => store.lease(holder, config.take_over).await?,
+        };
         let (generation, followed) = (lease.generation(), lease.followed());
         let claimed = Claimed {
             config: config.clone(),

@@ -3,6 +3,8 @@
 //! Two gradients have the same sum in either order, so they are added as they come. More are added in the order
 //! they come too, unless the run is deterministic: then they are kept, and added in the order of workers.
 
+use std::time::{Duration, Instant};
+
 use windlass_core::cluster::WorkerId;
 use windlass_core::rows::RowSum;
 
@@ -30,12 +32,27 @@ pub(in crate::shard) struct RoundGradients {
     /// Buffers for gradients to come; as many as a round has had gradients at the most.
     free: Vec<Vec<f32>>,
     most: usize,
+    /// When the last gradient of this round arrived.
+    arrived: Option<Instant>,
 }
 
 impl RoundGradients {
     /// An empty round. How many workers will take part is not known: some may come later.
     pub(in crate::shard) fn new(deterministic: bool) -> Self {
-        Self { keep_order: deterministic, kept: Vec::new(), sum: None, count: 0, free: Vec::new(), most: 1 }
+        Self {
+            keep_order: deterministic,
+            kept: Vec::new(),
+            sum: None,
+            count: 0,
+            free: Vec::new(),
+            most: 1,
+            arrived: None,
+        }
+    }
+
+    /// A gradient arrives now: how long the round has waited for it since the one before. The first is not waited for.
+    pub(in crate::shard) fn waited_for_next(&mut self, now: Instant) -> Option<Duration> {
+        self.arrived.replace(now).map(|before| now - before)
     }
 
     /// A buffer for a gradient to arrive in.
@@ -62,6 +79,7 @@ impl RoundGradients {
 
     /// The sum of the round's gradients and how many they are; the next round is empty.
     pub(in crate::shard) fn take(&mut self) -> (Gradient, usize) {
+        self.arrived = None;
         let mut kept = std::mem::take(&mut self.kept);
         kept.sort_by_key(|(worker, _)| *worker);
         for (_, gradient) in kept {

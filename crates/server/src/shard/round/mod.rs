@@ -2,10 +2,11 @@
 
 mod gradients;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use windlass_core::admission::{Contribution, Gate};
 use windlass_core::block::block_ranges;
+use windlass_instruments::PushFate;
 use windlass_wire::link::{Peer, ServeError};
 use windlass_wire::stream::frame::{AnswerKind, Request};
 
@@ -40,6 +41,18 @@ impl ParameterShard {
         let (mut gate, held_up) = self.await_release(lock(&self.gate));
         let arrival = gate.arrived(&request.into());
         drop(gate);
+        self.counts.held_up(held_up);
+        match arrival {
+            Contribution::Counted { .. } => {
+                self.counts.applied(0);
+                if let Some(waited) = round.waited_for_next(Instant::now()) {
+                    self.counts.round_waited(request.worker.0, waited);
+                }
+            }
+            Contribution::Again => self.counts.pushed(PushFate::Repeated),
+            Contribution::Late => self.counts.pushed(PushFate::Stale),
+            Contribution::Fenced => self.counts.pushed(PushFate::Fenced),
+        }
         if let Contribution::Counted { complete } = arrival {
             round.add(request.worker, gradient);
             if complete {

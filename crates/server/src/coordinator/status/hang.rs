@@ -1,0 +1,49 @@
+//! The report on a run in which nothing progresses: once a hang, in the log and in the run directory.
+
+use std::path::{Path, PathBuf};
+
+use tracing::warn;
+use windlass_page::Status;
+
+use crate::NOTICE;
+use crate::coordinator::utilization::must_be_a_file;
+
+/// The file in the run directory.
+const FILE: &str = "hang-report.txt";
+
+/// Notices that a run hangs.
+pub(super) struct HangWatch {
+    run_dir: Option<PathBuf>,
+    reported: bool,
+}
+
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    must_be_a_file(path)?;
+    std::fs::write(path, text)
+}
+
+impl HangWatch {
+    pub(super) fn new(run_dir: Option<PathBuf>) -> Self {
+        Self { run_dir, reported: false }
+    }
+
+    /// Reports a hang when it is first seen. Writing is left to another thread: a disk may be what hangs.
+    pub(super) fn look(&mut self, status: &Status) {
+        let Some(report) = status.hang() else {
+            self.reported = false;
+            return;
+        };
+        if std::mem::replace(&mut self.reported, true) {
+            return;
+        }
+        let text = format!("step {}: {report}", status.step);
+        let Some(path) = self.run_dir.as_ref().map(|directory| directory.join(FILE)) else {
+            return warn!(target: NOTICE, "{}", text.trim_end());
+        };
+        warn!(target: NOTICE, "no progress; who waits for whom is in {}", path.display());
+        tokio::task::spawn_blocking(move || match write(&path, &text) {
+            Ok(()) => {}
+            Err(error) => warn!(target: NOTICE, "cannot write {}: {error}; {}", path.display(), text.trim_end()),
+        });
+    }
+}

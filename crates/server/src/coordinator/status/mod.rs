@@ -1,0 +1,328 @@
+//! The run as its live page shows it, made from one observation of the coordinator after the other.
+//!
+//! What an observation cannot tell, because it is of a moment, is kept here: curves, speeds, who has been waiting since
+//! when, and who is slow again and again (`workers`). If nothing progresses, `hang` leaves a report in the run directory.
+
+mod hang;
+mod recent;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use windlass_core::cluster::{Job, TaskId, WorkerId};
+use windlass_core::hang::Wait;
+use windlass_core::lifecycle::Phase;
+use windlass_core::membership::Presence;
+use windlass_core::straggler::Verdict;
+use windlass_page as page;
+use windlass_page::{Curve, Status};
+
+use super::history::{History, HistoryKind};
+use super::observation::{NodeObservation, Observation, TaskObservation};
+use hang::HangWatch;
+use recent::Recent;
+use workers::WorkerWatch;
+
+/// Between two looks at the run.
+const EVERY: Duration = Duration::from_millis(500);
+/// A run hangs that makes no step for so long, or for so many times as long as its steps took of late.
+const HANG: Duration = Duration::from_secs(10);
+const HANG_STEPS: u32 = 4;
+/// As long as it is not known how long a step takes.
+const HANG_AT_FIRST: Duration = Duration::from_secs(60);
+/// A task that was heard within this time does what it last said.
+const FRESH: Duration = Duration::from_secs(5);
+/// The most scores that are drawn.
+const SCORES: usize = 32;
+
+/// Keeps the status of a run up to date, for as long as it is observed. Reports of hangs go to the run directory.
+pub(super) async fn keep(
+    mut observed: watch::Receiver<Arc<Observation>>,
+    status: watch::Sender<Arc<Status>>,
+    run_dir: Option<PathBuf>,
+) {
+    let (mut keeper, mut hangs) = (StatusKeeper::default(), HangWatch::new(run_dir));
+    let mut interval = tokio::time::interval(EVERY);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while observed.changed().await.is_ok() {
+        let observation = observed.borrow_and_update().clone();
+        let shown = keeper.status(&observation);
+        hangs.look(&shown);
+        let is_over = matches!(observation.phase, Phase::Over(_));
+        status.send_replace(Arc::new(shown));
+        // The last thing to be seen of a run is how it ended, and there may be no time for another look.
+        if !is_over {
+            interval.tick().await;
+        }
+    }
+}
+
+/// What is remembered from one observation to the next.
+#[derive(Debug, Default)]
+struct StatusKeeper {
+    loss: Curve,
+    /// Who was chief, how many steps it had made, and the sum of their losses. A point of the curve is the mean since.
+    losses: (WorkerId, u64, f64),
+    /// The curve of each score, and the step of its last value.
+    scores: BTreeMap<String, (u64, Curve)>,
+    workers: WorkerWatch,
+    /// The latest global steps.
+    steps: Recent<()>,
+    /// Since when there was no reason for the step not to change.
+    moved: Duration,
+    progress: Progress,
+}
+
+/// How much of the time made progress that was kept.
+#[derive(Debug, Default)]
+struct Progress {
+    /// When the last observation was made, what the step was, and where the values had been resumed.
+    last: Option<(Duration, u64, u64)>,
+    /// Time in which the step grew, without what rollbacks have undone.
+    kept: Duration,
+    /// Updates in that time.
+    updates: u64,
+    lost: u64,
+}
+
+impl StatusKeeper {
+    fn status(&mut self, run: &Observation) -> Status {
+        self.follow(run);
+        let (workers, mut straggler) = self.workers.look(run);
+        let stalled = run.at.saturating_sub(self.moved);
+        if stalled >= FRESH {
+            // Whoever is to blame has finished no step by which it could be judged.
+            let lacking = format!("no step has been made for {} s", stalled.as_secs());
+            straggler = Verdict::NotEnoughEvidence { lacking };
+        }
+        let facts = run.facts.as_deref();
+        let steps_per_second = self.steps.span(run.at).map_or(0.0, |span| span.counted() as f64 / span.seconds);
+        let step = run.statistics.steps;
+        let left = run.target.and_then(|target| target.checked_sub(step)).filter(|_| steps_per_second > 0.0);
+        Status {
+            model: facts.map(|facts| facts.model.clone()).unwrap_or_default(),
+            mode: facts.map(|facts| facts.mode.clone()).unwrap_or_default(),
+            optimizer: facts.map(|facts| facts.optimizer.clone()).unwrap_or_default(),
+            layout: layout(run),
+            phase: phase(&run.phase),
+            awaited: awaited(run),
+            step,
+            target: run.target,
+            start: run.began,
+            elapsed_secs: run.at.as_secs_f64(),
+            stalled_secs: run.at.saturating_sub(self.moved).as_secs_f64(),
+            hang_after_secs: self.hang_after().as_secs_f64(),
+            steps_per_second,
+            samples_per_second: workers.iter().map(|worker| worker.samples_per_second).sum(),
+            left_secs: left.map(|left| left as f64 / steps_per_second),
+            loss: self.loss.clone(),
+            scores: self.scores.values().map(|(_, curve)| curve.clone()).collect(),
+            servers: servers(run),
+            workers,
+            nodes: nodes(run),
+            checkpoints: checkpoints(run),
+            timeline: timeline(&run.history),
+            goodput: self.progress.share(run.at),
+            straggler,
+        }
+    }
+
+    /// For how long a run may make no step before it hangs.
+    fn hang_after(&self) -> Duration {
+        match self.steps.longest_pause() {
+            Duration::ZERO => HANG_AT_FIRST,
+            pause => HANG.max(HANG_STEPS * pause),
+        }
+    }
+
+    /// Takes what is new.
+    fn follow(&mut self, run: &Observation) {
+        let step = run.statistics.steps;
+        match self.progress.follow(run) {
+            Followed::On => self.steps.push(run.at, step, ()),
+            // Steps that come with a checkpoint were not made now.
+            Followed::Restored => self.steps.restart(run.at, step, ()),
+        }
+        if self.steps.changed() == Some(run.at) || run.phase != Phase::Training || is_scoring(run) {
+            self.moved = run.at;
+        }
+        if self.loss.name.is_empty() {
+            self.loss = Curve::new("loss");
+        }
+        let chief = run.tasks.iter().find(|observed| observed.task == TaskId::from(run.chief));
+        if let Some(heartbeat) = chief.map(|chief| &chief.heartbeat).filter(|heartbeat| heartbeat.local_step > 0) {
+            let (steps, losses) = heartbeat.totals.as_deref().map_or((0, 0.0), |totals| (totals.steps, totals.loss));
+            let (chief, steps_before, losses_before) = std::mem::replace(&mut self.losses, (run.chief, steps, losses));
+            if chief == run.chief && steps > steps_before {
+                self.loss.push(heartbeat.global_step, (losses - losses_before) / (steps - steps_before) as f64);
+            }
+            for score in heartbeat.scores.iter().take(SCORES) {
+                if self.scores.len() >= SCORES && !self.scores.contains_key(&score.name) {
+                    continue;
+                }
+                let new = || (u64::MAX, Curve::new(score.name.replace('_', " ")));
+                let (last, curve) = self.scores.entry(score.name.clone()).or_insert_with(new);
+                if std::mem::replace(last, score.global_step) != score.global_step {
+                    curve.push(score.global_step, score.value);
+                }
+            }
+        }
+    }
+}
+
+/// While the chief scores the network, the others may have to wait for it.
+fn is_scoring(run: &Observation) -> bool {
+    let is_fresh =
+        |observed: &TaskObservation| observed.heard.is_some_and(|heard| run.at.saturating_sub(heard) < FRESH);
+    run.tasks.iter().any(|observed| observed.heartbeat.scoring && is_fresh(observed))
+}
+
+/// What became of the steps since the observation before.
+enum Followed {
+    /// They went on, or not.
+    On,
+    /// The values are those of a checkpoint.
+    Restored,
+}
+
+impl Progress {
+    fn follow(&mut self, run: &Observation) -> Followed {
+        let (step, resumed_at) = (run.statistics.steps, run.statistics.resumed_at);
+        let mut followed = Followed::On;
+        match self.last {
+            Some((_, before, resumed)) if resumed != resumed_at || step < before => followed = Followed::Restored,
+            Some((then, before, _)) if step > before => {
+                self.kept += run.at.saturating_sub(then);
+                self.updates += step - before;
+            }
+            _ => {}
+        }
+        self.last = Some((run.at, step, resumed_at));
+        let lost = run.history.updates_lost.saturating_sub(self.lost);
+        if lost > 0 && self.updates > 0 {
+            // What was lost took as long as the rest.
+            let undone = lost.min(self.updates);
+            self.kept -= self.kept.mul_f64(undone as f64 / self.updates as f64).min(self.kept);
+            self.updates -= undone;
+        }
+        self.lost = run.history.updates_lost;
+        followed
+    }
+
+    /// `None` before the first update.
+    fn share(&self, elapsed: Duration) -> Option<f64> {
+        (self.updates > 0).then(|| (self.kept.as_secs_f64() / elapsed.as_secs_f64()).min(1.0))
+    }
+}
+
+fn layout(run: &Observation) -> String {
+    let count = |job| run.tasks.iter().filter(|observed| observed.task.job == job).count();
+    let (ps, workers) = (count(Job::Ps), count(Job::Worker));
+    format!("{ps} ps, {workers} worker{}", if workers == 1 { "" } else { "s" })
+}
+
+fn phase(phase: &Phase) -> page::Phase {
+    match phase {
+        Phase::Gathering => page::Phase::Gathering,
+        Phase::Preparing => page::Phase::Preparing,
+        Phase::Initialising => page::Phase::Initialising,
+        Phase::Training => page::Phase::Training,
+        Phase::Finishing => page::Phase::Finishing,
+        Phase::Saving(_) => page::Phase::Saving,
+        Phase::Over(outcome) if outcome.exit_code == 0 => page::Phase::Over,
+        Phase::Over(outcome) => page::Phase::Failed { why: outcome.reason.clone() },
+    }
+}
+
+/// Whom the run waits for as a whole.
+fn awaited(run: &Observation) -> Option<Wait> {
+    let awaited = run.tasks.iter().filter_map(|observed| Some((observed.task, observed.awaited_since?)));
+    let (on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();
+    let since = since.into_iter().min()?;
+    Some(Wait { on, secs: run.at.saturating_sub(since).as_secs_f64() })
+}
+
+/// How a task is doing.
+fn state(observed: &TaskObservation) -> page::State {
+    match observed.presence {
+        None => page::State::Missing,
+        Some(Presence::Dead) => page::State::Dead,
+        Some(Presence::Finished) => page::State::Done,
+        Some(Presence::Present) if !observed.heartbeat.awaited.is_empty() => page::State::Waiting,
+        Some(Presence::Present) => page::State::Alive,
+    }
+}
+
+fn silent_secs(observed: &TaskObservation, run: &Observation) -> Option<f64> {
+    observed.heard.map(|heard| run.at.saturating_sub(heard).as_secs_f64())
+}
+
+fn servers(run: &Observation) -> Vec<page::Server> {
+    let server = |observed: &TaskObservation| {
+        let index = observed.task.index;
+        let shard = run.facts.as_ref().and_then(|facts| facts.shards.get(index as usize)).copied().unwrap_or_default();
+        let totals = observed.heartbeat.ps_totals.unwrap_or_default();
+        page::Server {
+            index,
+            address: run.addresses.get(&index).cloned().unwrap_or_default(),
+            state: state(observed),
+            silent_secs: silent_secs(observed, run),
+            shard_bytes: 4 * shard,
+            parameters: shard,
+            applied: totals.applied,
+            repeated: totals.repeated,
+            dropped: totals.stale,
+            wait: None,
+        }
+    };
+    run.tasks.iter().filter(|observed| observed.task.job == Job::Ps).map(server).collect()
+}
+
+fn nodes(run: &Observation) -> Vec<page::Node> {
+    let node = |NodeObservation { usage, tasks }: NodeObservation<'_>| page::Node {
+        name: usage.node.clone(),
+        tasks: tasks.into_iter().map(|(task, _)| task).collect(),
+        cpu: usage.node_cpus / f64::from(usage.node_cores.max(1)),
+        cores: usage.node_cores,
+        memory_used_bytes: usage.node_memory_bytes.saturating_sub(usage.node_available_bytes),
+        memory_bytes: usage.node_memory_bytes,
+        received_per_second: usage.received_per_second,
+        sent_per_second: usage.sent_per_second,
+        gpus: usage.gpus.iter().map(|gpu| gpu.utilization).collect(),
+    };
+    run.nodes().into_values().map(node).collect()
+}
+
+fn checkpoints(run: &Observation) -> Vec<page::Checkpoint> {
+    let newest_first = run.history.checkpoints.iter().rev();
+    let shown = newest_first.map(|saved| page::Checkpoint {
+        step: saved.step,
+        age_secs: run.at.saturating_sub(saved.at).as_secs_f64(),
+        bytes: saved.bytes,
+    });
+    shown.take(run.kept_checkpoints).collect()
+}
+
+fn timeline(history: &History) -> page::Timeline {
+    let mut timeline = page::Timeline::after(history.forgotten);
+    for event in &history.events {
+        let kind = match event.kind {
+            HistoryKind::Joined => page::EventKind::Joined,
+            HistoryKind::Left => page::EventKind::Finished,
+            HistoryKind::Dead => page::EventKind::DeclaredDead,
+            HistoryKind::RolledBack => page::EventKind::RolledBack,
+            HistoryKind::Saved => page::EventKind::Saved,
+            HistoryKind::NotSaved => page::EventKind::Warning,
+            HistoryKind::Phase => page::EventKind::Phase,
+        };
+        timeline.push(page::Event { at_secs: event.at.as_secs_f64(), kind, what: event.text.clone() });
+    }
+    timeline
+}
+
+#[cfg(test)]
+mod tests;

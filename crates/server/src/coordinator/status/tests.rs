@@ -1,0 +1,153 @@
+//! The status of a run as it follows from a list of observations.
+
+use windlass_core::admission::ShardStatistics;
+use windlass_core::lifecycle::Outcome;
+use windlass_wire::control::proto::{Heartbeat, Score, Usage, WorkerTotals};
+
+use super::*;
+
+/// A run of one ps and two workers that trains, at this time and step.
+fn observation(seconds: f64, step: u64) -> Observation {
+    let at = Duration::from_secs_f64(seconds);
+    let task = |task| TaskObservation {
+        task,
+        presence: Some(Presence::Present),
+        heard: Some(at),
+        awaited_since: None,
+        heartbeat: Heartbeat::default(),
+    };
+    Observation {
+        at,
+        phase: Phase::Training,
+        target: Some(1000),
+        statistics: ShardStatistics { steps: step, ..ShardStatistics::default() },
+        has_shard: true,
+        began: 0,
+        tasks: vec![task(TaskId::ps(0)), task(TaskId::worker(0)), task(TaskId::worker(1))],
+        history: History::default(),
+        facts: None,
+        chief: WorkerId(0),
+        addresses: BTreeMap::new(),
+        kept_checkpoints: 3,
+    }
+}
+
+/// What a worker has told when it had made so many steps with this sum of losses.
+fn totals(run: &mut Observation, worker: usize, steps: u64, loss: f64) {
+    let heartbeat = &mut run.tasks[1 + worker].heartbeat;
+    (heartbeat.local_step, heartbeat.global_step) = (steps, run.statistics.steps);
+    heartbeat.totals = Some(Box::new(WorkerTotals { steps, samples: 10 * steps, loss, ..WorkerTotals::default() }));
+}
+
+#[test]
+fn steps_that_come_with_a_checkpoint_are_neither_speed_nor_progress() {
+    let mut keeper = StatusKeeper::default();
+    keeper.status(&observation(1.0, 0));
+    let mut restored = observation(2.0, 4000);
+    restored.statistics.resumed_at = 4000;
+    let status = keeper.status(&restored);
+    assert_eq!((status.steps_per_second, status.goodput), (0.0, None));
+    let mut trained = observation(3.0, 4010);
+    trained.statistics.resumed_at = 4000;
+    let status = keeper.status(&trained);
+    assert_eq!((status.steps_per_second, status.goodput), (10.0, Some(1.0 / 3.0)));
+}
+
+#[test]
+fn progress_that_a_rollback_has_undone_does_not_count() {
+    let mut keeper = StatusKeeper::default();
+    (0..=10)
+        .for_each(|second| drop(keeper.status(&observation(f64::from(second), 10 * u64::try_from(second).unwrap()))));
+    let mut back = observation(11.0, 50);
+    back.statistics.resumed_at = 50;
+    back.history.rolled_back(back.at, 100, 50);
+    let status = keeper.status(&back);
+    assert_eq!(status.goodput, Some(5.0 / 11.0));
+    assert_eq!(status.steps_per_second, 0.0);
+}
+
+#[test]
+fn a_point_of_the_loss_is_the_mean_of_the_chiefs_steps_and_not_mixed_with_anothers() {
+    let mut keeper = StatusKeeper::default();
+    for (second, (steps, loss)) in [(10, 20.0), (20, 30.0)].into_iter().enumerate() {
+        let mut run = observation(second as f64, 20 * (1 + second as u64));
+        totals(&mut run, 0, steps, loss);
+        keeper.status(&run);
+    }
+    let mut run = observation(3.0, 60);
+    totals(&mut run, 1, 1010, 700.0);
+    run.chief = WorkerId(1);
+    let status = keeper.status(&run);
+    assert_eq!(status.loss.points(), [(20, Some(2.0)), (40, Some(1.0))]);
+    let mut run = observation(4.0, 80);
+    totals(&mut run, 1, 1020, 705.0);
+    run.chief = WorkerId(1);
+    assert_eq!(keeper.status(&run).loss.last(), Some((80, 0.5)));
+}
+
+#[test]
+fn long_steps_are_no_hang_but_a_long_silence_is() {
+    let hangs = |status: &Status| status.stalled_secs >= status.hang_after_secs;
+    let mut keeper = StatusKeeper::default();
+    for second in 0..90 {
+        assert!(
+            !hangs(&keeper.status(&observation(f64::from(second), u64::try_from(second / 15).unwrap()))),
+            "{second}"
+        );
+    }
+    assert!(hangs(&keeper.status(&observation(200.0, 5))));
+}
+
+#[test]
+fn a_run_whose_chief_scores_the_network_does_not_hang() {
+    let mut keeper = StatusKeeper::default();
+    keeper.status(&observation(0.0, 5));
+    let scoring = |second: u32| {
+        let mut run = observation(f64::from(second), 6);
+        run.tasks[1].heartbeat.scoring = true;
+        run
+    };
+    (1..60).for_each(|second| drop(keeper.status(&scoring(second))));
+    assert_eq!(keeper.status(&scoring(60)).stalled_secs, 0.0);
+    // A chief that is not heard any more may be what hangs.
+    let mut silent = scoring(80);
+    silent.tasks[1].heard = Some(Duration::from_secs(60));
+    assert_eq!(keeper.status(&silent).stalled_secs, 20.0);
+}
+
+#[test]
+fn a_score_is_drawn_once_and_their_number_is_bounded() {
+    let mut keeper = StatusKeeper::default();
+    for second in 1..10 {
+        let mut run = observation(f64::from(second), 50);
+        totals(&mut run, 0, 5, 1.0);
+        let score = |number| Score { name: format!("score_{second}_{number}"), value: 0.5, global_step: 40 };
+        run.tasks[1].heartbeat.scores = (0..20).map(score).collect();
+        keeper.status(&run);
+        keeper.status(&run);
+    }
+    assert_eq!(keeper.scores.len(), SCORES);
+    assert!(keeper.scores.values().all(|(_, curve)| curve.points() == [(40, Some(0.5))]));
+}
+
+#[test]
+fn tasks_on_one_host_are_one_node() {
+    let mut run = observation(1.0, 5);
+    for task in &mut run.tasks {
+        let usage = Usage { node: "a".to_owned(), node_cores: 4, node_cpus: 1.0, ..Usage::default() };
+        task.heartbeat.usage = Some(Box::new(usage));
+    }
+    run.tasks[2].presence = Some(Presence::Dead);
+    let status = StatusKeeper::default().status(&run);
+    assert_eq!(status.nodes.len(), 1);
+    assert_eq!((status.nodes[0].cpu, &*status.nodes[0].tasks), (0.25, &[TaskId::ps(0), TaskId::worker(0)][..]));
+    assert_eq!(status.workers[1].state, page::State::Dead);
+}
+
+#[test]
+fn a_run_that_failed_says_why() {
+    let outcome = Outcome { exit_code: 5, reason: "gave up".to_owned() };
+    let run = Observation { phase: Phase::Over(outcome), ..observation(1.0, 5) };
+    let status = StatusKeeper::default().status(&run);
+    assert_eq!(status.phase, page::Phase::Failed { why: "gave up".to_owned() });
+}

@@ -1,0 +1,171 @@
+//! What every worker has been doing of late: its speed, what its time goes into, whom it waits for, and whether it slows
+//! the others down.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use windlass_core::cluster::{Job, TaskId, WorkerId};
+use windlass_core::hang::Wait;
+use windlass_core::straggler::{Measured, Verdict, Window, judge};
+use windlass_page as page;
+use windlass_wire::control::proto::{Heartbeat, WorkerTotals};
+
+use super::recent::Recent;
+use super::{silent_secs, state};
+use crate::coordinator::observation::{Observation, TaskObservation};
+
+/// How long a window is by which workers are compared, and how many are remembered.
+const WINDOW: Duration = Duration::from_secs(2);
+const WINDOWS: usize = 15;
+/// Between two of the speeds that are drawn.
+const SPEED_EVERY: Duration = Duration::from_secs(1);
+
+/// Watches all workers.
+#[derive(Debug, Default)]
+pub(super) struct WorkerWatch {
+    workers: BTreeMap<u32, Watched>,
+    /// When the last window ended.
+    window_ended: Duration,
+    straggler: Verdict,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    /// What it has done, at the latest moments.
+    recent: Recent<WorkerTotals>,
+    /// The same when the last window ended.
+    window_began: Option<WorkerTotals>,
+    windows: Vec<Window>,
+    /// What is shown of it: its latest speeds.
+    shown: page::Worker,
+    sped: Duration,
+    /// Whom it waits for, and since when.
+    waits: Option<(Duration, Vec<TaskId>)>,
+}
+
+impl WorkerWatch {
+    /// All workers as they are shown, and who slows the run down.
+    pub(super) fn look(&mut self, run: &Observation) -> (Vec<page::Worker>, Verdict) {
+        let observed = run.tasks.iter().filter(|observed| observed.task.job == Job::Worker);
+        let shown = observed.map(|observed| {
+            let watched = self.workers.entry(observed.task.index).or_default();
+            watched.look(run, observed)
+        });
+        let shown: Vec<page::Worker> = shown.collect();
+        self.end_window(run);
+        (shown, self.straggler.clone())
+    }
+
+    /// Ends a window of all workers at once, if the last is long enough ago, and judges them.
+    fn end_window(&mut self, run: &Observation) {
+        let span = run.at.saturating_sub(self.window_ended);
+        if span < WINDOW {
+            return;
+        }
+        self.window_ended = run.at;
+        let alive = |state| matches!(state, page::State::Alive | page::State::Waiting);
+        self.workers.retain(|_, watched| alive(watched.shown.state));
+        for observed in &run.tasks {
+            if let Some(watched) =
+                self.workers.get_mut(&observed.task.index).filter(|_| observed.task.job == Job::Worker)
+            {
+                watched.end_window(span, &observed.heartbeat);
+            }
+        }
+        let measured = self
+            .workers
+            .iter()
+            .map(|(worker, watched)| Measured { worker: WorkerId(*worker), windows: watched.windows.clone() });
+        self.straggler = judge(&measured.collect::<Vec<_>>());
+    }
+}
+
+impl Watched {
+    fn look(&mut self, run: &Observation, observed: &TaskObservation) -> page::Worker {
+        let totals = observed.heartbeat.totals.as_deref().copied().unwrap_or_default();
+        self.recent.push(run.at, totals.steps, totals);
+        let (seconds, done) = match self.recent.span(run.at) {
+            Some(span) => (span.seconds, difference(&span.last.1, &span.first.1)),
+            None => (1.0, WorkerTotals::default()),
+        };
+        let share = |part: f64| part / seconds;
+        if run.at.saturating_sub(self.sped) >= SPEED_EVERY {
+            self.sped = run.at;
+            self.shown.record_speed(share(done.samples as f64));
+        }
+        self.note_wait(run.at, &observed.heartbeat.awaited);
+        let steps = done.steps.max(1) as f64;
+        self.shown = page::Worker {
+            index: observed.task.index,
+            state: state(observed),
+            chief: observed.task == TaskId::from(run.chief),
+            step: observed.heartbeat.local_step,
+            silent_secs: silent_secs(observed, run),
+            split: page::TimeSplit {
+                compute: share(done.compute_seconds),
+                wait: share(done.held_back_seconds),
+                data: share(done.data_seconds),
+                network: share(done.wait_seconds - done.held_back_seconds),
+            },
+            staleness: done.staleness as f64 / steps,
+            dropped: totals.dropped,
+            wait: self.wait(run.at),
+            ..std::mem::take(&mut self.shown)
+        };
+        self.shown.clone()
+    }
+
+    fn note_wait(&mut self, now: Duration, awaited: &[String]) {
+        let on: Vec<TaskId> = awaited.iter().filter_map(|name| TaskId::named(name)).collect();
+        self.waits = match self.waits.take() {
+            _ if on.is_empty() => None,
+            // At first it knows only which server does not answer, and later whom that waits for.
+            Some((since, _)) => Some((since, on)),
+            None => Some((now, on)),
+        };
+    }
+
+    fn wait(&self, now: Duration) -> Option<Wait> {
+        let (since, on) = self.waits.as_ref()?;
+        Some(Wait { on: on.clone(), secs: now.saturating_sub(*since).as_secs_f64() })
+    }
+
+    fn end_window(&mut self, span: Duration, heartbeat: &Heartbeat) {
+        let totals = heartbeat.totals.as_deref().copied().unwrap_or_default();
+        let began = self.window_began.replace(totals).filter(|began| began.steps <= totals.steps);
+        let Some(began) = began else { return };
+        let done = difference(&totals, &began);
+        let usage = heartbeat.usage.as_deref();
+        self.windows.push(Window {
+            // In the time in which it scored the network, it could not train.
+            span_secs: (span.as_secs_f64() - done.scoring_seconds).max(0.0),
+            steps: done.steps,
+            samples: done.samples,
+            compute_secs: done.compute_seconds,
+            data_secs: done.data_seconds,
+            network_secs: done.wait_seconds - done.held_back_seconds,
+            wait_secs: done.held_back_seconds,
+            processor_secs: usage.map(|usage| usage.cpus * span.as_secs_f64()),
+            memory_stall: usage.map(|usage| usage.memory_stall).filter(|stall| *stall >= 0.0),
+        });
+        let excess = self.windows.len().saturating_sub(WINDOWS);
+        self.windows.drain(..excess);
+    }
+}
+
+fn difference(now: &WorkerTotals, before: &WorkerTotals) -> WorkerTotals {
+    WorkerTotals {
+        steps: now.steps.saturating_sub(before.steps),
+        samples: now.samples.saturating_sub(before.samples),
+        compute_seconds: now.compute_seconds - before.compute_seconds,
+        wait_seconds: now.wait_seconds - before.wait_seconds,
+        data_seconds: now.data_seconds - before.data_seconds,
+        bytes_sent: now.bytes_sent.saturating_sub(before.bytes_sent),
+        bytes_received: now.bytes_received.saturating_sub(before.bytes_received),
+        held_back_seconds: now.held_back_seconds - before.held_back_seconds,
+        staleness: now.staleness.saturating_sub(before.staleness),
+        dropped: now.dropped.saturating_sub(before.dropped),
+        loss: now.loss - before.loss,
+        scoring_seconds: now.scoring_seconds - before.scoring_seconds,
+    }
+}
