@@ -47,7 +47,7 @@ pub(crate) struct ClusterArgs {
     /// Workers, as host:port,host:port…; worker 0 is the chief
     #[arg(long, value_name = "HOSTS")]
     pub(crate) worker_hosts: Option<String>,
-    /// Cluster file (TOML), for what is not set otherwise; then comes TF_CONFIG
+    /// Read the cluster from this TOML file. Precedence: flags, then this file, then TF_CONFIG
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
     /// Host a ps shard in each worker process instead of running ps tasks
@@ -56,7 +56,7 @@ pub(crate) struct ClusterArgs {
     /// Listen on this host instead of the one in the cluster
     #[arg(long, value_name = "HOST")]
     pub(crate) bind: Option<String>,
-    /// Show the resolved cluster and where it came from, and exit
+    /// Print the resolved cluster and its origin, and exit
     #[arg(long)]
     pub(crate) print_cluster: bool,
 }
@@ -78,25 +78,26 @@ pub(crate) struct TrainingArgs {
     /// worker read its parameters
     #[arg(long)]
     pub(crate) staleness_scaling: bool,
-    /// sgd, momentum, adagrad, adam, adamw or rmsprop
+    /// Optimizer: sgd, momentum, adagrad, adam, adamw or rmsprop
     #[arg(long, value_name = "NAME")]
     pub(crate) optimizer: Option<String>,
-    /// An optimizer setting, such as momentum=0.8 or beta2=0.98; may be repeated
+    /// Setting of the optimizer, such as momentum=0.8 or beta2=0.98; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) optimizer_option: Vec<String>,
     /// Learning rate
     #[arg(long, visible_alias = "lr", value_name = "RATE")]
     pub(crate) learning_rate: Option<f32>,
-    /// constant, exponential:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS, by global step
+    /// Learning rate by global step: constant, exponential:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS
     #[arg(long, visible_alias = "lr-schedule", value_name = "SCHEDULE", default_value = "constant")]
     pub(crate) learning_rate_schedule: String,
-    /// Samples per batch; a worker's step is one batch unless --accumulate says otherwise
+    /// Samples per batch. A worker's step is one batch, or N with --accumulate N; an epoch leaves out samples that do not
+    /// fill a step
     #[arg(long, value_name = "N")]
     pub(crate) batch_size: Option<usize>,
-    /// Compute N batches per step, one after the other, and push one gradient: that of a batch N times as large
+    /// Compute N batches per step, one after the other, and push a single gradient, that of a batch N times as large
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) accumulate: usize,
-    /// Scale a worker's gradient down to this norm, over all parameters, if it is longer; 0 turns clipping off
+    /// Scale a worker's gradient down to this norm, taken over all parameters, if it is larger; 0 turns clipping off
     #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH")]
     pub(crate) clip_norm: Option<f32>,
     /// Stop after this many updates over all workers
@@ -105,8 +106,8 @@ pub(crate) struct TrainingArgs {
     /// Stop each worker after this many passes over its data
     #[arg(long, value_name = "N")]
     pub(crate) epochs: Option<u64>,
-    /// How to split the parameters. balanced: by bytes, cutting large tensors. round_robin: whole variables in turn, as
-    /// TensorFlow did
+    /// How to split the parameters among the ps. balanced: by bytes, cutting large tensors. round_robin: whole variables
+    /// in turn, as TensorFlow did
     #[arg(long, value_name = "HOW", default_value = "balanced")]
     pub(crate) sharding: String,
     /// Leave a ps empty rather than give it fewer than N bytes (with --sharding balanced) [default: 4 MiB if all ps are
@@ -146,7 +147,7 @@ pub(crate) enum Evaluate {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output and timeouts")]
 pub(crate) struct OutputArgs {
-    /// Print a line every N steps of a worker
+    /// Print a line every N steps of each worker
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) log_every: u64,
     /// Print events as text or as JSON lines
@@ -162,7 +163,7 @@ pub(crate) struct OutputArgs {
     /// Declare a worker dead after this many seconds of silence
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     pub(crate) worker_timeout: f64,
-    /// Give up after waiting this many seconds for a missing task
+    /// Give up on a missing task after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     pub(crate) peer_timeout: f64,
     /// When the run was started, in milliseconds since the epoch; set by launch
@@ -196,7 +197,7 @@ pub(crate) struct CheckpointArgs {
     /// run's checkpoints, or one of their manifests
     #[arg(long, value_name = "auto|never|WHERE", default_value = "auto")]
     pub(crate) resume: String,
-    /// Take over the checkpoints of a live run, which ends that run
+    /// Take over the checkpoints of a live run and end that run
     #[arg(long)]
     pub(crate) take_over: bool,
     /// This task was restarted and resumes from what the run has saved; set by launch
@@ -213,7 +214,7 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_name = "FILE")]
     #[allow(dead_code)] // `settings` reads it before there is a struct.
     pub(crate) config: Option<PathBuf>,
-    /// Print all settings and where they come from, as such a file, and exit
+    /// Print all settings and their origin, as such a file, and exit
     #[arg(long)]
     pub(crate) print_config: bool,
 }

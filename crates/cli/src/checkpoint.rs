@@ -200,6 +200,10 @@ async fn inspect(place: &str) -> Result<(), Failure> {
 }
 
 async fn prune(place: &str, keep: usize) -> Result<(), Failure> {
+    if keep == 0 {
+        return Err(Failure::usage("--keep is 0, but must be at least 1")
+            .with_hint("to keep no checkpoint at all, remove the directory".to_owned()));
+    }
     let (store, _) = open(place)?;
     let pruned = store.prune(keep).await.map_err(unusable)?;
     pruned.checkpoints.iter().for_each(|id| print_line(&format!("removed {id}")));
@@ -238,7 +242,8 @@ fn nothing_in(place: &str) -> Failure {
 pub(crate) fn unusable(error: CheckpointError) -> Failure {
     let exit_code =
         if matches!(error, CheckpointError::BadLocation { .. }) { exit_code::USAGE } else { exit_code::CHECKPOINT };
-    Failure { exit_code, message: error.to_string(), hint: None }
+    let hint = error.hint().map(str::to_owned);
+    Failure { exit_code, message: error.to_string(), hint }
 }
 
 /// Seconds since 1970 as a date and a time of day.

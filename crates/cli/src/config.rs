@@ -5,10 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use windlass_core::cluster::{ClusterInput, ClusterSpec, ResolvedTask, Source, resolve};
+use windlass_core::cluster::{ClusterInput, ClusterSpec, Environment, ResolvedTask, Source, resolve};
 use windlass_core::consistency::Mode;
 use windlass_core::membership::Patience;
-use windlass_core::optimizer::Optimizer;
 use windlass_core::plan::Sharding;
 use windlass_server::{CheckpointConfig, Resume};
 use windlass_wire::client::Interrupt;
@@ -18,6 +17,7 @@ use windlass_worker::task::RunConfig;
 
 use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
+use crate::optimizer_options;
 use crate::output::count;
 use crate::settings::{Origin, Settings};
 use crate::signals::{StoppedBy, unix_seconds};
@@ -48,6 +48,7 @@ impl TaskConfig {
     pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
         let TrainArgs { training, output, checkpoint, .. } = args;
         let run = run_config(training, output, defaults, workers)?;
+        output.run_dir.as_deref().map(check_run_dir).transpose()?;
         if training.threads == Some(0) {
             return Err(Failure::usage("--threads is 0, but must be at least 1"));
         }
@@ -172,11 +173,7 @@ pub(crate) enum Role {
 pub(crate) fn resolve_role(args: &ClusterArgs, settings: &Settings) -> Result<Role, Failure> {
     let cluster_file = match &args.cluster {
         None => None,
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Failure::usage(format!("cannot read the cluster file {}: {error}", path.display())))?;
-            Some((path.display().to_string(), text))
-        }
+        Some(path) => Some((path.display().to_string(), read_text(path, "the cluster file")?)),
     };
     let input = ClusterInput {
         job_name: args.job_name.clone(),
@@ -186,6 +183,7 @@ pub(crate) fn resolve_role(args: &ClusterArgs, settings: &Settings) -> Result<Ro
         colocate: args.colocate,
         cluster_file,
         tf_config: std::env::var("TF_CONFIG").ok(),
+        environment: Environment::read(|name| std::env::var(name).ok()),
     };
     if input.is_evaluator() {
         return Ok(Role::Evaluator);
@@ -199,6 +197,29 @@ pub(crate) fn resolve_role(args: &ClusterArgs, settings: &Settings) -> Result<Ro
         }
     }
     Ok(Role::Task(resolved))
+}
+
+/// Reads a file that the user names. It must be one: a pipe that nobody writes to would be waited for.
+pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
+    let bad = |why: &dyn std::fmt::Display| Failure::usage(format!("cannot read {what} {}: {why}", path.display()));
+    let kind = std::fs::metadata(path).map_err(|error| bad(&error))?;
+    if kind.is_dir() {
+        return Err(bad(&"it is a directory"));
+    }
+    if !kind.is_file() {
+        return Err(bad(&"it is not a regular file"));
+    }
+    std::fs::read_to_string(path).map_err(|error| bad(&error))
+}
+
+/// A directory whose name is not UTF-8 would be written in one place by those who take it as it is, and in another by
+/// those who have it from a file or a message.
+fn check_run_dir(directory: &Path) -> Result<(), Failure> {
+    match directory.to_str() {
+        Some(_) => Ok(()),
+        None => Err(Failure::usage(format!("the name of the run directory {} is not UTF-8", directory.display()))
+            .with_hint("choose another --run-dir".to_owned())),
+    }
 }
 
 /// Makes the run directory, before there is anything to write to it.
@@ -226,7 +247,9 @@ fn run_config(
     }
     let learning_rate = args.learning_rate.unwrap_or(defaults.learning_rate);
     if !learning_rate.is_finite() || learning_rate < 0.0 {
-        return Err(Failure::usage(format!("--learning-rate is {learning_rate}, but must be zero or more")));
+        return Err(Failure::usage(format!(
+            "--learning-rate is {learning_rate}, but must be a finite number, zero or more"
+        )));
     }
     if args.batch_size == Some(0) {
         return Err(Failure::usage("--batch-size must be at least 1"));
@@ -243,7 +266,7 @@ fn run_config(
     }
     Ok(RunConfig {
         mode: mode(args, workers)?,
-        optimizer: optimizer(args, defaults.optimizer)?,
+        optimizer: optimizer_options::optimizer(args, defaults.optimizer)?,
         learning_rate,
         schedule: args.learning_rate_schedule.parse().map_err(Failure::usage)?,
         sharding: sharding(args)?,
@@ -316,28 +339,6 @@ fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
                 .with_hint("how many steps a worker may be ahead of the slowest, such as --staleness 3".to_owned())),
         },
     }
-}
-
-/// The optimizer by name, with its constants set by name; their own reader knows which there are.
-fn optimizer(args: &TrainingArgs, default: Optimizer) -> Result<Optimizer, Failure> {
-    let optimizer = match &args.optimizer {
-        Some(name) => Optimizer::named(name).map_err(Failure::usage)?,
-        None => default,
-    };
-    if args.optimizer_option.is_empty() {
-        return Ok(optimizer);
-    }
-    let bad = |option: &str, why: &str| Failure::usage(format!("--optimizer-option {option}: {why}"));
-    let mut fields = serde_json::to_value(optimizer).map_err(Failure::internal)?;
-    for option in &args.optimizer_option {
-        let (name, value) = option.split_once('=').ok_or_else(|| bad(option, "write NAME=VALUE"))?;
-        let value: serde_json::Value = serde_json::from_str(value).map_err(|_| bad(option, "not a number"))?;
-        if fields.get(name).is_none() || name == "name" {
-            return Err(bad(option, &format!("{} has no setting {name:?}", optimizer.name())));
-        }
-        fields[name] = value;
-    }
-    serde_json::from_value(fields).map_err(|error| bad(&args.optimizer_option.join(" "), &error.to_string()))
 }
 
 fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {

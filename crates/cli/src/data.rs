@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
-use windlass_data::download::{DownloadEvent, download};
+use windlass_data::download::{DownloadError, DownloadEvent, download};
 
 use crate::failure::Failure;
 use crate::{logging, output};
@@ -56,7 +56,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         DownloadEvent::Finished { file } => eprintln!("{}{file}: done, checksum OK", if live { "\r" } else { "" }),
         _ => {}
     };
-    let summary = download(&args.dataset, &args.dir, args.base_url.as_deref(), &mut report).map_err(Failure::usage)?;
+    let summary =
+        download(&args.dataset, &args.dir, args.base_url.as_deref(), &mut report).map_err(|error| match error {
+            // Whoever runs it again later may have more luck.
+            DownloadError::NoMirror { .. } => Failure::internal(error),
+            error => Failure::usage(error),
+        })?;
     output::print_line(&format!(
         "{} files downloaded, {} already present; train with --data-dir {}",
         summary.downloaded,

@@ -45,7 +45,11 @@ impl Failure {
 
 impl From<Outcome> for Failure {
     fn from(outcome: Outcome) -> Self {
-        Self { exit_code: outcome.exit_code, message: outcome.reason, hint: None }
+        let hint = match outcome.exit_code {
+            exit_code::NUMERIC => Some("try a smaller --learning-rate, or --clip-norm 1"),
+            _ => None,
+        };
+        Self { exit_code: outcome.exit_code, message: outcome.reason, hint: hint.map(str::to_owned) }
     }
 }
 

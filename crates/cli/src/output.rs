@@ -23,15 +23,26 @@ pub(crate) fn human(event: &Event) -> String {
                 (None, Some(epochs)) => format!("for {}", count(epochs as usize, "epoch")),
                 (None, None) => "until stopped".to_owned(),
             };
-            let from = match started.from {
+            let trains = match started.from {
+                0 => "trains".to_owned(),
+                step => format!("resumes at global step {step} and trains"),
+            };
+            let (each, parts) = (started.batch_size / started.accumulate.max(1), started.accumulate);
+            let epoch = match parts {
+                0 | 1 => format!("{} of {each} per epoch", batches(started.batches)),
+                parts => format!(
+                    "{} per epoch, each {}",
+                    count(started.batches, "step"),
+                    format_args!("{} of {each}", batches(parts))
+                ),
+            };
+            let left_out = match started.left_out {
                 0 => String::new(),
-                step => format!("on from global step {step} "),
+                samples => format!(" ({} left out)", count(samples, "sample")),
             };
             format!(
-                "worker {} trains {from}{until}: {} batches of {} per epoch, {}, parameters {}{}",
+                "worker {} {trains} {until}: {epoch}{left_out}, {}, parameters {}{}",
                 started.worker,
-                started.batches,
-                started.batch_size,
                 count(started.threads, "thread"),
                 transports(&started.transports),
                 if started.chief { ", chief" } else { "" },
@@ -73,6 +84,10 @@ pub(crate) fn human(event: &Event) -> String {
         Event::Notice { text } => format!("warning: {text}"),
         Event::Wrote { path } => format!("wrote {}", path.display()),
     }
+}
+
+fn batches(number: usize) -> String {
+    format!("{number} batch{}", if number == 1 { "" } else { "es" })
 }
 
 /// How a worker reaches the parameters.
@@ -131,8 +146,17 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         },
     );
     if summary.steps_this_run > 0 {
-        row("first step", format!("after {:.2} s", summary.first_step_seconds));
-        row("speed", format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second));
+        let speed = format!("{:.0} steps/s, {:.0} samples/s", summary.steps_per_second, summary.samples_per_second);
+        if summary.is_rolled_back() {
+            row(
+                "rollback",
+                format!("to step {}, training again after {:.2} s", summary.resumed_at, summary.first_step_seconds),
+            );
+            row("speed", format!("{speed} since the rollback"));
+        } else {
+            row("first step", format!("after {:.2} s", summary.first_step_seconds));
+            row("speed", speed);
+        }
         let (p50, p95) = (summary.step_ms.p50, summary.step_ms.p95);
         row("step time", format!("median {p50:.2} ms, 95th percentile {p95:.2} ms"));
         let bytes = &summary.bytes_per_step;

@@ -11,17 +11,16 @@ use windlass_worker::model::{Defaults, Model};
 use crate::args::{
     CheckpointArgs, ClusterArgs, ConfigArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
 };
-use crate::config::COMMAND_VARIABLE;
+use crate::config::{COMMAND_VARIABLE, TaskConfig};
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::settings::{Resolver, Schema, Settings, misspelt, names, variable};
+use crate::settings::{Resolver, Schema, Settings, names, variable, without_effect};
 use crate::terminal::{self, Terminal};
-use crate::{bench, checkpoint, data, decode, eval, launch, model_flags, train};
+use crate::version::VERSION;
+use crate::{bench, checkpoint, data, decode, eval, health, launch, manifest, model_flags, status, termination, train};
 
 /// What `windlass` itself is called.
 const NAME: &str = "windlass";
-/// Which version of it this is.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The program, with the models that it knows. Users know it by the name of its file.
 pub struct Program {
@@ -73,6 +72,7 @@ impl Program {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 terminal::print_failure(&failure);
+                termination::leave_message(&failure);
                 ExitCode::from(failure.exit_code)
             }
         }
@@ -119,8 +119,10 @@ impl Program {
                 let command = TrainingArgs::augment_args(command);
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
-            .subcommand(subcommands("Score a checkpoint", "eval", EvalArgs::augment_args));
-        tools(command)
+            .subcommand(subcommands("Score a checkpoint", "eval", |command| {
+                EvalArgs::augment_args(command.mut_args(as_in_training))
+            }));
+        tools(command).subcommands([status::command(), manifest::command(), health::command()])
     }
 
     fn dispatch(&self, arguments: &[OsString]) -> Result<(), Failure> {
@@ -141,10 +143,24 @@ impl Program {
         match root.get_matches_from(arguments).subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
+            Some(("status", matches)) => status::run(matches),
+            Some(("manifest", matches)) => manifest::run(matches, |words| self.check_training(words)),
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
+            Some(("health", matches)) => health::run(matches),
             _ => unreachable!("clap requires a subcommand, and those of models a model"),
         }
+    }
+
+    /// Refuses a model and flags that `train` would refuse.
+    fn check_training(&self, words: &[String]) -> Result<(), Failure> {
+        let line = [name(), "train".to_owned()].into_iter().chain(words.iter().cloned()).map(OsString::from);
+        let line: Vec<OsString> = hyphenate(line);
+        let parsed = self.command().try_get_matches_from(line);
+        let parsed = parsed.map_err(|error| if error.use_stderr() { error.exit() } else { no_flag_of_a_run(words) })?;
+        let (_, matches) = parsed.subcommand().expect("it is train");
+        let (model, matches) = self.model(matches);
+        model.check(matches)
     }
 
     /// The settings of the command that the first words name, if it is about a model.
@@ -172,7 +188,7 @@ impl Program {
     ) -> Result<(ArgMatches, Settings), Failure> {
         self.warn_of_variables(root);
         let mut resolver = Resolver::new(root, arguments, schema)?;
-        let matches = resolver.matches().map_err(|error| resolver.blame(&error))?;
+        let matches = resolver.matches().map_err(|error| resolver.blame(error))?;
         let (verb, of_verb) = matches.subcommand().expect("the schema is of one");
         let (model, of_model) = self.model(of_verb);
         let manifest = match verb {
@@ -198,7 +214,8 @@ impl Program {
         let set = std::env::vars_os().map(|(name, _)| name);
         // Tasks have the environment of their launcher, which has told of it.
         if std::env::var_os(COMMAND_VARIABLE).is_none() {
-            misspelt(set, &known).iter().for_each(|text| Terminal::default().print_error(&format!("warning: {text}")));
+            let told = without_effect(set, &known);
+            told.iter().for_each(|text| Terminal::default().print_error(&format!("warning: {text}")));
         }
     }
 
@@ -217,6 +234,8 @@ trait Entry {
     fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
+    /// Refuses flags of `train` that cannot be.
+    fn check(&self, matches: &ArgMatches) -> Result<(), Failure>;
 }
 
 struct ModelEntry<M>(PhantomData<M>);
@@ -253,8 +272,35 @@ impl<M: Model> Entry for ModelEntry<M> {
         launch::run(M::NAME, &model_flags::recorded::<M>(matches), &launch, &args, &defaults)
     }
 
+    fn check(&self, matches: &ArgMatches) -> Result<(), Failure> {
+        let (flags, args): (M::Flags, TrainArgs) = (parse(matches)?, parse(matches)?);
+        if args.config.print_config || args.cluster.print_cluster {
+            return Err(Failure::usage("a run that only prints its settings or its cluster needs no manifest"));
+        }
+        if args.config.config.is_some() || args.cluster.cluster.is_some() {
+            let hint = "give the settings as flags: --print-config shows what the file sets".to_owned();
+            return Err(Failure::usage("a manifest cannot bring along a file").with_hint(hint));
+        }
+        TaskConfig::new(&args, &M::defaults(&flags), None).map(drop)
+    }
+
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure> {
         eval::run::<M>(&parse(matches)?, model_flags::recorded::<M>(matches), &parse(matches)?)
+    }
+}
+
+/// A flag such as `--help`, at which `train` prints something and trains nothing.
+fn no_flag_of_a_run(words: &[String]) -> Failure {
+    Failure::usage(format!("{:?} only prints something, and a manifest starts a run", words.join(" ")))
+}
+
+/// Says of a flag of the model's that it has its default only where no checkpoint says otherwise.
+fn as_in_training(arg: Arg) -> Arg {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    match arg.get_default_values() {
+        [] => arg,
+        _ if !arg.get_action().takes_values() => arg,
+        _ => arg.hide_default_value(true).help(format!("{help} [default: as in training]")),
     }
 }
 

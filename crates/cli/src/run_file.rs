@@ -56,7 +56,9 @@ impl RunFile {
     pub(crate) fn ensure(&self) -> std::io::Result<()> {
         match std::fs::read_to_string(&self.path) {
             Ok(text) if text == self.text => Ok(()),
-            _ => self.write(&self.text),
+            _ => self.write(&self.text).map_err(|error| {
+                std::io::Error::new(error.kind(), format!("cannot write {}: {error}", self.path.display()))
+            }),
         }
     }
 
@@ -98,8 +100,9 @@ pub(crate) fn text(settings: &Settings, run: &RunConfig) -> Result<String, Failu
     let command = command_line().replace(char::is_control, "?");
     Ok(format!(
         "# {command}\n\
-         # All settings of this run, and where each comes from. --config FILE starts another run with them;\n\
-         # flags and WINDLASS_... variables override the file, and a line that you delete gets its default.\n\
+         # All settings of this run, and where each comes from. --config FILE starts\n\
+         # another run with them. Flags and WINDLASS_... variables override the file; a\n\
+         # setting whose line you delete gets its default.\n\
          {}",
         settings.to_toml()
     ))

@@ -1,5 +1,5 @@
-//! The signals that tell a process to stop: Ctrl-C, SIGTERM and SIGHUP, as when its terminal is closed. The first ends
-//! it in good order, the second at once.
+//! The signals that tell a process to stop: Ctrl-C, SIGTERM, SIGHUP, as when its terminal is closed, and SIGUSR1, by which
+//! Slurm announces that a job's time is up. The first ends it in good order, the second at once.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,16 +20,18 @@ pub(crate) enum StopSignal {
     Interrupt,
     Terminate,
     HangUp,
+    User,
 }
 
 impl StopSignal {
-    const ALL: [Self; 3] = [Self::Interrupt, Self::Terminate, Self::HangUp];
+    const ALL: [Self; 4] = [Self::Interrupt, Self::Terminate, Self::HangUp, Self::User];
 
     /// With which a process ends that it has stopped, as shells count.
     pub(crate) fn exit_code(self) -> u8 {
         128 + match self {
             StopSignal::HangUp => 1,
             StopSignal::Interrupt => 2,
+            StopSignal::User => 10,
             StopSignal::Terminate => 15,
         }
     }
@@ -44,6 +46,7 @@ impl StopSignal {
             StopSignal::Interrupt => "SIGINT",
             StopSignal::Terminate => "SIGTERM",
             StopSignal::HangUp => "SIGHUP",
+            StopSignal::User => "SIGUSR1",
         }
     }
 }
@@ -67,13 +70,19 @@ pub(crate) struct Signals {
     terminate: Signal,
     /// None if whoever started this process wants it to outlive its terminal, as `nohup` does.
     hang_up: Option<Signal>,
+    user: Signal,
 }
 
 impl Signals {
     /// Needs the async runtime.
     pub(crate) fn listen() -> std::io::Result<Self> {
         let hang_up = if is_hang_up_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hang_up })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up,
+            user: signal(SignalKind::user_defined1())?,
+        })
     }
 
     pub(crate) async fn next(&mut self) -> StopSignal {
@@ -87,6 +96,7 @@ impl Signals {
             _ = self.interrupt.recv() => StopSignal::Interrupt,
             _ = self.terminate.recv() => StopSignal::Terminate,
             _ = hang_up => StopSignal::HangUp,
+            _ = self.user.recv() => StopSignal::User,
         }
     }
 }
@@ -143,7 +153,7 @@ pub(crate) fn watch(runtime: &Runtime, stop: Arc<Interrupt>, stopped_by: Stopped
             let signal = signals.next().await;
             match turns.next(Instant::now()) {
                 Turn::First => {
-                    warn!("told to stop by {}; a second one ends it at once", signal.name());
+                    warn!("stopping on {}; a second signal stops at once", signal.name());
                     let _ = stopped_by.set((signal, unix_seconds()));
                     stop.set();
                 }
@@ -164,8 +174,8 @@ mod tests {
 
     #[test]
     fn exit_codes_are_those_of_shells() {
-        let codes = [StopSignal::HangUp, StopSignal::Interrupt, StopSignal::Terminate].map(StopSignal::exit_code);
-        assert_eq!(codes, [129, 130, 143]);
+        let codes = StopSignal::ALL.map(StopSignal::exit_code);
+        assert_eq!(codes, [130, 143, 129, 138]);
         assert!(codes.iter().all(|code| is_stop((*code).into())) && !is_stop(137) && !is_stop(0));
     }
 

@@ -130,7 +130,7 @@ impl Stop<'_> {
         };
         let seen = self.extent.map_or(0, Extent::global_step);
         match newest {
-            Newest::Nowhere => "none (neither --run-dir nor --checkpoint-dir was given)".to_owned(),
+            Newest::Nowhere => "none: pass --run-dir DIR or --checkpoint-dir WHERE to keep checkpoints".to_owned(),
             Newest::None if self.extent.is_some_and(Extent::has_begun) => format!("none ({})", missing()),
             Newest::None if self.extent.is_some() => "none (nothing was trained)".to_owned(),
             Newest::None => "none was written".to_owned(),
@@ -158,6 +158,8 @@ mod tests {
             chief: true,
             batches: 10,
             batch_size: 1,
+            accumulate: 1,
+            left_out: 0,
             from: at,
             steps: Some(500),
             epochs: None,

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
+use windlass_instruments::Instruments;
 use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
@@ -30,7 +31,7 @@ use crate::progress::{Progress, SharedExtent};
 use crate::run_file::RunFile;
 use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{config, eval, finished, listening, logging, model_flags, output, resume, run_file, signals};
+use crate::{config, eval, finished, listening, logging, model_flags, output, resume, run_file, signals, version};
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -85,7 +86,10 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let extent = progress.extent();
     let task = resolved.as_ref().map(|resolved| resolved.task);
     let runtime = Ending(Some(runtime));
-    let mut process = Process { runtime, config, task, extent, watch: progress.watcher() };
+    let TaskId { job, index } = task.unwrap_or(TaskId::CHIEF);
+    let instruments = Instruments::new(&version::build(), &job.to_string(), index);
+    let run_dir = args.output.run_dir.clone();
+    let mut process = Process { runtime, config, task, extent, instruments, run_dir, watch: progress.watcher() };
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {
@@ -93,6 +97,9 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
             log_cluster(resolved);
             let listener = listening::listen(resolved, args.cluster.bind.as_deref())?;
             info!("{} listens on {}", resolved.task, listening::local_address(&listener));
+            if resolved.task.index == 0 && (resolved.task.job == Job::Ps || resolved.cluster.is_colocated()) {
+                info!("live page at http://{}/", resolved.address);
+            }
             match resolved.task.job {
                 Job::Ps => process.server(resolved, listener),
                 Job::Worker => process.worker::<M>(flags, resolved, listener),
@@ -115,6 +122,9 @@ struct Process {
     /// The task of a cluster that it plays, if it does not train alone.
     task: Option<TaskId>,
     extent: SharedExtent,
+    /// How it is seen from outside.
+    instruments: Instruments,
+    run_dir: Option<PathBuf>,
     watch: Watcher,
 }
 
@@ -144,7 +154,7 @@ impl Process {
         let worker = self.worker_config(WorkerId(0), Some(1), 0, server.coordinator(), own);
         let serving = self.runtime.spawn(server.run());
         let ended = self.train(replica, worker);
-        if ended.outcome.exit_code == exit_code::USAGE {
+        if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
             serving.abort(); // It would wait for a worker that never came.
         }
         let served = self.runtime.block_on(serving);
@@ -167,7 +177,7 @@ impl Process {
         )?;
         let stop = self.config.stop.clone();
         let outcome = self.runtime.block_on(server.run_until(stopped(stop)));
-        Ok(Ended { outcome, summary: None })
+        Ok(Ended::with(outcome))
     }
 
     /// Where all ps are, as a worker says that was told of them: this ps was told only of itself.
@@ -177,7 +187,7 @@ impl Process {
         let stop = self.config.stop.clone();
         let told = self.runtime.block_on(async {
             tokio::select! {
-                told = roster::await_introduction(listener, patience) => told.map_err(Failure::internal),
+                told = roster::await_introduction(listener, self.instruments.router(), patience) => told.map_err(Failure::internal),
                 () = stopped(stop) => {
                     let reason = "told to stop".to_owned();
                     Err(Outcome { exit_code: exit_code::TERMINATED, reason }.into())
@@ -210,9 +220,10 @@ impl Process {
         let ps = ps_addresses(&resolved.cluster)
             .ok_or_else(|| Failure::usage("the cluster does not give the addresses of all ps"))?;
         let (servers, coordinator_at) = (ps.len() as u32, ps[0].clone());
-        let replica = self.load::<M>(flags, id, workers)?;
         if !resolved.cluster.is_colocated() {
-            self.serve_health(listener)?;
+            self.serve_instruments(listener)?;
+            let replica = self.load::<M>(flags, id, workers)?;
+            self.instruments.probes().started();
             if resolved.cluster.is_sparse() {
                 self.runtime.spawn(roster::introduce(ps));
             }
@@ -220,12 +231,13 @@ impl Process {
             let worker = self.worker_config(id, workers, servers, coordinator, None);
             return Ok(self.train(replica, worker));
         }
+        let replica = self.load::<M>(flags, id, workers)?;
         let (own, address) = (ServerId(id.0), resolved.address.to_string());
         let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
         let serving = self.runtime.spawn(server.run_until(stopped(self.config.stop.clone())));
         let ended = self.train(replica, worker);
-        if ended.outcome.exit_code == exit_code::USAGE {
+        if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
             self.config.stop.set(); // As above; whoever waits for this process learns that it has gone.
         }
         let served = self.runtime.block_on(serving);
@@ -254,6 +266,8 @@ impl Process {
             checkpoints: self.config.checkpoints.clone(),
             // A server does not know how many steps the run is to have.
             records: self.records(Limits::default()),
+            run_dir: self.run_dir.clone(),
+            instruments: self.instruments.clone(),
         };
         Server::start(listener, config).map_err(Failure::internal)
     }
@@ -278,6 +292,7 @@ impl Process {
             started: self.config.started,
             stop: self.config.stop.clone(),
             board: self.config.board.clone(),
+            instruments: self.instruments.clone(),
         }
     }
 
@@ -308,14 +323,14 @@ impl Process {
         task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, &mut self.watch)
     }
 
-    /// A worker takes no streams; its port says that it is alive.
-    fn serve_health(&self, listener: TcpListener) -> Result<(), Failure> {
+    /// A worker takes no streams; its port says how it is, from the start: loading data may take long.
+    fn serve_instruments(&self, listener: TcpListener) -> Result<(), Failure> {
         let _guard = self.runtime.enter();
         listener.set_nonblocking(true).map_err(Failure::internal)?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(Failure::internal)?;
         self.runtime.spawn(port::serve(
             listener,
-            port::Services::without_streams(port::health()),
+            port::Services::without_streams(self.instruments.router()),
             std::future::pending(),
         ));
         Ok(())
@@ -407,7 +422,12 @@ fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
 
 fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
     let path = directory.join("summary.json");
-    let text = serde_json::to_string_pretty(summary).map_err(Failure::internal)?;
+    let earlier = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let summary = match earlier {
+        Some(earlier) => summary.clone().keeping_measurements(earlier),
+        None => summary.clone(),
+    };
+    let text = serde_json::to_string_pretty(&summary).map_err(Failure::internal)?;
     windlass_files::write(&path, &[text.as_bytes(), b"\n"]).map_err(|error| {
         Failure::internal(format!(
             "training has ended, but its summary cannot be written to {}: {error}",

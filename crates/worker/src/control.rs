@@ -8,10 +8,12 @@ use tracing::{info, warn};
 use windlass_core::cluster::Job;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
+use windlass_instruments::Probes;
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
 use windlass_wire::control::proto::{Hello, ModelFile, task_message};
 use windlass_wire::control::session::{Persistence, Progress, Receiver, Sender, Session};
+use windlass_wire::control::usage;
 use windlass_wire::control::worker_machine::{
     Achievement, Cause, Setback, Work, WorkerEffect, WorkerEvent, WorkerMachine,
 };
@@ -47,6 +49,7 @@ struct Shared {
     changed: Condvar,
     began: Instant,
     interrupt: Arc<Interrupt>,
+    probes: Probes,
 }
 
 struct State {
@@ -76,6 +79,7 @@ impl Control {
         };
         let _guard = runtime.enter();
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
+        usage::report(config.instruments.usage(), progress, |_| ());
         let session = Session::open(config.coordinator.clone(), hello, progress.clone(), persistence);
         let (sender, session) = session.split();
         let machine = WorkerMachine::new(config.id);
@@ -84,6 +88,7 @@ impl Control {
             changed: Condvar::new(),
             began: Instant::now(),
             interrupt: config.stop.clone(),
+            probes: config.instruments.probes().clone(),
         });
         Self { sender, shared: shared.clone(), listener: runtime.spawn(listen(session, shared)) }
     }
@@ -139,8 +144,14 @@ impl Shared {
         let mut state = self.lock();
         for effect in state.machine.handle(event, self.began.elapsed()) {
             match effect {
-                WorkerEffect::Work(incarnation, work) => state.work = Some((incarnation, work)),
-                WorkerEffect::Welcomed(incarnation) => self.interrupt.welcomed(incarnation),
+                WorkerEffect::Work(incarnation, work) => {
+                    self.probes.set_ready(true);
+                    state.work = Some((incarnation, work));
+                }
+                WorkerEffect::Welcomed(incarnation) => {
+                    self.probes.set_ready(false);
+                    self.interrupt.welcomed(incarnation);
+                }
                 WorkerEffect::RunIsOver => self.interrupt.run_is_over(),
                 WorkerEffect::Report(report) => state.reports.push(report),
                 WorkerEffect::Mention(line) => info!("{line}"),

@@ -55,10 +55,16 @@ pub struct Started {
     pub worker: u32,
     /// Whether it is the chief.
     pub chief: bool,
-    /// Batches an epoch.
+    /// Steps an epoch.
     pub batches: usize,
-    /// Samples a batch.
+    /// Samples a step.
     pub batch_size: usize,
+    /// Batches a step, one after the other.
+    #[serde(default = "one")]
+    pub accumulate: usize,
+    /// Samples that each epoch leaves out, because they do not fill a step.
+    #[serde(default)]
+    pub left_out: usize,
     /// The global step of the checkpoint that it goes on from, or that the others have come to; 0 at the beginning.
     #[serde(default)]
     pub from: u64,
@@ -70,6 +76,10 @@ pub struct Started {
     pub threads: usize,
     /// How it reaches each server.
     pub transports: Vec<String>,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// See [`Event::Step`] and [`Event::Progress`].

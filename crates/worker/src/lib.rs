@@ -5,6 +5,7 @@
 pub mod batches;
 pub mod board;
 pub mod buffer;
+mod config;
 mod control;
 pub mod dataset;
 pub mod event;

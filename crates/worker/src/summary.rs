@@ -26,19 +26,20 @@ pub struct Summary {
     pub batch_size: usize,
     /// Updates applied, those before the checkpoint that the run began from included.
     pub global_step: u64,
-    /// Updates applied in this run.
+    /// Updates applied in this run, across all rollbacks, in `wall_seconds`.
     #[serde(default)]
     pub steps_this_run: u64,
-    /// The global step of the checkpoint that training last began from; 0 if from none.
+    /// The global step of the checkpoint that training last began from: at the start of the run, or after a rollback. 0 if
+    /// from none. The times of steps below count from there.
     #[serde(default)]
     pub resumed_at: u64,
-    /// From the start to the end of the run.
+    /// From the start to the end of the run, rollbacks included.
     pub wall_seconds: f64,
-    /// From the start to the first applied update.
+    /// From the start of the run to the first update after `resumed_at`.
     pub first_step_seconds: f64,
-    /// From the first applied update to the last.
+    /// From that update to the last.
     pub training_seconds: f64,
-    /// Updates a second, from the first to the last.
+    /// Updates a second in that time.
     pub steps_per_second: f64,
     /// Samples a second over all workers, in the same time.
     pub samples_per_second: f64,
@@ -136,6 +137,23 @@ pub struct Facts {
 }
 
 impl Summary {
+    /// Whether the run has gone back to a checkpoint of its own: then its speed is that of the time since, and not of all
+    /// its steps.
+    pub fn is_rolled_back(&self) -> bool {
+        self.steps_this_run > self.global_step.saturating_sub(self.resumed_at)
+    }
+
+    /// The same with the measurements of an earlier summary, if this run has only scored what that one had trained: it has
+    /// none of its own.
+    #[must_use]
+    pub fn keeping_measurements(self, earlier: Self) -> Self {
+        let is_of_same_steps = earlier.model == self.model && earlier.global_step == self.global_step;
+        if self.steps_this_run > 0 || earlier.steps_this_run == 0 || !is_of_same_steps {
+            return self;
+        }
+        Self { metrics: self.metrics, ..earlier }
+    }
+
     /// Puts together what the chief knows and what the coordinator has gathered.
     pub fn new(facts: Facts, finished: &AllFinished) -> Self {
         let mut times = Durations::default();
@@ -246,6 +264,37 @@ mod tests {
             let bytes = Summary::new(facts(), &finished).bytes_per_step;
             assert_eq!((bytes.sent, bytes.received), (300.0, 400.0), "batches of {batch_size}");
         }
+    }
+
+    #[test]
+    fn a_run_that_only_scores_keeps_the_measurements_of_the_one_that_trained() {
+        let trained = Summary {
+            steps_this_run: 40,
+            steps_per_second: 7.0,
+            ..Summary::new(
+                facts(),
+                &AllFinished { reports: vec![report(0, 40, 100)], global_step: 40, ..AllFinished::default() },
+            )
+        };
+        let metrics = Metrics::default().with("accuracy", crate::metrics::MetricKind::Fraction, 0.5);
+        let scored = Facts { metrics: metrics.clone(), began_at: 40, ..facts() };
+        let scored = Summary::new(scored, &AllFinished { global_step: 40, began_at: 40, ..AllFinished::default() });
+        assert_eq!(scored.steps_this_run, 0);
+        let kept = scored.clone().keeping_measurements(trained.clone());
+        assert_eq!(kept, Summary { metrics, ..trained.clone() });
+        let of_other_steps = Summary { global_step: 30, ..trained };
+        assert_eq!(scored.clone().keeping_measurements(of_other_steps), scored);
+    }
+
+    #[test]
+    fn a_rollback_is_told_from_a_run_that_was_resumed() {
+        let summary = |began_at, resumed_at| {
+            let finished = AllFinished { global_step: 40, began_at, resumed_at, ..AllFinished::default() };
+            Summary::new(facts(), &finished)
+        };
+        assert!(!summary(0, 0).is_rolled_back());
+        assert!(!summary(30, 30).is_rolled_back(), "resumed");
+        assert!(summary(0, 30).is_rolled_back());
     }
 
     #[test]

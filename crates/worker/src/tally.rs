@@ -16,12 +16,22 @@ pub struct Tally {
     pub global_step: u64,
     /// The loss of its last batch.
     pub loss: f32,
+    /// The losses of all batches in this process.
+    pub losses: f64,
     /// How long steps took.
     pub step_times: Durations,
     /// Time spent computing.
     pub compute: Duration,
     /// Time spent waiting for servers.
     pub wait: Duration,
+    /// Of that, how long they held their answers back because of other workers.
+    pub held_back: Duration,
+    /// Updates by others between reading the parameters and applying its pushes, over all of them.
+    pub staleness: u64,
+    /// Pushes that were dropped.
+    pub dropped: u64,
+    /// Time between steps in which it scored the network.
+    pub scoring: Duration,
     /// Time spent waiting for batches that were not ready.
     pub data: Duration,
     /// How long each of the waits for servers took.

@@ -3,29 +3,23 @@
 //! It runs on a thread of its own, outside the async runtime, on which only its session lives.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::info;
-use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::identity::{Fingerprint, Identity, ModelFlag};
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_core::optimizer::Optimizer;
-use windlass_core::plan::{ShardPlan, Sharding};
+use windlass_core::plan::ShardPlan;
 use windlass_core::run::{DataSpec, RunSpec};
-use windlass_core::schedule::Schedule;
-use windlass_wire::client::{ClientConfig, ClientError, Interrupt, Route};
+use windlass_wire::client::{ClientConfig, ClientError, Route};
 use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, WorkerReport};
-use windlass_wire::control::session::{Coordinator, Progress, Records};
+use windlass_wire::control::session::Progress;
 use windlass_wire::control::worker_machine::{Achievement, Work};
-use windlass_wire::link::Shard;
 
-use crate::batches::order::{Order, OrderConfig, OrderError};
-use crate::board::BoardConfig;
 use crate::buffer::ParameterClient;
+pub use crate::config::{RunConfig, WorkerConfig};
 use crate::control::{Control, Joining};
 use crate::event::{Event, Finished, Started, Watcher};
 use crate::model::{Model, Setup};
@@ -39,96 +33,6 @@ use crate::train::{TrainConfig, TrainError, Training};
 /// The most bytes of a model's files: they go to the coordinator in one message.
 const FILES_BYTES: usize = windlass_wire::MESSAGE_BYTES / 2;
 
-/// A run, as the user asked for it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunConfig {
-    /// How pushes become updates.
-    pub mode: Mode,
-    /// What the servers do with gradients.
-    pub optimizer: Optimizer,
-    /// The learning rate at the start.
-    pub learning_rate: f32,
-    /// How it changes.
-    pub schedule: Schedule,
-    /// How parameters are spread over the servers.
-    pub sharding: Sharding,
-    /// Samples that are computed at a time.
-    pub batch_size: usize,
-    /// How many times that makes a step: one gradient is pushed, as of a batch of all of them.
-    pub accumulate: usize,
-    /// The longest that a worker's gradient may be; a longer one is scaled down.
-    pub clip_norm: Option<f32>,
-    /// Global steps, if the run ends by them.
-    pub steps: Option<u64>,
-    /// Epochs a worker, if the run ends by them.
-    pub epochs: Option<u64>,
-    /// The seed of the first values, of the built-in data and of the order of samples.
-    pub seed: u64,
-    /// Whether each epoch has its own order of samples.
-    pub shuffle: bool,
-    /// Whether the workers share the data out instead of each reading all of it.
-    pub shard_data: bool,
-    /// Sum gradients in the order of workers.
-    pub deterministic: bool,
-    /// Divide the learning rate of a push by its staleness.
-    pub staleness_scaling: bool,
-    /// Whether the chief scores the network after every epoch, and not only at the end.
-    pub evaluate_epochs: bool,
-    /// Steps between two lines of the log.
-    pub log_every: u64,
-    /// The model's own flags, by name, but for those that concern this process alone.
-    pub model_flags: BTreeMap<String, ModelFlag>,
-    /// Where the data are read, if they are not built in.
-    pub data_dir: Option<String>,
-}
-
-impl RunConfig {
-    /// Samples in a step of a worker.
-    pub fn samples_a_step(&self) -> usize {
-        self.batch_size * self.accumulate
-    }
-
-    /// The order in which a worker goes through a model's samples, if they are enough for it.
-    pub fn order(&self, model: &ModelInfo, worker: WorkerId, workers: Option<u32>) -> Result<Order, OrderError> {
-        Order::new(OrderConfig {
-            samples: model.samples,
-            batch_size: self.samples_a_step(),
-            shuffle: self.shuffle,
-            seed: self.seed,
-            worker: worker.0,
-            shards: workers.filter(|_| self.shard_data),
-            files: model.sample_files.clone(),
-        })
-    }
-}
-
-/// A worker's place in the cluster.
-#[derive(Clone)]
-pub struct WorkerConfig {
-    /// Which one this is.
-    pub id: WorkerId,
-    /// How many there are; `None` if that is not known, and whoever comes is welcome.
-    pub workers: Option<u32>,
-    /// How many servers there are; zero for a run in one process.
-    pub servers: u32,
-    /// How the coordinator is reached.
-    pub coordinator: Coordinator,
-    /// The server in this same process, if there is one.
-    pub own_server: Option<(ServerId, Arc<dyn Shard>)>,
-    /// Threads to compute on; `None` to find out.
-    pub threads: Option<usize>,
-    /// How long to wait for peers before giving up.
-    pub peer_timeout: Duration,
-    /// What may tell that the run has ended, when ps 0 cannot be reached.
-    pub records: Option<Arc<dyn Records>>,
-    /// When the run was started.
-    pub started: Instant,
-    /// Set by the process when it is told to stop.
-    pub stop: Arc<Interrupt>,
-    /// Curves for TensorBoard, written by the chief.
-    pub board: BoardConfig,
-}
-
 /// How a worker ended, and what the chief has to say of the run.
 #[derive(Debug)]
 pub struct Ended {
@@ -136,11 +40,14 @@ pub struct Ended {
     pub outcome: Outcome,
     /// The summary, from the chief.
     pub summary: Option<Summary>,
+    /// Whether it ended before it joined the cluster, which still waits for it.
+    pub before_joining: bool,
 }
 
 impl Ended {
-    fn failed(exit_code: u8, reason: String) -> Self {
-        Self { outcome: Outcome { exit_code, reason }, summary: None }
+    /// A task that has no summary to tell.
+    pub fn with(outcome: Outcome) -> Self {
+        Self { outcome, summary: None, before_joining: false }
     }
 }
 
@@ -154,7 +61,27 @@ pub fn run(
 ) -> Ended {
     match Worker::new(config, run, replica) {
         Ok(mut worker) => worker.run(runtime, watch),
-        Err(error) => Ended::failed(exit_code::USAGE, format!("{error:#}")),
+        Err(unfit) => {
+            let (exit_code, error) = match unfit {
+                Unfit::Usage(error) => (exit_code::USAGE, error),
+                Unfit::Trial(error) => (exit_code::INTERNAL, error),
+            };
+            Ended { before_joining: true, ..Ended::with(Outcome { exit_code, reason: format!("{error:#}") }) }
+        }
+    }
+}
+
+/// Why a worker cannot join the cluster.
+enum Unfit {
+    /// What the user asked for cannot be.
+    Usage(anyhow::Error),
+    /// A step that was tried could not be computed, as when its data cannot be read: the same as during training.
+    Trial(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Unfit {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Usage(error)
     }
 }
 
@@ -201,11 +128,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(config: WorkerConfig, run: RunConfig, replica: Box<dyn Replica>) -> anyhow::Result<Self> {
-        let order = run.order(replica.info(), config.id, config.workers)?;
+    fn new(config: WorkerConfig, run: RunConfig, replica: Box<dyn Replica>) -> Result<Self, Unfit> {
+        let order = run.order(replica.info(), config.id, config.workers).map_err(anyhow::Error::from)?;
         let files = model_files(replica.info())?;
         let is_trainable = replica.table().iter().any(|(_, spec)| spec.kind.is_trained());
-        anyhow::ensure!(is_trainable, "all of the network is frozen: there is nothing to train");
+        if !is_trainable {
+            return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
+        }
         let spec = spec(&run, &*replica, &files);
         let train = TrainConfig {
             steps: run.steps,
@@ -220,10 +149,13 @@ impl Worker {
         let progress = Progress::default();
         let mut training = Training::new(train, replica, order, progress.clone());
         let pool = match config.threads {
-            Some(threads) => threads::pool(threads)?,
+            Some(threads) => threads::pool(threads).map_err(anyhow::Error::from)?,
             None => {
+                // In a container, as many as its control group allows.
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                threads::choose(&mut training, cores)?
+                let pool = threads::choose(&mut training, cores).map_err(Unfit::Trial)?;
+                info!("computing on {} of {cores} available cores", pool.current_num_threads());
+                pool
             }
         };
         Ok(Self { config, run, spec, files, training, pool, progress, began_at: None })
@@ -257,7 +189,7 @@ impl Worker {
         let outcome = control.close(runtime);
         // Whoever is told to stop before the last checkpoint is written leaves a run that has yet to end.
         let summary = summary.filter(|_| outcome.exit_code != exit_code::TERMINATED);
-        Ended { outcome, summary }
+        Ended { outcome, summary, before_joining: false }
     }
 
     /// The chief brings the first values.
@@ -301,6 +233,7 @@ impl Worker {
             learning_rate: self.spec.learning_rate,
             peer_timeout: self.config.peer_timeout,
             interrupt: self.config.stop.clone(),
+            progress: self.progress.clone(),
         })
     }
 
@@ -320,6 +253,8 @@ impl Worker {
             chief: control.is_chief(),
             batches: self.training.batches(),
             batch_size: self.run.samples_a_step(),
+            accumulate: self.run.accumulate,
+            left_out: self.training.left_out(),
             from: begin.global_step,
             steps: self.run.steps,
             epochs: self.run.epochs,
@@ -441,6 +376,7 @@ fn telemetry(config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
     TelemetryConfig {
         worker: config.id.0,
         log_every: run.log_every,
+        samples_a_step: run.samples_a_step(),
         samples_an_update: run.samples_a_step() * gradients_an_update,
         situation: Situation {
             mode: run.mode,
@@ -450,6 +386,7 @@ fn telemetry(config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
             mean_staleness: 0.0,
         },
         board: config.board.clone(),
+        instruments: config.instruments.worker(),
     }
 }
 

@@ -1,17 +1,20 @@
 //! The telling of training: what a worker counts and measures, and who hears of it. Events for whoever watches, curves
 //! for TensorBoard, the heartbeat for the coordinator, warnings when a run does not learn. It decides nothing.
 
+use std::sync::PoisonError;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::learning::advice::Situation;
+use windlass_instruments::{StepMeasurement, WorkerInstruments};
 use windlass_wire::client::Traffic;
+use windlass_wire::control::proto::{Score, WorkerTotals};
 use windlass_wire::control::session::Progress;
 
 use crate::batches::order::DataPosition;
 use crate::board::{Board, BoardConfig, Point};
 use crate::event::{Epoch, Event, Report, Step, Warning, Watcher};
 use crate::learning::{LearningWatch, Observed};
-use crate::metrics::Metrics;
+use crate::metrics::{Metric, Metrics};
 use crate::tally::{EpochTally, Interval, Tally};
 
 /// Between two [`Event::Progress`]: as often as someone who watches wants to see numbers change.
@@ -24,12 +27,16 @@ pub struct TelemetryConfig {
     pub worker: u32,
     /// Steps between two [`Event::Step`]s.
     pub log_every: u64,
+    /// Samples in a step of this worker.
+    pub samples_a_step: usize,
     /// Samples that make one update of the parameters.
     pub samples_an_update: usize,
     /// What advice depends on, should the run not learn.
     pub situation: Situation,
     /// Curves for TensorBoard.
     pub board: BoardConfig,
+    /// What whoever asks from outside sees of it.
+    pub instruments: WorkerInstruments,
 }
 
 /// A worker's telling of its training.
@@ -59,6 +66,10 @@ pub(crate) struct StepDone {
     pub(crate) learning_rate: f32,
     pub(crate) traffic: Traffic,
     pub(crate) times: StepTimes,
+    /// False if its push was dropped.
+    pub(crate) applied: bool,
+    /// For how long a server held its answer back because of other workers.
+    pub(crate) held_back: Duration,
 }
 
 /// Where the time of a step went.
@@ -171,18 +182,48 @@ impl Telemetry {
         tally.own_steps += 1;
         tally.global_step = done.global_step;
         tally.loss = done.loss;
+        tally.losses += f64::from(done.loss);
         tally.step_times.record(now - began);
         tally.compute += compute;
         tally.wait += wait;
         tally.data += before + after;
         tally.wait_times.record(wait);
+        tally.held_back += done.held_back.min(wait);
+        tally.dropped += u64::from(!done.applied);
+        tally.staleness += done.global_step.saturating_sub(done.base + 1);
         tally.traffic += done.traffic;
+        let samples = self.config.samples_a_step as u64;
         if let Ok(mut progress) = self.progress.try_lock() {
             progress.local_step = tally.steps;
             progress.global_step = done.global_step;
             progress.loss = done.loss;
+            **progress.totals.get_or_insert_default() = WorkerTotals {
+                steps: tally.own_steps,
+                samples: tally.own_steps * samples,
+                compute_seconds: tally.compute.as_secs_f64(),
+                wait_seconds: tally.wait.as_secs_f64(),
+                data_seconds: tally.data.as_secs_f64(),
+                bytes_sent: tally.traffic.sent,
+                bytes_received: tally.traffic.received,
+                held_back_seconds: tally.held_back.as_secs_f64(),
+                staleness: tally.staleness,
+                dropped: tally.dropped,
+                loss: tally.losses,
+                scoring_seconds: tally.scoring.as_secs_f64(),
+            };
         }
         self.epoch.count(done.loss);
+        self.config.instruments.stepped(&StepMeasurement {
+            step: now - began,
+            compute,
+            wait,
+            data: before + after,
+            samples,
+            sent: done.traffic.sent,
+            received: done.traffic.received,
+            loss: done.loss,
+            global_step: done.global_step,
+        });
     }
 
     fn step_event(&self, position: DataPosition, step_ms: f64) -> Step {
@@ -203,8 +244,27 @@ impl Telemetry {
     pub(crate) fn report(&mut self, report: Report, is_chief: bool, watch: &mut Watcher) {
         if is_chief {
             self.board.eval(report.global_step, &report.scores());
+            self.tell_scores(report.global_step, &report.scores());
         }
         watch(&Event::Report(report));
+    }
+
+    /// Tells the coordinator that this worker scores the network instead of training.
+    pub(crate) fn begin_scoring(&self) -> Instant {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).scoring = true;
+        Instant::now()
+    }
+
+    /// Tells it that this worker trains again.
+    pub(crate) fn end_scoring(&mut self, began: Instant) {
+        self.tally.scoring += began.elapsed();
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).scoring = false;
+    }
+
+    /// Tells the coordinator how the network scores.
+    fn tell_scores(&self, global_step: u64, metrics: &Metrics) {
+        let score = |metric: &Metric| Score { name: metric.name.clone(), value: metric.value, global_step };
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).scores = metrics.iter().map(score).collect();
     }
 
     /// Tells of the end of an epoch; the next begins.
@@ -230,6 +290,7 @@ impl Telemetry {
         values: impl Iterator<Item = (&'a str, &'a [f32])>,
     ) {
         self.board.eval(step, metrics);
+        self.tell_scores(step, metrics);
         if self.board.wants_histograms() {
             // What never changes may have been left out.
             self.board.histogram(step, values.filter(|(_, values)| !values.is_empty()));

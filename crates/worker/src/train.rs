@@ -150,14 +150,28 @@ impl Training {
             if pulled.applied || self.config.steps.is_none_or(|steps| pulled.step < steps) {
                 let (global_step, learning_rate) = (pulled.step, client.learning_rate().rate);
                 let traffic = client.traffic() - traffic;
-                let done = StepDone { position, loss, norm, base, global_step, learning_rate, traffic, times };
+                let (applied, held_back) = (pulled.applied, pulled.held_back);
+                let done = StepDone {
+                    position,
+                    loss,
+                    norm,
+                    base,
+                    global_step,
+                    learning_rate,
+                    traffic,
+                    times,
+                    applied,
+                    held_back,
+                };
                 self.telemetry.step(&done, is_chief(), watch);
                 if self.report_is_due() {
+                    let began = self.telemetry.begin_scoring();
                     pulled = self.report(client, &wanted, is_chief(), watch)?;
+                    self.telemetry.end_scoring(began);
                 }
                 if position.batch == self.batches.per_epoch() {
                     let scored = self.config.evaluate_epochs && is_chief();
-                    let metrics = scored.then(|| self.score_now(client, &mut pulled, &wanted)).transpose()?;
+                    let metrics = scored.then(|| self.score_aside(client, &mut pulled, &wanted)).transpose()?;
                     self.telemetry.epoch(position, metrics, watch);
                 }
             }
@@ -185,6 +199,11 @@ impl Training {
     /// Batches an epoch.
     pub fn batches(&self) -> usize {
         self.batches.per_epoch()
+    }
+
+    /// Samples that an epoch leaves out, because they do not fill a batch.
+    pub fn left_out(&self) -> usize {
+        self.batches.left_out()
     }
 
     /// What the worker has done so far.
@@ -294,6 +313,19 @@ impl Training {
         let names = self.replica.table().iter().map(|(_, spec)| spec.name.as_str());
         self.telemetry.scores(step, &metrics, names.zip(values.iter().map(|values| &**values)));
         Ok(metrics)
+    }
+
+    /// The same as [`Training::score_now`], told as time in which this worker does not train.
+    fn score_aside(
+        &mut self,
+        client: &mut ParameterClient,
+        pulled: &mut Pulled,
+        rows: &[RowRequest],
+    ) -> Result<Metrics, TrainError> {
+        let began = self.telemetry.begin_scoring();
+        let scored = self.score_now(client, pulled, rows);
+        self.telemetry.end_scoring(began);
+        scored
     }
 
     /// Scores the network with the values of now. `pulled` stays what the next step, with these rows, is computed on.

@@ -13,6 +13,7 @@ use windlass_core::consistency::Mode;
 use windlass_core::optimizer::Optimizer;
 use windlass_core::plan::Sharding;
 use windlass_core::schedule::Schedule;
+use windlass_instruments::Instruments;
 use windlass_wire::client::Interrupt;
 use windlass_wire::control::session::Coordinator;
 use windlass_wire::stream::handshake::NO_SHARING_VARIABLE;
@@ -138,6 +139,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         started: Instant::now(),
         stop: Arc::new(Interrupt::default()),
         board: BoardConfig::default(),
+        instruments: Instruments::default(),
     };
     let replica = Local::new(Bulk { elements }, LocalConfig::on_cpu(1)).map_err(Failure::internal)?;
     let ended = task::run(runtime.handle(), config, run_config(), Box::new(replica), &mut watch);

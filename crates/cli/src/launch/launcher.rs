@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 use windlass_core::cluster::{Job, TaskId};
-use windlass_core::lifecycle::exit_code;
+use windlass_core::lifecycle::{NOT_SAVED, exit_code};
+use windlass_server::CANNOT_CONTINUE;
 use windlass_wire::client::UNUSED;
 use windlass_worker::event::{Event, Stopped};
 
@@ -45,6 +46,8 @@ pub(super) struct Launcher {
     stopped: Vec<Stopped>,
     /// Why the run, told to stop, could not be saved.
     unsaved: Option<String>,
+    /// What ps 0 says while it cannot open the checkpoints.
+    stuck: Option<String>,
     /// Until when those who hold parameters may write the last checkpoint.
     save_until: Option<Instant>,
     /// Whether tasks were killed before they could end by themselves.
@@ -92,6 +95,7 @@ impl Launcher {
             signals: Turns::default(),
             stopped: Vec::new(),
             unsaved: None,
+            stuck: None,
             save_until: None,
             at_once: false,
             summarised: false,
@@ -168,7 +172,11 @@ impl Launcher {
                     let unused = (0..).zip(&started.transports).filter(|(_, transport)| *transport == UNUSED);
                     self.idle = unused.map(|(server, _)| server).collect();
                 }
+                if let Event::Started(_) | Event::Step(_) | Event::Progress(_) = &event {
+                    self.stuck = None;
+                }
                 if let Event::Notice { text } = &event {
+                    self.stuck = self.stuck.take().or_else(|| text.starts_with(CANNOT_CONTINUE).then(|| text.clone()));
                     warn!("{text}");
                 } else if !is_repeated {
                     self.progress.show(&event);
@@ -188,7 +196,9 @@ impl Launcher {
         match self.signals.next(Instant::now()) {
             Turn::First => {
                 self.progress.stopping();
-                self.progress.say("stopping; a second Ctrl-C ends all tasks at once");
+                self.progress.say(&format!("stopping on {}; a second signal stops at once", signal.name()));
+                let stuck = self.stuck.take();
+                self.unsaved = self.unsaved.take().or_else(|| stuck.map(|why| format!("{NOT_SAVED}: {why}")));
                 self.cause.get_or_insert(Cause::Stopped(signal.exit_code(), Some((signal, unix_seconds()))));
                 self.save_until = Some(Instant::now() + SAVE);
                 Some(End::Within(DRAIN))

@@ -20,6 +20,7 @@ use crate::args::{Format, LaunchArgs, TrainArgs};
 use crate::config::{TaskConfig, checkpoint_location, make_run_dir};
 use crate::failure::Failure;
 use crate::finished;
+use crate::listening;
 use crate::logging;
 use crate::model_flags::ModelFlags;
 use crate::output::{self, count};
@@ -71,6 +72,7 @@ pub(crate) fn run(
         arguments.push("--progress".into());
     }
     let variables = args.settings.variables().to_vec();
+    let page = tasks.first().map(|(_, listener)| listening::local_address(listener)).unwrap_or_default();
     let plan = Plan { run_dir: run_dir.clone(), run_file, arguments, variables, listeners: tasks, messages: sender };
     progress.say(&format!(
         "{model} on {}, logs in {}",
@@ -81,6 +83,7 @@ pub(crate) fn run(
         },
         run_dir.display()
     ));
+    progress.say(&format!("live page at http://{page}/"));
     let children = plan.start()?;
     let resumption = Resumption {
         checkpoints: checkpoint_location(&args.checkpoint, Some(&run_dir)),

@@ -126,6 +126,8 @@ mod tests {
             chief: worker == 0,
             batches: 10,
             batch_size: 1,
+            accumulate: 1,
+            left_out: 0,
             from,
             steps,
             epochs,

@@ -11,11 +11,21 @@ use crate::failure::Failure;
 
 const PREFIX: &str = "WINDLASS_";
 
-/// Variables with that prefix that are no settings: what the launcher tells its tasks, what turns off a transport, and
-/// what the tests read. A flag of such a name has no variable. (`WINDLASS_SEED` is read by random tests too, which start
-/// no `windlass`; the tests that do start it take all these variables from its environment.)
-const RESERVED: [&str; 7] =
-    ["LAUNCHED_AS", "LISTENER", "NO_SHARED_MEMORY", "NO_UNIX", "PYTHON", "S3_ENDPOINT", "SEEDS"];
+/// Variables with that prefix that are no settings: what the launcher tells its tasks, what turns off a transport, what
+/// makes a cluster of Slurm's tasks, and what the tests read. A flag of such a name has no variable. (`WINDLASS_SEED` is
+/// read by random tests too, which start no `windlass`; the tests that do start it take all these variables from its
+/// environment.)
+const RESERVED: [&str; 9] = [
+    "LAUNCHED_AS",
+    "LISTENER",
+    "NO_SHARED_MEMORY",
+    "NO_UNIX",
+    "PYTHON",
+    "S3_ENDPOINT",
+    "SEEDS",
+    "SLURM_PORT",
+    "SLURM_PS",
+];
 
 /// What the environment says of the settings of a command.
 pub(super) fn read(schema: &Schema, get: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Stated>, Failure> {
@@ -79,21 +89,29 @@ fn values(arg: &Arg, variable: &str, value: OsString) -> Result<Vec<OsString>, F
     }
 }
 
-/// What to say of variables that no setting has, but that look as if one were meant.
-pub(crate) fn misspelt(set: impl Iterator<Item = OsString>, known: &[String]) -> Vec<String> {
+/// Flags that ask for something else than a run, which a variable that is set for many commands must not.
+const FLAGS_ONLY: [&str; 2] = ["print-config", "print-cluster"];
+
+/// What to say of variables that set nothing, but that look as if they were meant to.
+pub(crate) fn without_effect(set: impl Iterator<Item = OsString>, known: &[String]) -> Vec<String> {
     let is_known = |variable: &String| {
         known.contains(variable) || variable.strip_prefix(PREFIX).is_some_and(|name| RESERVED.contains(&name))
     };
-    let candidates = set.filter_map(|variable| variable.into_string().ok());
-    let candidates = candidates
+    let set: Vec<String> = set.filter_map(|variable| variable.into_string().ok()).collect();
+    let is_set = |flag: &&str| variable(flag).is_some_and(|variable| set.contains(&variable));
+    let flags_only = FLAGS_ONLY.into_iter().filter(is_set).map(|flag| {
+        let variable = variable(flag).unwrap_or_default();
+        format!("{variable} sets nothing; pass --{flag} on the command line")
+    });
+    let candidates = set
+        .iter()
         .filter(|variable| variable.starts_with(PREFIX) && !is_known(variable) && !is_of_kubernetes(variable));
     let names: Vec<&str> = known.iter().map(|variable| &variable[PREFIX.len()..]).collect();
-    candidates
-        .filter_map(|variable| {
-            let meant = similar(&variable[PREFIX.len()..], names.iter().copied())?;
-            Some(format!("{variable} sets nothing; did you mean {PREFIX}{meant}?"))
-        })
-        .collect()
+    let misspelt = candidates.filter_map(|variable| {
+        let meant = similar(&variable[PREFIX.len()..], names.iter().copied())?;
+        Some(format!("{variable} sets nothing; did you mean {PREFIX}{meant}?"))
+    });
+    flags_only.chain(misspelt).collect()
 }
 
 /// For a service called `windlass-worker`, Kubernetes sets `WINDLASS_WORKER_PORT` and others.
@@ -107,11 +125,14 @@ mod tests {
 
     #[test]
     fn only_a_variable_that_looks_like_a_setting_is_told_of() {
-        let known = ["WINDLASS_LEARNING_RATE", "WINDLASS_STEPS", "WINDLASS_WORKERS"].map(str::to_owned);
+        let known = ["WINDLASS_LEARNING_RATE", "WINDLASS_STEPS", "WINDLASS_WORKERS", "WINDLASS_PRINT_CONFIG"];
+        let known = known.map(str::to_owned);
         let set =
             ["WINDLASS_LEARNIG_RATE", "WINDLASS_STEPS", "WINDLASS_PORT", "WINDLASS_SEEDS", "WINDLASS_WORKER_PORT"];
-        let told = misspelt(set.into_iter().map(OsString::from), &known);
+        let told = without_effect(set.into_iter().map(OsString::from), &known);
         assert_eq!(told, ["WINDLASS_LEARNIG_RATE sets nothing; did you mean WINDLASS_LEARNING_RATE?"]);
+        let told = without_effect(["WINDLASS_PRINT_CONFIG"].into_iter().map(OsString::from), &known);
+        assert_eq!(told, ["WINDLASS_PRINT_CONFIG sets nothing; pass --print-config on the command line"]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::schema::{Schema, Table, is_switch, joined_by_commas, name, switch_value, takes_many};
 use super::{Origin, Stated, similar, split_values};
+use crate::config::read_text;
 use crate::failure::Failure;
 
 /// The key that names the model.
@@ -33,8 +34,7 @@ pub(super) const MODEL_NAME: &str = "model-name";
 
 /// What a file says of the settings of a command.
 pub(super) fn read(path: &Path, schema: &Schema) -> Result<Vec<Stated>, Failure> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read the configuration file {}: {error}", path.display())))?;
+    let text = read_text(path, "the configuration file")?;
     Reader { path: path.display().to_string(), text: &text, schema }.read()
 }
 
@@ -69,7 +69,7 @@ impl Reader<'_> {
     fn table(&self, table: Table, entries: &DeTable<'_>, stated: &mut Vec<Stated>) -> Result<(), Failure> {
         // One file serves both commands.
         if table == Table::Launch && self.schema.verb != "launch" {
-            return Ok(());
+            return self.check_launch(entries);
         }
         for (key, value) in in_order(entries) {
             let found = self.schema.find(key.get_ref()).filter(|arg| self.schema.table(&name(arg)) == table);
@@ -86,6 +86,23 @@ impl Reader<'_> {
             let values = self.values(arg, value)?;
             let origin = Origin::File { path: self.path.clone(), line: self.line(&key.span()) };
             stated.push(Stated { name: name(arg), values, origin });
+        }
+        Ok(())
+    }
+
+    /// Looks for mistakes in what only `launch` reads.
+    fn check_launch(&self, entries: &DeTable<'_>) -> Result<(), Failure> {
+        for (key, _) in in_order(entries) {
+            let hyphened = key.get_ref().replace('_', "-");
+            if !self.schema.launch.contains(&hyphened) {
+                let names = self.schema.launch.iter().map(String::as_str);
+                let meant = similar(&hyphened, names).map(|meant| format!("did you mean {meant}?"));
+                let list =
+                    || format!("`{} launch {} --help` lists them all", crate::program::name(), self.schema.model);
+                return Err(self
+                    .refuse(&key.span(), &format!("launch has no setting {:?}", key.get_ref()))
+                    .with_hint(meant.unwrap_or_else(list)));
+            }
         }
         Ok(())
     }

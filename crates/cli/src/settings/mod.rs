@@ -29,11 +29,12 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-pub(crate) use environment::{may_set, misspelt, variable};
+pub(crate) use environment::{may_set, variable, without_effect};
 pub(crate) use record::Settings;
 pub(crate) use schema::{Schema, arguments, name, names, values};
 
 use crate::failure::Failure;
+use crate::misuse;
 use schema::{is_switch, switch_value};
 
 /// The words of a command line before its flags: the program, the command and the model.
@@ -99,7 +100,7 @@ impl<'a> Resolver<'a> {
     /// Of flags, variables and file. Exits, as clap does, if the command line is wrong by itself.
     pub(crate) fn new(root: &'a Command, arguments: &[OsString], schema: &'a Schema) -> Result<Self, Failure> {
         let (words, switched_off) = without_negations(arguments, schema)?;
-        let flags = command_line(root, &words);
+        let flags = command_line(root, &words, schema);
         let mut resolver = Self { root, schema, words, stated: BTreeMap::new(), file_variable: None };
         let given = schema.settings().filter(|arg| is_on_command_line(&flags, arg)).map(|arg| {
             let values = values(&flags, arg);
@@ -171,9 +172,9 @@ impl<'a> Resolver<'a> {
     }
 
     /// Names who is to blame that what is stated cannot be. Exits, as clap does, if it is the command line alone.
-    pub(crate) fn blame(&self, error: &clap::Error) -> Failure {
+    pub(crate) fn blame(&self, error: clap::Error) -> Failure {
         if self.stated.values().all(|stated| stated.origin == Origin::Flag) {
-            error.exit();
+            misuse::exit(error, self.schema);
         }
         let of_values = [
             ErrorKind::InvalidUtf8,
@@ -197,7 +198,7 @@ impl<'a> Resolver<'a> {
             }
         }
         // Each is right, but not beside the others.
-        let (problem, _) = in_words(error);
+        let (problem, _) = in_words(&error);
         let named = |stated: &&Stated| stated.origin != Origin::Flag && problem.contains(&format!("--{}", stated.name));
         let said = self
             .stated
@@ -216,7 +217,7 @@ impl<'a> Resolver<'a> {
 }
 
 /// What the command line says. It may be incomplete: what is missing may be said elsewhere.
-fn command_line(root: &Command, words: &[OsString]) -> ArgMatches {
+fn command_line(root: &Command, words: &[OsString], schema: &Schema) -> ArgMatches {
     let leaf = |matches: ArgMatches| {
         let verb = matches.subcommand().map(|(_, matches)| matches.clone());
         verb.and_then(|matches| matches.subcommand().map(|(_, matches)| matches.clone())).unwrap_or(matches)
@@ -226,7 +227,7 @@ fn command_line(root: &Command, words: &[OsString]) -> ArgMatches {
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
             leaf(root.clone().ignore_errors(true).try_get_matches_from(words).unwrap_or_else(|error| error.exit()))
         }
-        Err(error) => error.exit(),
+        Err(error) => misuse::exit(error, schema),
     }
 }
 

@@ -149,7 +149,7 @@ impl Settings {
             }
             let unset: Vec<&str> = rows().filter(|row| row.values.is_empty()).map(|row| &*row.name).collect();
             if !unset.is_empty() {
-                let options = textwrap::Options::new(100).initial_indent("# not set: ").subsequent_indent("#   ");
+                let options = textwrap::Options::new(80).initial_indent("# not set: ").subsequent_indent("#   ");
                 text +=
                     &textwrap::fill(&unset.join(", "), options.word_splitter(textwrap::WordSplitter::NoHyphenation));
                 text.push('\n');

@@ -33,7 +33,7 @@ impl Own {
     fn settings(&self, words: &[&str]) -> Settings {
         let words = ["windlass", "train", "own"].iter().chain(words).map(OsString::from);
         let resolver = Resolver::new(&self.root, &words.collect::<Vec<_>>(), &self.schema).unwrap();
-        let matches = resolver.matches().unwrap_or_else(|error| panic!("{}", resolver.blame(&error)));
+        let matches = resolver.matches().unwrap_or_else(|error| panic!("{}", resolver.blame(error)));
         resolver.settings(&matches)
     }
 

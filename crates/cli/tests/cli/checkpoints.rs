@@ -140,6 +140,62 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
 }
 
 #[test]
+fn a_damaged_checkpoint_that_is_named_is_refused_with_a_way_to_find_another() {
+    let first = trained(150);
+    flip_a_byte(&first);
+    let damaged = manifests(&first).remove(0);
+    let damaged = damaged.strip_prefix(first.directory()).unwrap_or(&damaged).display();
+    let hint = "`windlass checkpoint list` shows the others; name the .json file of one of them";
+    for words in [training(200, &format!("--resume {damaged}")), format!("eval linear --checkpoint {damaged}")] {
+        let told = first.windlass(&words).run();
+        assert_eq!(told.exit_code(), Some(4), "{told}");
+        assert!(told.stderr.contains(hint), "{told}");
+    }
+}
+
+#[test]
+fn a_program_reads_the_values_of_a_trained_network() {
+    let first = trained(150);
+    let run = first.directory().join("run").display().to_string();
+    let trained = windlass::Trained::load(&run).unwrap();
+    assert_eq!((trained.model.as_str(), trained.step), ("linear", 150));
+    let read: Vec<u8> = trained
+        .parameters
+        .iter()
+        .flat_map(|parameter| &parameter.values)
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    assert_eq!(read, values(&first));
+    let named = manifests(&first)[0].display().to_string();
+    assert_eq!(windlass::Trained::load(&named).unwrap(), trained);
+    let error = windlass::Trained::load(&format!("{run}/nowhere")).unwrap_err().to_string();
+    assert!(error.starts_with("there is no directory "), "{error}");
+}
+
+#[test]
+fn pruning_keeps_at_least_one() {
+    let first = trained(150);
+    let told = first.windlass("checkpoint prune run --keep 0").run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.starts_with("error: --keep is 0, but must be at least 1\n"), "{told}");
+    assert_eq!(manifests(&first).len(), 1);
+}
+
+#[test]
+fn a_resumed_run_that_clips_otherwise_is_warned_with_both_values() {
+    let first = windlass(&training(150, "--clip-norm 5")).run().succeeded();
+    let resumed = first.windlass(&training(200, "--clip-norm 2")).run().succeeded();
+    let warning = "this run was started with --clip-norm 2, checkpoint ";
+    let lines: Vec<&str> = resumed.stderr.lines().filter(|line| line.contains(warning)).collect();
+    assert!(lines.len() == 1 && lines[0].ends_with(" with --clip-norm 5"), "{resumed}");
+    let again = resumed.windlass(&training(250, "--clip-norm 2")).run().succeeded();
+    assert!(!again.stderr.contains("was started with"), "{again}");
+    let told = again.windlass(&training(300, "--clip-norm 2 --learning-rate 0.5")).run().succeeded();
+    let warning = "this run was started with --learning-rate 0.5, but resumes with 0.01, the rate of checkpoint ";
+    assert!(told.stderr.contains(warning), "{told}");
+}
+
+#[test]
 fn a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_and_leaves_them() {
     let first = trained(150);
     flip_a_byte(&first);

@@ -29,12 +29,12 @@ fn a_server_without_the_files_is_named_with_its_answer() {
     let address = empty_server();
     let told = windlass("data download mnist --dir digits --base-url").with(&address).run();
     assert_snapshot!(told.naming(&address, "[SERVER]/"), @"
-    exit code 2
+    exit code 1
     --- stdout
     --- stderr
     train-images-idx3-ubyte.gz: [SERVER]/train-images-idx3-ubyte.gz: the server answered with status 404, expected 200 or 206
     error: cannot download train-images-idx3-ubyte.gz: [SERVER]/train-images-idx3-ubyte.gz: the server answered with status 404, expected 200 or 206
-    hint: give another mirror as the base url, or copy the file to digits
+    hint: name another mirror with --base-url, or copy the file to digits
     ");
 }
 

@@ -155,6 +155,32 @@ fn a_run_that_loses_a_server_still_counts_all_of_its_steps() {
     let summary = summary(&told);
     assert!(summary["resumed_at"].as_u64() > Some(0), "{summary:#}");
     assert_eq!(summary["steps_this_run"], 20000, "{summary:#}");
+    assert!(!told.stdout.contains("first step"), "{told}");
+}
+
+#[test]
+fn a_run_that_only_scores_keeps_the_measurements_in_the_summary() {
+    let measured = summary(&windlass("train linear --steps 150 --run-dir run").run().succeeded());
+    let run = windlass("train linear --steps 1000000000 --log-every 10 --format json --run-dir run").start();
+    run.event(|event| event["event"] == "step");
+    run.signal(Signal::INT);
+    let stopped = run.wait();
+    let list = stopped.windlass("checkpoint list run").run().succeeded();
+    let step: u64 = list.stdout.lines().nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    let path = stopped.directory().join("run/summary.json");
+    let earlier = |global_step: u64| {
+        let mut earlier = measured.clone();
+        earlier["global_step"] = global_step.into();
+        std::fs::write(&path, earlier.to_string()).unwrap();
+    };
+    earlier(step);
+    let told = stopped.windlass("train linear --steps 5 --run-dir run").run().succeeded();
+    assert!(told.stdout.contains(", none of them in this run"), "{told}");
+    let kept = summary(&told);
+    for name in ["wall_seconds", "steps_per_second", "step_ms", "per_worker", "steps_this_run"] {
+        assert_eq!(kept[name], measured[name], "{name}");
+    }
+    assert_ne!(kept["metrics"], measured["metrics"], "the scores are new");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use windlass::{Model, Summary};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
+use windlass_instruments::Instruments;
 use windlass_server::{Server, ServerConfig};
 use windlass_wire::control::session::Coordinator;
 use windlass_wire::link::Shard;
@@ -86,6 +87,18 @@ pub fn train_until_ended<M: Model>(
     AllEnded { workers, servers, losses }
 }
 
+/// A worker that finds out by itself on how many threads it computes, until it has ended, joined or not.
+pub fn try_out<M: Model>(run: &RunConfig, model: M) -> Ended {
+    let (runtime, layout) = (Runtime::new().unwrap(), Layout { servers: 0, workers: 1 });
+    let mut servers = start_servers(&runtime, layout);
+    let config = WorkerConfig { threads: None, ..worker_config(WorkerId(0), layout, &servers) };
+    let replica = Box::new(Local::new(model, LocalConfig::on_cpu(run.seed)).expect("the model can be trained"));
+    let serving = runtime.spawn(servers.remove(0).run());
+    let ended = task::run(runtime.handle(), config, run.clone(), replica, &mut watcher(Arc::default()));
+    serving.abort();
+    ended
+}
+
 fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {
     let listeners: Vec<TcpListener> = (0..layout.servers).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
@@ -100,6 +113,8 @@ fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {
         started: Instant::now(),
         checkpoints: None,
         records: None,
+        run_dir: None,
+        instruments: Instruments::default(),
     };
     let _entered = runtime.enter();
     if listeners.is_empty() {
@@ -123,6 +138,7 @@ fn worker_config(id: WorkerId, layout: Layout, servers: &[Server]) -> WorkerConf
         started: Instant::now(),
         stop: Arc::default(),
         board: windlass_worker::board::BoardConfig::default(),
+        instruments: Instruments::default(),
     }
 }
 

@@ -12,6 +12,7 @@ mod finished;
 mod gradients;
 mod identity;
 mod in_process;
+mod instruments;
 mod layers;
 mod learning;
 mod leases;

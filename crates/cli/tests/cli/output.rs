@@ -43,9 +43,27 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
 }
 
 #[test]
+fn a_run_tells_of_samples_that_do_not_fill_a_step_and_of_steps_of_several_batches() {
+    let started = |flags: &str| {
+        let told = windlass(&format!("train linear --epochs 1 --threads 1 {flags}")).run().succeeded();
+        told.stdout.lines().next().unwrap_or_default().to_owned()
+    };
+    let line =
+        |epoch: &str| format!("worker 0 trains for 1 epoch: {epoch}, 1 thread, parameters in this process, chief");
+    assert_eq!(started("--batch-size 25"), line("4 batches of 25 per epoch (1 sample left out)"));
+    assert_eq!(
+        started("--batch-size 5 --accumulate 4"),
+        line("5 steps per epoch, each 4 batches of 5 (1 sample left out)")
+    );
+    assert_eq!(started("--batch-size 101"), line("1 batch of 101 per epoch"));
+}
+
+#[test]
 fn a_launched_run_tells_of_every_worker() {
     let told = windlass("launch linear --epochs 1 --mode sync --threads 1 --log-every 1000 --run-dir run").run();
     let mut lines: Vec<&str> = told.stdout.lines().collect();
+    let page = lines.remove(1);
+    assert!(page.starts_with("live page at http://127.0.0.1:"), "{page}");
     // Two workers tell what they do in any order.
     lines.sort_by_key(|line| line.starts_with("worker 1"));
     assert_looks_like(&told, || {

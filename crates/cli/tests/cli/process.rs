@@ -84,6 +84,11 @@ impl Invocation {
         self
     }
 
+    /// The directory in which the command will run.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// What it reads from standard input.
     pub fn with_input(mut self, text: impl AsRef<[u8]>) -> Self {
         let path = self.directory.path().join("input");

@@ -248,19 +248,25 @@ fn a_loss_that_is_no_number_ends_the_run_with_the_worker_and_the_step() {
     assert_eq!(told.exit_code(), Some(3), "{told}");
     let tells = |line: &str| line.contains("error: worker ") && line.contains(": the loss is inf at step ");
     assert!(told.stderr.lines().any(tells), "{told}");
+    assert!(told.stderr.ends_with("hint: try a smaller --learning-rate, or --clip-norm 1\n"), "{told}");
 }
 
 #[test]
 fn a_loss_that_is_no_number_ends_a_single_process_too() {
     let told = windlass("train linear --optimizer sgd --learning-rate 1e30").run();
     assert_eq!(told.exit_code(), Some(3), "{told}");
-    assert!(told.stderr.ends_with("error: worker 0: the loss is inf at step 2 (global step 2)\n"), "{told}");
+    let error = "error: worker 0: the loss is inf at step 2 (global step 2)\n";
+    assert!(
+        told.stderr.ends_with(&format!("{error}hint: try a smaller --learning-rate, or --clip-norm 1\n")),
+        "{told}"
+    );
+    assert_eq!(told.stderr.matches("the loss is inf").count(), 1, "it is said once: {told}");
 }
 
 #[test]
 fn a_task_that_cannot_start_ends_the_run_with_its_error() {
     let told = windlass("launch linear --batch-size 102 --run-dir run").run();
     assert_eq!(told.exit_code(), Some(2), "{told}");
-    let error = "error: a batch of 102 samples cannot be made from the 101 samples of this worker";
+    let error = "error: --batch-size 102 is more than this worker's 101 samples";
     assert!(told.stderr.contains(error), "{told}");
 }

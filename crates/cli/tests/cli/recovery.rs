@@ -177,7 +177,7 @@ fn a_ps_killed_before_the_first_checkpoint_costs_all_updates() {
     let run = Recovering::start("");
     run.cluster.event("step", 0);
     run.kill(&[("ps", 1)]);
-    run.cluster.logged("ps-0", "there is no checkpoint yet: all ");
+    run.cluster.logged("ps-0", "no checkpoint exists yet: all ");
     let told = run.ends_well();
     assert_eq!(summary(&told)["resumed_at"], 0);
 }

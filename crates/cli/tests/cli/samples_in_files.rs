@@ -20,7 +20,7 @@ use windlass_core::plan::Sharding;
 use windlass_core::schedule::Schedule;
 use windlass_worker::task::RunConfig;
 
-use crate::in_process::{AllEnded, Layout, train, train_until_ended};
+use crate::in_process::{AllEnded, Layout, train, train_until_ended, try_out};
 
 /// Samples in each of the files; a sample is one number.
 const FILES: [usize; 4] = [10, 6, 8, 12];
@@ -203,4 +203,13 @@ fn a_file_that_cannot_be_read_ends_the_run_of_all_tasks_and_is_named() {
         let named = format!("cannot make a batch: cannot read {}: failed to fill whole buffer", damaged.display());
         assert!(outcome.reason.ends_with(&named), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_before_training_is_no_mistake_of_the_user() {
+    let directory = TempDir::new().unwrap();
+    let (make, _) = models(Some(directory.path()));
+    let outcome = try_out(&run(Mode::Async), make()).outcome;
+    assert_eq!(outcome.exit_code, exit_code::INTERNAL, "{outcome:?}");
+    assert!(outcome.reason.contains(&format!("cannot read {}", directory.path().display())), "{outcome:?}");
 }

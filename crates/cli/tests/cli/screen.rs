@@ -239,7 +239,10 @@ fn a_resumed_run_says_from_where_it_goes_on() {
         let first = windlass(&words(300)).run().succeeded();
         let (status, lines) = Screen::start(first.windlass(&words(500)), 24, 80).wait();
         assert!(status.success(), "{lines:#?}");
-        assert!(lines.iter().any(|line| line.starts_with("worker 0 trains on from global step 300 ")), "{lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.starts_with("worker 0 resumes at global step 300 and trains ")),
+            "{lines:#?}"
+        );
         assert!(
             lines.iter().any(|line| line.starts_with(" steps ") && line.contains(" 500, 200 of them in ")),
             "{lines:#?}"

@@ -32,6 +32,16 @@ fn by_default_a_run_has_the_defaults_of_its_flags_and_of_its_model() {
 }
 
 #[test]
+fn comments_are_no_wider_than_a_terminal() {
+    for model in ["linear", "mnist", "autoencoder", "stn", "seq2seq"] {
+        let told = windlass(&format!("launch {model} --print-config")).run().succeeded();
+        for line in told.stdout.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}
+
+#[test]
 fn what_is_printed_can_be_read_again_and_means_the_same() {
     let rich = "launch seq2seq --colocate --workers 3 --mode ssp --staleness 4 --buckets 5,10 7,12 --cell lstm \
                 --optimizer adam --optimizer-option beta2=0.98 --learning-rate 1e-7 --text-cache /tmp/cache \

@@ -95,7 +95,11 @@ fn a_launched_run_whose_directory_was_chosen_for_it_names_that() {
 fn a_stopped_run_without_a_place_for_checkpoints_says_that_there_is_none() {
     let told = stopped(training(windlass(&format!("train linear {ENDLESS} --format json"))), Signal::INT);
     assert_eq!(told.exit_code(), Some(130), "{told}");
-    assert_eq!(told.after("checkpoint: "), "none (neither --run-dir nor --checkpoint-dir was given)", "{told}");
+    assert_eq!(
+        told.after("checkpoint: "),
+        "none: pass --run-dir DIR or --checkpoint-dir WHERE to keep checkpoints",
+        "{told}"
+    );
     assert!(!told.stderr.contains("resume: "), "{told}");
 }
 
@@ -193,7 +197,7 @@ fn a_second_ctrl_c_ends_a_launched_run_at_once() {
     // The last checkpoint would be waited for.
     run.task("ps", 0).signal(Signal::STOP);
     run.0.signal(Signal::INT);
-    run.0.log("stopping; a second Ctrl-C ends all tasks at once");
+    run.0.log("stopping on SIGINT; a second signal stops at once");
     insist(&run.0, Signal::INT, &tasks);
     let told = run.wait();
     assert_eq!(told.exit_code(), Some(130), "{told}");
@@ -208,7 +212,7 @@ fn a_second_signal_ends_a_task_at_once() {
     let _worker = training(hosts.task("worker", 0, &words));
     other.signal(Signal::STOP);
     ps.signal(Signal::TERM);
-    ps.log("told to stop by SIGTERM");
+    ps.log("stopping on SIGTERM; a second signal stops at once");
     insist(&ps, Signal::TERM, &Task::all_in(ps.directory()));
     let told = ps.wait();
     assert_eq!(told.exit_code(), Some(143), "{told}");

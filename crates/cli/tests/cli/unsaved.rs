@@ -157,6 +157,23 @@ fn when_the_disk_of_ps_0_is_full_at_the_start_all_tasks_are_told_and_end() {
 }
 
 #[test]
+fn a_restarted_ps_0_that_cannot_open_the_checkpoints_says_so_on_the_screen() {
+    let run =
+        Launched::start("linear --steps 1000000000 --threads 1 --checkpoint-secs 0 --checkpoint-steps 200 --restart 1");
+    run.logged("ps-0", "checkpoint of step ");
+    let generations = run.0.directory().join("run/checkpoints/generations");
+    let aside = generations.with_file_name("aside");
+    fs::rename(&generations, &aside).unwrap();
+    fs::write(&generations, "in the way").unwrap();
+    run.task("ps", 0).signal(Signal::KILL);
+    run.0.log("ps 0 cannot continue the run yet: ");
+    run.0.signal(Signal::INT);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(4), "{told}");
+    assert!(told.stderr.contains("the last checkpoint could not be written: ps 0 cannot continue"), "{told}");
+}
+
+#[test]
 fn when_ps_0_cannot_keep_checkpoints_all_tasks_are_told_and_end() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("taken"), "a file").unwrap();

@@ -64,6 +64,11 @@ impl Batches {
         self.order.batches()
     }
 
+    /// How many samples an epoch leaves out.
+    pub(crate) fn left_out(&self) -> usize {
+        self.order.left_out()
+    }
+
     /// How many samples each has.
     pub(crate) fn samples(&self) -> usize {
         self.order.peek().len()

@@ -34,10 +34,24 @@ pub struct OrderConfig {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
     /// A batch needs more samples than there are.
-    #[error("a batch of {batch_size} samples cannot be made from the {samples} samples of this worker")]
+    #[error("--batch-size {batch_size} is more than this worker's {samples} samples")]
     TooFewSamples {
         /// The batch size.
         batch_size: usize,
+        /// The samples there are.
+        samples: usize,
+    },
+    /// The batches of one step need more samples than there are.
+    #[error(
+        "--accumulate {accumulate} makes a step of {} samples with --batch-size {batch_size}, more than this worker's \
+         {samples}",
+        accumulate * batch_size
+    )]
+    TooFewForStep {
+        /// The batch size.
+        batch_size: usize,
+        /// Batches a step.
+        accumulate: usize,
         /// The samples there are.
         samples: usize,
     },
@@ -130,6 +144,11 @@ impl Order {
         if self.batch == self.batches() { self.epoch } else { self.epoch - 1 }
     }
 
+    /// How many samples each epoch leaves out, because they do not fill a batch.
+    pub(crate) fn left_out(&self) -> usize {
+        self.own.len() % self.config.batch_size
+    }
+
     /// Samples for a batch that is not counted.
     pub(crate) fn peek(&self) -> &[usize] {
         &self.own[..self.config.batch_size]
@@ -207,6 +226,7 @@ mod tests {
             samples.dedup();
             assert_eq!(samples.len(), 9);
         }
+        assert_eq!(order.left_out(), 1);
     }
 
     #[test]
@@ -257,7 +277,7 @@ mod tests {
     #[test]
     fn a_batch_larger_than_the_data_is_refused() {
         let error = Order::new(OrderConfig { batch_size: 11, ..config() }).unwrap_err();
-        assert_eq!(error.to_string(), "a batch of 11 samples cannot be made from the 10 samples of this worker");
+        assert_eq!(error.to_string(), "--batch-size 11 is more than this worker's 10 samples");
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn an_index_outside_the_job_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: task_index 2 is outside job worker, which has 2 tasks (0..=1)
+    error: task_index 2 is outside job worker, which has 2 tasks, 0 to 1
     hint: indices count from 0; check the index, or add the missing host to the list
     ");
 }
@@ -82,7 +82,7 @@ fn an_unknown_job_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: unknown job "chief", expected ps or worker
+    error: unknown job "chief", expected ps, worker or evaluator
     hint: the chief is worker 0: --job_name worker --task_index 0
     "#);
 }
@@ -94,8 +94,8 @@ fn an_unknown_job_is_refused_with_those_that_there_are() {
     exit code 2
     --- stdout
     --- stderr
-    error: unknown job "server", expected ps or worker
-    hint: --job_name is ps, worker or evaluator, which scores new checkpoints while others train
+    error: unknown job "server", expected ps, worker or evaluator
+    hint: an evaluator scores new checkpoints while the others train
     "#);
 }
 

@@ -17,7 +17,17 @@ fn a_batch_larger_than_the_data_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: a batch of 102 samples cannot be made from the 101 samples of this worker
+    error: --batch-size 102 is more than this worker's 101 samples
+    ");
+}
+
+#[test]
+fn a_step_of_more_batches_than_the_data_has_is_refused() {
+    assert_snapshot!(windlass("train linear --batch-size 51 --accumulate 2").run().without_log(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --accumulate 2 makes a step of 102 samples with --batch-size 51, more than this worker's 101
     ");
 }
 
@@ -30,7 +40,7 @@ fn a_batch_larger_than_a_shard_of_the_data_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: a batch of 51 samples cannot be made from the 50 samples of this worker
+    error: --batch-size 51 is more than this worker's 50 samples
     ");
 }
 

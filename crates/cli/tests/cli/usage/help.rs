@@ -22,6 +22,9 @@ fn without_a_command_there_is_help() {
       checkpoint  Manage the checkpoints of a run
       bench       Measure how fast this machine trains in each layout
       data        Get data sets
+      status      Show how a run is doing
+      manifest    Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
+      health      Ask tasks whether they are alive
       help        Print this message or the help of the given subcommand(s)
 
     Options:
@@ -62,6 +65,13 @@ fn of_train() {
 #[test]
 fn of_launch() {
     assert_snapshot!(windlass("launch mnist --help").run());
+}
+
+#[test]
+fn of_eval_flags_of_the_model_are_as_in_training() {
+    let told = windlass("eval mnist --help").run().succeeded();
+    assert!(told.stdout.contains("Units per hidden layer, separated by commas [default: as in training]"), "{told}");
+    assert!(!told.stdout.contains("[default: 100]") && !told.stdout.contains("[default: relu]"), "{told}");
 }
 
 #[test]

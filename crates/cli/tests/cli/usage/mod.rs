@@ -3,6 +3,7 @@
 mod clusters;
 mod data;
 mod help;
+mod manifest;
 mod pictures;
 mod print_cluster;
 mod settings;

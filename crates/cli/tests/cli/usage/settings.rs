@@ -97,10 +97,37 @@ fn a_file_that_is_no_toml_is_refused() {
 #[test]
 fn a_file_that_cannot_be_read_is_refused() {
     assert_snapshot!(said(windlass("train linear --config nowhere.toml").run()), @"error: cannot read the configuration file nowhere.toml: No such file or directory (os error 2)");
-    assert_snapshot!(said(windlass("train linear --config .").run()), @"error: cannot read the configuration file .: Is a directory (os error 21)");
+    assert_snapshot!(said(windlass("train linear --config .").run()), @"error: cannot read the configuration file .: it is a directory");
     let mut binary = windlass("train linear --config input").with_input(b"\xff\xfe");
     binary.command().stdin(std::process::Stdio::null());
     assert_snapshot!(said(binary.run()), @"error: cannot read the configuration file input: stream did not contain valid UTF-8");
+}
+
+#[test]
+fn a_file_that_is_a_pipe_is_refused_and_not_waited_for() {
+    for flag in ["--config", "--cluster"] {
+        let command = windlass(&format!("train linear {flag} pipe"));
+        let path = command.directory().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        let said = said(command.run());
+        assert!(said.ends_with(" file pipe: it is not a regular file\n"), "{said}");
+    }
+}
+
+#[test]
+fn a_mistake_in_what_only_launch_reads_is_told_by_train_too() {
+    assert_snapshot!(refusal("train mnist", "[launch]\nworkrs = 4\n"), @r#"
+    error: windlass.toml: line 2: launch has no setting "workrs"
+    hint: did you mean workers?
+    "#);
+}
+
+#[test]
+fn a_variable_that_would_print_instead_of_train_is_told_of() {
+    let told = windlass("train linear --print-config").env("WINDLASS_PRINT_CLUSTER", "1").run();
+    assert_eq!(told.exit_code(), Some(0), "{told}");
+    assert_snapshot!(told.stderr, @"warning: WINDLASS_PRINT_CLUSTER sets nothing; pass --print-cluster on the command line");
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn an_unknown_constant_of_an_optimizer_is_refused() {
     --- stdout
     --- stderr
     error: --optimizer-option momentum=0.9: adam has no setting "momentum"
+    hint: the settings of adam are beta1 (from 0 to below 1), beta2 (from 0 to below 1), epsilon (above zero)
     "#);
 }
 
@@ -44,20 +45,41 @@ fn a_constant_of_an_optimizer_that_is_no_number_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --optimizer-option momentum=much: not a number
+    error: --optimizer-option momentum=much: momentum must be from 0 to below 1
+    hint: the settings of momentum are momentum (from 0 to below 1), nesterov (true or false)
     ");
     assert_snapshot!(windlass("train linear --optimizer momentum --optimizer-option momentum=null").run(), @"
     exit code 2
     --- stdout
     --- stderr
-    error: --optimizer-option momentum=null: invalid type: null, expected f32
+    error: --optimizer-option momentum=null: momentum must be from 0 to below 1
+    hint: the settings of momentum are momentum (from 0 to below 1), nesterov (true or false)
     ");
     assert_snapshot!(windlass("train linear --optimizer momentum --optimizer-option momentum").run(), @"
     exit code 2
     --- stdout
     --- stderr
     error: --optimizer-option momentum: write NAME=VALUE
+    hint: the settings of momentum are momentum (from 0 to below 1), nesterov (true or false)
     ");
+}
+
+#[test]
+fn a_constant_of_an_optimizer_out_of_range_is_refused() {
+    assert_snapshot!(windlass("train linear --optimizer adagrad --optimizer-option epsilon=0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --optimizer-option epsilon=0: epsilon must be above zero
+    hint: the settings of adagrad are epsilon (above zero), initial_accumulator (zero or more)
+    ");
+    assert_snapshot!(windlass("train linear --optimizer sgd --optimizer-option momentum=0.9").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --optimizer-option momentum=0.9: sgd has no setting "momentum"
+    hint: sgd has no settings
+    "#);
 }
 
 #[test]
@@ -182,13 +204,19 @@ fn a_learning_rate_that_is_no_number_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --learning-rate is NaN, but must be zero or more
+    error: --learning-rate is NaN, but must be a finite number, zero or more
     ");
     assert_snapshot!(windlass("train linear --learning-rate -0.1").run(), @"
     exit code 2
     --- stdout
     --- stderr
-    error: --learning-rate is -0.1, but must be zero or more
+    error: --learning-rate is -0.1, but must be a finite number, zero or more
+    ");
+    assert_snapshot!(windlass("launch linear --learning-rate inf").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --learning-rate is inf, but must be a finite number, zero or more
     ");
 }
 
@@ -302,12 +330,56 @@ fn a_place_in_a_cluster_is_not_for_launch() {
     --- stderr
     error: unexpected argument '--ps-hosts' found
 
-      tip: a similar argument exists: '--ps'
+      tip: `windlass train linear` takes --ps-hosts; `launch` starts all tasks and chooses their addresses
 
-    Usage: windlass launch linear --ps <P>
+    Usage: windlass launch linear [OPTIONS]
 
     For more information, try '--help'.
     ");
+    let told = windlass("launch linear --job_name ps").run();
+    assert!(told.stderr.contains("tip: `windlass train linear` takes --job-name;"), "{told}");
+}
+
+#[test]
+fn how_many_tasks_there_are_is_not_for_train() {
+    assert_snapshot!(windlass("train linear --workers 3").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: unexpected argument '--workers' found
+
+      tip: `windlass launch linear` takes --workers; `train` runs in one process, or as one task of the cluster that --ps_hosts and --worker_hosts name
+
+    Usage: windlass train linear [OPTIONS]
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn flags_between_the_launcher_and_its_tasks_are_not_suggested() {
+    for words in
+        ["train linear --restart 1", "train linear --restartd", "launch linear --progres", "train linear --started"]
+    {
+        let told = windlass(words).run();
+        assert_eq!(told.exit_code(), Some(2), "{told}");
+        for internal in ["--restarted", "--progress", "--started-at"] {
+            assert!(!told.stderr.contains(internal), "{told}");
+        }
+    }
+}
+
+#[test]
+fn a_run_directory_whose_name_is_not_utf_8_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    for verb in ["train", "launch"] {
+        let name = std::ffi::OsStr::from_bytes(b"run-\xff");
+        let told = windlass(&format!("{verb} linear --run-dir")).with(name).run();
+        assert_eq!(told.exit_code(), Some(2), "{told}");
+        let error = "error: the name of the run directory run-\u{fffd} is not UTF-8\nhint: choose another --run-dir\n";
+        assert_eq!(told.stderr, error);
+        assert_eq!(std::fs::read_dir(told.directory()).unwrap().count(), 0, "nothing was made");
+    }
 }
 
 #[test]

@@ -1,0 +1,41 @@
+//! `windlass manifest KIND -- MODEL FLAGS`: what starts a run on Kubernetes, with Compose or under Slurm, on standard
+//! output.
+
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+use windlass_deploy::{Arguments, Error, Request, render};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::terminal::Terminal;
+
+/// Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
+#[derive(Debug, Parser)]
+#[command(after_help = "Pipe the output to `kubectl apply -f -`, `kubectl delete -f -` or `sbatch`.")]
+struct ManifestCommand {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+pub(crate) fn command() -> Command {
+    ManifestCommand::command().name("manifest")
+}
+
+/// Prints the manifest of a run whose model and flags `check` has found right, or nothing.
+pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String]) -> Result<(), Failure>) -> Result<(), Failure> {
+    let ManifestCommand { arguments } = ManifestCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    check(&arguments.command)?;
+    let request = Request::try_from(arguments).map_err(unusable)?;
+    let manifest = render(&request).map_err(unusable)?;
+    for warning in request.warnings(HAS_GPU_BACKEND) {
+        Terminal::default().print_error(&format!("warning: {warning}"));
+    }
+    output::print_line(manifest.trim_end());
+    Ok(())
+}
+
+/// Whether this build can compute on GPUs.
+const HAS_GPU_BACKEND: bool = false;
+
+fn unusable(error: Error) -> Failure {
+    Failure::usage(&error).with_hint(error.hint())
+}

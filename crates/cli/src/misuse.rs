@@ -1,0 +1,58 @@
+//! What clap says of a command line that is wrong by itself, with hints of our own: which command has a flag that this one
+//! has not, and nothing of the flags that `launch` gives to its tasks.
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::program;
+use crate::settings::Schema;
+
+/// Prints what is wrong, and exits as clap does.
+pub(crate) fn exit(error: clap::Error, schema: &Schema) -> ! {
+    advised(error, schema).exit()
+}
+
+fn advised(mut error: clap::Error, schema: &Schema) -> clap::Error {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    let given = text(&error, ContextKind::InvalidArg);
+    let tip = given.and_then(|flag| elsewhere(flag.trim_start_matches('-'), schema));
+    let is_hidden = text(&error, ContextKind::SuggestedArg).is_some_and(|flag| is_hidden(&schema.command, flag));
+    if tip.is_some() || is_hidden {
+        error.remove(ContextKind::SuggestedArg);
+        // It would show the flag that was suggested.
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(schema.command.clone().render_usage()));
+    }
+    if let Some(tip) = tip {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// Which command has a flag that this one has not.
+fn elsewhere(flag: &str, schema: &Schema) -> Option<String> {
+    let (name, model) = (program::name(), &schema.model);
+    match schema.verb.as_str() {
+        "train" if schema.launch.contains(flag) => Some(format!(
+            "`{name} launch {model}` takes --{flag}; `train` runs in one process, or as one task of the cluster that \
+             --ps_hosts and --worker_hosts name"
+        )),
+        "launch" if schema.cluster.contains(flag) => Some(format!(
+            "`{name} train {model}` takes --{flag}; `launch` starts all tasks and chooses their addresses"
+        )),
+        _ => None,
+    }
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn is_hidden(command: &Command, flag: &str) -> bool {
+    let flag = flag.trim_start_matches('-');
+    command.get_arguments().any(|arg| arg.get_long() == Some(flag) && arg.is_hide_set())
+}
