@@ -45,7 +45,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output::print_line("no task of a cluster runs here");
     }
     for address in addresses {
-        ask(address).map_err(|error| Failure::internal(format!("{address} does not answer: {error}")))?;
+        ask(address).map_err(|error| Failure::internal(unanswered(address, &error)))?;
         output::print_line(&format!("{address} is alive"));
     }
     Ok(())
@@ -58,6 +58,15 @@ fn resolve(address: &str) -> Result<SocketAddr, Failure> {
     };
     let first = address.to_socket_addrs().map_err(usage)?.next();
     first.ok_or_else(|| Failure::usage(format!("{address} has no address")))
+}
+
+fn unanswered(address: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("{address} does not answer within {} s", PATIENCE.as_secs())
+        }
+        _ => format!("{address} does not answer: {error}"),
+    }
 }
 
 /// Asks by the first route that the task knows.
@@ -86,7 +95,7 @@ fn get(address: SocketAddr, route: &str) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, TcpListener};
     use std::thread;
 
     use super::*;
@@ -136,5 +145,12 @@ mod tests {
         let address = listener.local_addr().unwrap();
         drop(listener);
         ask(address).unwrap_err();
+    }
+
+    #[test]
+    fn silence_is_told_as_such() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2222));
+        let told = unanswered(address, &io::ErrorKind::WouldBlock.into());
+        assert_eq!(told, "127.0.0.1:2222 does not answer within 3 s");
     }
 }

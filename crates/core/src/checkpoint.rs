@@ -28,10 +28,14 @@ pub type Notes = BTreeMap<WorkerId, String>;
 /// How far the workers are in a state of the parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
+    /// How many updates the parameters have had.
+    pub version: u64,
     /// The last push of each.
     pub pushes: Pushes,
     /// What came with it, on the first server.
     pub notes: Notes,
+    /// Those who have one push more in the round that is open, which makes the next version, and what came with it.
+    pub in_open_round: Notes,
 }
 
 /// Where a server stands, or is to be cut: a state of its parameters.

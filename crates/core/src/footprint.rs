@@ -1,7 +1,8 @@
-//! How much memory a run takes on its servers, found out before any of it is taken. Sizes come from whoever joins first,
+//! How much memory a run takes on its servers and workers, found out before any of it is taken. Sizes come from whoever joins first,
 //! so none of the arithmetic here may overflow.
 
 use crate::consistency::Mode;
+use crate::parameter::{Access, ParameterTable};
 use crate::plan::{ServerPlan, ShardPlan};
 use crate::run::RunSpec;
 
@@ -33,6 +34,14 @@ fn shard_bytes(run: &RunSpec, plan: &ServerPlan, workers: usize, checkpoints: bo
     state + copy + round
 }
 
+/// The bytes that a worker takes at the least for a step, beside the values that it has: the gradients. Those of rows are
+/// not counted, for a step has only some of them.
+pub fn gradient_bytes(parameters: &ParameterTable) -> u64 {
+    let dense = parameters.iter().filter(|(_, spec)| spec.kind.is_trained() && spec.access == Access::Dense);
+    let bytes: u128 = dense.map(|(_, spec)| spec.elements() as u128 * VALUE_BYTES).sum();
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 /// A number of bytes for people.
 pub fn in_words(bytes: u64) -> String {
     let units = [(1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
@@ -46,7 +55,7 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
     use crate::optimizer::Optimizer;
-    use crate::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
+    use crate::parameter::{ParameterKind, ParameterSpec};
     use crate::plan::Sharding;
     use crate::schedule::Schedule;
 
@@ -112,6 +121,12 @@ mod tests {
                 assert_eq!(server_bytes(&run(SYNC, "adam", largest), 1, workers, true), [u64::MAX]);
             }
         }
+    }
+
+    #[test]
+    fn a_worker_has_a_gradient_of_all_that_it_trains_but_not_of_all_rows() {
+        let parameters: &[(&[usize], Access)] = &[(&[10, 10], Access::Dense), (&[1000, 5], Access::Rows)];
+        assert_eq!(gradient_bytes(&run(Mode::Async, "adam", parameters).parameters), 400);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod exposition;
 mod gpu;
+mod memory;
 mod probes;
 mod ps;
 mod reading;
@@ -14,6 +15,7 @@ mod worker;
 
 pub use exposition::{Build, Instruments};
 pub use gpu::GpuUsage;
+pub use memory::{AvailableMemory, available_memory};
 pub use probes::Probes;
 pub use prometheus;
 pub use ps::{PsInstruments, PushFate};

@@ -12,7 +12,6 @@ mod background;
 mod checkpoint;
 mod connection;
 pub mod coordinator;
-mod memory;
 mod records;
 mod server_machine;
 mod shard;

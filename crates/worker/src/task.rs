@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use tracing::info;
 use windlass_core::consistency::Mode;
+use windlass_core::footprint::{gradient_bytes, in_words};
 use windlass_core::identity::{Fingerprint, Identity, ModelFlag};
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::parameter::ParameterTable;
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::{DataSpec, RunSpec};
+use windlass_instruments::{AvailableMemory, available_memory};
 use windlass_wire::client::{ClientConfig, ClientError, Route};
 use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, WorkerReport};
 use windlass_wire::control::session::Progress;
@@ -115,6 +118,19 @@ pub fn model_files(model: &ModelInfo) -> anyhow::Result<Vec<ModelFile>> {
     Ok(files)
 }
 
+/// Refuses a model whose gradients this process has no memory for, before the system ends it without a word.
+fn check_memory(parameters: &ParameterTable) -> anyhow::Result<()> {
+    let needed = gradient_bytes(parameters);
+    let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
+    anyhow::ensure!(
+        needed <= available,
+        "the model is too large: its gradients need {}, and {} of memory is available to this process",
+        in_words(needed),
+        in_words(available)
+    );
+    Ok(())
+}
+
 struct Worker {
     config: WorkerConfig,
     run: RunConfig,
@@ -135,6 +151,7 @@ impl Worker {
         if !is_trainable {
             return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
         }
+        check_memory(replica.table())?;
         let spec = spec(&run, &*replica, &files);
         let train = TrainConfig {
             steps: run.steps,

@@ -205,7 +205,7 @@ fn a_layer_may_be_frozen_or_trained_again_from_a_checkpoint_on() {
         assert_eq!(bits(&then[name]), bits(&before[name]), "{name}");
     }
     assert_ne!(then["hidden.weight"], before["hidden.weight"]);
-    let again = resume(&frozen, "--ps 2 --min-shard-bytes 0 --steps 1500 --freeze nothing");
+    let again = resume(&frozen, "--mode sync --ps 2 --min-shard-bytes 0 --steps 1500 --freeze nothing");
     assert_ne!(tensors(&again)["features.weight"], then["features.weight"]);
     assert!(summary(&again)["metrics"]["accuracy"].as_f64() > Some(0.85));
 }

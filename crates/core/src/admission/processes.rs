@@ -76,7 +76,15 @@ impl Gate {
 
     /// How far the workers are in the parameters of now.
     fn standing(&self) -> Standing {
-        let pushes = self.pushes();
-        Standing { notes: self.notes.of(&pushes), pushes }
+        let (pushes, decided) = (self.pushes(), self.ledger.decided());
+        let notes = self.notes.of(&decided);
+        let open = decided.into_iter().filter(|(worker, push)| pushes.get(worker) != Some(push));
+        let in_open_round = open.map(|(worker, _)| (worker, notes.get(&worker).cloned().unwrap_or_default()));
+        Standing {
+            version: self.version(),
+            in_open_round: in_open_round.collect(),
+            notes: self.notes.of(&pushes),
+            pushes,
+        }
     }
 }

@@ -12,7 +12,7 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
-use windlass_instruments::Instruments;
+use windlass_instruments::{Instruments, available_memory};
 use windlass_page::Status;
 use windlass_wire::control::proto::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
@@ -25,7 +25,6 @@ use super::run_instruments::RunInstruments;
 use super::session_service::SessionInput;
 use super::{status, utilization};
 use crate::checkpoint::CheckpointConfig;
-use crate::memory;
 use crate::task::ShardSlot;
 
 /// Things done beside the coordinator that it has not heard of yet.
@@ -71,7 +70,7 @@ pub(super) async fn run(
         workers: config.workers,
         patience: config.patience,
         peer_timeout: config.peer_timeout,
-        memory: memory::available(),
+        memory: available_memory().map(Into::into),
         before: Incarnation(seconds << 20),
     };
     let machine = Coordinator::new(machine, ShardInProcess { slot: shard, started: config.started }, claimed);

@@ -16,14 +16,46 @@ pub(super) struct DataPositions(BTreeMap<WorkerId, Position>);
 struct Position {
     /// The living process, of which pushes are counted.
     process: Incarnation,
-    /// Batches before its first push.
-    batches: u64,
-    /// The note of the last of those; empty if there was none.
-    note: String,
+    /// Where the worker was before the first push of that process.
+    began: Point,
     /// Batches in one pass over the data.
     pass: u64,
-    /// Where that process was when it left or was replaced, and its last note.
-    left_at: Option<(u64, String)>,
+    /// Where that process was when it left or was replaced.
+    left_at: Option<Point>,
+}
+
+/// A point in the data of one worker.
+#[derive(Debug, Clone, Default)]
+struct Point {
+    /// Batches so far.
+    batches: u64,
+    /// The note of the last of them; empty if there was none.
+    note: String,
+    /// One batch more, if its gradient was in the round that was open.
+    open: Option<OpenBatch>,
+}
+
+/// A batch whose gradient counts in a round that was open when its worker left.
+#[derive(Debug, Clone)]
+struct OpenBatch {
+    /// The version that the round makes.
+    version: u64,
+    note: String,
+}
+
+impl Point {
+    /// Batches in the parameters of this version, and the note of the last.
+    fn in_version(&self, version: u64) -> (u64, &str) {
+        match &self.open {
+            Some(open) if open.version <= version => (self.batches + 1, &open.note),
+            _ => (self.batches, &self.note),
+        }
+    }
+
+    /// Batches once the round that was open has ended, which is where the next process begins, and the note of the last.
+    fn in_full(&self) -> (u64, &str) {
+        self.in_version(u64::MAX)
+    }
 }
 
 impl DataPositions {
@@ -36,21 +68,21 @@ impl DataPositions {
         for state in states {
             let position = self.0.entry(state.worker).or_default();
             let WorkerPosition { epoch, batch, local_step } = state.position;
-            position.batches = match samples {
+            let batches = match samples {
                 Some((then, now)) if then != now && position.pass > 0 => {
                     epoch * position.pass + batch * then / now.max(1)
                 }
                 _ => local_step,
             };
-            position.note = if state.state.is_null() { String::new() } else { state.state.to_string() };
+            let note = if state.state.is_null() { String::new() } else { state.state.to_string() };
+            position.began = Point { batches, note, open: None };
         }
     }
 
     /// Another process plays a worker from now on, or none; so far it has come to where it is in `standing`.
     pub(super) fn replace(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
         let position = self.0.entry(worker).or_default();
-        let (batches, note) = position.at(worker, standing);
-        (position.batches, position.note) = (batches, note.to_owned());
+        position.began = position.at(worker, standing);
         position.process = process;
     }
 
@@ -59,8 +91,7 @@ impl DataPositions {
     /// later have forgotten them, but hold them all.
     pub(super) fn note_left(&mut self, worker: WorkerId, standing: &Standing) {
         if let Some(position) = self.0.get_mut(&worker).filter(|position| position.left_at.is_none()) {
-            let (batches, note) = position.at(worker, standing);
-            position.left_at = Some((batches, note.to_owned()));
+            position.left_at = Some(position.at(worker, standing));
         }
     }
 
@@ -71,28 +102,29 @@ impl DataPositions {
 
     /// The batches that a worker had before its process began.
     pub(super) fn began(&self, worker: WorkerId) -> u64 {
-        self.0.get(&worker).map_or(0, |position| position.batches)
+        self.0.get(&worker).map_or(0, |position| position.began.in_full().0)
     }
 
     /// The whole passes over its data that a worker had made before its process began.
     pub(super) fn epochs(&self, worker: WorkerId) -> u64 {
-        self.0.get(&worker).map_or(0, |position| position.batches / position.pass.max(1))
+        self.0.get(&worker).map_or(0, |position| position.began.in_full().0 / position.pass.max(1))
     }
 
     /// The batches that each worker had before its process began.
     pub(super) fn all_began(&self) -> BTreeMap<WorkerId, u64> {
-        self.0.iter().map(|(worker, position)| (*worker, position.batches)).collect()
+        self.0.iter().map(|(worker, position)| (*worker, position.began.in_full().0)).collect()
     }
 
     /// What the worker's process is to be given back when it begins.
     pub(super) fn note(&self, worker: WorkerId) -> &str {
-        self.0.get(&worker).map_or("", |position| &position.note)
+        self.0.get(&worker).map_or("", |position| position.began.in_full().1)
     }
 
     /// Where everyone is, with the workers this far.
     pub(super) fn at(&self, standing: &Standing) -> Vec<WorkerState> {
         let state = |(worker, position): (&WorkerId, &Position)| {
-            let (batches, note) = position.at(*worker, standing);
+            let point = position.at(*worker, standing);
+            let (batches, note) = point.in_version(standing.version);
             let pass = position.pass.max(1);
             let position = WorkerPosition { epoch: batches / pass, batch: batches % pass, local_step: batches };
             // What is not JSON nobody can want back.
@@ -103,17 +135,18 @@ impl DataPositions {
 }
 
 impl Position {
-    /// Batches so far, and the note of the last.
-    fn at<'a>(&'a self, worker: WorkerId, standing: &'a Standing) -> (u64, &'a str) {
+    /// Where the worker is in the parameters of `standing`.
+    fn at(&self, worker: WorkerId, standing: &Standing) -> Point {
+        let open = standing.in_open_round.get(&worker);
         match standing.pushes.get(&worker) {
-            Some((process, pushed)) if *process == self.process && *pushed > 0 => {
-                (self.batches + pushed, standing.notes.get(&worker).map_or("", String::as_str))
+            Some((process, pushed)) if *process == self.process && (*pushed > 0 || open.is_some()) => {
+                let (began, note) = self.began.in_full();
+                let note = standing.notes.get(&worker).map_or(if *pushed > 0 { "" } else { note }, String::as_str);
+                let open = open.map(|note| OpenBatch { version: standing.version + 1, note: note.clone() });
+                Point { batches: began + pushed, note: note.to_owned(), open }
             }
-            Some((process, _)) if *process > self.process => match &self.left_at {
-                Some((batches, note)) => (*batches, note),
-                None => (self.batches, &self.note),
-            },
-            _ => (self.batches, &self.note),
+            Some((process, _)) if *process > self.process => self.left_at.as_ref().unwrap_or(&self.began).clone(),
+            _ => self.began.clone(),
         }
     }
 }
@@ -144,7 +177,31 @@ mod tests {
 
     fn standing(process: u64, sequence: u64) -> Standing {
         let pushes = [(WORKER, (Incarnation(process), sequence))].into();
-        Standing { pushes, notes: [(WORKER, format!("{{\"push\":{sequence}}}"))].into() }
+        Standing { pushes, notes: [(WORKER, format!("{{\"push\":{sequence}}}"))].into(), ..Standing::default() }
+    }
+
+    #[test]
+    fn a_gradient_in_the_open_round_of_a_worker_that_leaves_is_counted_once_the_round_has_ended() {
+        let open = Standing {
+            version: 10,
+            in_open_round: [(WORKER, "{\"push\":11}".to_owned())].into(),
+            ..standing(1, 10)
+        };
+        let mut positions = DataPositions::default();
+        positions.replace(WORKER, Incarnation(1), &Standing::default());
+        let mut of_cut = positions.clone();
+        of_cut.note_left(WORKER, &open);
+        positions.replace(WORKER, Incarnation::default(), &open);
+        let gone = |version| Standing { version, ..standing(2, 0) };
+        for positions in [&of_cut, &positions] {
+            let [before, after] = [10, 11].map(|version| positions.at(&gone(version)).remove(0));
+            assert_eq!((before.position.local_step, before.state["push"].as_u64()), (10, Some(10)));
+            assert_eq!((after.position.local_step, after.state["push"].as_u64()), (11, Some(11)));
+        }
+        assert_eq!(positions.began(WORKER), 11, "its successor does not repeat the batch");
+        positions.replace(WORKER, Incarnation(2), &gone(10));
+        assert_eq!(positions.at(&gone(10))[0].position.local_step, 10, "nor does a checkpoint lose it");
+        assert_eq!(positions.at(&Standing { version: 14, ..standing(2, 3) })[0].position.local_step, 14);
     }
 
     #[test]

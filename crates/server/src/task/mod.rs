@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use windlass_core::cluster::{Job, ServerId};
 use windlass_core::membership::Patience;
-use windlass_instruments::{Instruments, PsInstruments, PushFate};
+use windlass_instruments::{Instruments, PsInstruments, PushFate, available_memory};
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::proto::{Endpoint, Hello, PsTotals};
 use windlass_wire::control::session::{Coordinator, Persistence, Progress, Records, Session};
@@ -23,7 +23,6 @@ use windlass_wire::link::Shard;
 
 use crate::checkpoint::CheckpointConfig;
 use crate::coordinator::{ActorConfig, CoordinatorHandle};
-use crate::memory;
 use crate::server_machine::ServerMachine;
 use listen::{PortServices, ServerPort};
 use prepare::Preparing;
@@ -109,7 +108,7 @@ impl Server {
             job: Job::Ps.to_string(),
             index: config.id.0,
             endpoint: Some(Endpoint { address: config.address.clone(), local_name }),
-            memory: memory::available(),
+            memory: available_memory().map(Into::into),
             ..Hello::default()
         };
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };

@@ -270,7 +270,9 @@ impl Checkpoints {
             state: serde_json::to_value(&part.mark.pushes).unwrap_or_default(),
         };
         manifest.servers = parts.values().map(state).collect();
-        manifest.workers = self.positions.at(&Standing { pushes: first.mark.pushes, notes: first.notes });
+        let CutPoint { version, pushes } = first.mark;
+        let standing = Standing { version, pushes, notes: first.notes, ..Standing::default() };
+        manifest.workers = self.positions.at(&standing);
         manifest.config.clone_from(&self.config.description);
         manifest.first_generation = self.beginning.as_ref().map_or(self.generation, |began| began.first_generation);
         let since = self.found().map(|(began, _)| began.trained_since_in(&run.parameters));

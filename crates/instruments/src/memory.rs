@@ -2,10 +2,18 @@
 //! container, allows.
 
 use sysinfo::{CGroupLimits, ProcessRefreshKind, ProcessesToUpdate, System};
-use windlass_wire::control::proto::Memory;
+
+/// Bytes of memory that can still be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AvailableMemory {
+    /// By this process, within its control group.
+    pub process: u64,
+    /// By all processes of this machine together.
+    pub machine: u64,
+}
 
 /// What can still be taken; `None` if the system does not tell.
-pub(crate) fn available() -> Option<Memory> {
+pub fn available_memory() -> Option<AvailableMemory> {
     let mut system = System::new();
     system.refresh_memory();
     let machine = system.available_memory().saturating_add(system.free_swap());
@@ -14,7 +22,7 @@ pub(crate) fn available() -> Option<Memory> {
     // In a container the path of the group may be that of the host, and the group itself be mounted at the root.
     let groups = [system.process(pid).and_then(|process| process.cgroup_limits()), system.cgroup_limits()];
     let process = room(machine, groups.into_iter().flatten());
-    (machine > 0).then_some(Memory { process, machine })
+    (machine > 0).then_some(AvailableMemory { process, machine })
 }
 
 /// What a machine with that much memory left grants to a process in these groups. The group's own account of what is free
@@ -42,7 +50,7 @@ mod tests {
 
     #[test]
     fn this_machine_tells_what_it_has() {
-        let Memory { process, machine } = available().unwrap();
+        let AvailableMemory { process, machine } = available_memory().unwrap();
         assert!((1 << 20..1 << 50).contains(&process) && process <= machine, "{process} of {machine}");
     }
 }
