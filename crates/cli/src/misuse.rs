@@ -30,6 +30,24 @@ fn advised(mut error: clap::Error, schema: &Schema) -> clap::Error {
     error
 }
 
+/// Says which models there are to whoever names another, and where a model stands in `manifest`.
+pub(crate) fn with_models(mut error: clap::Error, verb: &str, models: &[&str]) -> clap::Error {
+    let tip = match (error.kind(), verb) {
+        (ErrorKind::InvalidSubcommand, "train" | "launch" | "eval") => {
+            error.remove(ContextKind::SuggestedSubcommand);
+            Some(format!("the models are {}", models.join(", ")))
+        }
+        (ErrorKind::UnknownArgument, "manifest") => text(&error, ContextKind::InvalidArg)
+            .filter(|word| models.contains(word))
+            .map(|model| format!("the model and its flags stand after `--`: -- {model} ...")),
+        _ => None,
+    };
+    if let Some(tip) = tip {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
 /// Which command has a flag that this one has not.
 fn elsewhere(flag: &str, schema: &Schema) -> Option<String> {
     let (name, model) = (program::name(), &schema.model);

@@ -17,7 +17,9 @@ use crate::failure::Failure;
 use crate::settings::{Resolver, Schema, Settings, names, variable, without_effect};
 use crate::terminal::{self, Terminal};
 use crate::version::VERSION;
-use crate::{bench, checkpoint, data, decode, eval, health, launch, manifest, model_flags, status, termination, train};
+use crate::{
+    bench, checkpoint, data, decode, eval, health, launch, manifest, misuse, model_flags, status, termination, train,
+};
 
 /// What `windlass` itself is called.
 const NAME: &str = "windlass";
@@ -140,7 +142,9 @@ impl Program {
             let is_launched = std::env::var_os(COMMAND_VARIABLE).is_some();
             return done.map_err(|failure| if is_launched { failure } else { settings.explain(failure) });
         }
-        match root.get_matches_from(arguments).subcommand() {
+        let verb = arguments.get(1).and_then(|verb| verb.to_str()).unwrap_or_default();
+        let parsed = root.try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
+        match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("status", matches)) => status::run(matches),
@@ -152,12 +156,19 @@ impl Program {
         }
     }
 
+    /// Prints what is wrong with a command line, and exits as clap does.
+    fn refuse(&self, error: clap::Error, verb: &str) -> ! {
+        let models: Vec<&str> = self.models.iter().map(|model| model.name()).collect();
+        misuse::with_models(error, verb, &models).exit()
+    }
+
     /// Refuses a model and flags that `train` would refuse.
     fn check_training(&self, words: &[String]) -> Result<(), Failure> {
         let line = [name(), "train".to_owned()].into_iter().chain(words.iter().cloned()).map(OsString::from);
         let line: Vec<OsString> = hyphenate(line);
         let parsed = self.command().try_get_matches_from(line);
-        let parsed = parsed.map_err(|error| if error.use_stderr() { error.exit() } else { no_flag_of_a_run(words) })?;
+        let parsed = parsed
+            .map_err(|error| if error.use_stderr() { self.refuse(error, "train") } else { no_flag_of_a_run(words) })?;
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (model, matches) = self.model(matches);
         model.check(matches)

@@ -21,6 +21,12 @@ pub trait Peer {
     /// The next bytes of the note or of a row section.
     fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()>;
 
+    /// Whether the other end still waits for an answer; asked from time to time while there is none. An error breaks the
+    /// wait off; what has been received counts all the same.
+    fn waits(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Starts or interrupts an answer with a header and, for the kinds without values, a text.
     fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()>;
 

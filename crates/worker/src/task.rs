@@ -280,7 +280,11 @@ impl Worker {
         }));
         let began = Instant::now();
         let (training, pool) = (&mut self.training, &self.pool);
-        pool.install(|| training.run(client, &|| control.is_chief(), watch))?;
+        let trained = pool.install(|| training.run(client, &|| control.is_chief(), watch));
+        if trained.is_err() {
+            client.deliver();
+        }
+        trained?;
         let tally = self.training.tally();
         watch(&Event::Finished(Finished {
             worker: self.config.id.0,

@@ -182,11 +182,8 @@ mod tests {
 
     #[test]
     fn a_gradient_in_the_open_round_of_a_worker_that_leaves_is_counted_once_the_round_has_ended() {
-        let open = Standing {
-            version: 10,
-            in_open_round: [(WORKER, "{\"push\":11}".to_owned())].into(),
-            ..standing(1, 10)
-        };
+        let open =
+            Standing { version: 10, in_open_round: [(WORKER, "{\"push\":11}".to_owned())].into(), ..standing(1, 10) };
         let mut positions = DataPositions::default();
         positions.replace(WORKER, Incarnation(1), &Standing::default());
         let mut of_cut = positions.clone();

@@ -12,6 +12,8 @@ use super::{ParameterShard, bad_rows, ended, lock};
 
 /// How often a worker that has to wait is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked whether it still waits.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 impl ParameterShard {
     /// Waits until the worker may go on, telling it for whom, and sends it the values. Whoever asks for a version that is
@@ -55,7 +57,8 @@ impl ParameterShard {
                 gate = lock(&self.gate);
                 continue;
             }
-            let waited = self.changed.wait_timeout(gate, TELL_EVERY).unwrap_or_else(PoisonError::into_inner);
+            peer.waits()?;
+            let waited = self.changed.wait_timeout(gate, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
             gate = waited.0;
         }
         drop(gate);

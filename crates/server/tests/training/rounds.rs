@@ -327,3 +327,27 @@ fn a_worker_that_was_silent_too_long_is_fenced_and_welcomed_anew() {
     staying.join();
     cluster.assert_ends_well();
 }
+
+/// Otherwise its gradient would count on the servers that have it, and not on the others.
+#[test]
+fn a_worker_that_is_told_to_stop_while_it_pushes_hands_its_gradient_to_every_server() {
+    let run = run(SYNC, several_blocks());
+    for via in [Via::Colocated, Via::Process, Via::Tcp] {
+        let cluster = Cluster::start_with(2, 2, run.clone(), Options { via, ..impatient() });
+        let (staying_run, (pushed, has_pushed)) = (run.clone(), mpsc::channel());
+        let staying = cluster.spawn(1, move |worker| {
+            worker.pull();
+            let pulled = worker.push(constant(&staying_run, 3.0));
+            pushed.send((pulled.step, pulled.applied)).unwrap();
+        });
+        let mut leaving = cluster.worker(0);
+        leaving.start_training();
+        leaving.pull();
+        leaving.client().push(push(&run, 1.0)).unwrap();
+        leaving.interrupt().set();
+        leaving.client().deliver();
+        assert_eq!(has_pushed.recv_timeout(LIMIT).unwrap(), (1, true), "{via:?}");
+        leaving.vanish();
+        staying.join();
+    }
+}

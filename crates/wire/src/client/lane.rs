@@ -10,7 +10,7 @@ use windlass_core::plan::ShardPlan;
 
 use super::local::LocalPeer;
 use super::rows::{RowsIn, RowsOut};
-use super::{ClientError, FloatBuffer, ParameterClient, Push, Traffic};
+use super::{ClientError, FloatBuffer, Interrupt, ParameterClient, Push, Traffic};
 use crate::link::{ServeError, Shard};
 use crate::retry::Backoff;
 use crate::stream::Socket;
@@ -162,9 +162,10 @@ impl Lane {
         shard: &dyn Shard,
         gradients: &[&[f32]],
         places: &mut [&mut [f32]],
+        interrupt: &Interrupt,
     ) -> Result<(), ClientError> {
-        let mut peer =
-            LocalPeer::new(gradients, (&self.note, self.rows_out.bytes()), places, self.rows_in.values_mut());
+        let (bytes, row_values) = ((&*self.note, self.rows_out.bytes()), self.rows_in.values_mut());
+        let mut peer = LocalPeer::new(gradients, bytes, places, row_values, interrupt);
         let served = shard.serve(&self.request, &mut peer);
         let (answer, text) = peer.into_answer();
         self.text = Some(text);

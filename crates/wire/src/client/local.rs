@@ -2,6 +2,7 @@
 
 use std::io::{self, Chain, Read};
 
+use super::Interrupt;
 use crate::link::Peer;
 use crate::stream::frame::{Answer, AnswerKind};
 
@@ -18,6 +19,7 @@ pub(super) struct LocalPeer<'a, 'b> {
     place: usize,
     answer: Option<Answer>,
     text: String,
+    interrupt: &'a Interrupt,
 }
 
 impl<'a, 'b> LocalPeer<'a, 'b> {
@@ -26,6 +28,7 @@ impl<'a, 'b> LocalPeer<'a, 'b> {
         (note, rows): (&'a [u8], &'a [u8]),
         places: &'a mut [&'b mut [f32]],
         row_values: &'a mut [f32],
+        interrupt: &'a Interrupt,
     ) -> Self {
         Self {
             gradients,
@@ -39,6 +42,7 @@ impl<'a, 'b> LocalPeer<'a, 'b> {
             place: 0,
             answer: None,
             text: String::new(),
+            interrupt,
         }
     }
 
@@ -77,6 +81,11 @@ impl Peer for LocalPeer<'_, '_> {
 
     fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.bytes.read_exact(bytes)
+    }
+
+    /// A process that was told to stop has handed over its gradient, and waits for nothing else.
+    fn waits(&self) -> io::Result<()> {
+        if self.interrupt.is_set() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
     /// A wait is broken off, for the client to look after its other servers and to ask again.

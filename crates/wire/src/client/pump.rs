@@ -21,6 +21,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// A server that makes a worker wait says so every two seconds. If nothing comes from another host for so long, the
 /// connection leads nowhere, and a new one is tried.
 const SILENCE: Duration = Duration::from_secs(8);
+/// For how long a process that was told to stop tries to hand over what it has begun to push.
+const DELIVER_WITHIN: Duration = Duration::from_millis(500);
 /// The pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -195,14 +197,31 @@ impl<B: FloatBuffer> ParameterClient<B> {
         for (lane, index) in lanes.iter_mut().zip(&active).filter(|(lane, _)| !lane.is_answered()) {
             let server = &self.servers[*index];
             let Link::Local(shard) = &server.link else { continue };
-            self.interrupt.check(self.incarnation)?;
-            lane.serve(server.id, shard.as_ref(), &gradients[*index], &mut places[*index])?;
+            lane.serve(server.id, shard.as_ref(), &gradients[*index], &mut places[*index], &self.interrupt)?;
             if !lane.is_answered() {
+                // Not before: other servers have this push.
+                self.interrupt.check(self.incarnation)?;
                 all_answered = false;
                 warn!("waiting for {} (reported by {})", lane.waiting_text().unwrap_or_default(), server.id);
             }
         }
         Ok(all_answered)
+    }
+
+    /// Hands over the rest of a push before this process, which was told to stop, leaves: a push that only some servers
+    /// have would be in a round on those and not on the others. Waits for no answer, and only for a moment for a server
+    /// that takes nothing.
+    pub fn deliver(&mut self) {
+        let began = Instant::now();
+        if !self.interrupt.is_set() {
+            return;
+        }
+        let _ = self.serve_locally();
+        while began.elapsed() < DELIVER_WITHIN && matches!(self.advance(&Lane::is_sent), Ok(None)) {
+            if !matches!(self.wait_for_sockets(&Lane::is_sent), Ok(true)) {
+                return;
+            }
+        }
     }
 
     /// Sends the request of a lane whose connection broke again, on a new one, unless it has been breaking too long.

@@ -12,6 +12,8 @@ fn an_unknown_model_is_refused() {
     --- stderr
     error: unrecognized subcommand 'cats'
 
+      tip: the models are linear, mnist, autoencoder, stn, seq2seq
+
     Usage: windlass train <MODEL>
 
     For more information, try '--help'.
