@@ -199,11 +199,15 @@ impl<B: FloatBuffer> ParameterClient<B> {
             let Link::Local(shard) = &server.link else { continue };
             lane.serve(server.id, shard.as_ref(), &gradients[*index], &mut places[*index], &self.interrupt)?;
             if !lane.is_answered() {
-                // Not before: other servers have this push.
-                self.interrupt.check(self.incarnation)?;
                 all_answered = false;
+                if self.interrupt.is_set() {
+                    continue; // it does not wait, but all servers are to have its push
+                }
                 warn!("waiting for {} (reported by {})", lane.waiting_text().unwrap_or_default(), server.id);
             }
+        }
+        if !all_answered {
+            self.interrupt.check(self.incarnation)?;
         }
         Ok(all_answered)
     }
