@@ -97,6 +97,9 @@ pub(crate) struct TrainingArgs {
     /// Compute N batches per step, one after the other, and push a single gradient, that of a batch N times as large
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) accumulate: usize,
+    /// Split every batch among N replicas of the network in each worker, which compute side by side and share its threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) towers: usize,
     /// Scale a worker's gradient down to this norm, taken over all parameters, if it is larger; 0 turns clipping off
     #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH")]
     pub(crate) clip_norm: Option<f32>,

@@ -19,7 +19,7 @@ use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
-use windlass_worker::replica::{Local, LocalConfig, Replica};
+use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
 use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
@@ -286,7 +286,7 @@ impl Process {
             servers,
             coordinator,
             own_server,
-            threads: self.config.threads,
+            threads: self.threads(),
             peer_timeout: self.config.peer_timeout,
             records: self.records(Limits { steps: self.config.run.steps, epochs: self.config.run.epochs }),
             started: self.config.started,
@@ -314,9 +314,20 @@ impl Process {
         let model: M = task::load(flags, &self.config.setup).map_err(unusable)?;
         let run = &self.config.run;
         let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
-        let replica = Local::new(model, config).map_err(Failure::usage)?;
+        let replica: Box<dyn Replica> = match (self.config.towers, self.threads()) {
+            (towers @ 2.., Some(threads)) => {
+                Box::new(Towers::of(model, towers, threads, &config).map_err(Failure::usage)?)
+            }
+            _ => Box::new(Local::new(model, config).map_err(Failure::usage)?),
+        };
         run.order(replica.info(), id, workers).map_err(Failure::usage)?;
-        Ok(Box::new(replica))
+        Ok(replica)
+    }
+
+    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores.
+    fn threads(&self) -> Option<usize> {
+        let all = || (self.config.towers > 1).then(|| std::thread::available_parallelism().map_or(1, usize::from));
+        self.config.threads.or_else(all)
     }
 
     fn train(&mut self, replica: Box<dyn Replica>, worker: WorkerConfig) -> Ended {

@@ -9,7 +9,7 @@ use windlass_worker::model::{Model, Setup};
 use windlass_worker::randomness::Draw;
 use windlass_worker::replica::{Local, LocalConfig, Replica};
 
-const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
 #[test]
 fn a_thousand_steps_of_mnist_leave_no_denormal_number_behind() {

@@ -12,7 +12,7 @@ use windlass_worker::replica::{Local, LocalConfig, Replica};
 const SAMPLES: [usize; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// These models draw their own numbers, by their samples.
-const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
 fn setup(seed: u64) -> Setup {
     Setup { seed, data_dir: None }

@@ -8,7 +8,7 @@ use windlass_worker::model::{Model, Setup};
 use windlass_worker::randomness::Draw;
 use windlass_worker::replica::{Local, LocalConfig, Replica};
 
-const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
 /// A model with these flags, and a batch of its first samples.
 fn load<M: Model>(flags: &str, samples: usize) -> (Local<M>, Vec<usize>) {

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Distribution, Tensor};
 
 use crate::batches::order::DataPosition;
 
@@ -31,6 +31,8 @@ pub struct Draw {
     pub worker: u32,
     /// Where its batch is in the data.
     pub position: DataPosition,
+    /// The number of the first part that is drawn for, of those that the batch is computed in.
+    pub first_part: usize,
 }
 
 impl Draw {
@@ -39,6 +41,7 @@ impl Draw {
         let DataPosition { epoch, batch } = self.position;
         let words = [u64::from(self.worker), epoch, batch as u64, purpose as u64];
         let seed = words.into_iter().fold(mix(run), |key, word| mix(key ^ word));
+        let part = self.first_part + part;
         if part == 0 { seed } else { mix(seed ^ part as u64) }
     }
 }
@@ -55,6 +58,20 @@ pub(crate) fn seeded<T>(device: &Device, seed: u64, work: impl FnOnce() -> T) ->
     work()
 }
 
+/// The same, and whether any numbers were drawn.
+pub(crate) fn watched<T>(device: &Device, seed: u64, work: impl FnOnce() -> T) -> (T, bool) {
+    let next = || {
+        let numbers = Tensor::<1>::random([4], Distribution::Default, &device.clone().inner());
+        numbers.into_data().iter::<f32>().collect::<Vec<f32>>()
+    };
+    let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    device.seed(seed);
+    let done = work();
+    let after = next();
+    device.seed(seed);
+    (done, after != next())
+}
+
 /// The finaliser of SplitMix64: every bit of the result depends on every bit of the argument.
 pub fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -65,8 +82,6 @@ pub fn mix(value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Distribution, Tensor};
-
     use super::*;
 
     fn drawn(seed: u64) -> Vec<f32> {
@@ -76,10 +91,18 @@ mod tests {
     }
 
     #[test]
+    fn it_is_seen_whether_numbers_are_drawn() {
+        let device = Device::flex();
+        let draw = || drop(Tensor::<1>::random([1], Distribution::Default, &device));
+        assert!(watched(&device, 5, draw).1);
+        assert!(!watched(&device, 5, || ()).1);
+    }
+
+    #[test]
     fn every_worker_batch_part_and_purpose_has_numbers_of_its_own() {
         let mut seeds = Vec::new();
         for (worker, epoch, batch) in [(0, 1, 1), (1, 1, 1), (0, 2, 1), (0, 1, 2), (1, 2, 1)] {
-            let draw = Draw { worker, position: DataPosition { epoch, batch } };
+            let draw = Draw { worker, position: DataPosition { epoch, batch }, first_part: 0 };
             for part in 0..3 {
                 seeds.extend([Purpose::Batch, Purpose::Step].map(|purpose| draw.seed(7, purpose, part)));
             }

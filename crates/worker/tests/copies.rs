@@ -12,7 +12,7 @@ use windlass_worker::model::{Defaults, Metrics, Model, Setup};
 use windlass_worker::randomness::Draw;
 use windlass_worker::replica::{Local, LocalConfig, Replica};
 
-const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
 const INPUTS: usize = 389;
 const OUTPUTS: usize = 97;

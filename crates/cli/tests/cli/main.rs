@@ -34,6 +34,7 @@ mod settings;
 mod sleepers;
 mod stopping;
 mod tasks;
+mod towers;
 mod translating;
 mod unsaved;
 mod usage;

@@ -153,7 +153,7 @@ impl Batches {
     /// A batch that is not counted, made here and now.
     pub(crate) fn sample(&self) -> anyhow::Result<Batch> {
         let position = DataPosition { epoch: 0, batch: 0 };
-        self.source.batch(self.order.peek(), Draw { worker: self.worker, position })
+        self.source.batch(self.order.peek(), Draw { worker: self.worker, position, first_part: 0 })
     }
 
     /// Stops making batches ahead.
@@ -165,7 +165,7 @@ impl Batches {
 fn make(worker: u32, source: &dyn BatchSource, order: &mut Order) -> Made {
     let began = Instant::now();
     let (samples, position) = order.next_batch();
-    let made = source.batch(samples, Draw { worker, position });
+    let made = source.batch(samples, Draw { worker, position, first_part: 0 });
     (made.map(|batch| (batch, position)), began.elapsed())
 }
 

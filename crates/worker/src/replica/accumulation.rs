@@ -1,10 +1,14 @@
-//! A step that is computed in parts, one after the other, because all of its batch at once would not fit in memory: the
-//! gradients of the parts are added up. Of parameters accessed by row, a part has only the rows that it asks for itself.
+//! A step that is computed in parts: one after the other, because all of its batch at once would not fit in memory, or
+//! side by side on several devices. The gradients of the parts are added up. Of parameters accessed by row, a part has only the rows that it asks for itself.
 
+use rayon::prelude::*;
 use windlass_core::parameter::ParameterTable;
 use windlass_wire::client::RowRequest;
 
 use crate::buffer::TensorBuffer;
+
+/// Values that one thread adds or multiplies at a time: fewer are not worth handing over.
+const CHUNK: usize = 1 << 16;
 
 /// All rows that any of the parts asks for, parameter by parameter.
 pub(super) fn union(parts: &[&[RowRequest]]) -> Vec<RowRequest> {
@@ -40,7 +44,12 @@ impl<'a> Sums<'a> {
     }
 
     /// Adds the gradients of a part that has these rows.
-    pub(super) fn add(&mut self, mut gradients: Vec<TensorBuffer>, rows: &[RowRequest]) {
+    pub(super) fn add(&mut self, gradients: Vec<TensorBuffer>, rows: &[RowRequest]) {
+        self.add_times(1.0, gradients, rows);
+    }
+
+    /// The same, times a factor.
+    pub(super) fn add_times(&mut self, factor: f32, mut gradients: Vec<TensorBuffer>, rows: &[RowRequest]) {
         for (all, own) in self.rows.iter().zip(rows) {
             let (index, width) = (all.parameter.0 as usize, self.table[all.parameter].width());
             let part = std::mem::take(&mut gradients[index]);
@@ -53,21 +62,37 @@ impl<'a> Sums<'a> {
             }
             gradients[index] = spread.into();
         }
-        if self.sums.is_empty() {
-            self.sums = gradients;
-            return;
-        }
-        for (sum, part) in self.sums.iter_mut().zip(&gradients) {
-            sum.iter_mut().zip(&**part).for_each(|(sum, part)| *sum += part);
-        }
+        add_times(factor, gradients, &mut self.sums);
     }
 
     /// The sums, times a factor.
     pub(super) fn scaled(mut self, factor: f32) -> Vec<TensorBuffer> {
-        if factor != 1.0 {
-            self.sums.iter_mut().for_each(|sum| sum.iter_mut().for_each(|value| *value *= factor));
-        }
+        scale(factor, &mut self.sums);
         self.sums
+    }
+}
+
+/// Adds values, times a factor, to sums that begin with the first of them.
+pub(super) fn add_times(factor: f32, mut values: Vec<TensorBuffer>, sums: &mut Vec<TensorBuffer>) {
+    if sums.is_empty() {
+        scale(factor, &mut values);
+        *sums = values;
+        return;
+    }
+    for (sum, values) in sums.iter_mut().zip(&values) {
+        let (sum, values): (&mut [f32], &[f32]) = (sum, values);
+        sum.par_chunks_mut(CHUNK).zip(values.par_chunks(CHUNK)).for_each(|(sum, values)| {
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
+        });
+    }
+}
+
+fn scale(factor: f32, values: &mut [TensorBuffer]) {
+    if factor == 1.0 {
+        return;
+    }
+    for values in values {
+        values.par_chunks_mut(CHUNK).for_each(|values| values.iter_mut().for_each(|value| *value *= factor));
     }
 }
 

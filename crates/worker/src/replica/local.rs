@@ -44,12 +44,14 @@ pub struct LocalConfig {
     pub seed: u64,
     /// In how many parts, one after the other, a batch is computed.
     pub accumulate: usize,
+    /// Whether other replicas in this process compute at the same time.
+    pub is_tower: bool,
 }
 
 impl LocalConfig {
     /// On the CPU, a batch at a time.
     pub fn on_cpu(seed: u64) -> Self {
-        Self { device: Device::flex(), seed, accumulate: 1 }
+        Self { device: Device::flex(), seed, accumulate: 1, is_tower: false }
     }
 }
 
@@ -63,11 +65,25 @@ pub struct Local<M: Model> {
     has_state: bool,
     /// Whether the network still has its first values.
     is_fresh: bool,
+    /// Whether it may compute without waiting for other replicas, as it can if it draws no random numbers.
+    is_independent: Independence,
+}
+
+/// Whether a tower's forward pass draws random numbers. Burn has one generator a process: what draws from it must be
+/// alone, and towers take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Independence {
+    /// It is not to be found out.
+    Never,
+    /// The next step shows it.
+    Unknown,
+    /// The first step drew nothing.
+    Drawless,
 }
 
 /// The model, and what it takes to make batches of its data.
 struct Source<M: Model> {
-    model: M,
+    model: Arc<M>,
     device: Device,
     by_rows: RowParameters,
     seed: u64,
@@ -83,11 +99,13 @@ struct Part<B> {
 }
 
 impl<M: Model> Local<M> {
-    /// Makes the network and lists its parameters.
-    pub fn new(model: M, config: LocalConfig) -> Result<Self, ReplicaError> {
-        let LocalConfig { device, seed, accumulate } = config;
+    /// Makes the network and lists its parameters. Several replicas may share a model and its data.
+    pub fn new(model: impl Into<Arc<M>>, config: LocalConfig) -> Result<Self, ReplicaError> {
+        let model = model.into();
+        let LocalConfig { device, seed, accumulate, is_tower } = config;
+        let is_independent = if is_tower { Independence::Unknown } else { Independence::Never };
         let device = device.autodiff();
-        let (network, specs) = first(&model, &device, seed, tensors::list);
+        let (network, specs) = first(&*model, &device, seed, tensors::list);
         let mut specs = specs?;
         let by_rows = RowParameters::mark(&mut specs, model.row_parameters())?;
         let table = ParameterTable::new(specs)?;
@@ -96,12 +114,13 @@ impl<M: Model> Local<M> {
             name: M::NAME,
             samples: model.samples(),
             sample_files: model.sample_files(),
-            fingerprint: fingerprint(&model),
+            fingerprint: fingerprint(&*model),
             files: model.files(),
             chance_loss: model.chance_loss(),
+            loss_is_summed: model.loss_is_summed(),
         };
         let source = Arc::new(Source { model, device, by_rows, seed, accumulate });
-        Ok(Self { source, network: Some(network), info, table, has_state, is_fresh: true })
+        Ok(Self { source, network: Some(network), info, table, has_state, is_fresh: true, is_independent })
     }
 
     /// A copy of the values that the network has now.
@@ -120,9 +139,17 @@ impl<M: Model> Local<M> {
     }
 
     /// The loss of a part, as the model sums it up, and its gradients.
-    fn compute(&self, batch: M::Batch, seed: u64) -> (f32, Vec<TensorBuffer>) {
-        let (model, network) = (&self.source.model, self.network());
-        let loss = randomness::seeded(&self.source.device, seed, || model.loss(network, batch));
+    fn compute(&mut self, batch: M::Batch, seed: u64) -> (f32, Vec<TensorBuffer>) {
+        let (model, network, device) = (&*self.source.model, self.network(), &self.source.device);
+        let forward = || model.loss(network, batch);
+        let (loss, is_independent) = match self.is_independent {
+            Independence::Never => (randomness::seeded(device, seed, forward), Independence::Never),
+            Independence::Drawless => (forward(), Independence::Drawless),
+            Independence::Unknown => match randomness::watched(device, seed, forward) {
+                (loss, true) => (loss, Independence::Never),
+                (loss, false) => (loss, Independence::Drawless),
+            },
+        };
         if self.has_state {
             // Only this has Burn bring running state up to date. Otherwise the next forward pass would, with what it
             // has kept from this one, over whatever has been loaded in between.
@@ -130,7 +157,9 @@ impl<M: Model> Local<M> {
         }
         let mut gradients = loss.backward();
         let loss = loss.inner().into_data().iter::<f32>().next().unwrap_or(f32::NAN);
-        (loss, tensors::take_gradients(network, &mut gradients))
+        let gradients = tensors::take_gradients(network, &mut gradients);
+        self.is_independent = is_independent;
+        (loss, gradients)
     }
 
     /// The same of several parts, one after the other.
@@ -196,7 +225,7 @@ impl<M: Model> Replica for Local<M> {
         let values = if self.is_fresh && !self.has_state {
             self.values()
         } else {
-            first(&self.source.model, &self.source.device, self.source.seed, tensors::values).1
+            first(&*self.source.model, &self.source.device, self.source.seed, tensors::values).1
         };
         values.into_iter().map(Into::into).collect()
     }

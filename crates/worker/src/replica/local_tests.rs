@@ -101,7 +101,7 @@ fn points(samples: &[usize], device: &Device) -> Tensor<2> {
 }
 
 const BATCH: [usize; 4] = [1, 2, 3, 4];
-const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 } };
+const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
 fn replica(peculiar: Peculiar) -> Local<Peculiar> {
     Local::new(peculiar, LocalConfig::on_cpu(1)).unwrap()

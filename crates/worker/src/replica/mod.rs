@@ -7,12 +7,14 @@
 mod accumulation;
 pub mod local;
 pub mod tensors;
+mod towers;
 
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use local::{Local, LocalConfig, ReplicaError};
+pub use towers::Towers;
 use windlass_core::identity::Fingerprint;
 use windlass_core::parameter::ParameterTable;
 use windlass_wire::client::RowRequest;
@@ -133,4 +135,6 @@ pub struct ModelInfo {
     pub files: Vec<(&'static str, String)>,
     /// The loss of a sample if the network only guesses, if that is known.
     pub chance_loss: Option<f64>,
+    /// Whether losses and gradients of a batch are sums over its samples, and not their mean.
+    pub loss_is_summed: bool,
 }

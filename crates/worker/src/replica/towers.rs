@@ -1,0 +1,235 @@
+//! Several replicas side by side in one process, each on a device or on threads of its own: every batch is split, each
+//! replica computes its share, and to the training loop the sum of them is one step.
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rayon::ThreadPool;
+use windlass_core::parameter::{Access, ParameterTable};
+use windlass_wire::client::RowRequest;
+
+use super::accumulation::{self, Sums};
+use super::{Batch, BatchSource, Local, LocalConfig, ModelInfo, Replica, StepResult};
+use crate::buffer::TensorBuffer;
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::randomness::Draw;
+use crate::report::Reports;
+use crate::threads;
+
+/// Replicas of one model that share every step.
+pub struct Towers {
+    /// The first also does whatever is done only once.
+    towers: Vec<Tower>,
+    source: Arc<SharedOut>,
+    /// What was loaded last of the parameters accessed by row: of these, each tower gets the rows of its own share.
+    rows: Vec<TensorBuffer>,
+}
+
+struct Tower {
+    replica: Box<dyn Replica>,
+    /// What it computes on.
+    threads: ThreadPool,
+}
+
+/// Makes a batch share by share.
+struct SharedOut(Vec<Arc<dyn BatchSource>>);
+
+impl Towers {
+    /// Puts replicas of the same model side by side, each with its own threads.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn new(towers: Vec<(Box<dyn Replica>, ThreadPool)>) -> Self {
+        assert!(!towers.is_empty(), "at least one tower");
+        let source = Arc::new(SharedOut(towers.iter().map(|(replica, _)| replica.source()).collect()));
+        let towers = towers.into_iter().map(|(replica, threads)| Tower { replica, threads }).collect();
+        Self { towers, source, rows: Vec::new() }
+    }
+
+    /// So many replicas of a model on one device, which share these threads: each has one at the least.
+    pub fn of<M: Model>(model: M, towers: usize, threads: usize, config: &LocalConfig) -> anyhow::Result<Self> {
+        let (model, config) = (Arc::new(model), LocalConfig { is_tower: true, ..config.clone() });
+        let tower = |index| {
+            let replica: Box<dyn Replica> = Box::new(Local::new(model.clone(), config.clone())?);
+            let own = threads / towers + usize::from(index < threads % towers);
+            Ok((replica, threads::pool(own.max(1))?))
+        };
+        let built: anyhow::Result<Vec<_>> = (0..towers).map(tower).collect();
+        built.map(Self::new)
+    }
+
+    fn first(&self) -> &dyn Replica {
+        &*self.towers[0].replica
+    }
+
+    fn first_mut(&mut self) -> &mut dyn Replica {
+        &mut *self.towers[0].replica
+    }
+
+    /// Has each tower work on its share, all at the same time.
+    fn side_by_side<T: Send>(
+        &mut self,
+        shares: Vec<Share>,
+        work: impl Fn(&mut dyn Replica, Share) -> anyhow::Result<T> + Sync,
+    ) -> anyhow::Result<Vec<T>> {
+        let mut done: Vec<Option<anyhow::Result<T>>> = shares.iter().map(|_| None).collect();
+        let work = &work;
+        rayon::in_place_scope(|scope| {
+            for ((Tower { replica, threads }, share), done) in self.towers.iter_mut().zip(shares).zip(&mut done) {
+                scope.spawn(move |_| *done = Some(threads.install(|| work(&mut **replica, share))));
+            }
+        });
+        done.into_iter().map(|done| done.expect("the scope waits for all")).collect()
+    }
+
+    /// The shares of a batch that needs these rows, each with the values of its own.
+    fn shares(&self, content: Box<dyn Any + Send>, rows: &[RowRequest]) -> Vec<Share> {
+        let table = self.table();
+        let values = |batch: &Batch| {
+            let mut values = vec![TensorBuffer::default(); table.len()];
+            for (all, own) in rows.iter().zip(batch.rows()) {
+                let index = all.parameter.0 as usize;
+                let loaded = self.rows.get(index).filter(|loaded| !loaded.is_empty());
+                let own = |loaded: &TensorBuffer| {
+                    accumulation::gather(loaded, &all.rows, &own.rows, table[all.parameter].width()).into()
+                };
+                values[index] = loaded.map(own).unwrap_or_default();
+            }
+            values
+        };
+        shares(content).into_iter().map(|batch| Share { values: values(&batch), batch }).collect()
+    }
+}
+
+/// What one tower computes on: its part of a batch, and of the rows that were loaded.
+struct Share {
+    batch: Batch,
+    values: Vec<TensorBuffer>,
+}
+
+impl Replica for Towers {
+    fn info(&self) -> &ModelInfo {
+        self.first().info()
+    }
+
+    fn table(&self) -> &ParameterTable {
+        self.first().table()
+    }
+
+    fn has_rows(&self) -> bool {
+        self.first().has_rows()
+    }
+
+    fn reports(&self) -> Option<Reports> {
+        self.first().reports()
+    }
+
+    fn source(&self) -> Arc<dyn BatchSource> {
+        self.source.clone()
+    }
+
+    fn first_values(&self) -> Vec<TensorBuffer> {
+        self.first().first_values()
+    }
+
+    fn load(&mut self, values: Vec<TensorBuffer>) {
+        let is_by_row: Vec<bool> = self.table().iter().map(|(_, spec)| spec.access == Access::Rows).collect();
+        let keep = |(values, by_row): (&TensorBuffer, &bool)| if *by_row { values.clone() } else { Vec::new().into() };
+        if self.has_rows() {
+            self.rows = values.iter().zip(&is_by_row).map(keep).collect();
+        }
+        let (first, others) = self.towers.split_first_mut().expect("at least one tower");
+        for Tower { replica, .. } in others {
+            replica.load(values.clone());
+        }
+        first.replica.load(values);
+    }
+
+    fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult> {
+        let Batch { content, rows, samples } = batch;
+        let shares = self.shares(content, &rows);
+        let own_rows: Vec<Vec<RowRequest>> = shares.iter().map(|share| share.batch.rows().to_vec()).collect();
+        let results = self.side_by_side(shares, |replica, Share { batch, values }| {
+            if !batch.rows().is_empty() {
+                replica.load(values);
+            }
+            replica.step(batch)
+        })?;
+        Ok(joined(self.first(), results, &own_rows, &rows, samples))
+    }
+
+    fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {
+        let shares = shares(batch.content).into_iter().map(|batch| Share { batch, values: Vec::new() }).collect();
+        self.side_by_side(shares, |replica, Share { batch, .. }| replica.rehearse(batch)).map(drop)
+    }
+
+    fn held_out(&self, draw: u64) -> anyhow::Result<Vec<(String, Option<Batch>)>> {
+        self.first().held_out(draw)
+    }
+
+    fn loss(&mut self, batch: Batch) -> anyhow::Result<f64> {
+        let Tower { replica, threads } = &mut self.towers[0];
+        threads.install(|| replica.loss(batch))
+    }
+
+    fn evaluate(&mut self) -> anyhow::Result<Metrics> {
+        // On all threads, for the others have nothing to do.
+        self.first_mut().evaluate()
+    }
+
+    fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>> {
+        self.first_mut().conclude()
+    }
+}
+
+impl BatchSource for SharedOut {
+    fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
+        let mut rest = samples;
+        let mut shares = Vec::with_capacity(self.0.len());
+        for (index, source) in self.0.iter().enumerate() {
+            let towers = self.0.len() - index;
+            let (share, others) = rest.split_at(rest.len().div_ceil(towers));
+            rest = others;
+            if !share.is_empty() {
+                let draw = Draw { first_part: draw.first_part + index * self.parts(), ..draw };
+                shares.push(source.batch(share, draw)?);
+            }
+        }
+        let rows = accumulation::union(&shares.iter().map(Batch::rows).collect::<Vec<_>>());
+        Ok(Batch { content: Box::new(shares), rows, samples: samples.len() })
+    }
+
+    fn parts(&self) -> usize {
+        self.0[0].parts()
+    }
+}
+
+fn shares(content: Box<dyn Any + Send>) -> Vec<Batch> {
+    *content.downcast().expect("a batch goes to the replica whose source has made it")
+}
+
+/// One step of all the towers' steps, each of which counts by its samples.
+fn joined(
+    replica: &dyn Replica,
+    results: Vec<StepResult>,
+    own_rows: &[Vec<RowRequest>],
+    rows: &[RowRequest],
+    samples: usize,
+) -> StepResult {
+    let is_summed = replica.info().loss_is_summed;
+    let mut sums = Sums::new(replica.table(), rows);
+    let (mut loss, mut state) = (0.0, Vec::new());
+    for (result, own) in results.into_iter().zip(own_rows) {
+        let share = result.samples as f32 / samples as f32;
+        loss += share * result.loss;
+        sums.add_times(if is_summed { 1.0 } else { share }, result.gradients, own);
+        accumulation::add_times(share, result.state, &mut state);
+    }
+    StepResult { loss, gradients: sums.scaled(1.0), state, samples }
+}
+
+#[cfg(test)]
+#[path = "towers_tests.rs"]
+mod tests;
