@@ -99,9 +99,13 @@ struct Part<B> {
 }
 
 impl<M: Model> Local<M> {
-    /// Makes the network and lists its parameters. Several replicas may share a model and its data.
-    pub fn new(model: impl Into<Arc<M>>, config: LocalConfig) -> Result<Self, ReplicaError> {
-        let model = model.into();
+    /// Makes the network and lists its parameters.
+    pub fn new(model: M, config: LocalConfig) -> Result<Self, ReplicaError> {
+        Self::sharing(Arc::new(model), config)
+    }
+
+    /// The same, with a model and its data that other replicas have too.
+    pub fn sharing(model: Arc<M>, config: LocalConfig) -> Result<Self, ReplicaError> {
         let LocalConfig { device, seed, accumulate, is_tower } = config;
         let is_independent = if is_tower { Independence::Unknown } else { Independence::Never };
         let device = device.autodiff();

@@ -52,7 +52,7 @@ impl Towers {
     pub fn of<M: Model>(model: M, towers: usize, threads: usize, config: &LocalConfig) -> anyhow::Result<Self> {
         let (model, config) = (Arc::new(model), LocalConfig { is_tower: true, ..config.clone() });
         let tower = |index| {
-            let replica: Box<dyn Replica> = Box::new(Local::new(model.clone(), config.clone())?);
+            let replica: Box<dyn Replica> = Box::new(Local::sharing(model.clone(), config.clone())?);
             let own = threads / towers + usize::from(index < threads % towers);
             Ok((replica, threads::pool(own.max(1))?))
         };
