@@ -447,6 +447,8 @@ impl<B: FloatBuffer> ParameterClient<B> {
 
     fn send(&mut self, kind: RequestKind, push: Push<B>) -> Result<(), ClientError> {
         assert!(self.pending.is_none(), "one request at a time");
+        // While nothing of it has been sent: servers in this process may never make it wait.
+        self.interrupt.check(self.incarnation)?;
         self.check(kind, &push);
         let active = self.active_servers();
         let lanes = active.iter().map(|index| Lane::new(self, *index, kind, &push)).collect();
