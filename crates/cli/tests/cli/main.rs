@@ -5,6 +5,7 @@ mod checkpoints;
 mod cluster;
 mod data;
 mod digits;
+mod docs;
 mod dynamic;
 mod empty_servers;
 mod fake_store;

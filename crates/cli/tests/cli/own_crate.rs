@@ -12,6 +12,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::docs;
 use crate::process::{Invocation, Told};
 
 /// A crate of one file, built.
@@ -62,19 +63,18 @@ fn library_in(directory: &Path) -> PathBuf {
     libraries.max_by_key(|file| file.metadata().unwrap().modified().unwrap()).expect("the library is built").path()
 }
 
-/// The example in a directory outside this workspace, with a `Cargo.toml` as a user writes it. (The profiles of the
-/// workspace come along, for dependencies that are built already to be taken as they are.)
+/// The example in a directory outside this workspace, with the `Cargo.toml` that docs/your-own-model.md has. (The profiles
+/// of the workspace come along, for dependencies that are built already to be taken as they are.)
 fn outside() -> TempDir {
     let (directory, library) = (TempDir::new().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
     let workspace = library.ancestors().nth(2).unwrap();
     let whole = fs::read_to_string(workspace.join("Cargo.toml")).unwrap();
     let profiles = &whole[whole.find("[profile.dev]").unwrap()..];
-    let manifest = format!(
-        "[package]\nname = \"spirals\"\nedition = \"2024\"\n\n[dependencies]\nwindlass = {{ path = {:?} }}\n\n{profiles}",
-        library
-    );
+    let documented = docs::block("docs/your-own-model.md", "toml");
+    let manifest = documented.replace("../windlass/crates/cli", &library.display().to_string());
+    assert_ne!(manifest, documented, "it names the path of the library");
     fs::create_dir(directory.path().join("src")).unwrap();
-    fs::write(directory.path().join("Cargo.toml"), manifest).unwrap();
+    fs::write(directory.path().join("Cargo.toml"), format!("{manifest}\n{profiles}")).unwrap();
     fs::copy(workspace.join("Cargo.lock"), directory.path().join("Cargo.lock")).unwrap();
     fs::copy(library.join("examples/own_model.rs"), directory.path().join("src/main.rs")).unwrap();
     directory
