@@ -1,6 +1,7 @@
-//! Runs of a simulated cluster, one a seed. `WINDLASS_SEED=n` runs one with everything that happens in it,
-//! `WINDLASS_SEEDS=n` as many.
+//! Runs of a simulated cluster, one a seed. `WINDLASS_SEED=n` runs one and prints everything that happens in it,
+//! `WINDLASS_SEEDS=n` runs the first n, and `WINDLASS_SEEDS=m..n` those from m up to n.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -9,24 +10,32 @@ use windlass_simulation::{Report, run};
 /// Events, checkpoints, restores, and what was wrong.
 type Found = (u64, u64, u64, Vec<Report>);
 
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
+/// Whether one seed is to be run, and else which.
+fn asked_for() -> (Option<u64>, Range<u64>) {
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is not a seed"));
+    let one = std::env::var("WINDLASS_SEED").ok();
+    let many = std::env::var("WINDLASS_SEEDS").unwrap_or_else(|_| "10000".to_owned());
+    let many = match many.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => 0..number(&many),
+    };
+    (one.as_deref().map(number), many)
 }
 
 #[test]
 fn whatever_goes_wrong_every_push_counts_once_and_every_run_ends() {
-    if let Some(seed) = from_environment("WINDLASS_SEED") {
+    let (one, seeds) = asked_for();
+    if let Some(seed) = one {
         let report = run(seed, true);
         assert!(report.wrong.is_none(), "{report:#?}");
         return;
     }
-    let seeds = from_environment("WINDLASS_SEEDS").unwrap_or(10_000);
-    let (next, began) = (AtomicU64::new(0), Instant::now());
+    let (next, began) = (AtomicU64::new(seeds.start), Instant::now());
     let work = || {
         let (mut events, mut published, mut restored, mut wrong) = (0, 0, 0, Vec::<Report>::new());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
+            if seed >= seeds.end {
                 return (events, published, restored, wrong);
             }
             let report = run(seed, false);
@@ -45,9 +54,10 @@ fn whatever_goes_wrong_every_push_counts_once_and_every_run_ends() {
     });
     let seconds = began.elapsed().as_secs_f64();
     let sum = |count: fn(&Found) -> u64| results.iter().map(count).sum::<u64>();
+    let count = seeds.end.saturating_sub(seeds.start);
     println!(
-        "{seeds} seeds in {seconds:.1} s ({:.0} a second): {} events, {} checkpoints, {} restores",
-        seeds as f64 / seconds,
+        "{count} seeds in {seconds:.1} s ({:.0} a second): {} events, {} checkpoints, {} restores",
+        count as f64 / seconds,
         sum(|result| result.0),
         sum(|result| result.1),
         sum(|result| result.2),
@@ -57,5 +67,5 @@ fn whatever_goes_wrong_every_push_counts_once_and_every_run_ends() {
     for report in wrong.iter().take(20) {
         println!("WINDLASS_SEED={}: {}", report.seed, report.wrong.clone().unwrap_or_default());
     }
-    assert!(wrong.is_empty(), "{} of {seeds} seeds found something wrong", wrong.len());
+    assert!(wrong.is_empty(), "{} of {count} seeds found something wrong", wrong.len());
 }
