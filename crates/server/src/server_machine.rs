@@ -14,8 +14,8 @@ use windlass_wire::control::proto::{
     Abandon, Cut, Failure, Goodbye, Mark, Over, Prepare, ServerReady, Waiting, task_message,
 };
 
-/// How long a task that is told to stop stays to hear how the run ended.
-pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a task that is told to stop stays to hear how the run ended, and ps 0 for others to hear of it.
+pub const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long a server that is told to stop stays for the last checkpoint without a word of the coordinator, which speaks
 /// every few seconds while it is written and gives up by itself.
 const DRAIN: Duration = Duration::from_secs(60);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::lifecycle::exit_code;
-use windlass_server::ServerEvent;
+use windlass_server::coordinator::{Farewell, TICK};
+use windlass_server::{LAST_WORDS, ServerEvent};
 use windlass_wire::control::session::SessionEvent;
 
 use crate::coordinator::{CoordinatorNode, SharedShard};
@@ -17,8 +18,6 @@ use crate::world::{Condition, Connection, Event, Happening, Message, Pid, Port, 
 
 /// How long a run may go on after the last fault is over.
 const BOUND: Duration = Duration::from_secs(400);
-/// How long ps 0 stays after the end for the others to hear of it.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What came of a seed.
 #[derive(Debug, Clone)]
@@ -45,8 +44,8 @@ struct Process {
     server: Option<ServerNode>,
     coordinator: Option<CoordinatorNode>,
     worker: Option<WorkerNode>,
-    /// Until when it stays for others to hear of the end.
-    stays_until: Option<Duration>,
+    /// How long it still stays for others to hear of the end, if it is ps 0 and has ended.
+    farewell: Option<Farewell>,
 }
 
 struct Cluster {
@@ -166,7 +165,7 @@ impl Cluster {
         self.world.conditions.push(Condition { alive: true, ..Condition::default() });
         self.world.directory.insert(task, pid);
         let shard = SharedShard::default();
-        let mut process = Process { server: None, coordinator: None, worker: None, stays_until: None };
+        let mut process = Process { server: None, coordinator: None, worker: None, farewell: None };
         self.say(|| format!("{task} starts as process {pid}"));
         if task == TaskId::ps(0) {
             process.coordinator = Some(CoordinatorNode::start(pid, shard.clone(), &mut self.world));
@@ -179,7 +178,6 @@ impl Cluster {
             process.worker = Some(WorkerNode::start(task.index, pid, &mut self.world));
         }
         self.processes.push(process);
-        self.world.remind(pid, self.world.now + LAST_WORDS, Timer::MayEnd);
     }
 
     fn say(&self, line: impl FnOnce() -> String) {
@@ -268,6 +266,10 @@ impl Cluster {
         }
         let Self { world, processes, .. } = self;
         let process = &mut processes[pid];
+        if let (Happening::Timer(Timer::Farewell), Some(farewell)) = (&happening, &mut process.farewell) {
+            farewell.tick();
+            world.remind(pid, world.now + TICK, Timer::Farewell);
+        }
         process.happen(happening, world);
         self.end_if_done(pid);
     }
@@ -279,9 +281,12 @@ impl Cluster {
         let ended = [server, worker].into_iter().flatten().map(|(task, ended)| Some((task, ended?)));
         let Some(ended) = ended.collect::<Option<Vec<_>>>() else { return };
         if let Some(coordinator) = &process.coordinator {
-            let until = *process.stays_until.get_or_insert(self.world.now + LAST_WORDS);
-            if coordinator.unheard() != Some(0) && self.world.now < until {
-                return self.world.remind(pid, until, Timer::MayEnd);
+            let farewell = process.farewell.get_or_insert_with(|| {
+                self.world.remind(pid, self.world.now + TICK, Timer::Farewell);
+                Farewell::new(LAST_WORDS)
+            });
+            if !farewell.is_over(coordinator.unheard()) {
+                return;
             }
         }
         for (task, outcome) in &ended {
@@ -385,8 +390,8 @@ impl Process {
 
     fn remind(&mut self, timer: Timer, world: &mut World) {
         match timer {
-            // The process looks at it whatever happens.
-            Timer::MayEnd => {}
+            // It is the process that stays, not what is in it.
+            Timer::Farewell => {}
             Timer::Worker => self.worker(WorkerNode::tick, world),
             Timer::Tick => self.coordinator(CoordinatorNode::tick, world),
             Timer::StoreOpened => self.coordinator(CoordinatorNode::open, world),

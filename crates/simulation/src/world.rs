@@ -93,8 +93,8 @@ pub enum Timer {
     Computed(u64),
     /// The worker tries a server again.
     Retry(u32, u64),
-    /// The process may end.
-    MayEnd,
+    /// ps 0 stays for others to hear of the end.
+    Farewell,
 }
 
 /// What a shard wants to be reminded of.

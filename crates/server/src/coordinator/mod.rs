@@ -3,7 +3,7 @@
 //! What it decides is a pure machine (`machine`, behind `interface`): tasks come in (`joining`) and report (`messages`),
 //! what the lifecycle decides is carried out (`carry_out`), with `members`, `data_positions`, `capacity`, `refusing` and
 //! `checkpoint`; `history` remembers what has happened. The rest is its shell: an actor (`actor`) that sessions feed with
-//! messages (`session_service`). Whoever watches the run reads one `observation` of it: Prometheus (`run_instruments`),
+//! messages (`session_service`), which ends with a `farewell`. Whoever watches the run reads one `observation` of it: Prometheus (`run_instruments`),
 //! the live page (`status`), and the record of what the nodes use of their hardware (`utilization`).
 
 mod actor;
@@ -11,6 +11,7 @@ mod capacity;
 mod carry_out;
 mod checkpoint;
 mod data_positions;
+mod farewell;
 mod history;
 mod interface;
 mod joining;
@@ -26,6 +27,7 @@ mod utilization;
 
 pub(crate) use actor::ActorConfig;
 pub use checkpoint::Beginning;
+pub use farewell::Farewell;
 pub use history::{History, HistoryEvent, HistoryKind, SavedCheckpoint};
 pub use interface::{Claimed, CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
 pub use machine::Coordinator;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
@@ -18,7 +19,8 @@ use windlass_wire::control::session::Attach;
 use windlass_wire::lobby::Visit;
 
 use super::actor::{self, ActorConfig};
-use super::interface::SessionId;
+use super::farewell::Farewell;
+use super::interface::{SessionId, TICK};
 use crate::task::ShardSlot;
 
 const CHANNEL: usize = 256;
@@ -67,10 +69,17 @@ impl CoordinatorHandle {
         windlass_page::router(self.status.clone()).layer(middleware::from_fn(stays))
     }
 
-    /// Waits until every task has heard the last word, but not longer than this.
+    /// Waits until every task has heard the last word, but not longer than this while the process runs.
     pub(crate) async fn ended(&self, longest: Duration) {
-        let mut unheard = self.unheard.clone();
-        let _ = tokio::time::timeout(longest, unheard.wait_for(|count| *count == Some(0))).await;
+        let (mut farewell, mut unheard) = (Farewell::new(longest), self.unheard.clone());
+        let mut tick = tokio::time::interval_at(Instant::now() + TICK, TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !farewell.is_over(*unheard.borrow_and_update()) {
+            tokio::select! {
+                changed = unheard.changed() => if changed.is_err() { return },
+                _ = tick.tick() => farewell.tick(),
+            }
+        }
     }
 
     /// Opens a session that is fed by `messages`, and returns what the coordinator says on it.
