@@ -81,7 +81,6 @@ impl Lifecycle {
 
     /// Counts a worker among those who train. Without a chief it is chief.
     fn worker_joined(&mut self, worker: WorkerId, incarnation: Incarnation) -> Decision {
-        self.finished_before = false;
         self.left.remove(&worker);
         self.leaving.remove(&worker);
         if self.phase != Phase::Gathering && !self.membership.is_present(TaskId::from(self.chief)) {

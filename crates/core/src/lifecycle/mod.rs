@@ -104,7 +104,7 @@ pub struct Lifecycle {
     servers_here_since: Option<Duration>,
     /// True if the run had begun before this gathering, so that workers may be missing for good.
     again: bool,
-    /// True if the run had come to its end before this coordinator.
+    /// True if the run had come to its end before this coordinator, and nobody has come who wants more.
     finished_before: bool,
 }
 

@@ -14,9 +14,15 @@ impl Lifecycle {
         self.prepare_if_all_are_here()
     }
 
-    /// Notes that the run had come to its end when the coordinator before this one died: it goes on only if workers come.
+    /// Notes that the run had come to its end when the coordinator before this one died: it goes on only if a worker comes
+    /// who wants more.
     pub fn finished_before(&mut self) {
-        self.finished_before = true;
+        self.finished_before = self.phase == Phase::Gathering;
+    }
+
+    /// Notes that a worker has come who wants more than the run has had.
+    pub fn wants_more(&mut self) {
+        self.finished_before = false;
     }
 
     /// Says which servers take part in the run, once that is known. A run begins when all servers have come, so that all
@@ -38,7 +44,7 @@ impl Lifecycle {
         if !present.contains(&self.chief) && !fault::is_back(Fault::ChiefLostWithServer) {
             self.chief = present.first().copied().unwrap_or(self.chief);
         }
-        self.phase = Phase::Preparing;
+        (self.phase, self.finished_before) = (Phase::Preparing, false);
         self.ready.clear();
         vec![Decision::Prepare]
     }

@@ -60,13 +60,16 @@ impl Lifecycle {
             self.awaited_since.entry(*task).or_insert(now);
         }
         let waited = self.awaited_since.values().map(|since| now.saturating_sub(*since)).max().unwrap_or_default();
+        let (silent, nobody) = (self.config.patience.silent, self.present_workers().is_empty());
+        // Those of the run that has ended come in again within that time. The others have heard of the end.
+        if self.finished_before && self.again && !nobody && waited >= silent {
+            return self.end(Outcome::done());
+        }
         if awaited.iter().any(|task| task.job == Job::Ps) {
             self.servers_here_since = None;
         } else if self.phase == Phase::Gathering {
             // Workers come in again after the servers, and have as long for that as if they had just been lost.
             let servers_here = now.saturating_sub(*self.servers_here_since.get_or_insert(now));
-            let silent = self.config.patience.silent;
-            let nobody = self.present_workers().is_empty();
             if self.again && !nobody && servers_here >= silent {
                 return self.prepare();
             }
@@ -78,6 +81,9 @@ impl Lifecycle {
         let patience = self.config.peer_timeout * if scores { SCORING } else { 1 };
         if awaited.is_empty() || waited < patience {
             return Vec::new();
+        }
+        if self.finished_before {
+            return self.end(Outcome::done());
         }
         let names: Vec<String> = awaited.iter().map(ToString::to_string).collect();
         let (names, purpose) = (names.join(", "), self.awaited_for());

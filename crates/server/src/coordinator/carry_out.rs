@@ -167,6 +167,19 @@ impl<S: OwnShard> Coordinator<S> {
         self.checkpoints.as_ref()?.finished(run, &epochs, self.config.workers.is_none())
     }
 
+    /// Notes if the workers want more than the run had when it ended, so that it goes on.
+    pub(super) fn note_if_more_is_wanted(&mut self) {
+        let (Some((_, run)), Some(checkpoints)) = (&self.run, &self.checkpoints) else { return };
+        let Some((manifest, _)) = checkpoints.found() else { return };
+        let position =
+            |worker| manifest.workers.iter().find(|state| state.worker == worker).map(|state| state.position);
+        let workers = self.lifecycle.workers().into_iter();
+        let epochs = workers.map(|worker| (worker, position(worker).map_or(0, |position| position.epoch))).collect();
+        if checkpoints.finished(run, &epochs, self.config.workers.is_none()).is_none() {
+            self.lifecycle.wants_more();
+        }
+    }
+
     /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
     fn regather(&mut self, reason: &str) {
         warn!(target: NOTICE, "{reason}; training continues when it is back");

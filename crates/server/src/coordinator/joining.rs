@@ -85,6 +85,7 @@ impl<S: OwnShard> Coordinator<S> {
             decisions.extend(self.lifecycle.set_active_servers(&self.active_servers(&run)));
             self.facts = Some(Arc::new(RunFacts::new(&run, self.config.servers)));
             self.run = Some((hello.run.clone(), run));
+            self.note_if_more_is_wanted();
             self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
         let reconnected = earlier == Some(incarnation);

@@ -160,11 +160,47 @@ fn a_coordinator_started_again_after_the_end_ends_well_if_no_worker_comes() {
     run.heard(PS, server, seconds(59));
     assert_eq!(run.tick(seconds(59)), [], "a worker may want to train on");
     assert_eq!(run.tick(seconds(60)), [Decision::Over(Outcome::done())]);
-    let mut run = Lifecycle::new(config);
+}
+
+/// A coordinator that was started again after the end of its run, with ps 0 and worker 0 of two, who has begun before if
+/// it says so. Another ps has heard of the end and does not come.
+fn ended_and_started_again(begun: bool) -> (Lifecycle, impl Fn(&mut Lifecycle, u64) -> Vec<Decision>) {
+    let mut run = Lifecycle::new(LifecycleConfig { servers: 2, checkpoints: true, ..config(2) });
     run.finished_before();
+    let (server, _) = join(&mut run, PS, 0);
     let (worker, _) = join(&mut run, TaskId::worker(0), 0);
-    run.heard(TaskId::worker(0), worker, seconds(9));
-    assert_eq!(run.tick(seconds(10)), [], "one does");
+    if begun {
+        assert_eq!(run.begun_before(), []);
+    }
+    run.tick(seconds(0));
+    let pass = move |run: &mut Lifecycle, until: u64| {
+        run.heard(PS, server, seconds(until));
+        run.heard(TaskId::worker(0), worker, seconds(until));
+        run.tick(seconds(until))
+    };
+    (run, pass)
+}
+
+#[test]
+fn who_has_not_heard_of_the_end_does_not_wait_for_those_who_have() {
+    let (mut run, pass) = ended_and_started_again(true);
+    assert_eq!(pass(&mut run, 9), [], "others may not have heard of it either");
+    assert_eq!(pass(&mut run, 10), [Decision::Over(Outcome::done())]);
+}
+
+#[test]
+fn a_run_that_is_started_anew_after_its_end_ends_well_if_not_all_come() {
+    let (mut run, pass) = ended_and_started_again(false);
+    assert_eq!(pass(&mut run, 59), []);
+    assert_eq!(pass(&mut run, 60), [Decision::Over(Outcome::done())]);
+}
+
+#[test]
+fn a_worker_that_wants_more_than_a_finished_run_had_waits_for_all_the_others() {
+    let (mut run, pass) = ended_and_started_again(true);
+    run.wants_more();
+    assert_eq!(pass(&mut run, 59), []);
+    assert_eq!(gave_up(&pass(&mut run, 60)), "gave up waiting for ps 1, worker 1 after 60 s");
 }
 
 #[test]

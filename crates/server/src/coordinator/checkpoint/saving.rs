@@ -125,6 +125,7 @@ impl<S: OwnShard> Coordinator<S> {
                 }
                 self.effects.push(Effect::BeganIn(found.first_generation));
                 checkpoints.begin_from(*found);
+                self.note_if_more_is_wanted();
                 if self.looking.take() == Some(true) {
                     self.prepare();
                 }
