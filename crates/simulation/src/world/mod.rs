@@ -1,5 +1,7 @@
-//! Virtual time, and the network between simulated processes: connections with delays, in order on each and in any order
-//! between them, which break with what is on its way.
+//! Everything outside the simulated processes: virtual time, what happens next, and in `network` the connections between
+//! them.
+
+mod network;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::shard::{Answer, Frame};
 use crate::store::Store;
+use network::Link;
 
 /// A process, by the order in which they were started.
 pub type Pid = usize;
@@ -119,17 +122,6 @@ pub enum Event {
     Start(TaskId),
 }
 
-#[derive(Debug)]
-struct Link {
-    pids: [Pid; 2],
-    ports: [Port; 2],
-    open: [bool; 2],
-    /// When the last message in each direction arrives.
-    last: [Duration; 2],
-    /// Nothing more gets through.
-    broken: bool,
-}
-
 /// A process as the world sees it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Condition {
@@ -233,113 +225,6 @@ impl World {
             }
             return Some(event);
         }
-    }
-
-    /// Connects a process to the one that listens for a task. It hears of it.
-    pub fn connect(&mut self, pid: Pid, port: Port, to: TaskId, at: Port) {
-        let there = self.directory.get(&to).copied().filter(|there| self.conditions[*there].alive);
-        let unreachable = |pid: Pid| self.conditions[pid].cut_off_until > self.now;
-        let delay = match there {
-            Some(there) if there == pid => Duration::ZERO,
-            Some(there) if unreachable(pid) || unreachable(there) => {
-                return self.at(self.now + Duration::from_secs(5), Event::To(pid, Happening::Connected(port, None)));
-            }
-            _ => self.random.micros(100, 3000),
-        };
-        let connection = there.map(|there| {
-            let (open, last) = ([true; 2], [self.now + delay; 2]);
-            self.links.push(Link { pids: [pid, there], ports: [port, at], open, last, broken: false });
-            self.links.len() - 1
-        });
-        self.at(self.now + delay, Event::To(pid, Happening::Connected(port, connection)));
-    }
-
-    /// Sends on a connection, from the end of this process.
-    pub fn send(&mut self, connection: Connection, pid: Pid, port: Port, message: Message) {
-        let Some((arrives, there, at)) = self.arrival(connection, pid, port) else { return };
-        self.at(arrives, Event::To(there, Happening::Arrived(connection, at, message)));
-    }
-
-    /// Closes a connection at the end of this process; the other hears of it after what is on its way.
-    pub fn close(&mut self, connection: Connection, pid: Pid, port: Port) {
-        let arrival = self.arrival(connection, pid, port);
-        let link = &mut self.links[connection];
-        link.open[usize::from(link.pids[0] != pid || link.ports[0] != port)] = false;
-        let Some((arrives, there, at)) = arrival else { return };
-        self.at(arrives, Event::To(there, Happening::Closed(connection, at)));
-    }
-
-    /// Says no more on a connection at the end of this process. The other end hears of it after what is on its way, and
-    /// closes its side then.
-    pub fn stop_sending(&mut self, connection: Connection, pid: Pid, port: Port) {
-        let Some((arrives, there, at)) = self.arrival(connection, pid, port) else { return };
-        self.at(arrives, Event::To(there, Happening::Closed(connection, at)));
-        let answered = arrives.max(self.conditions[there].paused_until) + self.random.micros(50, 1500);
-        self.at(answered, Event::To(pid, Happening::Closed(connection, port)));
-    }
-
-    fn arrival(&mut self, connection: Connection, pid: Pid, port: Port) -> Option<(Duration, Pid, Port)> {
-        let link = &self.links[connection];
-        let end = usize::from(link.pids[0] != pid || link.ports[0] != port);
-        if !link.open[end] || link.broken {
-            return None;
-        }
-        let there = link.pids[1 - end];
-        let delay = match there == pid {
-            true => Duration::ZERO,
-            false if self.random.percent(3) => self.random.millis(1, 60),
-            false => self.random.micros(50, 1500),
-        };
-        let healed = match there == pid {
-            true => Duration::ZERO,
-            false => self.conditions[pid].cut_off_until.max(self.conditions[there].cut_off_until),
-        };
-        let link = &mut self.links[connection];
-        let arrives = (self.now.max(healed) + delay).max(link.last[end]);
-        link.last[end] = arrives;
-        Some((arrives, there, link.ports[1 - end]))
-    }
-
-    /// Breaks all connections of a process with others. What is on its way is lost. The process hears of it, if it lives,
-    /// and the others do after a delay.
-    pub fn disconnect(&mut self, pid: Pid, after: Duration) {
-        for connection in 0..self.links.len() {
-            let link = &mut self.links[connection];
-            if !link.pids.contains(&pid) || link.pids[0] == link.pids[1] || link.open == [false; 2] || link.broken {
-                continue;
-            }
-            let (pids, ports, open) = (link.pids, link.ports, link.open);
-            let notify = (0..2).filter(|end| open[*end] && self.conditions[pids[*end]].alive);
-            for end in notify.collect::<Vec<_>>() {
-                let delay = if pids[end] == pid { Duration::ZERO } else { after };
-                let at = self.now + delay + self.random.micros(10, 2000);
-                self.at(at, Event::To(pids[end], Happening::Closed(connection, ports[end])));
-            }
-            self.links[connection].broken = true;
-            // Nobody sends again what was held up by a cut of the network.
-            let held_up = pids.iter().any(|pid| self.conditions[*pid].cut_off_until > self.now);
-            if self.random.percent(50) || held_up {
-                self.lose(connection);
-            }
-        }
-    }
-
-    /// Closes all connections of a process that ends, after what is on its way.
-    pub fn disconnect_gently(&mut self, pid: Pid) {
-        for connection in 0..self.links.len() {
-            for end in 0..2 {
-                let (there, port) = (self.links[connection].pids[end], self.links[connection].ports[end]);
-                if there == pid && self.links[connection].open[end] {
-                    self.close(connection, pid, port);
-                }
-            }
-        }
-    }
-
-    /// Loses what is on its way on a connection.
-    fn lose(&mut self, connection: Connection) {
-        let is_lost = |event: &Event| matches!(event, Event::To(_, Happening::Arrived(on, ..)) if *on == connection);
-        self.queue.retain(|_, event| !is_lost(event));
     }
 
     /// When an operation of the store is over, and whether it fails.

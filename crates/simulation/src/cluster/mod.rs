@@ -1,0 +1,229 @@
+//! A whole simulated cluster: its processes are started, things happen to them until all have ended, and those that are
+//! killed are started again. What goes wrong is in `faults`, and which exit codes that explains in `exit_codes`.
+
+mod exit_codes;
+mod faults;
+mod process;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use windlass_core::cluster::{Job, TaskId};
+use windlass_server::LAST_WORDS;
+use windlass_server::coordinator::{Farewell, TICK};
+
+use crate::coordinator::{CoordinatorNode, SharedShard};
+use crate::random::Random;
+use crate::scenario::{Fault, Scenario};
+use crate::server::ServerNode;
+use crate::worker::WorkerNode;
+use crate::world::{Condition, Event, Happening, Pid, Timer, World};
+use process::Process;
+
+/// How long a run may go on after the last fault is over.
+const BOUND: Duration = Duration::from_secs(400);
+
+/// What came of a seed.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// What is wrong, if something is.
+    pub wrong: Option<String>,
+    /// How long it took, in virtual time.
+    pub time: Duration,
+    /// How many things happened.
+    pub events: u64,
+    /// How many checkpoints were published.
+    pub published: u64,
+    /// How often a server was restored from one.
+    pub restored: u64,
+    /// How often a batch was found in values twice, by two processes of a worker.
+    pub repeated: u64,
+    /// The exit codes of all tasks.
+    pub exit_codes: BTreeMap<String, u8>,
+}
+
+struct Cluster {
+    world: World,
+    processes: Vec<Process>,
+    exit_codes: BTreeMap<TaskId, u8>,
+    /// Tasks that a process was lost of, or that were away, and when that was over.
+    away: BTreeMap<TaskId, Duration>,
+    stopped: bool,
+    store_failed: bool,
+    server_lost: bool,
+    lost_at_the_end: bool,
+    /// Workers that the coordinator was never told of and has never seen. It does not wait for them at the end, and
+    /// without checkpoints there are no records to tell them of it.
+    unknown: BTreeSet<TaskId>,
+    last_fault: Duration,
+}
+
+/// Runs what a seed stands for.
+pub fn run(seed: u64, trace: bool) -> Report {
+    let mut random = Random::new(seed);
+    let scenario = Scenario::new(&mut random);
+    if trace {
+        println!("seed {seed}: {scenario:#?}");
+    }
+    let mut cluster = Cluster {
+        world: World::new(random, scenario, trace),
+        processes: Vec::new(),
+        exit_codes: BTreeMap::new(),
+        away: BTreeMap::new(),
+        stopped: false,
+        store_failed: false,
+        server_lost: false,
+        lost_at_the_end: false,
+        unknown: BTreeSet::new(),
+        last_fault: Duration::ZERO,
+    };
+    let events = cluster.run();
+    let Cluster { world, exit_codes, .. } = cluster;
+    Report {
+        seed,
+        wrong: world.watch.wrong,
+        time: world.now,
+        events,
+        published: world.watch.published,
+        restored: world.watch.restored,
+        repeated: world.watch.repeated,
+        exit_codes: exit_codes.into_iter().map(|(task, code)| (task.to_string(), code)).collect(),
+    }
+}
+
+impl Cluster {
+    fn run(&mut self) -> u64 {
+        let scenario = self.world.scenario.clone();
+        for index in 0..scenario.servers.max(scenario.workers) {
+            let tasks =
+                [(index < scenario.servers, TaskId::ps(index)), (index < scenario.workers, TaskId::worker(index))];
+            for (_, task) in tasks.into_iter().filter(|(is_there, _)| *is_there) {
+                if task.job == Job::Ps || !scenario.colocated {
+                    let at = self.world.random.millis(0, 300);
+                    self.world.at(at, Event::Start(task));
+                }
+            }
+        }
+        for (index, (at, fault)) in scenario.faults.iter().enumerate() {
+            self.world.at(*at, Event::Fault(index));
+            let lasts = match fault {
+                Fault::Kill(_, lasts, _)
+                | Fault::Pause(_, lasts)
+                | Fault::CutOff(_, lasts)
+                | Fault::Store(_, lasts) => *lasts,
+                _ => Duration::ZERO,
+            };
+            self.last_fault = self.last_fault.max(*at + lasts);
+        }
+        let tasks = (scenario.servers + scenario.workers) as usize;
+        let mut events = 0;
+        while self.world.watch.wrong.is_none() && self.exit_codes.len() < tasks {
+            let Some(event) = self.world.step() else {
+                self.world.watch.fail(|| "nothing happens any more".to_owned());
+                break;
+            };
+            events += 1;
+            if self.world.now > self.last_fault + BOUND {
+                let ended = format!("{:?}", self.exit_codes);
+                self.world.watch.fail(|| format!("the run does not end; so far {ended}"));
+                break;
+            }
+            match event {
+                Event::Start(task) => self.start(task),
+                Event::Fault(index) => self.fault(scenario.faults[index].1),
+                Event::To(pid, happening) => self.happen(pid, happening),
+            }
+        }
+        if self.world.watch.wrong.is_none() {
+            self.check_exit_codes();
+        }
+        events
+    }
+
+    /// Starts the process of a task, unless the run has ended meanwhile.
+    fn start(&mut self, task: TaskId) {
+        let run_has_ended = self.exit_codes.keys().any(|ended| ended.job == Job::Ps);
+        // Who has heard of the end has gone, but the records do not know of it yet: ps 0 was killed before it could say so,
+        // and only when it is started again can those hear of it who have not.
+        let unrecorded = task == TaskId::ps(0)
+            && self.world.scenario.checkpoints.is_some()
+            && self.exit_codes.values().all(|code| *code == 0);
+        if run_has_ended && !unrecorded || self.exit_codes.contains_key(&task) {
+            self.exit_codes.insert(task, 0);
+            if self.world.scenario.colocated {
+                self.exit_codes.insert(TaskId::worker(task.index), 0);
+            }
+            return;
+        }
+        let pid = self.processes.len();
+        self.world.conditions.push(Condition { alive: true, ..Condition::default() });
+        self.world.directory.insert(task, pid);
+        let shard = SharedShard::default();
+        let mut process = Process { server: None, coordinator: None, worker: None, farewell: None };
+        self.say(|| format!("{task} starts as process {pid}"));
+        if task == TaskId::ps(0) {
+            process.coordinator = Some(CoordinatorNode::start(pid, shard.clone(), &mut self.world));
+        }
+        if task.job == Job::Ps {
+            process.server = Some(ServerNode::start(task.index, pid, shard, &mut self.world));
+        }
+        if task.job == Job::Worker || self.world.scenario.colocated {
+            self.world.directory.insert(TaskId::worker(task.index), pid);
+            process.worker = Some(WorkerNode::start(task.index, pid, &mut self.world));
+        }
+        self.processes.push(process);
+    }
+
+    fn say(&self, line: impl FnOnce() -> String) {
+        if self.world.trace {
+            println!("{:>10.4} {}", self.world.now.as_secs_f64(), line());
+        }
+    }
+
+    fn happen(&mut self, pid: Pid, happening: Happening) {
+        if self.world.trace && !matches!(happening, Happening::Timer(_)) {
+            self.say(|| format!("process {pid}: {happening:?}"));
+        }
+        let Self { world, processes, .. } = self;
+        let process = &mut processes[pid];
+        if let (Happening::Timer(Timer::Farewell), Some(farewell)) = (&happening, &mut process.farewell) {
+            farewell.tick();
+            world.remind(pid, world.now + TICK, Timer::Farewell);
+        }
+        process.happen(happening, world);
+        self.end_if_done(pid);
+    }
+
+    fn end_if_done(&mut self, pid: Pid) {
+        let process = &mut self.processes[pid];
+        let server = process.server.as_ref().map(|server| (server.task(), server.ended.clone()));
+        let worker = process.worker.as_ref().map(|worker| (worker.task(), worker.ended.clone()));
+        let ended = [server, worker].into_iter().flatten().map(|(task, ended)| Some((task, ended?)));
+        let Some(ended) = ended.collect::<Option<Vec<_>>>() else { return };
+        if let Some(coordinator) = &process.coordinator {
+            let farewell = process.farewell.get_or_insert_with(|| {
+                self.world.remind(pid, self.world.now + TICK, Timer::Farewell);
+                Farewell::new(LAST_WORDS)
+            });
+            if !farewell.is_over(coordinator.unheard()) {
+                return;
+            }
+        }
+        for (task, outcome) in &ended {
+            self.exit_codes.insert(*task, outcome.exit_code);
+        }
+        if let Some(worker) =
+            process.worker.as_ref().filter(|worker| self.world.scenario.dynamic && !worker.was_let_in())
+        {
+            self.unknown.insert(worker.task());
+        }
+        if let Some(server) = process.server.as_ref().filter(|_| ended.iter().all(|(_, end)| end.exit_code == 0)) {
+            server.check_end(&mut self.world);
+        }
+        self.say(|| format!("process {pid} ends: {ended:?}"));
+        self.world.disconnect_gently(pid);
+        self.world.conditions[pid].alive = false;
+    }
+}

@@ -1,0 +1,93 @@
+//! The reading of a shard's cut, one block after another.
+
+use std::time::Duration;
+
+use windlass_core::checkpoint::{CutPoint, Notes};
+use windlass_core::run::LearningRate;
+
+use super::{Shard, ShardEffect, Values};
+
+/// A shard as of a cut.
+#[derive(Debug)]
+pub struct ShardAtCut {
+    /// Where it is.
+    pub mark: CutPoint,
+    /// The notes of its last pushes.
+    pub notes: Notes,
+    /// The rate there.
+    pub learning_rate: LearningRate,
+    /// The blocks there.
+    pub blocks: Vec<Values>,
+}
+
+#[derive(Debug)]
+pub(super) struct Reader {
+    number: u64,
+    found: Option<(CutPoint, Notes, LearningRate)>,
+    blocks: Vec<Values>,
+}
+
+impl Shard {
+    /// Begins to read a cut that was made, or is to come.
+    pub fn read(&mut self, number: u64, now: Duration) {
+        self.readers.push(Reader { number, found: None, blocks: Vec::new() });
+        self.poll(now);
+    }
+
+    /// Gives a cut up. Whoever reads it finds out.
+    pub fn abandon(&mut self, number: u64, now: Duration) {
+        if self.gate.end_cut(number) {
+            self.blocks.iter_mut().for_each(|block| drop(block.forget()));
+            self.poll(now);
+        }
+    }
+
+    /// Reads the next block of a cut, the last first.
+    pub fn read_piece(&mut self, number: u64) {
+        let Some(index) = self.readers.iter().position(|reader| reader.number == number) else { return };
+        let reader = &mut self.readers[index];
+        let block = self.blocks.len() - reader.blocks.len();
+        let taken = match block {
+            0 => {
+                let whole = self.gate.end_cut(number);
+                let Reader { found, mut blocks, .. } = self.readers.remove(index);
+                blocks.reverse();
+                let cut = found.filter(|_| whole);
+                let cut = cut.map(|(mark, notes, learning_rate)| ShardAtCut { mark, notes, learning_rate, blocks });
+                return self.effects.push(ShardEffect::Read(number, cut));
+            }
+            _ if !self.gate.is_cutting(number) => None,
+            _ => self.blocks[block - 1].take(number, Clone::clone),
+        };
+        match taken {
+            Some(values) => {
+                reader.blocks.push(values);
+                self.effects.push(ShardEffect::ReadPiece(number));
+            }
+            None => {
+                self.readers.remove(index);
+                self.effects.push(ShardEffect::Read(number, None));
+            }
+        }
+    }
+
+    /// Lets those begin to read whose cut is made, and gives up those that cannot be.
+    pub(super) fn poll_readers(&mut self) {
+        let mut given_up = Vec::new();
+        for reader in self.readers.iter_mut().filter(|reader| reader.found.is_none()) {
+            let closed = self.gate.is_closed();
+            match self.gate.cut_made(reader.number) {
+                Ok(Some(found)) if !closed => {
+                    reader.found = Some(found);
+                    self.effects.push(ShardEffect::ReadPiece(reader.number));
+                }
+                Ok(_) if !closed => {}
+                _ => given_up.push(reader.number),
+            }
+        }
+        for number in given_up {
+            self.readers.retain(|reader| reader.number != number);
+            self.effects.push(ShardEffect::Read(number, None));
+        }
+    }
+}
