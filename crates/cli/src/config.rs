@@ -70,7 +70,7 @@ impl TaskConfig {
             checkpoints: checkpoints(checkpoint, output.run_dir.as_deref())?,
             board: BoardConfig {
                 directory: output.run_dir.as_deref().map(|directory| directory.join("tensorboard")),
-                config: command_line(),
+                command_line: command_line(),
                 histograms: output.histograms,
             },
         })
@@ -129,12 +129,12 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
 /// Where the launcher tells its tasks what its user wrote.
 pub(crate) const COMMAND_VARIABLE: &str = "WINDLASS_LAUNCHED_AS";
 
-/// What the user wrote.
+/// What the user wrote, as a shell reads it.
 pub(crate) fn command_line() -> String {
     if let Ok(launched) = std::env::var(COMMAND_VARIABLE) {
         return launched;
     }
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words = std::env::args_os().skip(1).map(|word| crate::resume::quoted(&word));
     std::iter::once(crate::program::name()).chain(words).collect::<Vec<_>>().join(" ")
 }
 

@@ -47,7 +47,7 @@ fn command_from(arguments: Vec<OsString>, default_run_dir: Option<&Path>) -> Str
 }
 
 /// A word as a shell reads it, whatever is in it.
-fn quoted(word: &OsStr) -> String {
+pub(crate) fn quoted(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:,=+@%".contains(byte);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.as_bytes().iter().all(is_plain) => text.to_owned(),

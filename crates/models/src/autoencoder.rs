@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use rand::rngs::StdRng;
 use windlass_data::{ImageSet, Images};
 use windlass_ops::{half_squared_error, softplus};
-use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, PngImage, Setup};
 
 use self::standard::Standard;
 use crate::batch_noise::{BatchNoise, Purpose};
@@ -217,6 +217,10 @@ impl Model for Autoencoder {
                 metrics.loss("test_loss_of_clean_images", clean)
             }
         })
+    }
+
+    fn images(&self, network: &Coder, device: &Device) -> anyhow::Result<Vec<PngImage>> {
+        Ok(vec![PngImage { name: "test_images".to_owned(), bytes: self.draw(network, device).encode()? }])
     }
 
     fn conclude(&self, network: &Coder, device: &Device) -> anyhow::Result<Vec<PathBuf>> {

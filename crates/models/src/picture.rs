@@ -129,6 +129,16 @@ impl Picture {
         written.map_err(|cause| PictureError::Write { path: path.into(), cause })
     }
 
+    /// The picture as a PNG file.
+    ///
+    /// # Errors
+    /// If it is too large for one.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut file = Vec::new();
+        self.draw().encode(&mut file)?;
+        Ok(file)
+    }
+
     fn draw(&self) -> Canvas {
         let labels = self.rows.iter().map(|row| text_width(&row.label)).max().unwrap_or(0);
         let left = MARGIN + labels + 3 * GAP;

@@ -13,7 +13,7 @@ use windlass_data::cluttered::{self, SIDE};
 use windlass_data::digits::Sizes;
 use windlass_data::{ImageSet, Images};
 use windlass_ops::cross_entropy;
-use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metrics, Model, PngImage, Setup};
 
 pub use self::network::{Convolution, Dropout, Localiser, Reader};
 use crate::batch_noise::{BatchNoise, Purpose};
@@ -147,6 +147,10 @@ impl Model for SpatialTransformer {
     fn evaluate(&self, network: &Reader, device: &Device) -> anyhow::Result<Metrics> {
         let classify = |images| network.forward(images, &Dropout::default()).scores;
         Ok(classifier::evaluate(&self.images, EVALUATION_BATCH, gather, classify, device))
+    }
+
+    fn images(&self, network: &Reader, device: &Device) -> anyhow::Result<Vec<PngImage>> {
+        Ok(vec![PngImage { name: "test_images".to_owned(), bytes: self.draw(network, device).encode()? }])
     }
 
     fn conclude(&self, network: &Reader, device: &Device) -> anyhow::Result<Vec<PathBuf>> {

@@ -4,14 +4,24 @@
 
 use std::ops::RangeInclusive;
 
-use windlass_tensorboard::{BoardError, RunBoard, tag};
+use windlass_tensorboard::{BoardError, Description, HParam, RunBoard, tag};
 
-const CONFIG: &str = "model = \"mnist\"\nmode = \"sync\"\n\n[optimizer]\nname = \"adam\"\nlearning_rate = 0.01\n";
+/// The score that is not a loss.
+const ACCURACY: &str = "score/accuracy";
 
 fn main() -> Result<(), BoardError> {
     let directory = std::env::args().nth(1).unwrap_or_else(|| "runs/curves".into());
-    train(&mut RunBoard::create(&directory, CONFIG)?, 1..=700, 1.5)?;
-    train(&mut RunBoard::resume(&directory, 501, 501)?, 501..=1000, 1.0)?;
+    let hparams = [("optimizer", HParam::Text("adam".into())), ("learning_rate", HParam::Number(0.01))];
+    let description = Description {
+        command_line: "windlass train mnist --mode sync --learning-rate 0.01".into(),
+        hparams: hparams.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+        workers: Some(1),
+    };
+    train(&mut RunBoard::create(&directory, &description)?, 1..=700, 1.5)?;
+    let mut board = RunBoard::resume(&directory, &description, 501, 501)?;
+    train(&mut board, 501..=1000, 1.0)?;
+    board.end(1000)?;
+    board.flush()?;
     println!("tensorboard --logdir {directory}");
     Ok(())
 }
@@ -26,7 +36,7 @@ fn train(board: &mut RunBoard, steps: RangeInclusive<u64>, noise: f64) -> Result
             step,
             &[
                 (tag::LOSS, loss),
-                (tag::ACCURACY, 1.0 - loss / 2.6),
+                (ACCURACY, 1.0 - loss / 2.6),
                 (tag::LEARNING_RATE, 0.01 * 0.998_f64.powf(progress)),
                 (tag::STEP_MS, 0.9 + 0.1 * wave),
                 (tag::SAMPLES_PER_SECOND, 200_000.0 + 20_000.0 * wave),
@@ -35,7 +45,7 @@ fn train(board: &mut RunBoard, steps: RangeInclusive<u64>, noise: f64) -> Result
             ],
         )?;
         if step % 50 == 0 {
-            board.eval(step, &[(tag::LOSS, loss + 0.1), (tag::ACCURACY, 0.97 - loss / 2.6)])?;
+            board.eval(step, &[(tag::LOSS, loss + 0.1), (ACCURACY, 0.97 - loss / 2.6)])?;
             let width = 0.05 + progress / 5000.0;
             let weights: Vec<f32> = (0..10_000).map(|index| (bell(index) * width) as f32).collect();
             board.histogram(step, "layer_1/weights", &weights)?;

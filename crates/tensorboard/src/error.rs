@@ -33,6 +33,14 @@ pub enum BoardError {
         /// What the system said.
         source: io::Error,
     },
+    /// A picture is not a PNG file.
+    #[error("cannot write image {tag:?} to {}: not a PNG file", path.display())]
+    NotPng {
+        /// The file.
+        path: PathBuf,
+        /// The image's name.
+        tag: String,
+    },
     /// A value has no name.
     #[error("cannot write a value with an empty tag to {}", path.display())]
     EmptyTag {

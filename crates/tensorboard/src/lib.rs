@@ -1,4 +1,4 @@
-//! Event files that TensorBoard reads: scalars, histograms and text, by step and wall time.
+//! Event files that TensorBoard reads: scalars, histograms, text, images and hyperparameters, by step and wall time.
 //!
 //! [`RunBoard`] is what a training run needs: its train and eval curves side by side, and a resumed run that continues
 //! them. [`EventWriter`] is one event file. This crate only writes files: it must not know the cluster or tensors, nor
@@ -6,11 +6,15 @@
 
 mod error;
 mod histogram;
+mod hparams;
+mod png;
 mod proto;
 mod record;
 mod run;
+pub mod tag;
 mod writer;
 
 pub use error::BoardError;
-pub use run::{RunBoard, tag};
+pub use hparams::HParam;
+pub use run::{Description, RunBoard, worker_curves};
 pub use writer::{EventWriter, LONGEST_TAG, Moment};

@@ -1,15 +1,22 @@
 //! The messages of an event file, as far as they are written here.
 //!
-//! Field numbers are those of TensorFlow's `event.proto`, `summary.proto`, `tensor.proto` and `histogram.proto`.
+//! Field numbers are those of TensorFlow's `event.proto`, `summary.proto`, `tensor.proto` and `histogram.proto`, and of
+//! the HParams plugin's `plugin_data.proto` and Protobuf's `struct.proto`.
+
+use std::collections::BTreeMap;
 
 use prost::{Message, Oneof};
 
 /// `SessionLog.SessionStatus.START`.
 pub(crate) const SESSION_START: i32 = 1;
+/// `DataType.DT_FLOAT`.
+pub(crate) const FLOAT_TYPE: i32 = 1;
 /// `DataType.DT_STRING`.
 pub(crate) const STRING_TYPE: i32 = 7;
 /// `DataClass.DATA_CLASS_TENSOR`.
 pub(crate) const TENSOR_CLASS: i32 = 2;
+/// `Status.STATUS_SUCCESS` of the HParams plugin.
+pub(crate) const STATUS_SUCCESS: i32 = 1;
 
 /// One record of the file.
 #[derive(Clone, PartialEq, Message)]
@@ -49,7 +56,7 @@ pub(crate) struct TaggedValue {
     pub tag: String,
     #[prost(message, optional, tag = "9")]
     pub metadata: Option<SummaryMetadata>,
-    #[prost(oneof = "Value", tags = "2, 5, 8")]
+    #[prost(oneof = "Value", tags = "2, 4, 5, 8")]
     pub value: Option<Value>,
 }
 
@@ -58,10 +65,26 @@ pub(crate) struct TaggedValue {
 pub(crate) enum Value {
     #[prost(float, tag = "2")]
     Simple(f32),
+    #[prost(message, tag = "4")]
+    Image(Image),
     #[prost(message, tag = "5")]
     Histogram(HistogramProto),
     #[prost(message, tag = "8")]
     Tensor(TensorProto),
+}
+
+/// `Summary.Image`: a picture as a file has it.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Image {
+    #[prost(int32, tag = "1")]
+    pub height: i32,
+    #[prost(int32, tag = "2")]
+    pub width: i32,
+    /// How many channels.
+    #[prost(int32, tag = "3")]
+    pub colorspace: i32,
+    #[prost(bytes = "vec", tag = "4")]
+    pub encoded: Vec<u8>,
 }
 
 /// Which of TensorBoard's tabs shows a tensor.
@@ -78,9 +101,12 @@ pub(crate) struct SummaryMetadata {
 pub(crate) struct PluginData {
     #[prost(string, tag = "1")]
     pub name: String,
+    /// What the plugin has to say of the series, in an encoding of its own.
+    #[prost(bytes = "vec", tag = "2")]
+    pub content: Vec<u8>,
 }
 
-/// A scalar tensor of strings; an absent shape would mean the same, but not every reader knows.
+/// A tensor of strings, or one without values; an absent shape would mean a scalar too, but not every reader knows.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TensorProto {
     #[prost(int32, tag = "1")]
@@ -91,9 +117,19 @@ pub(crate) struct TensorProto {
     pub strings: Vec<Vec<u8>>,
 }
 
-/// The shape of a scalar: no dimensions.
+/// The shape of a tensor; a scalar has no dimensions.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct TensorShape {}
+pub(crate) struct TensorShape {
+    #[prost(message, repeated, tag = "2")]
+    pub dimensions: Vec<Dimension>,
+}
+
+/// `TensorShapeProto.Dim`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Dimension {
+    #[prost(int64, tag = "1")]
+    pub size: i64,
+}
 
 /// A histogram: bucket `i` counts the values from `bucket_limit[i - 1]` up to, not including, `bucket_limit[i]`.
 #[derive(Clone, PartialEq, Message)]
@@ -119,4 +155,56 @@ pub(crate) struct HistogramProto {
 pub(crate) struct SessionLog {
     #[prost(int32, tag = "1")]
     pub status: i32,
+}
+
+/// `HParamsPluginData`: all that the HParams plugin reads. Version 0 is the only one there is.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HParamsData {
+    #[prost(oneof = "HParamsInfo", tags = "3, 4")]
+    pub info: Option<HParamsInfo>,
+}
+
+/// What it tells of a session.
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum HParamsInfo {
+    #[prost(message, tag = "3")]
+    Start(SessionStart),
+    #[prost(message, tag = "4")]
+    End(SessionEnd),
+}
+
+/// `SessionStartInfo`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SessionStart {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub hparams: BTreeMap<String, StructValue>,
+    #[prost(double, tag = "5")]
+    pub start_time: f64,
+}
+
+/// `SessionEndInfo`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SessionEnd {
+    #[prost(int32, tag = "1")]
+    pub status: i32,
+    #[prost(double, tag = "2")]
+    pub end_time: f64,
+}
+
+/// `google.protobuf.Value`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StructValue {
+    #[prost(oneof = "StructKind", tags = "2, 3, 4")]
+    pub kind: Option<StructKind>,
+}
+
+/// The kinds that the plugin knows.
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum StructKind {
+    #[prost(double, tag = "2")]
+    Number(f64),
+    #[prost(string, tag = "3")]
+    Text(String),
+    #[prost(bool, tag = "4")]
+    Switch(bool),
 }

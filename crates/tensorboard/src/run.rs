@@ -1,27 +1,32 @@
-//! The curves of one training run: `train/` and `eval/` below its directory, which TensorBoard shows in one chart when
-//! their tags are the same.
+//! What one training run shows: its curves, in directories that TensorBoard draws into one chart when their tags are the
+//! same, and what it is.
+//!
+//! ```text
+//! train/     the curves of training, over all workers; the command line; histograms
+//! eval/      the scores of evaluations, pictures, hyperparameters
+//! worker_0/  speed and times of each worker
+//! ```
+//!
+//! Hyperparameters are in `eval`, and not in the directory above, because the metrics of a session are the curves in its
+//! own directory and below, but TensorBoard finds nothing below the directory that it was started with.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::error::BoardError;
-use crate::writer::{EventWriter, Moment};
+use crate::hparams::HParam;
+use crate::tag;
+use crate::writer::{EventWriter, Moment, set_aside};
 
-/// The tags of the curves that every run has.
-pub mod tag {
-    /// The loss.
-    pub const LOSS: &str = "loss";
-    /// The share of samples that were right, from 0 to 1.
-    pub const ACCURACY: &str = "accuracy";
-    /// The learning rate.
-    pub const LEARNING_RATE: &str = "learning_rate";
-    /// The duration of a step in milliseconds.
-    pub const STEP_MS: &str = "step_ms";
-    /// Samples a second, over all workers.
-    pub const SAMPLES_PER_SECOND: &str = "samples_per_second";
-    /// The length of the gradient as one vector.
-    pub const GRADIENT_NORM: &str = "gradient_norm";
-    /// How many updates old the parameters were from which a gradient was computed.
-    pub const STALENESS: &str = "staleness";
+/// What a run is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Description {
+    /// What the user wrote to start it.
+    pub command_line: String,
+    /// Its hyperparameters, by name.
+    pub hparams: Vec<(String, HParam)>,
+    /// How many workers it has, if that is known.
+    pub workers: Option<u32>,
 }
 
 /// What a run shows in TensorBoard. How often is worth a point is for the caller to decide.
@@ -32,23 +37,37 @@ pub struct RunBoard {
 }
 
 impl RunBoard {
-    /// Starts the curves of a new run in `directory`, with its configuration in the Text tab, as it is. Curves of a run
-    /// that was there before are no longer shown.
-    pub fn create(directory: impl AsRef<Path>, config: &str) -> Result<Self, BoardError> {
-        let mut board = Self::resume(directory, 0, 0)?;
-        board.train.text(Moment::now(0), "config", &preformatted(config))?;
-        board.flush()?;
-        Ok(board)
+    /// Starts the curves of a new run in `directory`. Those of a run that was there before are no longer shown.
+    pub fn create(directory: impl AsRef<Path>, description: &Description) -> Result<Self, BoardError> {
+        let directory = directory.as_ref();
+        set_aside_workers_from(description.workers, directory)?;
+        let train = EventWriter::create(directory.join("train"))?;
+        let eval = EventWriter::create(directory.join("eval"))?;
+        Self { train, eval }.described(description, [0, 0])
     }
 
     /// Continues the curves in `directory`. `train` and `eval` are the first steps of either that are computed again: from
     /// there on the old points give way to new ones.
-    pub fn resume(directory: impl AsRef<Path>, train: u64, eval: u64) -> Result<Self, BoardError> {
+    pub fn resume(
+        directory: impl AsRef<Path>,
+        description: &Description,
+        train: u64,
+        eval: u64,
+    ) -> Result<Self, BoardError> {
         let directory = directory.as_ref();
-        Ok(Self {
+        let board = Self {
             train: EventWriter::resume(directory.join("train"), train)?,
             eval: EventWriter::resume(directory.join("eval"), eval)?,
-        })
+        };
+        board.described(description, [train.saturating_sub(1), eval.saturating_sub(1)])
+    }
+
+    /// Says what the run is, in both directories at these steps.
+    fn described(mut self, description: &Description, [train, eval]: [u64; 2]) -> Result<Self, BoardError> {
+        self.train.text(Moment::now(train), tag::COMMAND_LINE, &preformatted(&description.command_line))?;
+        self.eval.session_start(Moment::now(eval), &description.hparams)?;
+        self.flush()?;
+        Ok(self)
     }
 
     /// Writes one point of several curves of training.
@@ -61,9 +80,19 @@ impl RunBoard {
         self.eval.scalars(Moment::now(step), scalars)
     }
 
+    /// Writes a picture that shows how well the network does, as a PNG file.
+    pub fn image(&mut self, step: u64, tag: &str, png: &[u8]) -> Result<(), BoardError> {
+        self.eval.image(Moment::now(step), tag, png)
+    }
+
     /// Writes the histogram of the finite ones of `values`. Returns how many were not finite and so left out.
     pub fn histogram(&mut self, step: u64, tag: &str, values: &[f32]) -> Result<usize, BoardError> {
         self.train.histogram(Moment::now(step), tag, values)
+    }
+
+    /// Says that the run has ended well, after this step.
+    pub fn end(&mut self, step: u64) -> Result<(), BoardError> {
+        self.eval.session_end(Moment::now(step))
     }
 
     /// Hands everything to the system: for those who watch, and before a checkpoint is published, so that a run that
@@ -71,6 +100,29 @@ impl RunBoard {
     pub fn flush(&mut self) -> Result<(), BoardError> {
         self.train.flush().and(self.eval.flush())
     }
+}
+
+/// The curves of one worker, from this step on: from 0, those of a new run.
+pub fn worker_curves(directory: &Path, worker: u32, step: u64) -> Result<EventWriter, BoardError> {
+    let directory = directory.join(format!("{WORKER_PREFIX}{worker}"));
+    if step == 0 { EventWriter::create(directory) } else { EventWriter::resume(directory, step) }
+}
+
+const WORKER_PREFIX: &str = "worker_";
+
+/// No longer shows workers of an earlier run that a run with so many does not have.
+fn set_aside_workers_from(first: Option<u32>, directory: &Path) -> Result<(), BoardError> {
+    let Some(first) = first else { return Ok(()) };
+    let unusable = |source| BoardError::Directory { path: directory.into(), source };
+    fs::create_dir_all(directory).map_err(unusable)?;
+    for entry in fs::read_dir(directory).map_err(unusable)? {
+        let path: PathBuf = entry.map_err(unusable)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(WORKER_PREFIX));
+        if name.and_then(|index| index.parse::<u32>().ok()).is_some_and(|index| index >= first) {
+            set_aside(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// `text` as a block of code in Markdown. Indented, because a fence could be in the text.
@@ -85,9 +137,10 @@ mod tests {
 
     /// The (step, tag) of everything shown in one sub-directory, in the order of the files.
     fn shown(directory: &Path) -> Vec<(i64, String)> {
-        let mut paths: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.to_str().unwrap().contains("tfevents"));
         paths.sort();
-        let events = paths.iter().flat_map(|path| crate::record::parse(&std::fs::read(path).unwrap()));
+        let events = paths.iter().flat_map(|path| crate::record::parse(&fs::read(path).unwrap()));
         let summaries = events.filter_map(|event| match event.what {
             Some(What::Summary(summary)) => Some((event.step, summary)),
             _ => None,
@@ -95,26 +148,72 @@ mod tests {
         summaries.flat_map(|(step, summary)| summary.values.into_iter().map(move |value| (step, value.tag))).collect()
     }
 
+    fn points(points: &[(i64, &str)]) -> Vec<(i64, String)> {
+        points.iter().map(|(step, tag)| (*step, tag.to_string())).collect()
+    }
+
+    const START: &str = "_hparams_/session_start_info";
+
     #[test]
     fn training_and_evaluation_have_the_same_tags_in_directories_of_their_own() {
         let directory = tempfile::tempdir().unwrap();
-        let mut board = RunBoard::create(directory.path(), "seed = 1").unwrap();
+        let description = Description { command_line: "windlass train".into(), ..Description::default() };
+        let mut board = RunBoard::create(directory.path(), &description).unwrap();
         board.train(1, &[(tag::LOSS, 2.0), (tag::STEP_MS, 1.0)]).unwrap();
         board.eval(1, &[(tag::LOSS, 2.1)]).unwrap();
         board.histogram(1, "weights", &[0.5]).unwrap();
         drop(board);
-        let mut board = RunBoard::resume(directory.path(), 2, 2).unwrap();
+        let mut board = RunBoard::resume(directory.path(), &description, 2, 2).unwrap();
         board.train(2, &[(tag::LOSS, 1.9)]).unwrap();
+        board.end(2).unwrap();
         board.flush().unwrap();
-        let points = |points: &[(i64, &str)]| points.iter().map(|(step, tag)| (*step, tag.to_string())).collect();
-        let train: Vec<_> = points(&[(0, "config"), (1, "loss"), (1, "step_ms"), (1, "weights"), (2, "loss")]);
-        assert_eq!(shown(&directory.path().join("train")), train);
-        let eval: Vec<_> = points(&[(1, "loss")]);
-        assert_eq!(shown(&directory.path().join("eval")), eval);
+        let train = [
+            (0, "command_line"),
+            (1, "loss/loss"),
+            (1, "time/step_ms"),
+            (1, "weights"),
+            (1, "command_line"),
+            (2, "loss/loss"),
+        ];
+        assert_eq!(shown(&directory.path().join("train")), points(&train));
+        let eval = [(0, START), (1, "loss/loss"), (1, START), (2, "_hparams_/session_end_info")];
+        assert_eq!(shown(&directory.path().join("eval")), points(&eval));
     }
 
     #[test]
-    fn a_config_is_shown_as_it_is_whatever_marks_it_has() {
+    fn a_new_run_shows_nothing_of_an_earlier_one_in_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let description = |workers| Description { workers: Some(workers), ..Description::default() };
+        for workers in [3, 2] {
+            let mut board = RunBoard::create(directory.path(), &description(workers)).unwrap();
+            (0..workers).for_each(|worker| drop(worker_curves(directory.path(), worker, 0).unwrap()));
+            board.eval(workers.into(), &[(tag::LOSS, 2.1)]).unwrap();
+        }
+        assert_eq!(shown(&directory.path().join("eval")), points(&[(0, START), (2, "loss/loss")]));
+        let files = |name: &str| {
+            let entries = fs::read_dir(directory.path().join(name)).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names.iter().map(|name| name.split('.').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!([files("train"), files("eval")], [["earlier-run", "events"], ["earlier-run", "events"]]);
+        assert_eq!(files("worker_1"), ["earlier-run", "events"]);
+        assert_eq!(files("worker_2"), ["earlier-run"]);
+    }
+
+    #[test]
+    fn a_worker_continues_its_curves() {
+        let directory = tempfile::tempdir().unwrap();
+        for (step, first) in [(5, 0), (8, 6)] {
+            let mut curves = worker_curves(directory.path(), 1, first).unwrap();
+            curves.scalars(Moment::now(step), &[(tag::SAMPLES_PER_SECOND, 1.0)]).unwrap();
+        }
+        let expected = [(5, "throughput/samples_per_second"), (8, "throughput/samples_per_second")];
+        assert_eq!(shown(&directory.path().join("worker_1")), points(&expected));
+    }
+
+    #[test]
+    fn a_command_line_is_shown_as_it_is_whatever_marks_it_has() {
         assert_eq!(preformatted("[a]\n\n```\nb = \"*\""), "    [a]\n    \n    ```\n    b = \"*\"\n");
     }
 }

@@ -5,14 +5,19 @@
 //! directory, hence also a file that resumes nothing has one.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use prost::Message;
+
 use crate::error::BoardError;
-use crate::proto::{self, Event, SessionLog, Summary, SummaryMetadata, TaggedValue, TensorProto, Value, What};
-use crate::{histogram, record};
+use crate::hparams::{self, HParam};
+use crate::proto::{
+    self, Event, HParamsData, SessionLog, Summary, SummaryMetadata, TaggedValue, TensorProto, Value, What,
+};
+use crate::{histogram, png, record};
 
 /// The longest tag that is written, in bytes. TensorBoard's pages put tags into addresses, which have limits.
 pub const LONGEST_TAG: usize = 1024;
@@ -22,6 +27,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// How the name of every event file begins; TensorBoard looks for it.
 const PREFIX: &str = "events.out.tfevents.";
+
+/// How the name of one begins that belongs to an earlier run.
+const EARLIER_PREFIX: &str = "earlier-run.";
 
 /// When something was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +45,11 @@ impl Moment {
     pub fn now(step: u64) -> Self {
         Self { step, wall_time: SystemTime::now() }
     }
+
+    /// Since 1970.
+    fn seconds(&self) -> f64 {
+        self.wall_time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    }
 }
 
 /// Writes one event file. What is written waits in memory until [`flush`](Self::flush), a full buffer, or the drop.
@@ -50,9 +63,10 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// Starts a new run in `directory`, which is made if needed. If there are events of another run, TensorBoard no
-    /// longer shows them.
+    /// Starts a new run in `directory`, which is made if needed. If there are event files of another run, they are
+    /// renamed, so that TensorBoard no longer finds them.
     pub fn create(directory: impl AsRef<Path>) -> Result<Self, BoardError> {
+        set_aside(directory.as_ref())?;
         Self::resume(directory, 0)
     }
 
@@ -96,12 +110,50 @@ impl EventWriter {
     pub fn text(&mut self, at: Moment, tag: &str, markdown: &str) -> Result<(), BoardError> {
         let text = TensorProto {
             data_type: proto::STRING_TYPE,
-            shape: Some(proto::TensorShape {}),
+            shape: Some(proto::TensorShape::default()),
             strings: vec![markdown.as_bytes().to_vec()],
         };
-        let mut value = self.tagged(tag, Value::Tensor(text))?;
-        let plugin = Some(proto::PluginData { name: "text".into() });
-        value.metadata = Some(SummaryMetadata { plugin, data_class: proto::TENSOR_CLASS });
+        self.tensor(at, tag, text, proto::PluginData { name: "text".into(), content: Vec::new() })
+    }
+
+    /// Writes a picture, which is a PNG file.
+    pub fn image(&mut self, at: Moment, tag: &str, png: &[u8]) -> Result<(), BoardError> {
+        let Some(image) = png::image(png) else {
+            return Err(BoardError::NotPng { path: self.path.clone(), tag: tag.into() });
+        };
+        let value = self.tagged(tag, Value::Image(image))?;
+        self.append(at, What::Summary(Summary { values: vec![value] }))
+    }
+
+    /// Tells the HParams tab that this directory is a session with these hyperparameters; its metrics are the curves of
+    /// the directory and of those below it. What a directory says first counts, whatever is written later.
+    pub fn session_start(&mut self, at: Moment, hparams: &[(String, HParam)]) -> Result<(), BoardError> {
+        self.hparams(at, "_hparams_/session_start_info", hparams::start(hparams, at.seconds()))
+    }
+
+    /// Tells the HParams tab that the session has ended well.
+    pub fn session_end(&mut self, at: Moment) -> Result<(), BoardError> {
+        self.hparams(at, "_hparams_/session_end_info", hparams::end(at.seconds()))
+    }
+
+    /// Writes what the HParams plugin reads: it is all in the metadata, and the tensor has no values.
+    fn hparams(&mut self, at: Moment, tag: &str, data: HParamsData) -> Result<(), BoardError> {
+        let dimensions = vec![proto::Dimension { size: 0 }];
+        let shape = Some(proto::TensorShape { dimensions });
+        let tensor = TensorProto { data_type: proto::FLOAT_TYPE, shape, strings: Vec::new() };
+        let plugin = proto::PluginData { name: "hparams".into(), content: data.encode_to_vec() };
+        self.tensor(at, tag, tensor, plugin)
+    }
+
+    fn tensor(
+        &mut self,
+        at: Moment,
+        tag: &str,
+        tensor: TensorProto,
+        plugin: proto::PluginData,
+    ) -> Result<(), BoardError> {
+        let mut value = self.tagged(tag, Value::Tensor(tensor))?;
+        value.metadata = Some(SummaryMetadata { plugin: Some(plugin), data_class: proto::TENSOR_CLASS });
         self.append(at, What::Summary(Summary { values: vec![value] }))
     }
 
@@ -132,11 +184,8 @@ impl EventWriter {
     }
 
     fn append(&mut self, at: Moment, what: What) -> Result<(), BoardError> {
-        let event = Event {
-            wall_time: at.wall_time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
-            step: i64::try_from(at.step).unwrap_or(i64::MAX),
-            what: Some(what),
-        };
+        let event =
+            Event { wall_time: at.seconds(), step: i64::try_from(at.step).unwrap_or(i64::MAX), what: Some(what) };
         record::append(&mut self.buffer, &event);
         if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
     }
@@ -173,6 +222,26 @@ fn create_newest_file(directory: &Path) -> Result<(PathBuf, File), BoardError> {
         Ok(file) => Ok((path, file)),
         Err(source) => Err(BoardError::Create { path, source }),
     }
+}
+
+/// Renames the event files in a directory, if it is there, so that TensorBoard no longer finds them.
+///
+/// A session start would do for curves. But TensorBoard keeps the first metadata that a directory has for a tag, and they
+/// are all there is of hyperparameters.
+pub(crate) fn set_aside(directory: &Path) -> Result<(), BoardError> {
+    let unusable = |source| BoardError::Directory { path: directory.into(), source };
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(unusable)?,
+    };
+    for entry in entries {
+        let path = entry.map_err(unusable)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if let Some(rest) = name.and_then(|name| name.strip_prefix(PREFIX)) {
+            fs::rename(&path, directory.join(format!("{EARLIER_PREFIX}{rest}"))).map_err(unusable)?;
+        }
+    }
+    Ok(())
 }
 
 /// The second in the name of an event file.

@@ -101,6 +101,45 @@ fn a_text_is_a_scalar_of_strings_for_the_text_plugin() {
 }
 
 #[test]
+fn an_image_is_a_png_file_with_its_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = EventWriter::create(directory.path()).unwrap();
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x07\0\0\0\x05\x08\x02 and the rest";
+    writer.image(at(4), "digits", png).unwrap();
+    let error = writer.image(at(5), "digits", b"no picture").unwrap_err().to_string();
+    assert_eq!(error, format!("cannot write image \"digits\" to {}: not a PNG file", writer.path().display()));
+    writer.flush().unwrap();
+    let [(step, tagged)] = values(writer.path()).try_into().unwrap();
+    let Some(Value::Image(image)) = tagged.value else { panic!("{tagged:?} is no image") };
+    assert_eq!((step, image.width, image.height, image.colorspace), (4, 7, 5, 3));
+    assert_eq!(image.encoded, png);
+}
+
+#[test]
+fn a_session_is_metadata_of_the_hparams_plugin_on_a_tensor_without_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = EventWriter::create(directory.path()).unwrap();
+    let hparams = [("optimizer".to_owned(), HParam::Text("adam".into()))];
+    writer.session_start(at(0), &hparams).unwrap();
+    writer.session_end(at(9)).unwrap();
+    writer.flush().unwrap();
+    let sessions = values(writer.path()).into_iter().map(|(step, tagged)| {
+        let metadata = tagged.metadata.unwrap();
+        let plugin = metadata.plugin.unwrap();
+        assert_eq!((plugin.name.as_str(), metadata.data_class), ("hparams", 2));
+        let Some(Value::Tensor(tensor)) = tagged.value else { panic!("no tensor") };
+        assert_eq!((tensor.data_type, tensor.shape.unwrap().dimensions[0].size), (1, 0));
+        (step, tagged.tag, HParamsData::decode(&plugin.content[..]).unwrap())
+    });
+    let sessions: Vec<_> = sessions.collect();
+    let expected = [
+        (0, "_hparams_/session_start_info".to_owned(), hparams::start(&hparams, 1_700_000_000.25)),
+        (9, "_hparams_/session_end_info".to_owned(), hparams::end(1_700_000_000.259)),
+    ];
+    assert_eq!(sessions, expected);
+}
+
+#[test]
 fn what_waits_in_memory_is_written_in_whole_records_and_at_the_drop() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = EventWriter::create(directory.path()).unwrap();
@@ -118,7 +157,7 @@ fn what_waits_in_memory_is_written_in_whole_records_and_at_the_drop() {
 #[test]
 fn files_of_one_second_are_named_in_the_order_in_which_they_were_made() {
     let directory = tempfile::tempdir().unwrap();
-    let made: Vec<_> = (0..12).map(|_| file_name(&EventWriter::create(directory.path()).unwrap())).collect();
+    let made: Vec<_> = (0..12).map(|step| file_name(&EventWriter::resume(directory.path(), step).unwrap())).collect();
     assert_eq!(names(directory.path()), made);
 }
 
@@ -127,7 +166,7 @@ fn a_file_comes_after_one_from_a_clock_that_is_ahead() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("events.out.tfevents.9000000000.other.1.0.v2"), b"").unwrap();
     fs::write(directory.path().join("events.out.tfevents.no-number"), b"").unwrap();
-    let name = file_name(&EventWriter::create(directory.path()).unwrap());
+    let name = file_name(&EventWriter::resume(directory.path(), 1).unwrap());
     assert!(name.starts_with("events.out.tfevents.9000000001."), "{name}");
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
-use windlass_tensorboard::{EventWriter, Moment, RunBoard, tag};
+use windlass_tensorboard::{Description, EventWriter, HParam, Moment, RunBoard, tag};
 
 /// TensorBoard's readers: of scripts, of the server, and of the server in its default setting.
 const READERS: [&str; 3] = ["accumulator", "multiplexer", "data_server"];
@@ -34,7 +34,11 @@ fn at(step: u64) -> Moment {
     Moment { step, wall_time: UNIX_EPOCH + Duration::from_millis(1_700_000_000_000 + 250 * step) }
 }
 
-/// The points of a series; `kind` is `scalars`, `histograms` or `text`.
+fn description(command_line: &str) -> Description {
+    Description { command_line: command_line.into(), ..Description::default() }
+}
+
+/// The points of a series; `kind` is `scalars`, `histograms`, `text` or `images`.
 fn series<'a>(shown: &'a Value, [reader, run, kind, tag]: [&str; 4]) -> &'a [Value] {
     shown[reader][run][kind][tag].as_array().unwrap_or_else(|| panic!("{reader} shows no {kind} {tag} of {run}"))
 }
@@ -108,13 +112,75 @@ fn histograms_come_back_with_every_value_in_its_bucket() {
 }
 
 #[test]
-fn a_config_comes_back_as_text() {
+fn a_command_line_comes_back_as_text() {
     let directory = tempfile::tempdir().unwrap();
-    drop(RunBoard::create(directory.path(), "[model]\nname = \"größe\"\n").unwrap());
+    drop(RunBoard::create(directory.path(), &description("windlass train 'größe'\n")).unwrap());
     let Some(shown) = read_back(directory.path()) else { return };
     for reader in READERS {
-        let expected = serde_json::json!([[0, "    [model]\n    name = \"größe\"\n"]]);
-        assert_eq!(shown[reader]["train"]["text"]["config"], expected, "{reader}");
+        let expected = serde_json::json!([[0, "    windlass train 'größe'\n"]]);
+        assert_eq!(shown[reader]["train"]["text"]["command_line"], expected, "{reader}");
+    }
+}
+
+/// A red pixel.
+const PNG: &[u8] =
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde\0\0\0\x0cIDATx\x9cc\xf8\xcf\
+    \xc0\0\0\x03\x01\x01\0\xc9\xfe\x92\xef\0\0\0\0IEND\xaeB`\x82";
+
+#[test]
+fn images_come_back_with_their_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut board = RunBoard::create(directory.path(), &Description::default()).unwrap();
+    [10, 20].into_iter().for_each(|step| board.image(step, "images/digits", PNG).unwrap());
+    drop(board);
+    let Some(shown) = read_back(directory.path()) else { return };
+    for reader in READERS {
+        let hexadecimal: String = PNG.iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = [10, 20].map(|step| serde_json::json!([step, 1, 1, hexadecimal]));
+        assert_eq!(series(&shown, [reader, "eval", "images", "images/digits"]), expected, "{reader}");
+    }
+}
+
+/// What the HParams tab shows of two runs that lie beside each other, each with its own hyperparameters.
+#[test]
+fn hyperparameters_come_back_with_the_last_scores_of_every_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let number = |name: &str, value| (name.to_owned(), HParam::Number(value));
+    let runs = [
+        ("a", vec![number("rate", 0.01), ("mode".to_owned(), HParam::Text("async".into()))]),
+        ("b", vec![number("rate", 0.02), ("mode".to_owned(), HParam::Text("sync".into())), number("keep", 0.5)]),
+    ];
+    for (name, hparams) in runs {
+        let description = Description { hparams, ..Description::default() };
+        let mut board = RunBoard::create(directory.path().join(name), &description).unwrap();
+        [(10, 0.5), (20, 0.25)].into_iter().for_each(|(step, loss)| board.eval(step, &[(tag::LOSS, loss)]).unwrap());
+        if name == "a" {
+            board.end(20).unwrap();
+        }
+    }
+    let Some(shown) = read_back(directory.path()) else { return };
+    for reader in &READERS[1..] {
+        let sessions = &shown[reader]["sessions"];
+        let loss = serde_json::json!({"loss/loss": 0.25});
+        let expected = serde_json::json!({
+            "a/eval": {"hparams": {"rate": 0.01, "mode": "async"}, "metrics": loss, "status": "STATUS_SUCCESS"},
+            "b/eval": {"hparams": {"rate": 0.02, "mode": "sync", "keep": 0.5}, "metrics": loss, "status": "STATUS_UNKNOWN"},
+        });
+        assert_eq!(*sessions, expected, "{reader}");
+    }
+}
+
+#[test]
+fn a_run_begun_anew_has_its_own_hyperparameters() {
+    let directory = tempfile::tempdir().unwrap();
+    for rate in [0.01, 0.02] {
+        let hparams = vec![("rate".to_owned(), HParam::Number(rate))];
+        let mut board = RunBoard::create(directory.path(), &Description { hparams, ..Description::default() }).unwrap();
+        board.eval(1, &[("score", rate)]).unwrap();
+    }
+    let Some(shown) = read_back(directory.path()) else { return };
+    for reader in &READERS[1..] {
+        assert_eq!(shown[reader]["sessions"]["eval"]["hparams"], serde_json::json!({"rate": 0.02}), "{reader}");
     }
 }
 
@@ -130,18 +196,19 @@ fn a_resumed_run_has_every_step_once_with_the_new_values() {
             }
         }
     };
-    write(&mut RunBoard::create(directory.path(), "seed = 1").unwrap(), 1..=100, 0.0);
-    write(&mut RunBoard::resume(directory.path(), 61, 61).unwrap(), 61..=150, 0.5);
-    write(&mut RunBoard::resume(directory.path(), 141, 141).unwrap(), 141..=160, 0.75);
+    write(&mut RunBoard::create(directory.path(), &description("seed = 1")).unwrap(), 1..=100, 0.0);
+    write(&mut RunBoard::resume(directory.path(), &description("seed = 1"), 61, 61).unwrap(), 61..=150, 0.5);
+    write(&mut RunBoard::resume(directory.path(), &description("seed = 1"), 141, 141).unwrap(), 141..=160, 0.75);
     let Some(shown) = read_back(directory.path()) else { return };
 
     let offset = |step| if step > 140 { 0.75 } else { [0.0, 0.5][usize::from(step > 60)] };
     let every = |stride| (1..=160).filter(move |step| step % stride == 0);
     let expected = |stride| every(stride).map(|step| (step, step as f32 + offset(step))).collect::<Vec<_>>();
     for reader in READERS {
-        assert_eq!(curve(&shown, reader, "train", "loss"), expected(1), "{reader}");
-        assert_eq!(curve(&shown, reader, "eval", "loss"), expected(10), "{reader}");
-        assert_eq!(shown[reader]["train"]["text"]["config"], serde_json::json!([[0, "    seed = 1\n"]]));
+        assert_eq!(curve(&shown, reader, "train", tag::LOSS), expected(1), "{reader}");
+        assert_eq!(curve(&shown, reader, "eval", tag::LOSS), expected(10), "{reader}");
+        let commands = [0, 60, 140].map(|step| serde_json::json!([step, "    seed = 1\n"]));
+        assert_eq!(series(&shown, [reader, "train", "text", "command_line"]), commands, "{reader}");
     }
     for reader in &READERS[1..] {
         let histograms: Vec<_> = series(&shown, [reader, "train", "histograms", "weights"])
@@ -155,10 +222,10 @@ fn a_resumed_run_has_every_step_once_with_the_new_values() {
 #[test]
 fn a_resumed_run_drops_old_points_at_steps_that_the_new_one_does_not_write() {
     let directory = tempfile::tempdir().unwrap();
-    let mut board = RunBoard::create(directory.path(), "").unwrap();
+    let mut board = RunBoard::create(directory.path(), &description("")).unwrap();
     [10, 65, 90].into_iter().for_each(|step| board.eval(step, &[("loss", 1.0)]).unwrap());
     drop(board);
-    let mut board = RunBoard::resume(directory.path(), 61, 61).unwrap();
+    let mut board = RunBoard::resume(directory.path(), &description("seed = 1"), 61, 61).unwrap();
     [70, 80].into_iter().for_each(|step| board.eval(step, &[("loss", 2.0)]).unwrap());
     drop(board);
     let Some(shown) = read_back(directory.path()) else { return };
@@ -192,7 +259,7 @@ fn a_file_cut_short_by_a_crash_does_not_hide_the_resumed_run() {
 fn a_run_begun_anew_replaces_the_curves_of_the_old_one() {
     let directory = tempfile::tempdir().unwrap();
     for (steps, loss) in [(100, 1.0), (3, 2.0)] {
-        let mut board = RunBoard::create(directory.path(), &format!("loss = {loss}")).unwrap();
+        let mut board = RunBoard::create(directory.path(), &description(&format!("loss = {loss}"))).unwrap();
         (1..=steps).for_each(|step| board.train(step, &[("loss", loss)]).unwrap());
     }
     let Some(shown) = read_back(directory.path()) else { return };
@@ -200,6 +267,10 @@ fn a_run_begun_anew_replaces_the_curves_of_the_old_one() {
         assert_eq!(curve(&shown, reader, "train", "loss"), [(1, 2.0), (2, 2.0), (3, 2.0)], "{reader}");
     }
     for reader in &READERS[1..] {
-        assert_eq!(shown[reader]["train"]["text"]["config"], serde_json::json!([[0, "    loss = 2\n"]]), "{reader}");
+        assert_eq!(
+            shown[reader]["train"]["text"]["command_line"],
+            serde_json::json!([[0, "    loss = 2\n"]]),
+            "{reader}"
+        );
     }
 }

@@ -1,55 +1,110 @@
-//! The chief's curves for TensorBoard: written while training, never a reason for it to stop.
+//! Curves for TensorBoard: those of the run, from its chief, and those of each worker. Written while training, never a
+//! reason for it to stop.
+
+pub mod curves;
+pub(crate) mod hparams;
+pub(crate) mod pace;
+pub(crate) mod point;
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
-use windlass_tensorboard::{BoardError, RunBoard, tag};
+use windlass_tensorboard::{BoardError, Description, EventWriter, Moment, RunBoard, tag, worker_curves};
 
+use self::pace::Pace;
+use self::point::Mark;
+use crate::event::Report;
 use crate::metrics::Metrics;
+use crate::model::PngImage;
+use crate::tally::Tally;
 
 /// Where curves go, and what goes along.
 #[derive(Debug, Clone, Default)]
 pub struct BoardConfig {
     /// The directory; `None` for no curves.
     pub directory: Option<PathBuf>,
-    /// The run's flags, for the Text tab.
-    pub config: String,
+    /// What the user wrote, for the Text tab.
+    pub command_line: String,
     /// Whether histograms of the parameters are written whenever the network is scored.
     pub histograms: bool,
 }
 
-/// A point of the training curves.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Point {
-    pub(crate) step: u64,
-    pub(crate) loss: f32,
-    pub(crate) learning_rate: f32,
-    pub(crate) step_ms: f64,
-    pub(crate) samples_per_second: f64,
-    pub(crate) gradient_norm: f64,
-    pub(crate) staleness: u64,
+/// Whose curves they are.
+#[derive(Debug, Clone)]
+pub(crate) struct BoardOwner {
+    pub(crate) worker: u32,
+    /// What is told of the run.
+    pub(crate) description: Description,
+    /// Samples in a step of this worker.
+    pub(crate) samples_a_step: usize,
+    /// Samples that make one update of the parameters.
+    pub(crate) samples_an_update: usize,
 }
 
-/// The curves of a run, while this worker is its chief.
+/// What is known of a step beside what is counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StepFigures {
+    pub(crate) learning_rate: f32,
+    /// If it was measured.
+    pub(crate) gradient_norm: Option<f64>,
+    /// How long the step took.
+    pub(crate) duration: Duration,
+}
+
+/// What a worker writes.
 pub(crate) struct Board {
     config: BoardConfig,
-    open: Option<RunBoard>,
-    /// The step from which the next points are computed.
-    from: u64,
-    /// Whether those of evaluation begin with this step itself.
-    evaluates_again: bool,
+    owner: BoardOwner,
+    began: Beginning,
+    points: Points,
+    /// The run's curves, while this worker is the chief and after its first point.
+    run: Option<RunBoard>,
+    /// This worker's own.
+    own: Option<EventWriter>,
+    /// The steps of the last evaluation and of the last pictures that were written.
+    scored: Option<u64>,
+    drawn: Option<u64>,
+}
+
+/// When curves get a point, and pictures are drawn.
+struct Points {
+    began: Instant,
+    pace: Pace,
+    images: Pace,
+    /// The last point.
+    last: Mark,
+    /// Whether the next step gets one.
+    is_next: bool,
+}
+
+impl Points {
+    fn begin(tally: &Tally) -> Self {
+        let began = Instant::now();
+        Self { began, pace: pace::OF_POINTS, images: pace::OF_IMAGES, last: Mark::new(tally, began), is_next: true }
+    }
+}
+
+/// Where training began, or went on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Beginning {
+    /// After this step: later points give way to those that are computed again.
+    pub(crate) after: u64,
+    /// Whether the evaluation after that very step is made again.
+    pub(crate) evaluates_again: bool,
+    /// Whether this worker was the chief.
+    pub(crate) is_chief: bool,
 }
 
 impl Board {
-    pub(crate) fn new(config: BoardConfig) -> Self {
-        Self { config, open: None, from: 0, evaluates_again: false }
+    pub(crate) fn new(config: BoardConfig, owner: BoardOwner) -> Self {
+        let (began, points) = (Beginning::default(), Points::begin(&Tally::default()));
+        Self { config, owner, began, points, run: None, own: None, scored: None, drawn: None }
     }
 
-    /// Training begins, or goes on, after this step: later points give way to those that are computed
-    /// again. So do those of an evaluation after this very step, if there is to be another.
-    pub(crate) fn begin_after(&mut self, step: u64, evaluates_again: bool) {
-        self.open = None;
-        (self.from, self.evaluates_again) = (step, evaluates_again);
+    pub(crate) fn begin(&mut self, beginning: Beginning, tally: &Tally) {
+        (self.run, self.own, self.scored, self.drawn) = (None, None, None, None);
+        (self.began, self.points) = (beginning, Points::begin(tally));
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
@@ -60,27 +115,89 @@ impl Board {
         self.is_wanted() && self.config.histograms
     }
 
-    pub(crate) fn train(&mut self, point: Point) {
-        self.write(|board| {
-            let curves = [
-                (tag::LOSS, f64::from(point.loss)),
-                (tag::LEARNING_RATE, f64::from(point.learning_rate)),
-                (tag::STEP_MS, point.step_ms),
-                (tag::SAMPLES_PER_SECOND, point.samples_per_second),
-                (tag::GRADIENT_NORM, point.gradient_norm),
-                (tag::STALENESS, point.staleness as f64),
-            ];
-            board.train(point.step, &curves)
-        });
+    /// Whether the length of the next gradient is wanted.
+    pub(crate) fn wants_norm(&self) -> bool {
+        self.is_wanted() && self.points.is_next
     }
 
+    /// Whether pictures are to be drawn now.
+    pub(crate) fn wants_images(&self) -> bool {
+        self.is_wanted() && self.points.images.is_due(self.points.began.elapsed())
+    }
+
+    /// A step has been done and counted.
+    pub(crate) fn step(&mut self, tally: &Tally, figures: StepFigures, is_chief: bool) {
+        if self.points.is_next {
+            self.point(tally, figures, is_chief);
+        }
+        // The next step gets a point if one will be due when it has been done.
+        self.points.is_next = self.points.pace.is_due(self.points.began.elapsed() + figures.duration);
+    }
+
+    /// A point: of this worker's curves, and of the run's if it is the chief, for all steps since the last one.
+    pub(crate) fn point(&mut self, tally: &Tally, figures: StepFigures, is_chief: bool) {
+        let now = Instant::now();
+        let Some(span) = self.points.last.since(tally, now) else { return };
+        self.points.last = Mark::new(tally, now);
+        self.points.pace.wrote(now - self.points.began);
+        let step = tally.global_step;
+        let times = [
+            (tag::STEP_MS, span.step_ms()),
+            (tag::COMPUTE_MS, span.compute_ms),
+            (tag::WAIT_MS, span.wait_ms),
+            (tag::DATA_MS, span.data_ms),
+        ];
+        // The only worker's own curves would be the run's.
+        let is_alone = self.owner.description.workers == Some(1);
+        if is_chief {
+            let mut curves = vec![
+                (tag::LOSS, span.loss),
+                (tag::LEARNING_RATE, f64::from(figures.learning_rate)),
+                (tag::STALENESS, span.staleness),
+                (tag::SAMPLES_PER_SECOND, span.updates_per_second * self.owner.samples_an_update as f64),
+            ];
+            curves.extend(figures.gradient_norm.map(|norm| (tag::GRADIENT_NORM, norm)));
+            curves.extend(times.into_iter().filter(|_| is_alone));
+            self.write(step, |board| board.train(step, &curves));
+        }
+        if !is_alone {
+            let samples_per_second = span.own_steps_per_second * self.owner.samples_a_step as f64;
+            let speed = (tag::SAMPLES_PER_SECOND, samples_per_second);
+            self.write_own(step, &[&[speed], &times[..]].concat());
+        }
+    }
+
+    /// The network's scores after this step.
     pub(crate) fn eval(&mut self, step: u64, metrics: &Metrics) {
-        let curves: Vec<(&str, f64)> = metrics.iter().map(|metric| (metric.name.as_str(), metric.value)).collect();
-        self.write(|board| board.eval(step, &curves));
+        // At the end of the last epoch there are scores twice, and they are the same.
+        if self.scored.replace(step) != Some(step) {
+            self.write_scores(step, &curves::of_scores(metrics));
+        }
+    }
+
+    pub(crate) fn report(&mut self, report: &Report) {
+        self.write_scores(report.global_step, &curves::of_report(report));
+    }
+
+    fn write_scores(&mut self, step: u64, scores: &[(String, f64)]) {
+        let curves: Vec<(&str, f64)> = scores.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
+        self.write(step, |board| board.eval(step, &curves));
+    }
+
+    /// Pictures of what the network does after this step.
+    pub(crate) fn images(&mut self, step: u64, images: &[PngImage]) {
+        self.points.images.wrote(self.points.began.elapsed());
+        if self.drawn.replace(step) == Some(step) {
+            return;
+        }
+        let write = |board: &mut RunBoard| {
+            images.iter().try_for_each(|image| board.image(step, &format!("images/{}", image.name), &image.bytes))
+        };
+        self.write(step, write);
     }
 
     pub(crate) fn histogram<'a>(&mut self, step: u64, parameters: impl Iterator<Item = (&'a str, &'a [f32])>) {
-        self.write(|board| {
+        self.write(step, |board| {
             for (name, values) in parameters {
                 board.histogram(step, &format!("parameters/{name}"), values)?;
             }
@@ -88,28 +205,55 @@ impl Board {
         });
     }
 
-    /// Writes, so that it can be seen at once. After a failure that is told once, there are no more curves.
-    fn write(&mut self, write: impl FnOnce(&mut RunBoard) -> Result<(), BoardError>) {
+    /// The run has ended well.
+    pub(crate) fn end(&mut self, step: u64) {
+        self.write(step, |board| board.end(step));
+    }
+
+    /// Writes to the run's curves, so that it can be seen at once.
+    fn write(&mut self, step: u64, write: impl FnOnce(&mut RunBoard) -> Result<(), BoardError>) {
         let Some(directory) = &self.config.directory else { return };
-        let opened = match self.open.take() {
-            Some(board) => Ok(board),
-            None if self.from == 0 => {
+        let opened = match (self.run.take(), self.began) {
+            (Some(board), _) => Ok(board),
+            (None, Beginning { after: 0, is_chief: true, .. }) => {
                 info!("curves for TensorBoard are in {}", directory.display());
-                RunBoard::create(directory, &self.config.config)
+                RunBoard::create(directory, &self.owner.description)
             }
-            None => RunBoard::resume(directory, self.from + 1, self.from + u64::from(!self.evaluates_again)),
+            (None, Beginning { after, evaluates_again, is_chief: true }) => {
+                RunBoard::resume(directory, &self.owner.description, after + 1, after + u64::from(!evaluates_again))
+            }
+            // The chief before it has died. What it wrote remains.
+            (None, Beginning { is_chief: false, .. }) => {
+                RunBoard::resume(directory, &self.owner.description, step, step)
+            }
         };
         let written = opened.and_then(|mut board| {
             write(&mut board)?;
             board.flush()?;
             Ok(board)
         });
-        match written {
-            Ok(board) => self.open = Some(board),
-            Err(error) => {
+        self.run = self.keep(written);
+    }
+
+    fn write_own(&mut self, step: u64, curves: &[(&str, f64)]) {
+        let Some(directory) = &self.config.directory else { return };
+        let first = if self.began.after == 0 { 0 } else { self.began.after + 1 };
+        let opened = self.own.take().map_or_else(|| worker_curves(directory, self.owner.worker, first), Ok);
+        let written = opened.and_then(|mut writer| {
+            writer.scalars(Moment::now(step), curves)?;
+            writer.flush()?;
+            Ok(writer)
+        });
+        self.own = self.keep(written);
+    }
+
+    /// After a failure, which is told once, there are no more curves.
+    fn keep<T>(&mut self, written: Result<T, BoardError>) -> Option<T> {
+        written
+            .inspect_err(|error| {
                 warn!("no more curves for TensorBoard: {error}");
                 self.config.directory = None;
-            }
-        }
+            })
+            .ok()
     }
 }

@@ -76,7 +76,7 @@ impl Metrics {
         self.with(name, MetricKind::Fraction, value)
     }
 
-    /// Adds a mean loss.
+    /// Adds a mean loss. The first is taken to be of the kind that is trained: TensorBoard shows both in one chart.
     #[must_use]
     pub fn loss(self, name: &str, value: f64) -> Self {
         self.with(name, MetricKind::Loss, value)

@@ -77,6 +77,12 @@ pub trait Model: Sized + Send + Sync + 'static {
     /// Scores the network, after each epoch and at the end. No gradients are recorded.
     fn evaluate(&self, network: &Self::Network, device: &Device) -> anyhow::Result<Metrics>;
 
+    /// Pictures of what the network does, for TensorBoard: now and then after [`Model::evaluate`], and at the end. No
+    /// gradients are recorded.
+    fn images(&self, _network: &Self::Network, _device: &Device) -> anyhow::Result<Vec<PngImage>> {
+        Ok(Vec::new())
+    }
+
     /// What is left to do with the trained network, such as drawing a picture. Called once, by the chief, with the
     /// final values; it records no gradients. Returns the files that were written, for the user to be told of.
     fn conclude(&self, _network: &Self::Network, _device: &Device) -> anyhow::Result<Vec<PathBuf>> {
@@ -124,6 +130,15 @@ pub trait Model: Sized + Send + Sync + 'static {
     fn held_out(&self, _draw: u64, _device: &Device) -> anyhow::Result<Vec<(String, Option<Self::Batch>)>> {
         Ok(Vec::new())
     }
+}
+
+/// A picture of what a network does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PngImage {
+    /// What it shows, in lower case with underscores.
+    pub name: String,
+    /// A PNG file.
+    pub bytes: Vec<u8>,
 }
 
 /// How a model is trained unless flags say otherwise. `..Defaults::default()` fills in the rest; a run that is to end by

@@ -1,4 +1,5 @@
-//! What a worker counts and measures: its steps, the time between two lines of the log, an epoch's mean loss.
+//! What a worker counts and measures: its steps and where their time goes, the time between two lines of the log, an
+//! epoch's mean loss.
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,35 @@ pub struct Tally {
     pub traffic: Traffic,
 }
 
+/// Where the time of a step went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepTimes {
+    pub(crate) began: Instant,
+    /// When there was something to push.
+    pub(crate) computed: Option<Instant>,
+    /// Waiting for batches: before and after that.
+    pub(crate) data: [Duration; 2],
+}
+
+impl StepTimes {
+    pub(crate) fn begin() -> Self {
+        Self { began: Instant::now(), computed: None, data: [Duration::ZERO; 2] }
+    }
+
+    /// What is left is to wait for the servers.
+    pub(crate) fn computed(&mut self) {
+        self.computed = Some(Instant::now());
+    }
+
+    /// Does what may have to wait for a batch.
+    pub(crate) fn waiting_for_data<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let batch = wait();
+        self.data[usize::from(self.computed.is_some())] += began.elapsed();
+        batch
+    }
+}
+
 /// The part of an epoch that has been trained on.
 pub(crate) struct EpochTally {
     pub(crate) began: Instant,
@@ -67,27 +97,21 @@ impl EpochTally {
 pub(crate) struct Interval {
     began: Instant,
     steps: u64,
-    global_step: u64,
 }
 
 impl Interval {
-    pub(crate) fn new_at(steps: u64, global_step: u64) -> Self {
-        Self { began: Instant::now(), steps, global_step }
+    pub(crate) fn new_at(steps: u64) -> Self {
+        Self { began: Instant::now(), steps }
     }
 
     pub(crate) fn has_lasted(&self, duration: Duration) -> bool {
         self.began.elapsed() >= duration
     }
 
-    pub(crate) fn updates_per_second(&self, global_step: u64) -> f64 {
-        let seconds = self.began.elapsed().as_secs_f64();
-        if seconds > 0.0 { global_step.saturating_sub(self.global_step) as f64 / seconds } else { 0.0 }
-    }
-
     /// The mean time of a step; the next interval begins.
-    pub(crate) fn mean_ms(&mut self, steps: u64, global_step: u64) -> f64 {
+    pub(crate) fn mean_ms(&mut self, steps: u64) -> f64 {
         let mean = self.began.elapsed().as_secs_f64() * 1e3 / (steps - self.steps).max(1) as f64;
-        *self = Self::new_at(steps, global_step);
+        *self = Self::new_at(steps);
         mean
     }
 }

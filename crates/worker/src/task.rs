@@ -21,6 +21,7 @@ use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, Wor
 use windlass_wire::control::session::Progress;
 use windlass_wire::control::worker_machine::{Achievement, Work};
 
+use crate::board::hparams;
 use crate::buffer::ParameterClient;
 pub use crate::config::{RunConfig, WorkerConfig};
 use crate::control::{Control, Joining};
@@ -161,7 +162,7 @@ impl Worker {
             clip_norm: run.clip_norm,
             data_patience: config.peer_timeout,
             evaluate_epochs: run.evaluate_epochs,
-            telemetry: telemetry(&config, &run),
+            telemetry: telemetry(replica.info().name, &config, &run),
         };
         let progress = Progress::default();
         let mut training = Training::new(train, replica, order, progress.clone());
@@ -329,7 +330,7 @@ impl Worker {
         let client = self.connected(incarnation, servers, client)?;
         let values = rows::pull_whole(client, &self.spec.parameters)?;
         let training = &mut self.training;
-        let metrics = self.pool.install(|| training.score(finished.global_step, &values))?;
+        let metrics = self.pool.install(|| training.score_last(finished.global_step, &values))?;
         let facts = Facts {
             model: self.spec.model.clone(),
             mode: self.spec.mode.name().to_owned(),
@@ -389,7 +390,7 @@ fn spec(run: &RunConfig, replica: &dyn Replica, files: &[ModelFile]) -> RunSpec 
     }
 }
 
-fn telemetry(config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
+fn telemetry(model: &str, config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
     let gradients_an_update = match run.mode {
         Mode::Sync { replicas_to_aggregate } => replicas_to_aggregate.or(config.workers).unwrap_or(1) as usize,
         _ => 1,
@@ -407,6 +408,7 @@ fn telemetry(config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
             mean_staleness: 0.0,
         },
         board: config.board.clone(),
+        hparams: hparams::of_run(model, config, run),
         instruments: config.instruments.worker(),
     }
 }

@@ -6,16 +6,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::learning::advice::Situation;
 use windlass_instruments::{StepMeasurement, WorkerInstruments};
+use windlass_tensorboard::{Description, HParam};
 use windlass_wire::client::Traffic;
 use windlass_wire::control::proto::{Score, WorkerTotals};
 use windlass_wire::control::session::Progress;
 
 use crate::batches::order::DataPosition;
-use crate::board::{Board, BoardConfig, Point};
+use crate::board::{Beginning, Board, BoardConfig, BoardOwner, StepFigures};
 use crate::event::{Epoch, Event, Report, Step, Warning, Watcher};
 use crate::learning::{LearningWatch, Observed};
 use crate::metrics::{Metric, Metrics};
-use crate::tally::{EpochTally, Interval, Tally};
+use crate::model::PngImage;
+use crate::tally::{EpochTally, Interval, StepTimes, Tally};
 
 /// Between two [`Event::Progress`]: as often as someone who watches wants to see numbers change.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -35,6 +37,8 @@ pub struct TelemetryConfig {
     pub situation: Situation,
     /// Curves for TensorBoard.
     pub board: BoardConfig,
+    /// The hyperparameters that they show.
+    pub hparams: Vec<(String, HParam)>,
     /// What whoever asks from outside sees of it.
     pub instruments: WorkerInstruments,
 }
@@ -72,45 +76,26 @@ pub(crate) struct StepDone {
     pub(crate) held_back: Duration,
 }
 
-/// Where the time of a step went.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StepTimes {
-    began: Instant,
-    /// When there was something to push.
-    computed: Option<Instant>,
-    /// Waiting for batches: before and after that.
-    data: [Duration; 2],
-}
-
-impl StepTimes {
-    pub(crate) fn begin() -> Self {
-        Self { began: Instant::now(), computed: None, data: [Duration::ZERO; 2] }
-    }
-
-    /// What is left is to wait for the servers.
-    pub(crate) fn computed(&mut self) {
-        self.computed = Some(Instant::now());
-    }
-
-    /// Does what may have to wait for a batch.
-    pub(crate) fn waiting_for_data<T>(&mut self, wait: impl FnOnce() -> T) -> T {
-        let began = Instant::now();
-        let batch = wait();
-        self.data[usize::from(self.computed.is_some())] += began.elapsed();
-        batch
-    }
-}
-
 impl Telemetry {
     pub(crate) fn new(config: TelemetryConfig, batches: usize, progress: Progress, chance_loss: Option<f64>) -> Self {
+        let owner = BoardOwner {
+            worker: config.worker,
+            description: Description {
+                command_line: config.board.command_line.clone(),
+                hparams: config.hparams.clone(),
+                workers: config.situation.workers,
+            },
+            samples_a_step: config.samples_a_step,
+            samples_an_update: config.samples_an_update,
+        };
         Self {
             batches,
             tally: Tally::default(),
             progress,
-            board: Board::new(config.board.clone()),
+            board: Board::new(config.board.clone(), owner),
             learning: LearningWatch::new(config.worker, config.situation, chance_loss),
-            line: Interval::new_at(0, 0),
-            glance: Interval::new_at(0, 0),
+            line: Interval::new_at(0),
+            glance: Interval::new_at(0),
             epoch: EpochTally::new(),
             config,
         }
@@ -123,17 +108,17 @@ impl Telemetry {
     }
 
     /// Training begins, or continues, after this global step. If an evaluation was due after it, it is made again.
-    pub(crate) fn begin(&mut self, global_step: u64, evaluates_again: bool) {
+    pub(crate) fn begin(&mut self, global_step: u64, evaluates_again: bool, is_chief: bool) {
         self.tally.global_step = global_step;
-        self.board.begin_after(global_step, evaluates_again);
-        self.line = Interval::new_at(self.tally.steps, global_step);
-        self.glance = Interval::new_at(self.tally.steps, global_step);
+        self.board.begin(Beginning { after: global_step, evaluates_again, is_chief }, &self.tally);
+        self.line = Interval::new_at(self.tally.steps);
+        self.glance = Interval::new_at(self.tally.steps);
         self.epoch = EpochTally::new();
     }
 
-    /// Whether the length of the next gradient is wanted for a curve.
-    pub(crate) fn wants_norm(&self) -> bool {
-        (self.tally.steps + 1).is_multiple_of(self.config.log_every) && self.board.is_wanted()
+    /// Where curves go.
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
     }
 
     /// What is wrong with how the run learns, as of the last step.
@@ -150,26 +135,21 @@ impl Telemetry {
         if let Some(warning) = warning.filter(|_| is_chief) {
             watch(&Event::Warning(warning));
         }
+        let figures = StepFigures { learning_rate, gradient_norm: done.norm, duration: done.times.began.elapsed() };
+        self.board.step(&self.tally, figures, is_chief);
         if self.tally.steps.is_multiple_of(self.config.log_every) {
-            let updates_per_second = self.line.updates_per_second(global_step);
-            let step_ms = self.line.mean_ms(self.tally.steps, global_step);
-            if is_chief {
-                self.board.train(Point {
-                    step: global_step,
-                    loss,
-                    learning_rate,
-                    step_ms,
-                    samples_per_second: updates_per_second * self.config.samples_an_update as f64,
-                    gradient_norm: done.norm.unwrap_or_default(),
-                    staleness,
-                });
-            }
+            let step_ms = self.line.mean_ms(self.tally.steps);
             watch(&Event::Step(self.step_event(position, step_ms)));
         }
         if self.glance.has_lasted(PROGRESS_EVERY) {
-            let step_ms = self.glance.mean_ms(self.tally.steps, global_step);
+            let step_ms = self.glance.mean_ms(self.tally.steps);
             watch(&Event::Progress(self.step_event(position, step_ms)));
         }
+    }
+
+    /// There are no more steps; the last ones have yet to get a point.
+    pub(crate) fn finish(&mut self, learning_rate: f32, is_chief: bool) {
+        self.board.point(&self.tally, StepFigures { learning_rate, ..StepFigures::default() }, is_chief);
     }
 
     fn count(&mut self, done: &StepDone) {
@@ -243,7 +223,7 @@ impl Telemetry {
     /// Tells of a report.
     pub(crate) fn report(&mut self, report: Report, is_chief: bool, watch: &mut Watcher) {
         if is_chief {
-            self.board.eval(report.global_step, &report.scores());
+            self.board.report(&report);
             self.tell_scores(report.global_step, &report.scores());
         }
         watch(&Event::Report(report));
@@ -279,7 +259,7 @@ impl Telemetry {
         }));
         self.epoch = EpochTally::new();
         // Scoring is not part of a step.
-        self.line = Interval::new_at(self.tally.steps, self.tally.global_step);
+        self.line = Interval::new_at(self.tally.steps);
     }
 
     /// Tells of the scores of the network with these values, by name.
@@ -295,5 +275,15 @@ impl Telemetry {
             // What never changes may have been left out.
             self.board.histogram(step, values.filter(|(_, values)| !values.is_empty()));
         }
+    }
+
+    /// Shows pictures of the network after this step.
+    pub(crate) fn images(&mut self, step: u64, images: &[PngImage]) {
+        self.board.images(step, images);
+    }
+
+    /// Tells that the run has ended well.
+    pub(crate) fn end(&mut self, step: u64) {
+        self.board.end(step);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::warn;
 use windlass_core::parameter::{ParameterId, ParameterKind};
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
@@ -17,8 +18,8 @@ use crate::metrics::Metrics;
 use crate::replica::{Replica, StepResult};
 use crate::report::{Moment, Reporter};
 use crate::rows;
-use crate::tally::Tally;
-use crate::telemetry::{StepDone, StepTimes, Telemetry, TelemetryConfig};
+use crate::tally::{StepTimes, Tally};
+use crate::telemetry::{StepDone, Telemetry, TelemetryConfig};
 
 /// When and how a worker's training ends, and what it tells meanwhile.
 #[derive(Debug, Clone)]
@@ -179,6 +180,7 @@ impl Training {
             (batch, position) = following;
         }
         self.batches.stop();
+        self.telemetry.finish(client.learning_rate().rate, is_chief());
         Ok(())
     }
 
@@ -243,7 +245,7 @@ impl Training {
         let constants = rows::pull_only(client, self.replica.table(), rows::constants(self.replica.table(), rows))?;
         self.replica.load(constants);
         let pulled = client.pull(rows.to_vec())?;
-        self.telemetry.begin(pulled.step, self.report_is_due());
+        self.telemetry.begin(pulled.step, self.report_is_due(), is_chief());
         self.follow_schedule(client, pulled.step); // which is not the first if it goes on from a checkpoint
         self.reporter.iter_mut().for_each(Reporter::begin);
         if self.report_is_due() {
@@ -284,7 +286,7 @@ impl Training {
         if !loss.is_finite() {
             return Err(TrainError::NotFinite { loss, step, global_step });
         }
-        let is_measured = self.config.clip_norm.is_some() || self.telemetry.wants_norm();
+        let is_measured = self.config.clip_norm.is_some() || self.telemetry.board().wants_norm();
         let norm = is_measured.then(|| gradient::norm(&result.gradients));
         if !norm.is_some_and(f64::is_finite)
             && let Some((parameter, value)) = gradient::not_finite(&result.gradients)
@@ -306,13 +308,31 @@ impl Training {
         Ok((loss, norm))
     }
 
+    /// Scores the network with its final values, after this step. The run has ended well.
+    pub fn score_last(&mut self, step: u64, values: &[TensorBuffer]) -> anyhow::Result<Metrics> {
+        let metrics = self.score(step, values)?;
+        if self.telemetry.board().is_wanted() {
+            self.draw(step);
+            self.telemetry.end(step);
+        }
+        Ok(metrics)
+    }
+
     /// Scores the network with these values.
-    pub fn score(&mut self, step: u64, values: &[TensorBuffer]) -> anyhow::Result<Metrics> {
+    fn score(&mut self, step: u64, values: &[TensorBuffer]) -> anyhow::Result<Metrics> {
         self.replica.load(values.to_vec());
         let metrics = self.replica.evaluate()?;
         let names = self.replica.table().iter().map(|(_, spec)| spec.name.as_str());
         self.telemetry.scores(step, &metrics, names.zip(values.iter().map(|values| &**values)));
         Ok(metrics)
+    }
+
+    /// Shows pictures of what the network does with the values that it has. They are no reason for a run to fail.
+    fn draw(&mut self, step: u64) {
+        match self.replica.images() {
+            Ok(images) => self.telemetry.images(step, &images),
+            Err(error) => warn!("no pictures for TensorBoard: {error:#}"),
+        }
     }
 
     /// The same as [`Training::score_now`], told as time in which this worker does not train.
@@ -336,12 +356,17 @@ impl Training {
         rows: &[RowRequest],
     ) -> Result<Metrics, TrainError> {
         let step = self.tally().global_step;
-        if !self.has_rows() {
-            return Ok(self.score(step, &pulled.dense)?);
+        let metrics = if self.has_rows() {
+            let values = rows::pull_whole(client, self.replica.table())?;
+            let metrics = self.score(step, &values)?;
+            *pulled = client.pull(rows.to_vec())?;
+            metrics
+        } else {
+            self.score(step, &pulled.dense)?
+        };
+        if self.telemetry.board().wants_images() {
+            self.draw(step);
         }
-        let values = rows::pull_whole(client, self.replica.table())?;
-        let metrics = self.score(step, &values)?;
-        *pulled = client.pull(rows.to_vec())?;
         Ok(metrics)
     }
 

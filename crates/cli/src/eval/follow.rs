@@ -1,6 +1,7 @@
 //! The evaluator task: scores each new checkpoint of a run while others train, with the model that the run has. It may be
 //! started before the run, so what that model is it learns from the first checkpoint, and does not ask anybody else.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
@@ -8,7 +9,8 @@ use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use windlass_checkpoint::{CheckpointId, Manifest, Store};
 use windlass_core::lifecycle::exit_code;
-use windlass_tensorboard::RunBoard;
+use windlass_tensorboard::{BoardError, EventWriter, Moment};
+use windlass_worker::board::curves;
 use windlass_worker::model::{Metrics, Model};
 
 use super::{Evaluator, check_model, runtime, setup};
@@ -34,11 +36,8 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
     };
     let runtime = runtime()?;
     let store = Store::open(&checkpoints.location).map_err(unusable)?;
-    let mut board = args.output.run_dir.as_deref().and_then(|directory| {
-        RunBoard::resume(directory.join("tensorboard").join("evaluator"), 0, 0)
-            .inspect_err(|error| warn!("no curves for TensorBoard: {error}"))
-            .ok()
-    });
+    let mut board =
+        args.output.run_dir.as_deref().map(|run| Curves::Unopened(run.join("tensorboard").join("evaluator")));
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &Terminal::default());
     info!("evaluator: scoring the checkpoints in {}", store.location());
     let mut following =
@@ -47,7 +46,7 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
     let mut evaluator = evaluator_of::<M>(matches, args, &manifest)?;
     loop {
         match evaluator.score(&runtime, &store, &manifest) {
-            Ok(metrics) => tell(manifest.id.step, &metrics, board.as_mut()),
+            Ok(metrics) => tell(manifest.id.step, &metrics, &mut board),
             // One that is removed while it is read is old by then.
             Err(failure) if runtime.block_on(store.load(&manifest.id)).is_ok() => return Err(failure),
             Err(_) => {}
@@ -72,12 +71,32 @@ fn evaluator_of<M: Model>(matches: &ArgMatches, args: &TrainArgs, manifest: &Man
     Evaluator::new::<M>(&parse(&completed)?, model_flags::recorded::<M>(&completed), &setup)
 }
 
-fn tell(step: u64, metrics: &Metrics, board: Option<&mut RunBoard>) {
+fn tell(step: u64, metrics: &Metrics, board: &mut Option<Curves>) {
     output::print_line(&format!("evaluator  step {step}: {}", metrics));
-    if let Some(board) = board {
-        let points: Vec<(&str, f64)> = metrics.iter().map(|metric| (metric.name.as_str(), metric.value)).collect();
-        let written = board.eval(step, &points).and_then(|()| board.flush());
-        written.unwrap_or_else(|error| warn!("no curves for TensorBoard: {error}"));
+    *board = board.take().and_then(|curves| {
+        curves.with(step, metrics).inspect_err(|error| warn!("no more curves for TensorBoard: {error}")).ok()
+    });
+}
+
+/// The evaluator's curves.
+enum Curves {
+    /// In this directory, once there is something to write.
+    Unopened(PathBuf),
+    Open(EventWriter),
+}
+
+impl Curves {
+    /// Writes scores. Those of an earlier evaluator before this step remain.
+    fn with(self, step: u64, metrics: &Metrics) -> Result<Self, BoardError> {
+        let mut writer = match self {
+            Self::Unopened(directory) => EventWriter::resume(directory, step)?,
+            Self::Open(writer) => writer,
+        };
+        let scores = curves::of_scores(metrics);
+        let points: Vec<(&str, f64)> = scores.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
+        writer.scalars(Moment::now(step), &points)?;
+        writer.flush()?;
+        Ok(Self::Open(writer))
     }
 }
 

@@ -3,11 +3,13 @@
 mod addresses;
 mod checkpoints;
 mod cluster;
+mod curves;
 mod data;
 mod digits;
 mod docs;
 mod dynamic;
 mod empty_servers;
+mod event_files;
 mod fake_store;
 mod finished;
 mod gradients;

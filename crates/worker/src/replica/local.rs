@@ -16,7 +16,7 @@ use super::tensors::{self, LargeInteger};
 use super::{Batch, BatchSource, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
 use crate::metrics::Metrics;
-use crate::model::Model;
+use crate::model::{Model, PngImage};
 use crate::randomness::{self, Draw, Purpose};
 use crate::report::Reports;
 use crate::rows::{RowParameters, UnknownRowParameter};
@@ -299,6 +299,10 @@ impl<M: Model> Replica for Local<M> {
 
     fn evaluate(&mut self) -> anyhow::Result<Metrics> {
         self.scoring(M::evaluate)
+    }
+
+    fn images(&mut self) -> anyhow::Result<Vec<PngImage>> {
+        self.scoring(M::images)
     }
 
     fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>> {

@@ -21,6 +21,7 @@ use windlass_wire::client::RowRequest;
 
 use crate::buffer::TensorBuffer;
 use crate::metrics::Metrics;
+use crate::model::PngImage;
 use crate::randomness::Draw;
 use crate::report::Reports;
 
@@ -64,6 +65,9 @@ pub trait Replica: Send {
 
     /// Scores the network.
     fn evaluate(&mut self) -> anyhow::Result<Metrics>;
+
+    /// Pictures of what the network does.
+    fn images(&mut self) -> anyhow::Result<Vec<PngImage>>;
 
     /// Lets the model do what it does with a trained network, and returns the files that it wrote.
     fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>>;

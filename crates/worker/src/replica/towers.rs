@@ -13,7 +13,7 @@ use super::accumulation::{self, Sums};
 use super::{Batch, BatchSource, Local, LocalConfig, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
 use crate::metrics::Metrics;
-use crate::model::Model;
+use crate::model::{Model, PngImage};
 use crate::randomness::Draw;
 use crate::report::Reports;
 use crate::threads;
@@ -177,6 +177,10 @@ impl Replica for Towers {
     fn evaluate(&mut self) -> anyhow::Result<Metrics> {
         // On all threads, for the others have nothing to do.
         self.first_mut().evaluate()
+    }
+
+    fn images(&mut self) -> anyhow::Result<Vec<PngImage>> {
+        self.first_mut().images()
     }
 
     fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>> {

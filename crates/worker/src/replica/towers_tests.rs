@@ -129,6 +129,10 @@ impl Replica for Summing {
         Ok(Metrics::new())
     }
 
+    fn images(&mut self) -> anyhow::Result<Vec<PngImage>> {
+        Ok(Vec::new())
+    }
+
     fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>> {
         Ok(Vec::new())
     }
