@@ -21,17 +21,17 @@ use crate::store::Store;
 /// How often a holder renews its claim.
 pub const RENEW_EVERY: Duration = Duration::from_secs(3);
 /// A claim that is not renewed for so long, while it is watched, is taken over.
-const STALE: Duration = Duration::from_secs(12);
+pub(crate) const STALE: Duration = Duration::from_secs(12);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What a claimed generation's object says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-struct Claim {
-    holder: Holder,
+pub(crate) struct Claim {
+    pub(crate) holder: Holder,
     /// Raised with every renewal.
     renewals: u64,
     /// True once its run has ended.
-    released: bool,
+    pub(crate) released: bool,
     /// The generation in which the run began.
     first_generation: u64,
 }
@@ -130,7 +130,7 @@ impl Store {
     }
 
     /// Refuses if the holder of a claim lives, which may have to be watched for a while.
-    async fn check_free(
+    pub(crate) async fn check_free(
         &self,
         generation: u64,
         claim: &Claim,
@@ -162,7 +162,7 @@ impl Store {
     }
 
     /// What a generation's object says; `None` if there is none, or it is of a version that had no leases.
-    async fn read_claim(&self, generation: u64) -> Result<Option<Claim>, CheckpointError> {
+    pub(crate) async fn read_claim(&self, generation: u64) -> Result<Option<Claim>, CheckpointError> {
         let bytes = self.read(&generation_object(generation)).await?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
@@ -208,7 +208,7 @@ impl Claim {
 mod tests {
     use super::*;
 
-    const STALE: Duration = Duration::from_millis(300);
+    pub(crate) const STALE: Duration = Duration::from_millis(300);
 
     fn store() -> Store {
         Store::open("memory:///").unwrap()

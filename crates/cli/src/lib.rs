@@ -33,6 +33,7 @@ mod program;
 mod progress;
 mod resume;
 mod run_file;
+mod runs;
 mod settings;
 mod signals;
 mod status;

@@ -215,7 +215,7 @@ pub(crate) fn plain_table() -> Table {
 }
 
 /// A table whose longest cells are broken into lines, where it would not fit otherwise.
-fn table_within(columns: Option<u16>) -> Table {
+pub(crate) fn table_within(columns: Option<u16>) -> Table {
     let mut table = plain_table();
     if let Some(columns) = columns {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);

@@ -18,7 +18,8 @@ use crate::settings::{Resolver, Schema, Settings, names, variable, without_effec
 use crate::terminal::{self, Terminal};
 use crate::version::VERSION;
 use crate::{
-    bench, checkpoint, data, decode, eval, health, launch, manifest, misuse, model_flags, status, termination, train,
+    bench, checkpoint, data, decode, eval, health, launch, manifest, misuse, model_flags, runs, status, termination,
+    train,
 };
 
 /// What `windlass` itself is called.
@@ -124,7 +125,7 @@ impl Program {
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
-        tools(command).subcommands([status::command(), manifest::command(), health::command()])
+        tools(command).subcommands([runs::command(), status::command(), manifest::command(), health::command()])
     }
 
     fn dispatch(&self, arguments: &[OsString]) -> Result<(), Failure> {
@@ -147,6 +148,7 @@ impl Program {
         match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
+            Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),
             Some(("manifest", matches)) => manifest::run(matches, |words| self.check_training(words)),
             Some(("bench", matches)) => bench::run(matches),

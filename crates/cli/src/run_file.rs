@@ -3,17 +3,20 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use windlass_core::lifecycle::exit_code;
 use windlass_core::optimizer::Optimizer;
+use windlass_runs::names::{LOCK_FILE, RUN_FILE};
 use windlass_worker::task::RunConfig;
 
 use crate::config::command_line;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
-/// What the file is called.
-const NAME: &str = "run.toml";
+/// How often, and after which pauses, a lock that another process has is tried again: `windlass runs` only looks at it.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The file of a run.
 pub(crate) struct RunFile {
@@ -35,7 +38,7 @@ impl RunFile {
             let hint = "end that run first, give this one its own --run-dir, or pass --take-over".to_owned();
             return Err(Failure { exit_code: exit_code::CHECKPOINT, message, hint: Some(hint) });
         }
-        let path = run_dir.join(NAME);
+        let path = run_dir.join(RUN_FILE);
         let earlier = std::fs::read_to_string(&path).ok();
         let file = Self { path, text, earlier, _lock: lock.ok() };
         file.write(&file.text)
@@ -76,11 +79,16 @@ impl RunFile {
 }
 
 /// Takes the lock on a run directory. Not all file systems have locks: without one, the checkpoints' lease has to do.
-fn lock(run_dir: &Path) -> Result<File, TryLockError> {
-    let file = File::options().create(true).truncate(false).write(true).open(run_dir.join(".lock"));
+pub(crate) fn lock(run_dir: &Path) -> Result<File, TryLockError> {
+    let file = File::options().create(true).truncate(false).write(true).open(run_dir.join(LOCK_FILE));
     let file = file.map_err(TryLockError::Error)?;
-    file.try_lock()?;
-    Ok(file)
+    for _ in 1..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            locked => return locked.map(|()| file),
+        }
+    }
+    file.try_lock().map(|()| file)
 }
 
 /// The text of the file: what the user has set, what a checkpoint and the model have, and defaults.

@@ -6,8 +6,7 @@ use windlass_checkpoint::CheckpointId;
 
 use crate::failure::Failure;
 
-/// Where a run directory has its checkpoints.
-pub(crate) const CHECKPOINTS: &str = "checkpoints";
+pub(crate) use windlass_runs::names::CHECKPOINTS;
 
 /// The store that a user names, and the checkpoint in it if one is named: `DIR`, `DIR/ID.json` or `DIR/ID`.
 pub(crate) fn split(place: &str) -> Result<(String, Option<CheckpointId>), Failure> {

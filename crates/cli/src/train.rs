@@ -1,5 +1,6 @@
 //! `windlass train MODEL`: a whole run in this process, or one task of a cluster.
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, W
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_instruments::Instruments;
+use windlass_runs::names::SUMMARY_FILE;
 use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
@@ -81,6 +83,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let run_dir = args.output.run_dir.as_deref().filter(|_| resolved.is_none());
     let run_file =
         run_dir.map(|directory| RunFile::create(directory, settings, args.checkpoint.take_over)).transpose()?;
+    let _lock = resolved.as_ref().filter(|resolved| is_coordinator(resolved)).and_then(|_| lock(args));
     let runtime = runtime()?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
     let extent = progress.extent();
@@ -97,7 +100,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
             log_cluster(resolved);
             let listener = listening::listen(resolved, args.cluster.bind.as_deref())?;
             info!("{} listens on {}", resolved.task, listening::local_address(&listener));
-            if resolved.task.index == 0 && (resolved.task.job == Job::Ps || resolved.cluster.is_colocated()) {
+            if is_coordinator(resolved) {
                 info!("live page at http://{}/", resolved.address);
             }
             match resolved.task.job {
@@ -432,7 +435,7 @@ fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
 }
 
 fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
-    let path = directory.join("summary.json");
+    let path = directory.join(SUMMARY_FILE);
     let earlier = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let summary = match earlier {
         Some(earlier) => summary.clone().keeping_measurements(earlier),
@@ -458,6 +461,17 @@ async fn stopped(stop: Arc<windlass_wire::client::Interrupt>) {
     while !stop.is_set() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
+}
+
+fn is_coordinator(resolved: &ResolvedTask) -> bool {
+    resolved.task.index == 0 && (resolved.task.job == Job::Ps || resolved.cluster.is_colocated())
+}
+
+/// Tells others on this machine that the run lives, unless the launcher does. Without the lock it runs all the same: the
+/// process that has it may be the one whose place this takes.
+fn lock(args: &TrainArgs) -> Option<File> {
+    let run_dir = args.output.run_dir.as_deref().filter(|_| args.output.started_at.is_none())?;
+    run_file::lock(run_dir).ok()
 }
 
 fn log_cluster(resolved: &ResolvedTask) {

@@ -1,7 +1,7 @@
 //! Numbers as people read them: thousands apart, units that fit, never more digits than matter.
 
 /// A whole number with its thousands apart: `12,345`.
-pub(crate) fn count(number: u64) -> String {
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -14,7 +14,7 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// A rate: whole and with its thousands apart from 100 on, three digits below.
-pub(crate) fn rate(number: f64) -> String {
+pub fn rate(number: f64) -> String {
     match number {
         n if !n.is_finite() || n < 0.0 => "–".into(),
         n if n >= 99.5 => count(n.round() as u64),
@@ -25,7 +25,7 @@ pub(crate) fn rate(number: f64) -> String {
 }
 
 /// A loss or score: four significant digits, in powers of ten if it is very small or large.
-pub(crate) fn value(number: f64) -> String {
+pub fn value(number: f64) -> String {
     if number.is_nan() {
         return "not a number".into();
     }
@@ -42,7 +42,7 @@ pub(crate) fn value(number: f64) -> String {
 }
 
 /// A duration: `0.2 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
-pub(crate) fn duration(secs: f64) -> String {
+pub fn duration(secs: f64) -> String {
     if !secs.is_finite() || secs < 0.0 {
         return "–".into();
     }
@@ -61,7 +61,7 @@ pub(crate) fn duration(secs: f64) -> String {
 }
 
 /// A duration in a sentence about the future, rounded to what can be promised: `2 s`, `3 min`, `2 h 5 min`.
-pub(crate) fn about(secs: f64) -> String {
+pub fn about(secs: f64) -> String {
     match secs {
         s if !s.is_finite() || s < 0.0 => "–".into(),
         s if s < 60.0 => format!("{:.0} s", s.max(1.0)),
@@ -71,7 +71,7 @@ pub(crate) fn about(secs: f64) -> String {
 }
 
 /// Bytes in decimal units: `512 B`, `318 kB`, `1.2 GB`.
-pub(crate) fn bytes(number: u64) -> String {
+pub fn bytes(number: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let (mut size, mut unit) = (number as f64, 0);
     while size >= 999.5 && unit + 1 < units.len() {
@@ -81,17 +81,17 @@ pub(crate) fn bytes(number: u64) -> String {
 }
 
 /// Bytes per second.
-pub(crate) fn byte_rate(number: f64) -> String {
+pub fn byte_rate(number: f64) -> String {
     if number.is_finite() && number >= 0.0 { format!("{}/s", bytes(number.round() as u64)) } else { "–".into() }
 }
 
 /// A share of one as a percentage: `97%`.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0) } else { "–".into() }
 }
 
 /// Text from users on one line: control characters, which could move a terminal's cursor, become visible.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

@@ -20,9 +20,10 @@
 mod changes;
 mod chart;
 mod curve;
-mod figures;
+pub mod figures;
 mod headline;
 mod html;
+mod record;
 mod serve;
 mod status;
 mod text;
@@ -31,6 +32,7 @@ mod view;
 
 pub use curve::Curve;
 pub use headline::headline;
+pub use record::{LastStatus, STATUS_FILE};
 pub use serve::{EVENTS_PATH, router};
 pub use status::{Checkpoint, Node, Phase, Server, State, Status, TimeSplit, Worker};
 pub use text::text;

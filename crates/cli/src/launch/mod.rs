@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use windlass_core::cluster::{Job, TaskId};
+use windlass_runs::names::RUNS;
 use windlass_worker::event::Event;
 use windlass_worker::model::Defaults;
 
@@ -147,7 +148,7 @@ fn child_arguments(
 
 /// Makes a directory for a run that no other has, even one that is started in the same second.
 fn new_run_dir(model: &str) -> Result<PathBuf, Failure> {
-    let runs = Path::new("runs");
+    let runs = Path::new(RUNS);
     make_run_dir(runs)?;
     let name = format!("{model}-{}", unix_seconds());
     let names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));

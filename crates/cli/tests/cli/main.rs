@@ -30,6 +30,7 @@ mod recovery;
 mod resuming;
 mod rows;
 mod run_file;
+mod runs;
 mod samples_in_files;
 mod screen;
 mod seq2seq;

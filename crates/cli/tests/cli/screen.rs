@@ -64,6 +64,11 @@ impl Screen {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
+    /// Types these characters.
+    pub fn type_keys(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
     /// The lines on the screen.
     pub fn lines(&self) -> Vec<String> {
         let emulator = self.emulator.lock().unwrap();
@@ -81,9 +86,15 @@ impl Screen {
 
     /// How it ended, and everything that was left on the terminal, lines that have scrolled away included. Lines that
     /// did not fit are marked.
-    pub fn wait(mut self) -> (ExitStatus, Vec<String>) {
+    pub fn wait(self) -> (ExitStatus, Vec<String>) {
+        self.wait_keeping(|| {})
+    }
+
+    /// The same, with something done while the directory in which it ran is still there.
+    pub fn wait_keeping(mut self, look: impl FnOnce()) -> (ExitStatus, Vec<String>) {
         self.reader.take().map(std::thread::JoinHandle::join).transpose().unwrap();
         let status = self.child.wait().unwrap();
+        look();
         let mut emulator = self.emulator.lock().unwrap();
         (status, everything(&mut emulator))
     }

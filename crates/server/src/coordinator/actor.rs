@@ -23,7 +23,8 @@ use super::machine::Coordinator;
 use super::observation::Observation;
 use super::run_instruments::RunInstruments;
 use super::session_service::SessionInput;
-use super::{status, utilization};
+use super::status::{self, Readers};
+use super::utilization;
 use crate::checkpoint::CheckpointConfig;
 use crate::task::ShardSlot;
 
@@ -49,11 +50,20 @@ pub(crate) struct ActorConfig {
     pub(crate) instruments: Instruments,
 }
 
+/// What the coordinator tells those in its process who are not part of it.
+pub(super) struct Outlets {
+    /// How many tasks have not heard the last word; `None` before there is one.
+    pub(super) unheard: watch::Sender<Option<usize>>,
+    pub(super) page: watch::Sender<Arc<Status>>,
+    /// Whether the end of the run has been written down.
+    pub(super) end_recorded: watch::Sender<bool>,
+}
+
 /// Runs a coordinator. It is one from its first breath: if checkpoints cannot be kept or read, it tells everyone.
 pub(super) async fn run(
     config: ActorConfig,
     shard: Arc<ShardSlot>,
-    (unheard, status): (watch::Sender<Option<usize>>, watch::Sender<Arc<Status>>),
+    outlets: Outlets,
     mut inbox: mpsc::Receiver<(SessionId, SessionInput)>,
 ) {
     let (done, results) = mpsc::channel(DONE);
@@ -76,7 +86,9 @@ pub(super) async fn run(
     let machine = Coordinator::new(machine, ShardInProcess { slot: shard, started: config.started }, claimed);
     let observed = watch::Sender::new(Arc::new(machine.observe()));
     config.instruments.read_from(RunInstruments(observed.subscribe()));
-    tokio::spawn(status::keep(observed.subscribe(), status, config.run_dir.clone()));
+    let Outlets { unheard, page, end_recorded } = outlets;
+    let (run_dir, address) = (config.run_dir.clone(), config.address);
+    tokio::spawn(status::keep(observed.subscribe(), Readers { page, end_recorded, run_dir, address }));
     if let Some(directory) = config.run_dir {
         tokio::spawn(utilization::record(directory, observed.subscribe()));
     }
@@ -127,16 +139,16 @@ impl Actor {
                     let has_read_on = self.store.as_mut().is_some_and(StoreKeeper::has_read_on);
                     self.clock.tick();
                     self.handle(Event::Tick { has_read_on });
-                    self.observe();
+                    self.unobserved += 1;
                 }
             }
+            self.observe();
             unheard.send_replace(self.machine.unheard());
         }
     }
 
     /// Lets whoever watches see the run: twice a second, and whenever its phase changes.
     fn observe(&mut self) {
-        self.unobserved += 1;
         let phase_changed = self.observed.borrow().phase != *self.machine.phase();
         if self.unobserved >= OBSERVE_EVERY || phase_changed {
             self.unobserved = 0;

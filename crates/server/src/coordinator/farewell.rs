@@ -25,9 +25,9 @@ impl Farewell {
         self.ticks_left = self.ticks_left.saturating_sub(1);
     }
 
-    /// True if ps 0 may leave, with what [`Coordinator::unheard`](super::Coordinator::unheard) says.
-    pub fn is_over(&self, unheard: Option<usize>) -> bool {
-        unheard == Some(0) || self.ticks_left == 0
+    /// True if ps 0 may leave. `nothing_is_left`: the run is over, and all that is to follow its end has happened.
+    pub fn is_over(&self, nothing_is_left: bool) -> bool {
+        nothing_is_left || self.ticks_left == 0
     }
 }
 
@@ -38,12 +38,11 @@ mod tests {
     #[test]
     fn ps_0_stays_until_all_have_heard_but_not_for_ever() {
         let mut farewell = Farewell::new(20 * TICK);
-        assert!(farewell.is_over(Some(0)));
-        assert!(!farewell.is_over(None), "the run is not over yet");
+        assert!(farewell.is_over(true));
         for _ in 0..20 {
-            assert!(!farewell.is_over(Some(1)));
+            assert!(!farewell.is_over(false));
             farewell.tick();
         }
-        assert!(farewell.is_over(Some(1)) && farewell.is_over(None));
+        assert!(farewell.is_over(false));
     }
 }

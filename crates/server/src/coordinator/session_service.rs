@@ -18,7 +18,7 @@ use windlass_wire::control::proto::{CoordinatorMessage, TaskMessage};
 use windlass_wire::control::session::Attach;
 use windlass_wire::lobby::Visit;
 
-use super::actor::{self, ActorConfig};
+use super::actor::{self, ActorConfig, Outlets};
 use super::farewell::Farewell;
 use super::interface::{SessionId, TICK};
 use crate::task::ShardSlot;
@@ -41,15 +41,18 @@ pub(crate) struct CoordinatorHandle {
     next: Arc<AtomicU64>,
     unheard: watch::Receiver<Option<usize>>,
     status: watch::Receiver<Arc<windlass_page::Status>>,
+    end_recorded: watch::Receiver<bool>,
 }
 
 impl CoordinatorHandle {
     pub(crate) fn start(config: ActorConfig, shard: Arc<ShardSlot>) -> Self {
         let (events, inbox) = mpsc::channel(CHANNEL);
         let (count, unheard) = watch::channel(None);
-        let (keeper, status) = watch::channel(Arc::default());
-        tokio::spawn(actor::run(config, shard, (count, keeper), inbox));
-        Self { events, next: Arc::new(AtomicU64::new(1)), unheard, status }
+        let (page, status) = watch::channel(Arc::default());
+        let (recording, end_recorded) = watch::channel(false);
+        let outlets = Outlets { unheard: count, page, end_recorded: recording };
+        tokio::spawn(actor::run(config, shard, outlets, inbox));
+        Self { events, next: Arc::new(AtomicU64::new(1)), unheard, status, end_recorded }
     }
 
     /// The gRPC side, to be served on the task's port.
@@ -69,14 +72,23 @@ impl CoordinatorHandle {
         windlass_page::router(self.status.clone()).layer(middleware::from_fn(stays))
     }
 
-    /// Waits until every task has heard the last word, but not longer than this while the process runs.
+    /// Waits until every task has heard the last word, and the run directory tells how the run ended, but not longer than
+    /// this while the process runs.
     pub(crate) async fn ended(&self, longest: Duration) {
-        let (mut farewell, mut unheard) = (Farewell::new(longest), self.unheard.clone());
+        let mut farewell = Farewell::new(longest);
+        let (mut unheard, mut end_recorded) = (self.unheard.clone(), self.end_recorded.clone());
         let mut tick = tokio::time::interval_at(Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !farewell.is_over(*unheard.borrow_and_update()) {
+        loop {
+            // Whoever has gone has nothing more to say.
+            let have_heard = *unheard.borrow_and_update() == Some(0) || unheard.has_changed().is_err();
+            let is_recorded = *end_recorded.borrow_and_update() || end_recorded.has_changed().is_err();
+            if farewell.is_over(have_heard && is_recorded) {
+                return;
+            }
             tokio::select! {
-                changed = unheard.changed() => if changed.is_err() { return },
+                Ok(()) = unheard.changed(), if !have_heard => {}
+                Ok(()) = end_recorded.changed(), if !is_recorded => {}
                 _ = tick.tick() => farewell.tick(),
             }
         }

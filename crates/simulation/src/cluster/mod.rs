@@ -207,7 +207,7 @@ impl Cluster {
                 self.world.remind(pid, self.world.now + TICK, Timer::Farewell);
                 Farewell::new(LAST_WORDS)
             });
-            if !farewell.is_over(coordinator.unheard()) {
+            if !farewell.is_over(coordinator.unheard() == Some(0)) {
                 return;
             }
         }

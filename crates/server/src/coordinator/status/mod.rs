@@ -1,10 +1,12 @@
 //! The run as its live page shows it, made from one observation of the coordinator after the other.
 //!
 //! What an observation cannot tell, because it is of a moment, is kept here: curves, speeds, who has been waiting since
-//! when, and who is slow again and again (`workers`). If nothing progresses, `hang` leaves a report in the run directory.
+//! when, and who is slow again and again (`workers`). If nothing progresses, `hang` leaves a report in the run directory;
+//! `record` leaves the status itself there.
 
 mod hang;
 mod recent;
+mod record;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ use super::history::{History, HistoryKind};
 use super::observation::{NodeObservation, Observation, TaskObservation};
 use hang::HangWatch;
 use recent::Recent;
+use record::Recorder;
 use workers::WorkerWatch;
 
 /// Between two looks at the run.
@@ -39,24 +42,44 @@ const FRESH: Duration = Duration::from_secs(5);
 /// The most scores that are drawn.
 const SCORES: usize = 32;
 
-/// Keeps the status of a run up to date, for as long as it is observed. Reports of hangs go to the run directory.
-pub(super) async fn keep(
-    mut observed: watch::Receiver<Arc<Observation>>,
-    status: watch::Sender<Arc<Status>>,
-    run_dir: Option<PathBuf>,
-) {
-    let (mut keeper, mut hangs) = (StatusKeeper::default(), HangWatch::new(run_dir));
+/// Who is told of a run's status, and where it is written.
+pub(super) struct Readers {
+    /// The live page.
+    pub(super) page: watch::Sender<Arc<Status>>,
+    /// Told once the end of the run has been written down, or could not be.
+    pub(super) end_recorded: watch::Sender<bool>,
+    pub(super) run_dir: Option<PathBuf>,
+    /// Where the page is, for whoever finds the run directory.
+    pub(super) address: String,
+}
+
+/// Keeps the status of a run up to date, for as long as it is observed.
+pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, readers: Readers) {
+    let is_over = |run: &Arc<Observation>| matches!(run.phase, Phase::Over(_));
+    let mut recorder = match &readers.run_dir {
+        Some(run_dir) => Some(Recorder::new(run_dir, readers.address).await),
+        None => None,
+    };
+    let (mut keeper, mut hangs) = (StatusKeeper::default(), HangWatch::new(readers.run_dir));
     let mut interval = tokio::time::interval(EVERY);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while observed.changed().await.is_ok() {
         let observation = observed.borrow_and_update().clone();
-        let shown = keeper.status(&observation);
+        let shown = Arc::new(keeper.status(&observation));
         hangs.look(&shown);
-        let is_over = matches!(observation.phase, Phase::Over(_));
-        status.send_replace(Arc::new(shown));
+        readers.page.send_replace(shown.clone());
+        if let Some(recorder) = &mut recorder {
+            recorder.record(&observation.phase, &shown).await;
+        }
+        if is_over(&observation) {
+            readers.end_recorded.send_replace(true);
+            continue;
+        }
         // The last thing to be seen of a run is how it ended, and there may be no time for another look.
-        if !is_over {
-            interval.tick().await;
+        let mut ending = observed.clone();
+        tokio::select! {
+            _ = interval.tick() => {}
+            _ = ending.wait_for(is_over) => {}
         }
     }
 }

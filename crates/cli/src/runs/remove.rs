@@ -1,0 +1,52 @@
+//! `windlass runs rm`: removes run directories, all that are named or none.
+
+use std::io::{self, BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use windlass_page::figures;
+use windlass_runs::{Activity, Removal, activity};
+
+use super::failure;
+use crate::failure::Failure;
+use crate::output::print_line;
+use crate::terminal::Terminal;
+
+pub(super) fn run(runs: &[PathBuf], yes: bool) -> Result<(), Failure> {
+    for path in runs {
+        if let Activity::Unknown { by } = activity(path) {
+            let text = format!("{} was last run by {by}: watching whether it is alive", path.display());
+            Terminal::default().print_error(&text);
+        }
+    }
+    let removals = runs.iter().map(|path| Removal::prepare(path)).collect::<Result<Vec<_>, _>>().map_err(failure)?;
+    if !yes && !is_confirmed(&removals)? {
+        print_line("nothing was removed");
+        return Ok(());
+    }
+    for removal in removals {
+        let removed = removal.carry_out().map_err(failure)?;
+        print_line(&format!("removed {} ({})", removed.path.display(), figures::bytes(removed.bytes)));
+    }
+    Ok(())
+}
+
+/// Asks the user, if there is one.
+fn is_confirmed(removals: &[Removal]) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage("nobody can be asked whether to remove it, as standard input is no terminal")
+            .with_hint("pass --yes to remove it without asking".to_owned()));
+    }
+    for Removal { run, .. } in removals {
+        let (state, bytes) = (run.ending.word(), figures::bytes(run.bytes));
+        let path = figures::plain(&run.path.display().to_string());
+        print_line(&format!(
+            "{path}: {}, {state}, step {}, {bytes}",
+            figures::plain(&run.model),
+            figures::count(run.step)
+        ));
+    }
+    eprint!("Remove {} with all checkpoints? [y/N] ", if removals.len() == 1 { "it" } else { "them" });
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(Failure::internal)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}

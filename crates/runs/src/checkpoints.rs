@@ -1,0 +1,97 @@
+//! The checkpoints of a run, where they are in a directory of this machine. An object store is not asked.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use windlass_checkpoint::{CheckpointError, Manifest, Occupancy, Store};
+
+use crate::names::CHECKPOINTS;
+use crate::settings::Settings;
+
+/// A checkpoint of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SavedCheckpoint {
+    /// The step that it holds.
+    pub step: u64,
+    /// Its name.
+    pub id: String,
+    /// When it was taken, in seconds since 1970; nothing if it is damaged.
+    pub taken: Option<u64>,
+    /// Its size; nothing if it is damaged.
+    pub bytes: Option<u64>,
+    /// What is wrong with it.
+    pub damage: Option<String>,
+    /// Whether its run came to its end with it.
+    #[serde(skip)]
+    pub(crate) is_last: bool,
+    #[serde(skip)]
+    pub(crate) model: Option<String>,
+}
+
+/// Where a run keeps its checkpoints: a path, or the address of an object store.
+pub(crate) fn location(directory: &Path, settings: Option<&Settings>) -> String {
+    let given = settings.and_then(|settings| settings.get("train", "checkpoint-dir"));
+    given.map_or_else(|| directory.join(CHECKPOINTS).display().to_string(), str::to_owned)
+}
+
+/// All checkpoints, the newest first; what is wrong if they cannot be listed.
+pub(crate) fn list(location: &str) -> Result<Vec<SavedCheckpoint>, String> {
+    let Some(directory) = local(location) else { return Ok(Vec::new()) };
+    let listed = ask(&directory, async |store| store.list().await).map_err(|error| error.to_string())?;
+    let saved = listed.into_iter().map(|listed| {
+        let (step, id) = (listed.id.step, listed.id.to_string());
+        match listed.outcome {
+            Ok(manifest) => SavedCheckpoint {
+                step,
+                id,
+                taken: Some(manifest.created),
+                bytes: Some(Manifest::bytes(&manifest)),
+                damage: None,
+                is_last: manifest.last,
+                model: Some(manifest.run.model),
+            },
+            Err(error) => {
+                let damage = Some(error.to_string());
+                SavedCheckpoint { step, id, taken: None, bytes: None, damage, is_last: false, model: None }
+            }
+        }
+    });
+    Ok(saved.collect())
+}
+
+/// Who holds the checkpoints of a run directory; nothing if that cannot be told.
+pub(crate) fn occupancy(directory: &Path) -> Option<Occupancy> {
+    ask(&store(directory)?, async |store| store.occupancy().await).ok()
+}
+
+/// The same, but a process of another machine is watched for some seconds.
+pub(crate) fn watched_occupancy(directory: &Path) -> Result<Option<Occupancy>, CheckpointError> {
+    let Some(store) = store(directory) else { return Ok(None) };
+    ask(&store, async |store| store.watched_occupancy().await).map(Some)
+}
+
+/// The directory in which a run keeps its checkpoints, if there is one.
+fn store(directory: &Path) -> Option<PathBuf> {
+    let settings = Settings::read(directory).ok().flatten();
+    local(&location(directory, settings.as_ref()))
+}
+
+/// Opening a store makes its directory, which looking must not.
+fn local(location: &str) -> Option<PathBuf> {
+    let path = location.strip_prefix("file://").unwrap_or(location);
+    (!path.contains("://")).then(|| PathBuf::from(path)).filter(|path| path.is_dir())
+}
+
+fn ask<T>(
+    directory: &Path,
+    question: impl AsyncFnOnce(Store) -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
+    let bad = |reason: &str| CheckpointError::BadLocation {
+        location: directory.display().to_string(),
+        reason: reason.to_owned(),
+    };
+    let text = directory.to_str().ok_or_else(|| bad("its name is not Unicode"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| bad(&error.to_string()))?;
+    runtime.block_on(question(Store::open(text)?))
+}

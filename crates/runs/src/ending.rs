@@ -1,0 +1,139 @@
+//! How a run ended, decided from what it left.
+
+use serde::Serialize;
+use windlass_core::lifecycle::exit_code;
+use windlass_page::{LastStatus, Phase};
+
+use crate::activity::Activity;
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Ending {
+    /// It has not.
+    Running,
+    /// It came to its end.
+    Finished,
+    /// It was told to stop.
+    Stopped {
+        /// By whom or what, as far as that is known.
+        why: String,
+    },
+    /// It failed.
+    Failed {
+        /// Why.
+        why: String,
+    },
+    /// It ended without a last word: it was killed, or its machine went down.
+    Died,
+    /// It never began to train.
+    NotBegun,
+    /// It left too little to tell.
+    Unknown {
+        /// What makes it unclear.
+        why: String,
+    },
+}
+
+impl Ending {
+    /// In one word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Running => "active",
+            Self::Finished => "finished",
+            Self::Stopped { .. } => "stopped",
+            Self::Failed { .. } => "failed",
+            Self::Died => "died",
+            Self::NotBegun => "not begun",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// Why, where there is more to say.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::Stopped { why } | Self::Failed { why } | Self::Unknown { why } => Some(why),
+            Self::Died => Some("it left no last word, as if it had been killed"),
+            Self::Running | Self::Finished | Self::NotBegun => None,
+        }
+    }
+}
+
+/// What a run left that tells of its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traces<'a> {
+    pub activity: &'a Activity,
+    pub last_status: Option<&'a LastStatus>,
+    /// Whether a summary, or a last checkpoint, says that the run came to its end.
+    pub has_finished: bool,
+    /// Whether there is a checkpoint.
+    pub has_checkpoint: bool,
+}
+
+pub(crate) fn ending(traces: Traces<'_>) -> Ending {
+    if matches!(traces.activity, Activity::Active { .. }) {
+        return Ending::Running;
+    }
+    let ended = traces.last_status.and_then(|last| Some((last.exit_code?, &last.status.phase)));
+    match (ended, traces.last_status, traces.activity) {
+        (Some((0, _)), ..) => Ending::Finished,
+        (Some((exit_code::TERMINATED, phase)), ..) => Ending::Stopped { why: why(phase) },
+        (Some((_, phase)), ..) => Ending::Failed { why: why(phase) },
+        (None, _, Activity::Unknown { by }) => Ending::Unknown { why: format!("last run by {by}, seen from here") },
+        (None, ..) if traces.has_finished => Ending::Finished,
+        (None, Some(last), _) if last.status.step == 0 && last.status.phase != Phase::Training => Ending::NotBegun,
+        (None, Some(_), _) => Ending::Died,
+        (None, None, _) if traces.has_checkpoint => Ending::Unknown { why: "there is only a checkpoint".to_owned() },
+        (None, None, _) => Ending::NotBegun,
+    }
+}
+
+fn why(phase: &Phase) -> String {
+    match phase {
+        Phase::Failed { why } => why.clone(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_page::Status;
+
+    use super::*;
+
+    fn last(exit_code: Option<u8>, phase: Phase, step: u64) -> LastStatus {
+        LastStatus { exit_code, status: Status { phase, step, ..Status::default() }, ..LastStatus::default() }
+    }
+
+    fn of(activity: &Activity, last_status: Option<&LastStatus>) -> Ending {
+        ending(Traces { activity, last_status, has_finished: false, has_checkpoint: false })
+    }
+
+    #[test]
+    fn a_run_that_said_how_it_ended_is_believed() {
+        let failed = |code| last(Some(code), Phase::Failed { why: "because".into() }, 3);
+        assert_eq!(of(&Activity::Inactive, Some(&last(Some(0), Phase::Over, 3))), Ending::Finished);
+        assert_eq!(of(&Activity::Inactive, Some(&failed(143))), Ending::Stopped { why: "because".into() });
+        assert_eq!(of(&Activity::Inactive, Some(&failed(5))), Ending::Failed { why: "because".into() });
+    }
+
+    #[test]
+    fn a_run_without_a_last_word_died_unless_it_lives() {
+        let training = last(None, Phase::Training, 3);
+        assert_eq!(of(&Activity::Inactive, Some(&training)), Ending::Died);
+        assert_eq!(of(&Activity::Active { by: String::new() }, Some(&training)), Ending::Running);
+        let elsewhere = Activity::Unknown { by: "process 3 on b".into() };
+        assert!(matches!(of(&elsewhere, Some(&training)), Ending::Unknown { why } if why.contains("process 3 on b")));
+        assert_eq!(of(&Activity::Inactive, Some(&last(None, Phase::Gathering, 0))), Ending::NotBegun);
+    }
+
+    #[test]
+    fn a_run_of_an_earlier_version_is_judged_by_its_summary_and_checkpoints() {
+        let traces = |has_finished, has_checkpoint| {
+            ending(Traces { activity: &Activity::Inactive, last_status: None, has_finished, has_checkpoint })
+        };
+        assert_eq!(traces(true, true), Ending::Finished);
+        assert!(matches!(traces(false, true), Ending::Unknown { .. }));
+        assert_eq!(traces(false, false), Ending::NotBegun);
+    }
+}

@@ -1,0 +1,166 @@
+//! The files of a run directory as they were read, and what follows from all of them together.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use windlass_page::{LastStatus, STATUS_FILE, Status};
+
+use crate::activity::Activity;
+use crate::checkpoints::{self, SavedCheckpoint};
+use crate::ending::Traces;
+use crate::names::{RUN_FILE, SUMMARY_FILE};
+use crate::run::{Layout, Score};
+use crate::settings::Settings;
+use crate::summary::Summary;
+
+/// What was there.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    pub settings: Option<Settings>,
+    pub summary: Option<Summary>,
+    pub last_status: Option<LastStatus>,
+    pub checkpoints_in: String,
+    pub checkpoints: Vec<SavedCheckpoint>,
+}
+
+impl Files {
+    /// Reads what can be read. The rest is told.
+    pub(crate) fn read(path: &Path) -> (Self, Vec<String>) {
+        let mut problems = Vec::new();
+        let settings = noted(RUN_FILE, Settings::read(path), &mut problems);
+        let summary = noted(SUMMARY_FILE, Summary::read(path), &mut problems);
+        let last_status = noted(STATUS_FILE, read_status(path), &mut problems);
+        let checkpoints_in = checkpoints::location(path, settings.as_ref());
+        let saved = noted(&checkpoints_in, checkpoints::list(&checkpoints_in).map(Some), &mut problems);
+        let checkpoints = saved.unwrap_or_default();
+        let damaged = checkpoints.iter().filter_map(|saved| Some(format!("{}: {}", saved.id, saved.damage.as_ref()?)));
+        problems.extend(damaged);
+        (Self { settings, summary, last_status, checkpoints_in, checkpoints }, problems)
+    }
+
+    /// The summary, unless an earlier run in the same directory left it.
+    pub(crate) fn final_summary(&self) -> Option<&Summary> {
+        let is_of_this_run = |summary: &&Summary| self.status().is_none_or(|status| status.step == summary.global_step);
+        self.summary.as_ref().filter(is_of_this_run)
+    }
+
+    pub(crate) fn traces<'a>(&'a self, activity: &'a Activity) -> Traces<'a> {
+        Traces {
+            activity,
+            last_status: self.last_status.as_ref(),
+            has_finished: self.final_summary().is_some() || self.newest().is_some_and(|saved| saved.is_last),
+            has_checkpoint: self.newest().is_some(),
+        }
+    }
+
+    pub(crate) fn model(&self) -> String {
+        let of_settings = self.settings.as_ref().map(|settings| settings.model.as_str());
+        let of_checkpoint = self.newest().and_then(|saved| saved.model.as_deref());
+        self.first_of(of_settings, |status| &status.model, |summary| &summary.model, of_checkpoint)
+    }
+
+    pub(crate) fn mode(&self) -> String {
+        let mode = self.first_of(self.set("mode"), |status| &status.mode, |summary| &summary.mode, None);
+        match self.set("staleness") {
+            Some(staleness) if mode == "ssp" => format!("{mode} {staleness}"),
+            _ => mode,
+        }
+    }
+
+    pub(crate) fn optimizer(&self) -> String {
+        let set = self.set("optimizer");
+        self.first_of(set, |status| &status.optimizer, |summary| &summary.optimizer, None)
+    }
+
+    /// The last step that is known.
+    pub(crate) fn step(&self) -> u64 {
+        let saved = self.newest().map_or(0, |saved| saved.step);
+        let summed_up = || self.summary.as_ref().map(|summary| summary.global_step);
+        // One that has not begun yet, or never did, may have been saved before.
+        let seen = self.status().map(|status| status.step).filter(|step| *step > 0);
+        seen.or_else(summed_up).unwrap_or(saved)
+    }
+
+    pub(crate) fn target(&self) -> Option<u64> {
+        self.set("steps").and_then(|steps| steps.parse().ok()).or(self.status().and_then(|status| status.target))
+    }
+
+    /// The loss and the scores: the final ones, or else the last that the coordinator heard of.
+    pub(crate) fn result(&self) -> (Option<f64>, Vec<Score>) {
+        if let Some(summary) = self.final_summary() {
+            return (summary.loss, summary.scores());
+        }
+        let Some(status) = self.status() else { return (None, Vec::new()) };
+        let scores = status.scores.iter().filter_map(|curve| {
+            let (_, value) = curve.last()?;
+            Some(Score { name: curve.name.clone(), value, is_fraction: false })
+        });
+        (status.loss.last().map(|(_, loss)| loss), scores.collect())
+    }
+
+    pub(crate) fn began(&self) -> Option<u64> {
+        self.last_status.as_ref().map(|last| last.written.saturating_sub(last.status.elapsed_secs as u64))
+    }
+
+    pub(crate) fn last_heard(&self) -> Option<u64> {
+        let written = self.last_status.as_ref().map(|last| last.written);
+        written.or_else(|| self.newest().and_then(|saved| saved.taken))
+    }
+
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        if let Some(settings) = &self.settings {
+            let number = |name| settings.get("launch", name).and_then(|text| text.parse().ok());
+            let colocated = settings.get("launch", "colocate") == Some("true");
+            let ps = number("ps").filter(|_| settings.is_launched() && !colocated);
+            return Some(Layout { ps: ps.unwrap_or(0), workers: number("workers").unwrap_or(1), colocated });
+        }
+        if let Some(Summary { ps, workers, colocated, .. }) = self.summary {
+            return Some(Layout { ps: if colocated { 0 } else { ps }, workers, colocated });
+        }
+        let last = self.last_status.as_ref()?;
+        let ps = if last.address.is_empty() { 0 } else { last.status.servers.len() as u32 };
+        Some(Layout { ps, workers: last.status.workers.len() as u32, colocated: false })
+    }
+
+    fn status(&self) -> Option<&Status> {
+        self.last_status.as_ref().map(|last| &last.status)
+    }
+
+    /// The newest checkpoint that is whole.
+    fn newest(&self) -> Option<&SavedCheckpoint> {
+        self.checkpoints.iter().find(|saved| saved.damage.is_none())
+    }
+
+    fn set(&self, name: &str) -> Option<&str> {
+        self.settings.as_ref()?.get("train", name)
+    }
+
+    /// What the settings, the last status, the summary, or whatever is left say, in this order.
+    fn first_of(
+        &self,
+        set: Option<&str>,
+        status: fn(&Status) -> &str,
+        summary: fn(&Summary) -> &str,
+        otherwise: Option<&str>,
+    ) -> String {
+        let candidates = [set, self.status().map(status), self.summary.as_ref().map(summary), otherwise];
+        candidates.into_iter().flatten().find(|text| !text.is_empty()).unwrap_or_default().to_owned()
+    }
+}
+
+/// The value, or a note of what is wrong with it.
+fn noted<T>(name: &str, read: Result<Option<T>, String>, problems: &mut Vec<String>) -> Option<T> {
+    read.unwrap_or_else(|error| {
+        problems.push(format!("{name}: {error}"));
+        None
+    })
+}
+
+fn read_status(path: &Path) -> Result<Option<LastStatus>, String> {
+    match fs::read(path.join(STATUS_FILE)) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,38 @@
+//! Run directories: which there are, what each holds, how its run ended, in what two runs differ, and removing one.
+//!
+//! ```text
+//! run.toml              all settings of the run, and where each comes from
+//! .lock                 held by the launcher, or by a run in one process, for as long as it lives
+//! status.json           what the coordinator last knew: where the live page is, how the run ended
+//! summary.json          the run in numbers, once it has come to its end
+//! checkpoints/          unless they are kept elsewhere
+//! tensorboard/, *.log   …
+//! ```
+//! None of these files has to be there: a run may be of an earlier version, or one task of a cluster that shares the
+//! directory, or have died early. What is damaged is told among the [`Run::problems`], and the rest is read all the same.
+//!
+//! This crate reads files and locks. It asks no running task, and prints nothing.
+
+mod activity;
+mod checkpoints;
+mod comparison;
+mod ending;
+mod error;
+mod files;
+mod find;
+pub mod names;
+mod remove;
+mod run;
+mod settings;
+mod summary;
+
+pub use activity::{Activity, activity};
+pub use checkpoints::SavedCheckpoint;
+pub use comparison::{Cell, Comparison, Row};
+pub use ending::Ending;
+pub use error::RunsError;
+pub use find::{Found, find, is_run_dir, must_be_run_dir};
+pub use remove::{Removal, Removed};
+pub use run::{Layout, Run, Score};
+pub use settings::{Setting, Settings};
+pub use summary::Summary;

@@ -1,0 +1,176 @@
+//! `run.toml`: all settings of a run, and where each comes from.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use toml::{Spanned, Value};
+
+use crate::names::RUN_FILE;
+
+/// Origin of a setting that nobody has set.
+const DEFAULT: &str = "default";
+/// A line that every such file has, whatever became of the rest.
+const HEADER: &str = "# All settings of this run, ";
+/// Settings that matter even if nobody has set them.
+const ESSENTIAL: [&str; 9] =
+    ["ps", "workers", "mode", "optimizer", "learning-rate", "batch-size", "steps", "epochs", "seed"];
+/// Settings by which a run is only put somewhere, or shown.
+const BESIDE: [&str; 7] = ["run-dir", "config", "format", "log-every", "threads", "cluster", "bind"];
+
+/// A setting of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// `launch`, `train` or `model`.
+    pub table: String,
+    /// The flag's name.
+    pub name: String,
+    /// Its value as it would be written after the flag.
+    pub value: String,
+    /// `flag`, `default`, a variable, a file or a checkpoint.
+    pub origin: String,
+}
+
+/// All settings of a run, in the order of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// The model.
+    pub model: String,
+    /// Every setting that has a value.
+    pub settings: Vec<Setting>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(rename = "model-name")]
+    model: String,
+    #[serde(flatten)]
+    tables: BTreeMap<String, BTreeMap<String, Spanned<Value>>>,
+}
+
+impl Settings {
+    /// Of a run directory; nothing if it has none.
+    pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
+        match fs::read_to_string(directory.join(RUN_FILE)) {
+            Ok(text) => Self::parse(&text).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let mut settings: Vec<(usize, Setting)> = Vec::new();
+        for (table, rows) in file.tables {
+            for (name, value) in rows {
+                let (span, value) = (value.span(), written(value.into_inner()));
+                let origin = comment(&text[span.end..]).unwrap_or(DEFAULT).to_owned();
+                settings.push((span.start, Setting { table: table.clone(), name, value, origin }));
+            }
+        }
+        settings.sort_by_key(|(at, _)| *at);
+        Ok(Self { model: file.model, settings: settings.into_iter().map(|(_, setting)| setting).collect() })
+    }
+
+    /// The value of a setting.
+    pub fn get(&self, table: &str, name: &str) -> Option<&str> {
+        let found = self.settings.iter().find(|setting| setting.table == table && setting.name == name);
+        found.map(|setting| setting.value.as_str())
+    }
+
+    /// Whether the run was launched, and is not all in one process.
+    pub fn is_launched(&self) -> bool {
+        self.settings.iter().any(|setting| setting.table == "launch")
+    }
+}
+
+impl Setting {
+    /// Whether it tells this run from others: somebody has set it, or everybody wants to know it.
+    pub fn matters(&self) -> bool {
+        let is_set = self.origin != DEFAULT && self.is_of_result();
+        is_set || self.table == "model" || ESSENTIAL.contains(&&*self.name)
+    }
+
+    /// Whether what a run learns, or how fast, may depend on it.
+    pub(crate) fn is_of_result(&self) -> bool {
+        !BESIDE.contains(&&*self.name)
+    }
+}
+
+/// Whether a text is, or was, such a file.
+pub(crate) fn is_of_a_run(text: &str) -> bool {
+    text.contains(HEADER) || Settings::parse(text).is_ok()
+}
+
+/// What a comment at the end of the line says.
+fn comment(rest: &str) -> Option<&str> {
+    let line = rest.lines().next()?;
+    line.split_once('#').map(|(_, comment)| comment.trim())
+}
+
+/// A value as it is written after a flag.
+fn written(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        Value::Array(values) => values.into_iter().map(written).collect::<Vec<_>>().join(","),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+# windlass launch mnist --hidden 20,10
+# All settings of this run, and where each comes from.
+model-name = \"mnist\"
+
+[launch]
+workers = 2                         # default
+
+[train]
+steps = 400                         # WINDLASS_STEPS
+data-dir = \"a # b\"                  # flag
+log-every = 5                       # flag
+# not set: epochs
+
+[model]
+hidden = [20, 10]                   # checkpoint 12-g1-a
+variant = \"relu\"                    # default
+";
+
+    #[test]
+    fn settings_come_with_their_origin_in_the_order_of_the_file() {
+        let read = Settings::parse(TEXT).unwrap();
+        assert_eq!((read.model.as_str(), read.is_launched()), ("mnist", true));
+        let rows: Vec<_> =
+            read.settings.iter().map(|row| format!("{} {} {}", row.name, row.value, row.origin)).collect();
+        assert_eq!(
+            rows,
+            [
+                "workers 2 default",
+                "steps 400 WINDLASS_STEPS",
+                "data-dir a # b flag",
+                "log-every 5 flag",
+                "hidden 20,10 checkpoint 12-g1-a",
+                "variant relu default"
+            ]
+        );
+        assert_eq!((read.get("train", "steps"), read.get("train", "epochs")), (Some("400"), None));
+    }
+
+    #[test]
+    fn what_only_shows_a_run_does_not_matter() {
+        let read = Settings::parse(TEXT).unwrap();
+        let matter: Vec<&str> = read.settings.iter().filter(|row| row.matters()).map(|row| &*row.name).collect();
+        assert_eq!(matter, ["workers", "steps", "data-dir", "hidden", "variant"]);
+    }
+
+    #[test]
+    fn a_torn_file_is_known_by_its_first_lines_and_another_by_none() {
+        assert!(is_of_a_run(&TEXT[..100]) && Settings::parse(&TEXT[..100]).is_err());
+        assert!(!is_of_a_run("[package]\nname = \"run\"\n"));
+    }
+}

@@ -1,0 +1,150 @@
+//! `summary.json`: a run in numbers, as far as others want to know them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::names::SUMMARY_FILE;
+use crate::run::Score;
+
+/// The run in numbers. Whoever writes the file has more; see there for what each number is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Summary {
+    pub model: String,
+    pub mode: String,
+    #[serde(default)]
+    pub ps: u32,
+    #[serde(default)]
+    pub workers: u32,
+    #[serde(default)]
+    pub colocated: bool,
+    #[serde(default)]
+    pub optimizer: String,
+    #[serde(default)]
+    pub batch_size: u64,
+    pub global_step: u64,
+    #[serde(default)]
+    pub steps_this_run: u64,
+    pub wall_seconds: f64,
+    #[serde(default)]
+    pub first_step_seconds: f64,
+    #[serde(default)]
+    pub steps_per_second: f64,
+    #[serde(default)]
+    pub samples_per_second: f64,
+    #[serde(default)]
+    pub step_ms: StepTime,
+    #[serde(default)]
+    pub bytes_per_step: Bytes,
+    #[serde(default)]
+    pub loss: Option<f64>,
+    #[serde(default)]
+    pub dropped_gradients: u64,
+    #[serde(default)]
+    pub mean_staleness: f64,
+    #[serde(default)]
+    pub warning: Option<Warning>,
+    #[serde(default)]
+    pub(crate) metrics: Values,
+    #[serde(default)]
+    pub(crate) metric_kinds: BTreeMap<String, String>,
+}
+
+/// The time of a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct StepTime {
+    pub p50: f64,
+    pub p95: f64,
+}
+
+/// What a step moves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Bytes {
+    pub sent: f64,
+    pub received: f64,
+}
+
+/// What was wrong with how the run learnt.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct Warning {
+    pub message: String,
+}
+
+impl Summary {
+    /// Of a run directory; nothing if it has none.
+    pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
+        match fs::read(directory.join(SUMMARY_FILE)) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The final scores, in their order.
+    pub fn scores(&self) -> Vec<Score> {
+        let scores = self.metrics.0.iter().map(|(name, value)| Score {
+            name: name.replace('_', " "),
+            value: *value,
+            is_fraction: self.metric_kinds.get(name).is_some_and(|kind| kind == "fraction"),
+        });
+        scores.collect()
+    }
+}
+
+/// A map that keeps its order. What is not a number is `null` in JSON.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Values(Vec<(String, f64)>);
+
+impl Serialize for Values {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Values;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a map of scores")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Values, A::Error> {
+                let mut values = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, Option<f64>>()? {
+                    values.push((name, value.unwrap_or(f64::NAN)));
+                }
+                Ok(Values(values))
+            }
+        }
+
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_keep_their_order_and_their_kind() {
+        let text = r#"{"model": "m", "mode": "async", "global_step": 3, "wall_seconds": 1.5, "more": {},
+            "metrics": {"test_accuracy": 0.5, "cross_entropy": null}, "metric_kinds": {"test_accuracy": "fraction"}}"#;
+        let summary: Summary = serde_json::from_str(text).unwrap();
+        let scores = summary.scores();
+        assert_eq!((scores[0].name.as_str(), scores[0].is_fraction), ("test accuracy", true));
+        assert!(scores[1].value.is_nan() && !scores[1].is_fraction);
+    }
+}

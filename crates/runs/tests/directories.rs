@@ -1,0 +1,143 @@
+//! Run directories as runs leave them: whole, of earlier versions, torn, empty, alive.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use windlass_page::{Curve, LastStatus, Phase, STATUS_FILE, Status};
+use windlass_runs::names::{LOCK_FILE, RUN_FILE, SUMMARY_FILE};
+use windlass_runs::{Cell, Comparison, Ending, Layout, Removal, Run};
+
+const SUMMARY: &str = r#"{"model": "mnist", "mode": "sync", "ps": 2, "workers": 3, "optimizer": "sgd",
+    "global_step": 400, "wall_seconds": 2.5, "loss": 0.25, "metrics": {"test_accuracy": 0.975},
+    "metric_kinds": {"test_accuracy": "fraction"}}"#;
+
+fn settings(workers: u32, learning_rate: &str) -> String {
+    format!(
+        "# windlass launch mnist\n# All settings of this run, and where each comes from.\nmodel-name = \"mnist\"\n\n\
+         [launch]\nps = 1  # default\nworkers = {workers}  # flag\ncolocate = false  # default\n\n\
+         [train]\nmode = \"ssp\"  # flag\nstaleness = 4  # flag\noptimizer = \"adam\"  # default\n\
+         learning-rate = {learning_rate}  # default\nsteps = 400  # default\nrun-dir = \"/somewhere/{workers}\"  # flag\n"
+    )
+}
+
+fn last_status(exit_code: Option<u8>, phase: Phase, step: u64) -> String {
+    let mut loss = Curve::new("loss");
+    loss.push(step, 0.5);
+    let mut accuracy = Curve::new("test accuracy");
+    accuracy.push(step, 0.75);
+    let status = Status {
+        model: "mnist".into(),
+        phase,
+        step,
+        loss,
+        scores: vec![accuracy],
+        elapsed_secs: 60.0,
+        ..Status::default()
+    };
+    serde_json::to_string(&LastStatus { written: 1000, address: "ps-0:2222".into(), exit_code, status }).unwrap()
+}
+
+fn write(directory: &Path, files: &[(&str, &str)]) {
+    files.iter().for_each(|(name, text)| fs::write(directory.join(name), text).unwrap());
+}
+
+fn run_of(files: &[(&str, &str)]) -> Run {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), files);
+    Run::read(directory.path()).unwrap()
+}
+
+#[test]
+fn a_finished_run_is_told_by_its_settings_and_its_summary() {
+    let ended = last_status(Some(0), Phase::Over, 400);
+    let run = run_of(&[(RUN_FILE, &settings(2, "0.01")), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, &ended)]);
+    assert_eq!((run.model.as_str(), run.mode.as_str(), run.optimizer.as_str()), ("mnist", "ssp 4", "adam"));
+    assert_eq!(run.layout, Some(Layout { ps: 1, workers: 2, colocated: false }));
+    assert_eq!((run.step, run.target, run.loss, run.began), (400, Some(400), Some(0.25), Some(940)));
+    assert_eq!((run.scores[0].to_string().as_str(), &run.ending), ("test accuracy 97.50%", &Ending::Finished));
+    assert!(run.bytes > 0 && run.problems.is_empty(), "{:?}", run.problems);
+}
+
+#[test]
+fn the_summary_of_an_earlier_run_in_the_same_directory_is_not_taken_for_this_ones() {
+    let died = last_status(None, Phase::Training, 700);
+    let run = run_of(&[(RUN_FILE, &settings(2, "0.01")), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, &died)]);
+    assert_eq!((run.step, run.loss, &run.ending), (700, Some(0.5), &Ending::Died));
+    assert_eq!((run.scores[0].to_string().as_str(), run.summary), ("test accuracy 0.7500", None));
+}
+
+#[test]
+fn a_run_of_an_earlier_version_has_only_its_summary() {
+    let run = run_of(&[(SUMMARY_FILE, SUMMARY)]);
+    assert_eq!(run.layout.map(|layout| layout.to_string()).as_deref(), Some("2 ps, 3 workers"));
+    assert_eq!((run.step, run.mode.as_str(), run.ending), (400, "sync", Ending::Finished));
+}
+
+#[test]
+fn damage_is_told_and_the_rest_is_read_all_the_same() {
+    let whole = settings(2, "0.01");
+    let run = run_of(&[(RUN_FILE, &whole[..120]), (LOCK_FILE, ""), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, "{\"wri")]);
+    assert_eq!((run.step, run.problems.len()), (400, 2));
+    assert!(run.problems[0].starts_with("run.toml: ") && run.problems[1].starts_with("status.json: "), "{run:?}");
+}
+
+#[test]
+fn damaged_checkpoints_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("checkpoints");
+    fs::create_dir_all(store.join("generations")).unwrap();
+    fs::write(store.join("000000012000-g000003-5d20c19e.json"), "{\"format\": 1").unwrap();
+    let run = Run::read(directory.path()).unwrap();
+    assert_eq!((run.checkpoints.len(), run.checkpoints[0].step), (1, 12000));
+    assert!(run.checkpoints[0].damage.is_some() && run.problems.len() == 1, "{run:?}");
+    assert_eq!(run.ending, Ending::NotBegun);
+}
+
+#[test]
+fn a_run_that_holds_its_lock_is_active_and_is_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), &[(RUN_FILE, &settings(2, "0.01")), (LOCK_FILE, "")]);
+    let lock = File::options().write(true).open(directory.path().join(LOCK_FILE)).unwrap();
+    lock.try_lock().unwrap();
+    assert_eq!(Run::read(directory.path()).unwrap().ending, Ending::Running);
+    let refused = Removal::prepare(directory.path()).unwrap_err().to_string();
+    assert!(refused.contains("is active"), "{refused}");
+    drop(lock);
+    let removal = Removal::prepare(directory.path()).unwrap();
+    let beginning = File::options().write(true).open(directory.path().join(LOCK_FILE)).unwrap();
+    assert!(beginning.try_lock().is_err(), "no run begins in a directory that is being removed");
+    removal.carry_out().unwrap();
+    assert!(!directory.path().exists());
+}
+
+#[test]
+fn nothing_is_removed_that_is_not_a_run_or_more_than_one() {
+    let root = tempfile::tempdir().unwrap();
+    let refused = |path: &Path| Removal::prepare(path).unwrap_err().to_string();
+    assert!(refused(root.path()).contains("is not a run directory"));
+    let outer = root.path().join("outer");
+    fs::create_dir_all(outer.join("notes/inner")).unwrap();
+    write(&outer, &[(RUN_FILE, &settings(2, "0.01"))]);
+    write(&outer.join("notes/inner"), &[(RUN_FILE, &settings(2, "0.01"))]);
+    assert!(refused(&outer).contains("holds other runs, such as"));
+    let link = root.path().join("link");
+    std::os::unix::fs::symlink(outer.join("notes/inner"), &link).unwrap();
+    assert!(refused(&link).ends_with("is a link to a directory"));
+    assert!(outer.join("notes/inner").join(RUN_FILE).exists());
+}
+
+#[test]
+fn runs_are_compared_by_what_differs() {
+    let ended = last_status(Some(0), Phase::Over, 400);
+    let first = run_of(&[(RUN_FILE, &settings(2, "0.01")), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, &ended)]);
+    let second = run_of(&[(RUN_FILE, &settings(8, "0.02"))]);
+    let comparison = Comparison::new(&[first, second]);
+    let names: Vec<&str> = comparison.settings.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!((names, comparison.same_settings), (vec!["layout", "learning-rate"], 4));
+    assert_eq!(comparison.settings[1].values, [Cell::Text("0.01".into()), Cell::Text("0.02".into())]);
+    let result = |name: &str| comparison.results.iter().find(|row| row.name == name).unwrap().values.clone();
+    assert_eq!(result("test accuracy"), [Cell::Fraction(0.975), Cell::None]);
+    assert_eq!(result("state"), [Cell::Text("finished".into()), Cell::Text("not begun".into())]);
+    let json = serde_json::to_value(&comparison).unwrap();
+    assert_eq!(json["results"][2]["values"], serde_json::json!([0.25, null]));
+}
