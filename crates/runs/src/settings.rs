@@ -41,13 +41,20 @@ pub struct Settings {
     pub settings: Vec<Setting>,
 }
 
+/// The tables are named one by one, because values that serde has to buffer lose their places in the text.
 #[derive(Deserialize)]
 struct File {
     #[serde(rename = "model-name")]
-    model: String,
-    #[serde(flatten)]
-    tables: BTreeMap<String, BTreeMap<String, Spanned<Value>>>,
+    name: String,
+    #[serde(default)]
+    launch: Table,
+    #[serde(default)]
+    train: Table,
+    #[serde(default)]
+    model: Table,
 }
+
+type Table = BTreeMap<String, Spanned<Value>>;
 
 impl Settings {
     /// Of a run directory; nothing if it has none.
@@ -62,15 +69,15 @@ impl Settings {
     fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         let mut settings: Vec<(usize, Setting)> = Vec::new();
-        for (table, rows) in file.tables {
+        for (table, rows) in [("launch", file.launch), ("train", file.train), ("model", file.model)] {
             for (name, value) in rows {
                 let (span, value) = (value.span(), written(value.into_inner()));
                 let origin = comment(&text[span.end..]).unwrap_or(DEFAULT).to_owned();
-                settings.push((span.start, Setting { table: table.clone(), name, value, origin }));
+                settings.push((span.start, Setting { table: table.to_owned(), name, value, origin }));
             }
         }
         settings.sort_by_key(|(at, _)| *at);
-        Ok(Self { model: file.model, settings: settings.into_iter().map(|(_, setting)| setting).collect() })
+        Ok(Self { model: file.name, settings: settings.into_iter().map(|(_, setting)| setting).collect() })
     }
 
     /// The value of a setting.
