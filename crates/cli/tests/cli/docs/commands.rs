@@ -15,33 +15,51 @@ const NO_COMMANDS: [&str; 5] = ["json", "mermaid", "rust", "toml", "yaml"];
 const OTHER_PROGRAMS: [&str; 9] = ["cargo", "docker", "env", "git", "kind", "kubectl", "sbatch", "srun", "tensorboard"];
 const THEIR_FLAGS: [&str; 6] = ["--cpus", "--env", "--net", "--publish", "--time", "--user"];
 
+/// What the help of a command lists.
+#[derive(Clone)]
+struct Listed {
+    flags: BTreeSet<String>,
+    commands: Vec<String>,
+}
+
 /// The help of `windlass`, read once for each command.
 #[derive(Default)]
-struct Help(RefCell<HashMap<String, Option<BTreeSet<String>>>>);
+struct Help(RefCell<HashMap<String, Option<Listed>>>);
 
 impl Help {
-    /// The flags of a command, such as `train mnist`; `None` if there is no such command.
-    fn flags(&self, words: &str) -> Option<BTreeSet<String>> {
+    /// Of a command, such as `train mnist`; `None` if there is no such command.
+    fn of(&self, words: &str) -> Option<Listed> {
         let read = || {
             let told = windlass(words).with("--help").run();
-            (told.exit_code() == Some(0)).then(|| listed(&told.stdout))
+            let listed = Listed { flags: flags(&told.stdout), commands: commands(&told.stdout) };
+            (told.exit_code() == Some(0)).then_some(listed)
         };
         self.0.borrow_mut().entry(words.to_owned()).or_insert_with(read).clone()
     }
 
     /// The flags of all commands and models.
-    fn all(&self) -> BTreeSet<String> {
-        let models = ["linear", "mnist", "autoencoder", "stn", "seq2seq"];
-        let trains = ["train", "launch", "eval"].iter().flat_map(|verb| models.map(|model| format!("{verb} {model}")));
-        let checkpoint = ["list", "verify", "inspect", "export", "prune"].map(|action| format!("checkpoint {action}"));
-        let others = ["decode", "bench", "data download", "status", "manifest", "health"].map(str::to_owned);
-        let commands = trains.chain(checkpoint).chain(others);
-        commands.flat_map(|words| self.flags(&words).unwrap_or_else(|| panic!("windlass {words}"))).collect()
+    fn all_flags(&self) -> BTreeSet<String> {
+        let (mut found, mut pending) = (BTreeSet::new(), vec![String::new()]);
+        while let Some(words) = pending.pop() {
+            let listed = self.of(&words).unwrap_or_else(|| panic!("no help of {words:?}"));
+            found.extend(listed.flags);
+            pending.extend(listed.commands.iter().map(|command| format!("{words} {command}")));
+        }
+        found
     }
 }
 
+/// The subcommands or models that a help lists.
+fn commands(help: &str) -> Vec<String> {
+    let begins = |line: &&str| *line == "Commands:" || *line == "Models:";
+    let lines = help.lines().skip_while(|line| !begins(line)).skip(1).take_while(|line| line.starts_with("  "));
+    // What is deeper is the rest of a description.
+    let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
 /// The flags that a help lists, without those that it only speaks of.
-fn listed(help: &str) -> BTreeSet<String> {
+fn flags(help: &str) -> BTreeSet<String> {
     let of_line = |line: &str| {
         let words = line.trim_start().split([' ', ',', '=']).filter(|word| !word.is_empty());
         let flags: Vec<String> = words.take_while(|word| word.starts_with('-')).map(str::to_owned).collect();
@@ -84,10 +102,10 @@ fn wrong(help: &Help, words: &[String]) -> Vec<String> {
     let names = own.iter().take_while(|word| !word.starts_with('-') && *word != "…");
     let names: Vec<&str> = names.map(|word| if word == "MODEL" { "mnist" } else { word }).collect();
     let names = names.join(" ");
-    let mut problems = match help.flags(&names) {
+    let mut problems = match help.of(&names) {
         None => vec![format!("there is no `windlass {names}`")],
-        Some(flags) => {
-            let unknown = own.iter().filter_map(|word| flag(word)).filter(|flag| !flags.contains(flag));
+        Some(listed) => {
+            let unknown = own.iter().filter_map(|word| flag(word)).filter(|flag| !listed.flags.contains(flag));
             unknown.map(|flag| format!("`windlass {names}` has no {flag}")).collect()
         }
     };
@@ -108,7 +126,7 @@ fn wrong_commands(help: &Help, document: &Document) -> Vec<String> {
     let commands = texts.chain(within).flat_map(|(line, found)| found.into_iter().map(move |words| (line, words)));
     let mut problems: Vec<(usize, String)> =
         commands.flat_map(|(line, words)| wrong(help, &words).into_iter().map(move |wrong| (line, wrong))).collect();
-    let all = help.all();
+    let all = help.all_flags();
     for (line, span) in spans {
         let mut words = span.split_whitespace().peekable();
         if words.peek().is_some_and(|first| OTHER_PROGRAMS.contains(first) || *first == "windlass") {
@@ -169,6 +187,9 @@ fn a_command_or_flag_that_does_not_exist_is_found() {
         "a.md:7: no command has --wrong",
     ];
     assert_eq!(found, wanted);
+    let all = Help::default().all_flags();
+    let wanted = ["--base-url", "--attention", "--scrape-from", "--rounds", "--lr", "--keep-probability", "--version"];
+    assert!(wanted.iter().all(|flag| all.contains(*flag)), "{all:?}");
 }
 
 #[test]
