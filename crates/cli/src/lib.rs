@@ -14,6 +14,7 @@ pub mod prelude;
 mod args;
 mod bench;
 mod checkpoint;
+mod compare;
 mod config;
 mod data;
 mod decode;

@@ -14,12 +14,12 @@ use crate::args::{
 use crate::config::{COMMAND_VARIABLE, TaskConfig};
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::settings::{Resolver, Schema, Settings, names, variable, without_effect};
+use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, without_effect};
 use crate::terminal::{self, Terminal};
 use crate::version::VERSION;
 use crate::{
-    bench, checkpoint, data, decode, eval, health, launch, manifest, misuse, model_flags, runs, status, termination,
-    train,
+    bench, checkpoint, compare, data, decode, eval, health, launch, manifest, misuse, model_flags, runs, status,
+    termination, train,
 };
 
 /// What `windlass` itself is called.
@@ -40,6 +40,16 @@ pub(crate) fn called() -> String {
 pub(crate) fn name() -> String {
     let called = called();
     Path::new(&called).file_name().map_or_else(|| NAME.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// This program, without settings that happen to be in the environment: they would change what is measured.
+pub(crate) fn own_program() -> Result<std::process::Command, Failure> {
+    let mut command = std::process::Command::new(std::env::current_exe().map_err(Failure::internal)?);
+    let variables = std::env::vars_os().map(|(name, _)| name);
+    for name in variables.filter(|name| may_set(&name.to_string_lossy()) || name == "TF_CONFIG") {
+        command.env_remove(name);
+    }
+    Ok(command)
 }
 
 impl Default for Program {
@@ -125,7 +135,8 @@ impl Program {
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
-        tools(command).subcommands([runs::command(), status::command(), manifest::command(), health::command()])
+        let watching = [compare::command(), runs::command(), status::command(), manifest::command(), health::command()];
+        tools(command).subcommands(watching)
     }
 
     fn dispatch(&self, arguments: &[OsString]) -> Result<(), Failure> {
@@ -148,6 +159,7 @@ impl Program {
         match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
+            Some(("compare", matches)) => compare::run(matches, |words, workers| self.check_run(words, Some(workers))),
             Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),
             Some(("manifest", matches)) => manifest::run(matches, |words| self.check_training(words)),
@@ -164,16 +176,27 @@ impl Program {
         misuse::with_models(error, verb, &models).exit()
     }
 
-    /// Refuses a model and flags that `train` would refuse.
+    /// Refuses a model and flags that `train` would refuse, or that a manifest cannot start a run with.
     fn check_training(&self, words: &[String]) -> Result<(), Failure> {
-        let line = [name(), "train".to_owned()].into_iter().chain(words.iter().cloned()).map(OsString::from);
-        let line: Vec<OsString> = hyphenate(line);
-        let parsed = self.command().try_get_matches_from(line);
-        let parsed = parsed
-            .map_err(|error| if error.use_stderr() { self.refuse(error, "train") } else { no_flag_of_a_run(words) })?;
+        let parsed = self.parse_training(words)?;
+        let (_, matches) = parsed.subcommand().expect("it is train");
+        let (_, matches) = self.model(matches);
+        check_for_manifest(&parse(matches)?, &parse(matches)?)?;
+        self.check_run(words, None)
+    }
+
+    /// Refuses a model and flags that no run with so many workers could have.
+    fn check_run(&self, words: &[String], workers: Option<u32>) -> Result<(), Failure> {
+        let parsed = self.parse_training(words)?;
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (model, matches) = self.model(matches);
-        model.check(matches)
+        model.check(matches, workers)
+    }
+
+    fn parse_training(&self, words: &[String]) -> Result<ArgMatches, Failure> {
+        let line = [name(), "train".to_owned()].into_iter().chain(words.iter().cloned()).map(OsString::from);
+        let parsed = self.command().try_get_matches_from(hyphenate(line));
+        parsed.map_err(|error| if error.use_stderr() { self.refuse(error, "train") } else { no_flag_of_a_run(words) })
     }
 
     /// The settings of the command that the first words name, if it is about a model.
@@ -247,8 +270,8 @@ trait Entry {
     fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
-    /// Refuses flags of `train` that cannot be.
-    fn check(&self, matches: &ArgMatches) -> Result<(), Failure>;
+    /// Refuses flags of `train` that cannot be in a run with so many workers.
+    fn check(&self, matches: &ArgMatches, workers: Option<u32>) -> Result<(), Failure>;
 }
 
 struct ModelEntry<M>(PhantomData<M>);
@@ -285,16 +308,9 @@ impl<M: Model> Entry for ModelEntry<M> {
         launch::run(M::NAME, &model_flags::recorded::<M>(matches), &launch, &args, &defaults)
     }
 
-    fn check(&self, matches: &ArgMatches) -> Result<(), Failure> {
+    fn check(&self, matches: &ArgMatches, workers: Option<u32>) -> Result<(), Failure> {
         let (flags, args): (M::Flags, TrainArgs) = (parse(matches)?, parse(matches)?);
-        if args.config.print_config || args.cluster.print_cluster {
-            return Err(Failure::usage("a run that only prints its settings or its cluster needs no manifest"));
-        }
-        if args.config.config.is_some() || args.cluster.cluster.is_some() {
-            let hint = "give the settings as flags: --print-config shows what the file sets".to_owned();
-            return Err(Failure::usage("a manifest cannot bring along a file").with_hint(hint));
-        }
-        TaskConfig::new(&args, &M::defaults(&flags), None).map(drop)
+        TaskConfig::new(&args, &M::defaults(&flags), workers).map(drop)
     }
 
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure> {
@@ -302,9 +318,21 @@ impl<M: Model> Entry for ModelEntry<M> {
     }
 }
 
+/// Refuses what a run does that a manifest is not for, or cannot bring along.
+fn check_for_manifest(config: &ConfigArgs, cluster: &ClusterArgs) -> Result<(), Failure> {
+    if config.print_config || cluster.print_cluster {
+        return Err(Failure::usage("a run that only prints its settings or its cluster needs no manifest"));
+    }
+    if config.config.is_some() || cluster.cluster.is_some() {
+        let hint = "give the settings as flags: --print-config shows what the file sets".to_owned();
+        return Err(Failure::usage("a manifest cannot bring along a file").with_hint(hint));
+    }
+    Ok(())
+}
+
 /// A flag such as `--help`, at which `train` prints something and trains nothing.
 fn no_flag_of_a_run(words: &[String]) -> Failure {
-    Failure::usage(format!("{:?} only prints something, and a manifest starts a run", words.join(" ")))
+    Failure::usage(format!("{:?} only prints something, and starts no run", words.join(" ")))
 }
 
 /// Says of a flag of the model's that it has its default only where no checkpoint says otherwise.

@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::warn;
 use windlass_wire::client::Interrupt;
 
+use crate::failure::Failure;
 use crate::terminal::Terminal;
 
 /// A second signal so soon is the first one again: `timeout`, for one, sends it to its child and to its whole group.
@@ -133,6 +134,18 @@ impl Turns {
             Some(_) => Turn::Again,
         }
     }
+}
+
+/// Tells of every signal, on a thread of its own, for as long as somebody listens.
+pub(crate) fn forward(mut tell: impl FnMut(StopSignal) -> bool + Send + 'static) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+    // Before anything is started: a signal that comes early is not to kill.
+    let mut signals = {
+        let _guard = runtime.enter();
+        Signals::listen().map_err(Failure::internal)?
+    };
+    std::thread::spawn(move || runtime.block_on(async move { while tell(signals.next().await) {} }));
+    Ok(())
 }
 
 /// Lets the first signal set `stop`, and the second end the process.

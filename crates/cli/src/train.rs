@@ -295,6 +295,7 @@ impl Process {
             started: self.config.started,
             stop: self.config.stop.clone(),
             board: self.config.board.clone(),
+            history: self.run_dir.as_deref().map(|directory| directory.join("history.jsonl")),
             instruments: self.instruments.clone(),
         }
     }

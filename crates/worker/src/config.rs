@@ -1,6 +1,7 @@
 //! What a worker is told: the run, as the user asked for it, and its own place in the cluster.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -113,6 +114,8 @@ pub struct WorkerConfig {
     pub stop: Arc<Interrupt>,
     /// Curves for TensorBoard, written by the chief.
     pub board: BoardConfig,
+    /// Where the loss over time is written, by the chief; `None` for nowhere.
+    pub history: Option<PathBuf>,
     /// How this task is seen from outside.
     pub instruments: Instruments,
 }

@@ -10,6 +10,7 @@ mod control;
 pub mod dataset;
 pub mod event;
 mod gradient;
+pub mod history;
 mod learning;
 pub mod metrics;
 pub mod model;

@@ -79,6 +79,9 @@ pub struct Bytes {
     pub sent: f64,
     /// From the servers.
     pub received: f64,
+    /// Of both together, what stayed within the worker's process.
+    #[serde(default)]
+    pub in_process: f64,
 }
 
 /// One worker's share of a run.
@@ -210,6 +213,7 @@ impl Summary {
             bytes_per_step: Bytes {
                 sent: bytes(|report| report.bytes_sent),
                 received: bytes(|report| report.bytes_received),
+                in_process: bytes(|report| report.bytes_in_process),
             },
             loss: (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64),
             warning: facts.warning,

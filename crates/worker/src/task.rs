@@ -26,6 +26,7 @@ use crate::buffer::ParameterClient;
 pub use crate::config::{RunConfig, WorkerConfig};
 use crate::control::{Control, Joining};
 use crate::event::{Event, Finished, Started, Watcher};
+use crate::history::HistoryConfig;
 use crate::model::{Model, Setup};
 use crate::replica::{ModelInfo, Replica};
 use crate::rows;
@@ -315,6 +316,7 @@ impl Worker {
             left: String::new(),
             bytes_sent: tally.traffic.sent,
             bytes_received: tally.traffic.received,
+            bytes_in_process: tally.traffic.in_process,
             began_at: self.began_at.map_or(0, |(_, batches)| batches),
         }
     }
@@ -409,6 +411,7 @@ fn telemetry(model: &str, config: &WorkerConfig, run: &RunConfig) -> TelemetryCo
         },
         board: config.board.clone(),
         hparams: hparams::of_run(model, config, run),
+        history: HistoryConfig { file: config.history.clone(), started: config.started },
         instruments: config.instruments.worker(),
     }
 }

@@ -14,6 +14,7 @@ use windlass_wire::control::session::Progress;
 use crate::batches::order::DataPosition;
 use crate::board::{Beginning, Board, BoardConfig, BoardOwner, StepFigures};
 use crate::event::{Epoch, Event, Report, Step, Warning, Watcher};
+use crate::history::{History, HistoryConfig};
 use crate::learning::{LearningWatch, Observed};
 use crate::metrics::{Metric, Metrics};
 use crate::model::PngImage;
@@ -39,6 +40,8 @@ pub struct TelemetryConfig {
     pub board: BoardConfig,
     /// The hyperparameters that they show.
     pub hparams: Vec<(String, HParam)>,
+    /// The loss over time.
+    pub history: HistoryConfig,
     /// What whoever asks from outside sees of it.
     pub instruments: WorkerInstruments,
 }
@@ -51,6 +54,7 @@ pub(crate) struct Telemetry {
     pub(crate) tally: Tally,
     progress: Progress,
     board: Board,
+    history: History,
     learning: LearningWatch,
     /// Since the last line of the log, and since the last look at the progress.
     line: Interval,
@@ -93,6 +97,7 @@ impl Telemetry {
             tally: Tally::default(),
             progress,
             board: Board::new(config.board.clone(), owner),
+            history: History::new(config.history.clone(), config.samples_an_update),
             learning: LearningWatch::new(config.worker, config.situation, chance_loss),
             line: Interval::new_at(0),
             glance: Interval::new_at(0),
@@ -111,6 +116,7 @@ impl Telemetry {
     pub(crate) fn begin(&mut self, global_step: u64, evaluates_again: bool, is_chief: bool) {
         self.tally.global_step = global_step;
         self.board.begin(Beginning { after: global_step, evaluates_again, is_chief }, &self.tally);
+        self.history.begin();
         self.line = Interval::new_at(self.tally.steps);
         self.glance = Interval::new_at(self.tally.steps);
         self.epoch = EpochTally::new();
@@ -137,6 +143,9 @@ impl Telemetry {
         }
         let figures = StepFigures { learning_rate, gradient_norm: done.norm, duration: done.times.began.elapsed() };
         self.board.step(&self.tally, figures, is_chief);
+        if is_chief {
+            self.history.step(global_step, loss, Instant::now());
+        }
         if self.tally.steps.is_multiple_of(self.config.log_every) {
             let step_ms = self.line.mean_ms(self.tally.steps);
             watch(&Event::Step(self.step_event(position, step_ms)));
@@ -270,6 +279,7 @@ impl Telemetry {
         values: impl Iterator<Item = (&'a str, &'a [f32])>,
     ) {
         self.board.eval(step, metrics);
+        self.history.scores(step, metrics);
         self.tell_scores(step, metrics);
         if self.board.wants_histograms() {
             // What never changes may have been left out.

@@ -24,6 +24,7 @@ use windlass_worker::replica::{Local, LocalConfig};
 use windlass_worker::task::{self, RunConfig, WorkerConfig};
 
 use crate::failure::Failure;
+use crate::program::own_program;
 
 const STEPS: u64 = 30;
 
@@ -111,7 +112,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
     };
     let ps = port(std::net::TcpListener::bind("127.0.0.1:0")).map_err(Failure::internal)?;
     let worker = port(std::net::TcpListener::bind("127.0.0.1:0")).map_err(Failure::internal)?;
-    let mut command = super::own_program()?;
+    let mut command = own_program()?;
     command.args(["train", "linear", "--job-name", "ps", "--ps-hosts", &ps, "--worker-hosts", &worker]);
     command.env("RUST_LOG", "warn").stdin(Stdio::null());
     if transport == Transport::Tcp {
@@ -139,6 +140,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         started: Instant::now(),
         stop: Arc::new(Interrupt::default()),
         board: BoardConfig::default(),
+        history: None,
         instruments: Instruments::default(),
     };
     let replica = Local::new(Bulk { elements }, LocalConfig::on_cpu(1)).map_err(Failure::internal)?;

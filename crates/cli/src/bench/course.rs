@@ -9,6 +9,7 @@ use windlass_worker::event::Event;
 
 use super::median;
 use crate::failure::Failure;
+use crate::program::own_program;
 
 const STEPS: u64 = 5000;
 /// Steps that count as early or late.
@@ -25,7 +26,7 @@ pub(super) struct Course {
 
 /// Runs it once.
 pub(super) fn measure() -> Result<Course, Failure> {
-    let output = super::own_program()?
+    let output = own_program()?
         .args(["train", "mnist", "--evaluate", "end", "--format", "json"])
         .args(["--steps", &STEPS.to_string(), "--log-every", &MEAN_OF.to_string()])
         .stdin(Stdio::null())

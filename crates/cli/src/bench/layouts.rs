@@ -5,6 +5,7 @@ use std::process::Stdio;
 use windlass_worker::summary::Summary;
 
 use crate::failure::Failure;
+use crate::program::own_program;
 
 /// Samples a step.
 pub(super) const BATCH: usize = 100;
@@ -54,7 +55,7 @@ impl Layout {
     /// Runs it once.
     pub(super) fn measure(&self, steps: u64) -> Result<Measured, Failure> {
         let directory = std::env::temp_dir().join(format!("windlass-bench-{}", std::process::id()));
-        let output = super::own_program()?
+        let output = own_program()?
             .args(self.arguments)
             .args(["--variant", "sigmoid", "--evaluate", "end", "--steps", &steps.to_string()])
             .args(["--batch-size", &BATCH.to_string()])

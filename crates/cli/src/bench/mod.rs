@@ -17,7 +17,6 @@ use comfy_table::CellAlignment;
 use crate::failure::Failure;
 use crate::logging;
 use crate::output::plain_table;
-use crate::settings;
 use layouts::{LAYOUTS, Measured};
 
 /// The flags of `bench`.
@@ -36,16 +35,6 @@ pub(crate) struct BenchArgs {
     /// peer, layout, ms_per_step and batches_per_s
     #[arg(long, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
-}
-
-/// This program, without settings that happen to be in the environment: they would change what is measured.
-fn own_program() -> Result<std::process::Command, Failure> {
-    let mut command = std::process::Command::new(std::env::current_exe().map_err(Failure::internal)?);
-    let variables = std::env::vars_os().map(|(name, _)| name);
-    for name in variables.filter(|name| settings::may_set(&name.to_string_lossy()) || name == "TF_CONFIG") {
-        command.env_remove(name);
-    }
-    Ok(command)
 }
 
 pub(crate) fn command() -> Command {

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::logging::Remark;
 use crate::output;
 use crate::run_file::RunFile;
-use crate::signals::{Signals, StopSignal, unix_seconds};
+use crate::signals::{StopSignal, unix_seconds};
 
 /// What a line of a log begins with that says that the task is started, perhaps once more.
 pub(super) const STARTED: &str = "==== ";
@@ -243,25 +243,4 @@ fn listen(stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) 
             },
         }
     }
-}
-
-/// Turns signals that tell the launcher to stop into messages.
-pub(super) fn forward_signals(messages: mpsc::Sender<Message>) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
-    // Before anything is started: a signal that comes early is not to kill.
-    let mut signals = {
-        let _guard = runtime.enter();
-        Signals::listen().map_err(Failure::internal)?
-    };
-    std::thread::spawn(move || {
-        runtime.block_on(async move {
-            loop {
-                let signal = signals.next().await;
-                if messages.send(Message::Signal(signal)).is_err() {
-                    return;
-                }
-            }
-        });
-    });
-    Ok(())
 }

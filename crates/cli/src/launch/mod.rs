@@ -28,10 +28,10 @@ use crate::output::{self, count};
 use crate::progress::Progress;
 use crate::resume;
 use crate::run_file::{self, RunFile};
-use crate::signals::unix_seconds;
+use crate::signals::{self, unix_seconds};
 use crate::terminal::Terminal;
-use child::Plan;
 pub(crate) use child::inherited_listener;
+use child::{Message, Plan};
 use launcher::{Launcher, Resumption};
 
 pub(crate) fn run(
@@ -66,7 +66,8 @@ pub(crate) fn run(
     };
     let began = unix_seconds();
     let (sender, messages) = mpsc::channel();
-    child::forward_signals(sender.clone())?;
+    let signals = sender.clone();
+    signals::forward(move |signal| signals.send(Message::Signal(signal)).is_ok())?;
     let run_file = RunFile::create(&run_dir, settings, args.checkpoint.take_over)?;
     let mut arguments = child_arguments(model, &tasks, args, launch, &run_file)?;
     if progress.has_bars() {

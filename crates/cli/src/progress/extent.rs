@@ -81,7 +81,7 @@ impl Extent {
     }
 
     /// The part of the run that is done, from 0 to 1; nothing if it goes on until it is stopped.
-    pub(super) fn fraction(&self) -> Option<f64> {
+    pub(crate) fn fraction(&self) -> Option<f64> {
         let part = |done: u64, of: u64| if of == 0 { 0.0 } else { (done as f64 / of as f64).min(1.0) };
         let by_steps = self.steps.map(|steps| part(self.global_step, steps));
         let by_epochs = self.epochs.map(|_| {

@@ -3,6 +3,7 @@
 mod addresses;
 mod checkpoints;
 mod cluster;
+mod comparing;
 mod curves;
 mod data;
 mod digits;

@@ -239,7 +239,8 @@ impl Lane {
     /// What this lane has moved.
     pub(super) fn traffic(&self) -> Traffic {
         let received = self.answer.map_or(0, |answer| (answer.dense + answer.rows) * 4);
-        Traffic { sent: self.request.dense * 4 + self.rows_out.bytes().len() as u64, received }
+        let sent = self.request.dense * 4 + self.rows_out.bytes().len() as u64;
+        Traffic { sent, received, in_process: 0 }
     }
 
     pub(super) fn deliver_rows(&self, answers: &mut [Vec<f32>]) {

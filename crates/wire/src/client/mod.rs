@@ -265,12 +265,15 @@ pub struct Traffic {
     pub sent: u64,
     /// From the servers.
     pub received: u64,
+    /// Of both together, what stayed in this process.
+    pub in_process: u64,
 }
 
 impl AddAssign for Traffic {
     fn add_assign(&mut self, other: Self) {
         self.sent += other.sent;
         self.received += other.received;
+        self.in_process += other.in_process;
     }
 }
 
@@ -278,7 +281,11 @@ impl Sub for Traffic {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
-        Self { sent: self.sent - earlier.sent, received: self.received - earlier.received }
+        Self {
+            sent: self.sent - earlier.sent,
+            received: self.received - earlier.received,
+            in_process: self.in_process - earlier.in_process,
+        }
     }
 }
 
@@ -356,6 +363,13 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.traffic
     }
 
+    /// What a lane to a server has moved.
+    fn traffic_of(&self, server: usize, lane: &Lane) -> Traffic {
+        let Traffic { sent, received, .. } = lane.traffic();
+        let is_local = matches!(self.servers[server].link, Link::Local(_));
+        Traffic { sent, received, in_process: if is_local { sent + received } else { 0 } }
+    }
+
     /// How each server is reached, for the log.
     pub fn transports(&self) -> Vec<&'static str> {
         let kind = |server: &Server| match &server.link {
@@ -383,7 +397,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             let Some(answer) = lane.answer() else { continue };
             self.servers[index].base = answer.version;
             self.learning_rate.adopt(answer.learning_rate);
-            self.traffic += lane.traffic();
+            self.traffic += self.traffic_of(index, lane);
             pulled.step = answer.version;
             pulled.over &= answer.over;
             pulled.held_back = pulled.held_back.max(Duration::from_micros(answer.held_back.into()));
@@ -418,7 +432,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             let Some(mut pending) = self.pending.take() else { return Ok(()) };
             let behind = |lane: &Lane| lane.answer().is_some_and(|answer| answer.version < newest);
             for (lane, index) in pending.lanes.iter_mut().zip(&active).filter(|(lane, _)| behind(lane)) {
-                self.traffic += lane.traffic();
+                self.traffic += self.traffic_of(*index, lane);
                 *lane = lane.again(self, *index, newest, &pending.push);
             }
             self.pending = Some(pending);

@@ -1,0 +1,137 @@
+//! One run of a comparison as a child process: this same program, as a user would start it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{ChildStdout, Stdio};
+use std::sync::mpsc;
+
+use rustix::process::{Pid, Signal, kill_process};
+use windlass_core::lifecycle::exit_code;
+use windlass_worker::event::Event;
+
+use crate::failure::Failure;
+use crate::program::own_program;
+use crate::signals::StopSignal;
+
+/// What the run says beside its events, in its directory.
+const LOG: &str = "compare.log";
+
+/// What a comparison hears of.
+pub(super) enum Message {
+    /// Something happened in the run.
+    Event(Event),
+    /// The run has ended.
+    Ended(Ended),
+    /// The comparison was told to stop.
+    Signal(StopSignal),
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ended {
+    Exited(i32),
+    Killed(i32),
+}
+
+impl Ended {
+    /// As this program ends for it.
+    pub(super) fn exit_code(self) -> u8 {
+        match self {
+            Ended::Exited(code) => u8::try_from(code).unwrap_or(exit_code::INTERNAL),
+            Ended::Killed(_) => exit_code::INTERNAL,
+        }
+    }
+
+    /// Why it failed, if it did: its own last words, or what became of it.
+    pub(super) fn failure(self, directory: &Path) -> Option<String> {
+        let how = match self {
+            Ended::Exited(0) => return None,
+            Ended::Exited(code) => format!("exit code {code}"),
+            Ended::Killed(signal) => format!("killed by signal {signal}"),
+        };
+        let log = directory.join(LOG);
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let said = text.lines().rev().find_map(|line| line.strip_prefix("error: ").map(str::to_owned));
+        Some(said.unwrap_or_else(|| format!("{how}; see {}", log.display())))
+    }
+}
+
+/// A running run.
+pub(super) struct Child {
+    pid: Pid,
+}
+
+impl Child {
+    /// Starts a run whose results go to a directory. Must be called on the main thread: the kernel ties children to the
+    /// thread that made them.
+    pub(super) fn start(
+        arguments: &[String],
+        directory: &Path,
+        messages: &mpsc::Sender<Message>,
+    ) -> Result<Self, Failure> {
+        let log = OpenOptions::new().create(true).append(true).open(directory.join(LOG));
+        let log: File = log.map_err(|error| Failure::usage(format!("cannot write {LOG}: {error}")))?;
+        let mut command = own_program()?;
+        command.args(arguments).arg("--run-dir").arg(directory).args(["--format", "json"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        // Ctrl-C goes to this process alone, which passes it on once.
+        command.process_group(0);
+        tie(&mut command);
+        let mut child = command.spawn().map_err(|error| Failure::internal(format!("cannot start a run: {error}")))?;
+        let pid = Pid::from_child(&child);
+        let stdout = child.stdout.take();
+        let messages = messages.clone();
+        std::thread::spawn(move || {
+            stdout.into_iter().for_each(|stdout| listen(stdout, &messages));
+            let ended = match child.wait() {
+                Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
+                Err(_) => Ended::Killed(0),
+            };
+            let _ = messages.send(Message::Ended(ended));
+        });
+        Ok(Self { pid })
+    }
+
+    /// Passes a signal on.
+    pub(super) fn signal(&self, signal: StopSignal) {
+        let signal = match signal {
+            StopSignal::Interrupt => Signal::INT,
+            StopSignal::Terminate => Signal::TERM,
+            StopSignal::HangUp => Signal::HUP,
+            StopSignal::User => Signal::USR1,
+        };
+        let _ = kill_process(self.pid, signal);
+    }
+}
+
+fn listen(stdout: ChildStdout, messages: &mpsc::Sender<Message>) {
+    for line in BufReader::new(stdout).lines() {
+        let Ok(line) = line else { return };
+        if let Ok(event) = serde_json::from_str(&line) {
+            let _ = messages.send(Message::Event(event));
+        }
+    }
+}
+
+/// Ends a run whose comparison has died.
+#[allow(unsafe_code)]
+fn tie(command: &mut std::process::Command) {
+    #[cfg(target_os = "linux")]
+    {
+        let parent = rustix::process::getpid();
+        let prepare = move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+            // It may have died before that line.
+            match rustix::process::getppid() == Some(parent) {
+                true => Ok(()),
+                false => Err(std::io::ErrorKind::BrokenPipe.into()),
+            }
+        };
+        // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
+        unsafe { command.pre_exec(prepare) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
+}

@@ -1,0 +1,148 @@
+//! `RUN_DIR/history.jsonl`: the loss of a run over time, a line every so often. A run that was interrupted and resumed, or
+//! rolled back, has added to the file; what it computed again counts once.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::error::RunError;
+
+const FILE: &str = "history.jsonl";
+
+/// The loss of a run over time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct History {
+    /// In the order of time and of steps.
+    pub points: Vec<Point>,
+    /// For how long the run had trained before it was last resumed.
+    pub earlier_seconds: f64,
+    /// From the start of the run to its first step, whenever that was.
+    pub first_step_seconds: Option<f64>,
+}
+
+/// A point of the curve.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// For how long the run had been going on, without pauses.
+    pub seconds: f64,
+    /// Updates so far.
+    pub step: u64,
+    /// Samples so far, over all workers.
+    pub samples: u64,
+    /// The mean loss since the point before, per sample.
+    pub loss: f64,
+}
+
+/// A line of the file, as far as it is read here.
+#[derive(Debug, Deserialize)]
+struct Line {
+    /// Since the start of the process.
+    seconds: f64,
+    step: u64,
+    samples: u64,
+    /// Missing in lines with scores, and where it was not finite.
+    loss: Option<f64>,
+}
+
+impl History {
+    /// That of a run directory; empty if there is none, as from runs of older versions.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or no line of it makes sense.
+    pub fn read(directory: &Path) -> Result<Self, RunError> {
+        let path = directory.join(FILE);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(RunError::Unreadable { path, source }),
+        };
+        let (mut history, mut last_seconds, mut lines, mut torn) = (Self::default(), 0.0, 0, 0);
+        for line in BufReader::new(file).split(b'\n') {
+            let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
+            lines += 1;
+            // A process that is killed may leave half a line.
+            match serde_json::from_slice::<Line>(&line) {
+                Ok(line) => {
+                    if line.seconds < last_seconds {
+                        history.earlier_seconds += last_seconds;
+                    }
+                    last_seconds = line.seconds;
+                    history.add(line);
+                }
+                Err(_) => torn += 1,
+            }
+        }
+        match torn > 0 && torn == lines {
+            true => Err(RunError::Damaged { path, why: "none of its lines is one of a history".to_owned() }),
+            false => Ok(history),
+        }
+    }
+
+    fn add(&mut self, Line { seconds, step, samples, loss }: Line) {
+        self.first_step_seconds.get_or_insert(seconds);
+        let loss = loss.filter(|loss| loss.is_finite());
+        // Scores are of the step before them.
+        let undone_from = if loss.is_some() { step } else { step + 1 };
+        while self.points.last().is_some_and(|last| last.step >= undone_from) {
+            self.points.pop();
+        }
+        if let Some(loss) = loss {
+            self.points.push(Point { seconds: self.earlier_seconds + seconds, step, samples, loss });
+        }
+    }
+
+    /// For how long the first worker trained, if it can be told.
+    pub fn training_seconds(&self) -> Option<f64> {
+        let (first, last) = (self.points.first()?, self.points.last()?);
+        (last.seconds > first.seconds).then_some(last.seconds - first.seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<History, RunError> {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE), text).unwrap();
+        History::read(directory.path())
+    }
+
+    fn line(seconds: f64, step: u64, loss: &str) -> String {
+        format!("{{\"time\":1.0,\"seconds\":{seconds},\"step\":{step},\"samples\":{},\"loss\":{loss}}}\n", step * 10)
+    }
+
+    #[test]
+    fn a_resumed_run_goes_on_where_it_was_and_what_it_computes_again_counts_once() {
+        let lines = [
+            line(0.5, 1, "3.0"),
+            line(1.0, 10, "2.0"),
+            line(2.0, 20, "1.0"),
+            "{\"seconds\":2.1,\"st".to_owned(),
+            "\n".to_owned(),
+            line(0.25, 11, "1.9"),
+            line(1.25, 21, "0.9"),
+        ];
+        let history = read(&lines.concat()).unwrap();
+        let points: Vec<_> = history.points.iter().map(|point| (point.seconds, point.step, point.loss)).collect();
+        assert_eq!(points, [(0.5, 1, 3.0), (1.0, 10, 2.0), (2.25, 11, 1.9), (3.25, 21, 0.9)]);
+        assert_eq!((history.earlier_seconds, history.first_step_seconds), (2.0, Some(0.5)));
+        assert_eq!(history.training_seconds(), Some(2.75));
+    }
+
+    #[test]
+    fn losses_that_are_not_finite_and_lines_with_scores_are_no_points() {
+        let scores = "{\"seconds\":2.5,\"step\":20,\"samples\":200,\"metrics\":{\"test_accuracy\":0.5}}\n";
+        let history = read(&[&line(1.0, 10, "null"), &*line(2.0, 20, "0.5"), scores].concat()).unwrap();
+        assert_eq!(history.points.iter().map(|point| point.step).collect::<Vec<_>>(), [20]);
+    }
+
+    #[test]
+    fn a_file_that_is_something_else_is_damaged_and_one_that_is_missing_is_empty() {
+        assert!(read("hello\nworld\n").unwrap_err().to_string().contains("history.jsonl is damaged"));
+        assert_eq!(History::read(tempfile::tempdir().unwrap().path()).unwrap(), History::default());
+        assert_eq!(read("").unwrap(), History::default());
+    }
+}

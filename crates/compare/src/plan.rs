@@ -1,0 +1,246 @@
+//! Which runs a comparison consists of, in which order, and where each of them is kept.
+
+use std::path::PathBuf;
+
+use crate::error::PlanError;
+use crate::file::{CompareFile, LayoutEntry, Reference, ReferenceSource};
+use crate::flags::Flags;
+use crate::layout::Layout;
+
+/// The most repetitions.
+const MOST_REPETITIONS: u32 = 100;
+/// Where runs are kept in the directory of a comparison.
+const RUNS: &str = "runs";
+
+/// What is compared.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// In words.
+    pub title: Option<String>,
+    /// The model.
+    pub model: String,
+    /// The score that is shown, if not the first.
+    pub score: Option<String>,
+    /// Where reference values come from.
+    pub reference: Option<ReferenceSource>,
+    /// How often each layout is run.
+    pub repeat: u32,
+    /// The rows of the table.
+    pub entries: Vec<Entry>,
+}
+
+/// A layout that is run, once or several times.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// What it is called.
+    pub name: String,
+    /// The layout.
+    pub layout: Layout,
+    /// The flags of its runs.
+    pub flags: Flags,
+    /// What its results are put beside.
+    pub reference: Reference,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedRun {
+    /// The entry that it belongs to.
+    pub entry: usize,
+    /// Which of its runs it is, from 1.
+    pub repetition: u32,
+    /// Its name, which is that of its directory.
+    pub name: String,
+    /// Its directory, in that of the comparison.
+    pub directory: PathBuf,
+    /// The words after the program's name that make it, but for where its results go.
+    pub arguments: Vec<String>,
+}
+
+/// What a user asks for on the command line, beside a file.
+#[derive(Debug, Clone, Default)]
+pub struct Wishes {
+    /// Layouts, instead of those of the file.
+    pub layouts: Option<Vec<Layout>>,
+    /// How often each is run.
+    pub repeat: Option<u32>,
+    /// The score to show.
+    pub score: Option<String>,
+    /// The model and flags, or only flags if the file has the model.
+    pub words: Vec<String>,
+}
+
+impl Plan {
+    /// What a file and a command line say together. The command line takes precedence.
+    ///
+    /// # Errors
+    /// If that makes no comparison.
+    pub fn new(file: CompareFile, wishes: Wishes) -> Result<Self, PlanError> {
+        let (given, words) = match wishes.words.split_first() {
+            Some((model, words)) if !model.starts_with('-') => (Some(model.clone()), words),
+            _ => (None, &*wishes.words),
+        };
+        let model = match (file.model, given) {
+            (Some(file), Some(given)) if file != given => return Err(PlanError::TwoModels { file, given }),
+            (file, given) => given.or(file).ok_or(PlanError::NoModel)?,
+        };
+        let (of_file, of_line) = (Flags::from_table(&file.flags)?, Flags::from_words(words)?);
+        let entries: Vec<(Layout, LayoutEntry)> = match wishes.layouts {
+            Some(layouts) => layouts.into_iter().map(|layout| (layout, said_of(layout, &file.layouts))).collect(),
+            None => {
+                let parsed = file.layouts.into_iter().map(|entry| Ok((entry.layout.parse()?, entry)));
+                parsed.collect::<Result<_, PlanError>>()?
+            }
+        };
+        let entry = |(layout, entry): (Layout, LayoutEntry)| -> Result<Entry, PlanError> {
+            let flags = of_file.clone().overridden_by(&Flags::from_table(&entry.flags)?).overridden_by(&of_line);
+            let name = entry.name.unwrap_or_else(|| layout.to_string());
+            Ok(Entry { name: checked_name(name)?, layout, flags, reference: entry.reference })
+        };
+        let entries = entries.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+        let repeat = wishes.repeat.or(file.repeat).unwrap_or(1);
+        let score = wishes.score.or(file.score);
+        let plan = Self { title: file.title, model, score, reference: file.reference, repeat, entries };
+        plan.checked()
+    }
+
+    fn checked(self) -> Result<Self, PlanError> {
+        if self.entries.is_empty() {
+            return Err(PlanError::NoLayouts);
+        }
+        if self.repeat == 0 || self.repeat > MOST_REPETITIONS {
+            return Err(PlanError::Repeat { repeat: self.repeat });
+        }
+        let same = self.entries.iter().enumerate().find(|(index, entry)| {
+            self.entries[..*index].iter().any(|earlier| earlier.name.eq_ignore_ascii_case(&entry.name))
+        });
+        match same {
+            Some((_, entry)) => Err(PlanError::SameName { name: entry.name.clone() }),
+            None => Ok(self),
+        }
+    }
+
+    /// All runs in their order: every layout once, then again, so that whatever else the machine does in an hour is not
+    /// held against one of them.
+    pub fn runs(&self) -> Vec<PlannedRun> {
+        let rounds = 1..=self.repeat;
+        rounds.flat_map(|repetition| (0..self.entries.len()).map(move |entry| self.run(entry, repetition))).collect()
+    }
+
+    /// Repetitions differ in their seed, unless the user has set it.
+    fn run(&self, index: usize, repetition: u32) -> PlannedRun {
+        let entry = &self.entries[index];
+        let mut arguments = entry.layout.command(&self.model);
+        arguments.extend(entry.flags.words());
+        if repetition > 1 && !entry.flags.has("seed") {
+            arguments.push(format!("--seed={repetition}"));
+        }
+        let name = match repetition {
+            1 => entry.name.clone(),
+            // No name of a layout has a dot in it.
+            repetition => format!("{}.{repetition}", entry.name),
+        };
+        PlannedRun { entry: index, repetition, directory: PathBuf::from(RUNS).join(&name), name, arguments }
+    }
+
+    /// The model and flags of each entry as `train` takes them, to be checked before anything is run, and its workers.
+    pub fn training_words(&self) -> Vec<(Vec<String>, u32)> {
+        let words = |entry: &Entry| {
+            let model = std::iter::once(self.model.clone());
+            let words = model.chain(entry.layout.mode_flags()).chain(entry.flags.words());
+            (words.collect(), entry.layout.workers())
+        };
+        self.entries.iter().map(words).collect()
+    }
+}
+
+/// What a file says of a layout that the command line has chosen.
+fn said_of(layout: Layout, entries: &[LayoutEntry]) -> LayoutEntry {
+    entries.iter().find(|entry| entry.layout.parse() == Ok(layout)).cloned().unwrap_or_default()
+}
+
+fn checked_name(name: String) -> Result<String, PlanError> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    match !name.is_empty() && name.len() <= 60 && name.bytes().all(is_good) {
+        true => Ok(name),
+        false => Err(PlanError::BadName { name }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file;
+    use crate::layout::parse_list;
+
+    const FILE: &str = "model = 'mnist'\nlayouts = ['single', { layout = '1ps2w-sync', flags = { batch-size = 5 } }]\n\
+                        [flags]\nsteps = 100\nbatch-size = 9";
+
+    fn plan(text: &str, wishes: Wishes) -> Result<Plan, PlanError> {
+        Plan::new(file::parse(text).unwrap(), wishes)
+    }
+
+    fn words(words: &str) -> Vec<String> {
+        words.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn commands(plan: &Plan) -> Vec<String> {
+        plan.runs().iter().map(|run| format!("{}: {}", run.directory.display(), run.arguments.join(" "))).collect()
+    }
+
+    #[test]
+    fn layouts_take_turns_and_repetitions_differ_in_their_seed() {
+        let plan = plan(FILE, Wishes { repeat: Some(2), ..Wishes::default() }).unwrap();
+        assert_eq!(
+            commands(&plan),
+            [
+                "runs/single: train mnist --batch-size=9 --steps=100",
+                "runs/1ps2w-sync: launch mnist --ps 1 --workers 2 --mode sync --steps=100 --batch-size=5",
+                "runs/single.2: train mnist --batch-size=9 --steps=100 --seed=2",
+                "runs/1ps2w-sync.2: launch mnist --ps 1 --workers 2 --mode sync --steps=100 --batch-size=5 --seed=2",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_command_line_chooses_among_the_layouts_of_the_file_and_adds_flags() {
+        let layouts = parse_list("1ps2w-sync,1ps1w").ok();
+        let wishes = Wishes { layouts, words: words("--batch-size 7 --seed 3"), repeat: Some(2), ..Wishes::default() };
+        assert_eq!(
+            commands(&plan(FILE, wishes).unwrap()),
+            [
+                "runs/1ps2w-sync: launch mnist --ps 1 --workers 2 --mode sync --steps=100 --batch-size 7 --seed 3",
+                "runs/1ps1w: launch mnist --ps 1 --workers 1 --mode async --steps=100 --batch-size 7 --seed 3",
+                "runs/1ps2w-sync.2: launch mnist --ps 1 --workers 2 --mode sync --steps=100 --batch-size 7 --seed 3",
+                "runs/1ps1w.2: launch mnist --ps 1 --workers 1 --mode async --steps=100 --batch-size 7 --seed 3",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_file_the_command_line_says_it_all() {
+        let wishes =
+            Wishes { layouts: parse_list("single").ok(), words: words("linear --epochs 2"), ..Wishes::default() };
+        assert_eq!(commands(&plan("", wishes).unwrap()), ["runs/single: train linear --epochs 2"]);
+    }
+
+    #[test]
+    fn what_makes_no_comparison_is_refused() {
+        let refusal = |text: &str, wishes: Wishes| plan(text, wishes).unwrap_err().to_string();
+        let of_words = |text: &str| Wishes { words: words(text), ..Wishes::default() };
+        assert_eq!(refusal("layouts = ['single']", Wishes::default()), "no model given");
+        assert_eq!(refusal("", of_words("mnist")), "no layouts given");
+        assert_eq!(refusal(FILE, of_words("linear")), "the file compares layouts of mnist, and not of linear");
+        assert_eq!(
+            refusal(FILE, Wishes { repeat: Some(0), ..Wishes::default() }),
+            "repeat is 0, but must be from 1 to 100"
+        );
+        let twice = "model = 'mnist'\nlayouts = ['single', 'single']";
+        assert_eq!(refusal(twice, Wishes::default()), "two layouts are called single");
+        let bad = "model = 'mnist'\nlayouts = [{ layout = 'single', name = '../x' }]";
+        assert_eq!(
+            refusal(bad, Wishes::default()),
+            "\"../x\" is not a name for a layout: use letters, digits, - and _"
+        );
+    }
+}

@@ -1,0 +1,301 @@
+//! `RUN_DIR/utilization.jsonl`: what nodes and tasks used while a run trained, as means over it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::RunError;
+
+const FILE: &str = "utilization.jsonl";
+
+/// What a run used of its hardware, on average while it trained.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Utilization {
+    /// Processors that all parameter servers kept busy; `None` if they were no processes of their own.
+    pub ps_cpus: Option<f64>,
+    /// Processors that all workers kept busy.
+    pub worker_cpus: Option<f64>,
+    /// The most memory that all parameter servers held.
+    pub ps_memory_bytes: Option<f64>,
+    /// The most memory that all workers held.
+    pub worker_memory_bytes: Option<f64>,
+    /// The hosts.
+    pub nodes: Vec<NodeUse>,
+}
+
+/// What a host used, with whatever else ran there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeUse {
+    /// Its name.
+    pub node: String,
+    /// Which tasks it had.
+    pub role: NodeRole,
+    /// Processors that it has.
+    pub cores: u32,
+    /// Processors that were busy.
+    pub busy_cpus: f64,
+    /// Bytes from other hosts in a second.
+    pub received_bytes_per_second: f64,
+    /// Bytes to other hosts in a second.
+    pub sent_bytes_per_second: f64,
+    /// How busy its GPUs were, from 0 to 1, if it has any.
+    pub gpu_utilization: Option<f64>,
+}
+
+/// Which tasks a host has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    /// Parameter servers alone.
+    Ps,
+    /// Workers alone.
+    Worker,
+    /// Both.
+    PsAndWorker,
+}
+
+impl NodeRole {
+    /// As a table has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            NodeRole::Ps => "ps",
+            NodeRole::Worker => "worker",
+            NodeRole::PsAndWorker => "ps, worker",
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Line {
+    step: u64,
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    node: String,
+    cores: u32,
+    busy_cpus: f64,
+    #[serde(default)]
+    received_bytes_per_second: f64,
+    #[serde(default)]
+    sent_bytes_per_second: f64,
+    #[serde(default)]
+    gpus: Vec<Gpu>,
+    tasks: Vec<Task>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Gpu {
+    utilization: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Task {
+    task: String,
+    busy_cpus: f64,
+    memory_bytes: u64,
+}
+
+impl Task {
+    fn is_worker(&self) -> bool {
+        self.task.starts_with("worker")
+    }
+}
+
+/// What a run used. `share_processes` says that servers and workers were the same processes.
+///
+/// # Errors
+/// If the file cannot be read. One that is missing, or without a line of a training run, is no utilisation.
+pub fn read(directory: &Path, share_processes: bool) -> Result<Option<Utilization>, RunError> {
+    let path = directory.join(FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(RunError::Unreadable { path, source }),
+    };
+    let mut means = Means::default();
+    for line in BufReader::new(file).split(b'\n') {
+        let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
+        // A process that is killed may leave half a line.
+        if let Ok(line) = serde_json::from_slice::<Line>(&line) {
+            means.add(&line, share_processes);
+        }
+    }
+    Ok(means.into_utilization())
+}
+
+#[derive(Default)]
+struct Means {
+    lines: f64,
+    ps: Role,
+    workers: Role,
+    nodes: BTreeMap<String, NodeSums>,
+}
+
+#[derive(Default)]
+struct Role {
+    tasks: usize,
+    cpus: f64,
+    memory_bytes: f64,
+}
+
+#[derive(Default)]
+struct NodeSums {
+    lines: f64,
+    cores: u32,
+    cpus: f64,
+    received: f64,
+    sent: f64,
+    gpus: f64,
+    has_gpus: bool,
+    has_ps: bool,
+    has_workers: bool,
+}
+
+impl Means {
+    fn add(&mut self, line: &Line, share_processes: bool) {
+        let tasks = || line.nodes.iter().flat_map(|node| &node.tasks);
+        // Before the first step a run loads its data, and the first word of a process says that it has done nothing.
+        if line.step == 0 || tasks().all(|task| task.busy_cpus == 0.0) {
+            return;
+        }
+        self.lines += 1.0;
+        let has_workers = tasks().any(Task::is_worker);
+        let counts_as_worker = |task: &Task| task.is_worker() || (share_processes && !has_workers);
+        let is_ps = |task: &Task| !task.is_worker() && !share_processes;
+        self.workers.add(tasks().filter(|task| counts_as_worker(task)));
+        self.ps.add(tasks().filter(|task| is_ps(task)));
+        for node in &line.nodes {
+            let sums = self.nodes.entry(node.node.clone()).or_default();
+            sums.lines += 1.0;
+            sums.cores = node.cores;
+            sums.cpus += node.busy_cpus;
+            sums.received += node.received_bytes_per_second;
+            sums.sent += node.sent_bytes_per_second;
+            sums.has_gpus |= !node.gpus.is_empty();
+            sums.gpus += node.gpus.iter().map(|gpu| gpu.utilization).sum::<f64>() / node.gpus.len().max(1) as f64;
+            sums.has_ps |= share_processes || node.tasks.iter().any(|task| !task.is_worker());
+            sums.has_workers |= node.tasks.iter().any(counts_as_worker);
+        }
+    }
+
+    fn into_utilization(self) -> Option<Utilization> {
+        let lines = self.lines;
+        let cpus = |role: &Role| (role.tasks > 0).then_some(role.cpus / lines);
+        let memory = |role: &Role| (role.tasks > 0).then_some(role.memory_bytes);
+        (lines > 0.0).then(|| Utilization {
+            ps_cpus: cpus(&self.ps),
+            worker_cpus: cpus(&self.workers),
+            ps_memory_bytes: memory(&self.ps),
+            worker_memory_bytes: memory(&self.workers),
+            nodes: self.nodes.into_iter().map(|(name, sums)| sums.into_use(name)).collect(),
+        })
+    }
+}
+
+impl Role {
+    fn add<'a>(&mut self, tasks: impl Iterator<Item = &'a Task>) {
+        let (mut count, mut memory_bytes) = (0, 0.0);
+        for task in tasks {
+            count += 1;
+            self.cpus += task.busy_cpus;
+            memory_bytes += task.memory_bytes as f64;
+        }
+        self.tasks = self.tasks.max(count);
+        self.memory_bytes = self.memory_bytes.max(memory_bytes);
+    }
+}
+
+impl NodeSums {
+    fn into_use(self, node: String) -> NodeUse {
+        let mean = |sum: f64| sum / self.lines.max(1.0);
+        NodeUse {
+            node,
+            role: match (self.has_ps, self.has_workers) {
+                (true, true) => NodeRole::PsAndWorker,
+                (true, false) => NodeRole::Ps,
+                _ => NodeRole::Worker,
+            },
+            cores: self.cores,
+            busy_cpus: mean(self.cpus),
+            received_bytes_per_second: mean(self.received),
+            sent_bytes_per_second: mean(self.sent),
+            gpu_utilization: self.has_gpus.then(|| mean(self.gpus)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_lines(lines: &[String], share_processes: bool) -> Option<Utilization> {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE), lines.join("\n")).unwrap();
+        read(directory.path(), share_processes).unwrap()
+    }
+
+    fn node(name: &str, busy_cpus: f64, tasks: &[(&str, f64)]) -> String {
+        let task =
+            |(task, cpus): &(&str, f64)| format!(r#"{{"task":"{task}","busy_cpus":{cpus},"memory_bytes":1000}}"#);
+        let tasks: Vec<String> = tasks.iter().map(task).collect();
+        format!(
+            r#"{{"node":"{name}","cores":4,"busy_cpus":{busy_cpus},"memory_bytes":1,"available_bytes":1,
+            "received_bytes_per_second":100.0,"sent_bytes_per_second":50.0,"gpus":[],"tasks":[{}]}}"#,
+            tasks.join(",")
+        )
+        .replace('\n', "")
+    }
+
+    fn line(step: u64, nodes: &[String]) -> String {
+        format!(r#"{{"time":1.0,"step":{step},"nodes":[{}]}}"#, nodes.join(","))
+    }
+
+    #[test]
+    fn servers_and_workers_are_told_apart_and_the_time_before_training_does_not_count() {
+        let tasks = |ps, workers| [("ps 0", ps), ("worker 0", workers), ("worker 1", workers)];
+        let used = read_lines(
+            &[
+                line(0, &[node("a", 4.0, &tasks(0.9, 0.9))]),
+                line(5, &[node("a", 0.0, &tasks(0.0, 0.0))]),
+                line(10, &[node("a", 2.0, &tasks(0.25, 0.5))]),
+                line(20, &[node("a", 3.0, &tasks(0.75, 1.0))]),
+                "{\"time\":1.0,\"st".to_owned(),
+            ],
+            false,
+        )
+        .unwrap();
+        assert_eq!((used.ps_cpus, used.worker_cpus), (Some(0.5), Some(1.5)));
+        assert_eq!((used.ps_memory_bytes, used.worker_memory_bytes), (Some(1000.0), Some(2000.0)));
+        let [node] = &*used.nodes else { panic!("{used:?}") };
+        assert_eq!((node.role, node.busy_cpus, node.received_bytes_per_second), (NodeRole::PsAndWorker, 2.5, 100.0));
+    }
+
+    #[test]
+    fn nodes_with_servers_alone_are_told_from_those_with_workers() {
+        let used =
+            read_lines(&[line(10, &[node("a", 0.5, &[("ps 0", 0.25)]), node("b", 2.0, &[("worker 0", 1.5)])])], false)
+                .unwrap();
+        let roles: Vec<_> = used.nodes.iter().map(|node| (&*node.node, node.role, node.busy_cpus)).collect();
+        assert_eq!(roles, [("a", NodeRole::Ps, 0.5), ("b", NodeRole::Worker, 2.0)]);
+    }
+
+    #[test]
+    fn a_process_that_is_server_and_worker_counts_once() {
+        let both = [("ps 0", 0.5), ("worker 0", 0.5)];
+        let used = read_lines(&[line(10, &[node("a", 1.0, &both)])], true).unwrap();
+        assert_eq!((used.ps_cpus, used.worker_cpus), (None, Some(0.5)));
+        assert_eq!(used.nodes[0].role, NodeRole::PsAndWorker);
+    }
+
+    #[test]
+    fn a_run_that_was_too_short_has_none() {
+        assert_eq!(read_lines(&[], false), None);
+        assert_eq!(read_lines(&[line(0, &[node("a", 1.0, &[("ps 0", 1.0)])])], false), None);
+        assert_eq!(read(tempfile::tempdir().unwrap().path(), false).unwrap(), None);
+    }
+}
