@@ -75,8 +75,8 @@ fn a_run_of_an_earlier_version_has_only_its_summary() {
 
 #[test]
 fn damage_is_told_and_the_rest_is_read_all_the_same() {
-    let whole = settings(2, "0.01");
-    let run = run_of(&[(RUN_FILE, &whole[..120]), (LOCK_FILE, ""), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, "{\"wri")]);
+    let cut = format!("{}\nseed = ", &settings(2, "0.01")[..120]);
+    let run = run_of(&[(RUN_FILE, &cut), (LOCK_FILE, ""), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, "{\"wri")]);
     assert_eq!((run.step, run.problems.len()), (400, 2));
     assert!(run.problems[0].starts_with("run.toml: ") && run.problems[1].starts_with("status.json: "), "{run:?}");
 }

@@ -10,7 +10,7 @@ use crate::cluster::Task;
 use crate::process::{Process, Told, eventually, windlass};
 
 /// A small network, and few steps.
-const SMALL: &str = "mnist --hidden 8 --steps 50 --batch-size 20 --threads 1 --evaluate end";
+const SMALL: &str = "mnist --hidden 8 --steps 400 --batch-size 20 --threads 1 --evaluate end";
 /// Several seconds, on any machine.
 const LONG: &str = "linear --steps 200000 --threads 1";
 
