@@ -84,7 +84,7 @@ fn what_was_run_is_not_run_again_and_more_can_be_added() {
     assert!(row["columns"]["step_ms"]["min"].as_f64() <= row["columns"]["step_ms"]["median"].as_f64());
     let settings = fs::read_to_string(more.directory().join("out/runs/1ps1w.2/run.toml")).unwrap();
     assert!(settings.contains("seed = 2"), "{settings}");
-    let other = first.windlass(&command("").replace("--steps 50", "--steps 60")).run();
+    let other = first.windlass(&command("").replace("--steps 400", "--steps 60")).run();
     assert_eq!(other.exit_code(), Some(2), "{other}");
     assert!(other.stderr.contains("out/runs/single holds a run with other settings: train mnist"), "{other}");
 }
