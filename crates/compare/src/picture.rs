@@ -197,7 +197,7 @@ impl Picture {
             let points = curve.points();
             if style.is_dashed {
                 let (dash, gap) = (self.units(6), self.units(4));
-                chart.draw_series(DashedLineSeries::new(points.into_iter(), dash as u32, gap as u32, stroke))?;
+                chart.draw_series(DashedLineSeries::new(points, dash as u32, gap as u32, stroke))?;
             } else {
                 chart.draw_series(LineSeries::new(points, stroke))?;
             }

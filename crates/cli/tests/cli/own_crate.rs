@@ -119,6 +119,7 @@ fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
     assert!(help.contains("Usage: spirals <COMMAND>"), "{help}");
     let commands = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
     let commands: Vec<&str> = commands.filter(|word| !word.starts_with('-')).collect();
-    assert_eq!(commands, ["train", "launch", "eval", "checkpoint", "status", "manifest", "health", "help"], "{help}");
+    let expected = ["train", "launch", "eval", "checkpoint", "compare", "runs", "status", "manifest", "health", "help"];
+    assert_eq!(commands, expected, "{help}");
     assert_eq!(program.run("--version").stdout, "spirals with windlass 0.1.0\n");
 }

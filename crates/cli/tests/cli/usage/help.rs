@@ -22,6 +22,7 @@ fn without_a_command_there_is_help() {
       checkpoint  Manage the checkpoints of a run
       bench       Measure how fast this machine trains in each layout
       data        Get data sets
+      compare     Run a model in several layouts and compare the results
       runs        List, show, compare and remove run directories
       status      Show how a run is doing
       manifest    Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
