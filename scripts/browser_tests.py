@@ -1,7 +1,8 @@
 """Tests of the live page in a real browser: `scripts/browser-tests` starts this with what it needs.
 
-WINDLASS_FAKE_RUN is the example that serves simulated runs, WINDLASS_PAGE_SHOTS the directory for screenshots. With
-WINDLASS_PAGE_URL only the tests that hold for any run are done, against that page.
+WINDLASS_FAKE_RUN is the example that serves simulated runs, WINDLASS_BINARY the program that makes real ones,
+WINDLASS_PAGE_SHOTS the directory for screenshots. With WINDLASS_PAGE_URL only the tests that hold for any run are done,
+against that page.
 """
 
 import base64
@@ -9,7 +10,10 @@ import json
 import os
 import pathlib
 import re
+import signal
+import socket
 import subprocess
+import tempfile
 import time
 import unittest
 import urllib.request
@@ -22,6 +26,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 URL = os.environ.get("WINDLASS_PAGE_URL", "").rstrip("/")
 URL = URL and URL + "/"
 FAKE_RUN = os.environ.get("WINDLASS_FAKE_RUN")
+BINARY = os.environ.get("WINDLASS_BINARY")
 SHOTS = pathlib.Path(os.environ.get("WINDLASS_PAGE_SHOTS", "target/page-shots"))
 PATIENCE_SECS = 60
 LIMIT_BYTES_PER_SECOND = 20_000
@@ -68,6 +73,40 @@ class FakeRun:
     def end(self):
         self.process.kill()
         self.process.communicate()
+
+
+class RealRun:
+    """A cluster of real processes on this machine: one ps, and workers that train until they are ended."""
+
+    def __init__(self, workers, *flags):
+        self.directory = tempfile.TemporaryDirectory()
+        ps, *rest = [f"127.0.0.1:{port}" for port in free_ports(1 + workers)]
+        cluster = ["--ps_hosts", ps, "--worker_hosts", ",".join(rest), "--steps", "100000000", *flags]
+        self.url = f"http://{ps}/"
+        self.tasks = {}
+        for job, index in [("ps", 0), *(("worker", index) for index in range(workers))]:
+            log = open(os.path.join(self.directory.name, f"{job}-{index}.log"), "w")
+            task = ["--job_name", job, "--task_index", str(index)]
+            self.tasks[job, index] = subprocess.Popen(
+                [BINARY, "train", "mnist", *cluster, *task], cwd=self.directory.name, stdout=log, stderr=log
+            )
+
+    def signal(self, job, index, number):
+        self.tasks[job, index].send_signal(number)
+
+    def end(self):
+        for task in self.tasks.values():
+            task.kill()
+            task.wait()
+        self.directory.cleanup()
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 class PageTest(unittest.TestCase):
@@ -276,6 +315,53 @@ class SimulatedRun(PageTest):
         url = self.open("--workers", "2")
         with urllib.request.urlopen(url + "status.json") as response:
             self.assertEqual(len(json.load(response)["workers"]), 2)
+
+
+@unittest.skipUnless(BINARY, "these need the program itself")
+class TrainingRun(PageTest):
+    def open_run(self, workers, *flags):
+        self.run_shown = RealRun(workers, *flags)
+        self.addCleanup(self.run_shown.end)
+        self.wait("the page to answer", lambda: self.answers(self.run_shown.url))
+        self.browser.get(self.run_shown.url)
+        self.wait("training", lambda: "Training: step" in self.text("#headline"))
+
+    def answers(self, url):
+        try:
+            return urllib.request.urlopen(url, timeout=1).status == 200
+        except OSError:
+            return False
+
+    def test_the_curve_moves(self):
+        self.open_run(2)
+        self.wait("a curve", lambda: self.attribute(".chart .line", "d"))
+        before = self.attribute(".chart .line", "d")
+        headline = self.text("#headline")
+        self.wait("the curve to move", lambda: self.attribute(".chart .line", "d") != before)
+        self.wait("the headline to change", lambda: self.text("#headline") != headline)
+        self.shoot("real")
+
+    def test_a_killed_worker_turns_red(self):
+        self.open_run(3)
+        row = "[data-list=workers] tr:nth-child(3)"
+        self.wait("the worker to live", lambda: "alive" in self.text(f"{row} .badge"))
+        self.run_shown.signal("worker", 2, signal.SIGKILL)
+        self.wait("the worker to be dead", lambda: "dead" in self.text(f"{row} .badge"))
+        red, green, blue = self.colour(f"{row} .badge", "color")[:3]
+        self.assertGreater(red, 2 * max(green, blue), "its badge is red")
+        self.assertIn("worker 2 declared dead", self.text(".events"))
+        self.shoot("real-killed")
+
+    def test_a_stopped_worker_is_named(self):
+        for mode in ["async", "sync"]:
+            with self.subTest(mode=mode):
+                self.open_run(3, "--mode", mode)
+                self.run_shown.signal("worker", 2, signal.SIGSTOP)
+                self.wait("its name", lambda: re.search("worker 2", self.text(".findings"), re.I))
+                self.shoot(f"real-stopped-{mode}")
+                self.run_shown.signal("worker", 2, signal.SIGCONT)
+                self.browser.get("about:blank")
+                self.run_shown.end()
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ fn markdown_table(columns: &[&Shown], rows: usize) -> String {
     for row in 0..rows {
         let cell = |column: &&Shown| match &column.cells[row] {
             (value, spread) if column.is_left || spread.is_empty() => escaped(value.clone()),
-            (value, spread) => format!("{value} {spread}"),
+            (value, spread) => format!("{value} ± {spread}"),
         };
         text += &line(columns.iter().map(cell).collect());
     }
