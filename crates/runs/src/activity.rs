@@ -1,16 +1,24 @@
-//! Whether the run of a directory lives: by the lock that it holds, and by its claim on its checkpoints.
+//! Whether the run of a directory lives: by the lock that it holds, by its claim on its checkpoints, and where there is
+//! neither by when it last wrote its status.
 //!
-//! The lock is that of the launcher, or of a run in one process. A cluster whose tasks were started one by one has only
-//! the claim, and so has a run that took over another's directory.
+//! The lock is that of the launcher, of a run in one process, or of the task with the coordinator in a cluster whose tasks
+//! were started one by one. Some network file systems have locks that other machines do not see, and a run that took over
+//! another's directory may have none.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use windlass_checkpoint::Occupancy;
+use windlass_page::LastStatus;
 
 use crate::checkpoints;
+use crate::files;
 use crate::names::LOCK_FILE;
+
+/// A living run writes its status every 5 s; clocks of other machines may be off a little.
+const STATUS_IS_FRESH_SECS: u64 = 15;
 
 /// Whether a run lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,10 +44,19 @@ pub fn activity(directory: &Path) -> Activity {
         return Activity::Active { by: "a process of this machine holds its lock".to_owned() };
     }
     match checkpoints::occupancy(directory) {
-        Some(Occupancy::Held(holder)) => Activity::Active { by: holder.describe() },
-        Some(Occupancy::Elsewhere(holder)) => Activity::Unknown { by: holder.describe() },
-        Some(Occupancy::Free) | None => Activity::Inactive,
+        Ok(Some(Occupancy::Held(holder))) => Activity::Active { by: holder.describe() },
+        Ok(Some(Occupancy::Elsewhere(holder))) => Activity::Unknown { by: holder.describe() },
+        Ok(Some(Occupancy::Free)) => Activity::Inactive,
+        Ok(None) | Err(_) => fresh_status(directory).map_or(Activity::Inactive, |by| Activity::Active { by }),
     }
+}
+
+/// What a status tells that says of no end and was written just now: its run lives, or did a moment ago.
+pub(crate) fn fresh_status(directory: &Path) -> Option<String> {
+    let LastStatus { written, exit_code, .. } = files::read_status(directory).ok().flatten()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let is_fresh = exit_code.is_none() && now.abs_diff(written) < STATUS_IS_FRESH_SECS;
+    is_fresh.then(|| format!("its status was written {} s ago", now.saturating_sub(written)))
 }
 
 /// Whether a process holds the lock. The look takes a shared lock for a moment, which nobody who only looks minds.

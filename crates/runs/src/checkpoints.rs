@@ -59,9 +59,10 @@ pub(crate) fn list(location: &str) -> Result<Vec<SavedCheckpoint>, String> {
     Ok(saved.collect())
 }
 
-/// Who holds the checkpoints of a run directory; nothing if that cannot be told.
-pub(crate) fn occupancy(directory: &Path) -> Option<Occupancy> {
-    ask(&store(directory)?, async |store| store.occupancy().await).ok()
+/// Who holds the checkpoints of a run directory; nothing if they are not in a directory of this machine.
+pub(crate) fn occupancy(directory: &Path) -> Result<Option<Occupancy>, CheckpointError> {
+    let Some(store) = store(directory) else { return Ok(None) };
+    ask(&store, async |store| store.occupancy().await).map(Some)
 }
 
 /// The same, but a process of another machine is watched for some seconds.

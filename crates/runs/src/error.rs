@@ -54,6 +54,22 @@ pub enum RunsError {
         /// One of the runs in it.
         inner: PathBuf,
     },
+    /// Files would be removed with it that no run has left.
+    #[error("{} holds more than a run: {}", .path.display(), .entry.display())]
+    HoldsMore {
+        /// The directory.
+        path: PathBuf,
+        /// The first of those files or directories.
+        entry: PathBuf,
+    },
+    /// Nothing says whether its run lives.
+    #[error("cannot tell whether the run in {} is active: {why}", .path.display())]
+    Unclear {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// It is where somebody works.
     #[error("{} is, or holds, the working directory", .path.display())]
     InUse {
@@ -79,6 +95,8 @@ impl RunsError {
             }
             Self::Active { .. } => Some("end the run first"),
             Self::HoldsOthers { .. } => Some("remove those first, or move them"),
+            Self::HoldsMore { .. } => Some("move that elsewhere first, or remove the files of the run by hand"),
+            Self::Unclear { .. } => Some("if the run has ended, remove the directory by hand"),
             Self::InUse { .. } => Some("change to another directory first"),
             Self::NotADirectory { .. } | Self::Unreadable { .. } | Self::NotRemoved { .. } => None,
         }

@@ -157,7 +157,7 @@ fn noted<T>(name: &str, read: Result<Option<T>, String>, problems: &mut Vec<Stri
     })
 }
 
-fn read_status(path: &Path) -> Result<Option<LastStatus>, String> {
+pub(crate) fn read_status(path: &Path) -> Result<Option<LastStatus>, String> {
     match fs::read(path.join(STATUS_FILE)) {
         Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,5 +1,9 @@
 //! What the files of a run directory are called.
 
+use std::ffi::OsStr;
+
+use windlass_page::STATUS_FILE;
+
 /// All settings of the run.
 pub const RUN_FILE: &str = "run.toml";
 /// Locked for as long as the run lives.
@@ -8,5 +12,52 @@ pub const LOCK_FILE: &str = ".lock";
 pub const SUMMARY_FILE: &str = "summary.json";
 /// Where checkpoints are, unless they are kept elsewhere.
 pub const CHECKPOINTS: &str = "checkpoints";
+/// The loss and the scores over time.
+pub const HISTORY_FILE: &str = "history.jsonl";
 /// Where `launch` makes run directories, unless it is told otherwise.
 pub const RUNS: &str = "runs";
+
+/// Everything else that a run, or the comparison that started it, leaves under a fixed name. `translator.json` is that of
+/// earlier versions.
+const OTHERS: [&str; 8] = [
+    STATUS_FILE,
+    "utilization.jsonl",
+    "utilization.earlier.jsonl",
+    "hang-report.txt",
+    "tensorboard",
+    "compare.json",
+    "compare.log",
+    "translator.json",
+];
+
+/// Whether an entry of a run directory has a name that a run gives.
+pub(crate) fn is_of_a_run(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    [RUN_FILE, LOCK_FILE, SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE].contains(&name)
+        || OTHERS.contains(&name)
+        || is_log_of_a_task(name)
+        // A file that was being written when its process was killed.
+        || name.starts_with(".windlass-") && name.ends_with(".part")
+}
+
+/// Such as `ps-0.log`.
+fn is_log_of_a_task(name: &str) -> bool {
+    let task = name.strip_suffix(".log").and_then(|task| task.split_once('-'));
+    task.is_some_and(|(job, index)| ["ps", "worker"].contains(&job) && index.parse::<u32>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_run_leaves_is_told_from_what_it_does_not() {
+        let is = |name: &str| is_of_a_run(OsStr::new(name));
+        for name in [".lock", "run.toml", "status.json", "worker-12.log", ".windlass-Ab3.part", "tensorboard"] {
+            assert!(is(name), "{name}");
+        }
+        for name in [".git", "main.rs", "worker-.log", "server-0.log", "notes.log", "runs", ".windlass-notes"] {
+            assert!(!is(name), "{name}");
+        }
+    }
+}

@@ -1,4 +1,5 @@
-//! Removing a run directory, unless its run lives or more than the run would go.
+//! Removing a run directory, unless its run lives or more than the run would go: what no run leaves there is somebody's
+//! own, and stays.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -6,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use windlass_checkpoint::Occupancy;
 
-use crate::activity::{Activity, activity};
+use crate::activity::fresh_status;
 use crate::checkpoints;
 use crate::error::RunsError;
 use crate::find::{is_run_dir, must_be_run_dir, subdirectories};
-use crate::names::LOCK_FILE;
+use crate::names::{self, LOCK_FILE};
 use crate::run::Run;
 
 /// A run directory that may be removed. As long as this is there, no other run begins in it.
@@ -18,6 +19,8 @@ use crate::run::Run;
 pub struct Removal {
     /// The run.
     pub run: Run,
+    /// Where its checkpoints are if they stay, because they are not in the directory.
+    pub remaining: Option<String>,
     _lock: Option<File>,
 }
 
@@ -34,8 +37,10 @@ impl Removal {
     /// Checks that a run directory may be removed. A run that another machine may be running is watched for some seconds.
     ///
     /// # Errors
-    /// If it is no run directory, its run lives, or it holds more than a run.
+    /// If it is no run directory, its run lives or may live, or it holds more than a run.
     pub fn prepare(path: &Path) -> Result<Self, RunsError> {
+        // With a slash at its end, a link would be followed.
+        let path: &Path = &path.components().collect::<PathBuf>();
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
             return Err(RunsError::NotADirectory { path: path.to_owned(), what: "a link to a directory" });
         }
@@ -48,10 +53,16 @@ impl Removal {
         }
         let active = |by: String| RunsError::Active { path: path.to_owned(), by };
         let lock = lock(path).map_err(|()| active("a process of this machine holds its lock".to_owned()))?;
-        if let Some(by) = living(path) {
+        let living = living(path).map_err(|why| RunsError::Unclear { path: path.to_owned(), why })?;
+        if let Some(by) = living {
             return Err(active(by));
         }
-        Ok(Self { run: Run::read(path)?, _lock: lock })
+        let run = Run::read(path)?;
+        if let Some(entry) = entry_of_another(path, Path::new(&run.checkpoints_in))? {
+            return Err(RunsError::HoldsMore { path: path.to_owned(), entry });
+        }
+        let remaining = is_elsewhere(&run).then(|| run.checkpoints_in.clone());
+        Ok(Self { run, remaining, _lock: lock })
     }
 
     /// Removes it.
@@ -67,16 +78,31 @@ impl Removal {
     }
 }
 
-/// Who runs it, if somebody does.
-fn living(path: &Path) -> Option<String> {
-    match activity(path) {
-        // The lock is held here.
-        Activity::Inactive => None,
-        Activity::Active { .. } | Activity::Unknown { .. } => match checkpoints::watched_occupancy(path) {
-            Ok(Some(Occupancy::Held(holder) | Occupancy::Elsewhere(holder))) => Some(holder.describe()),
-            Ok(Some(Occupancy::Free) | None) => None,
-            Err(error) => Some(format!("its checkpoints cannot be looked at: {error}")),
-        },
+/// Who runs it, if somebody does, as far as anything but the lock tells, which is held here; else why that is not known.
+fn living(path: &Path) -> Result<Option<String>, String> {
+    match checkpoints::watched_occupancy(path) {
+        Ok(Some(Occupancy::Held(holder) | Occupancy::Elsewhere(holder))) => Ok(Some(holder.describe())),
+        Ok(Some(Occupancy::Free)) => Ok(None),
+        Ok(None) => Ok(fresh_status(path)),
+        Err(error) => Err(format!("its checkpoints cannot be looked at: {error}")),
+    }
+}
+
+/// The first entry, by name, that is neither a run's nor where this one keeps its checkpoints.
+fn entry_of_another(path: &Path, checkpoints: &Path) -> Result<Option<PathBuf>, RunsError> {
+    let unreadable = |error| RunsError::Unreadable { path: path.to_owned(), error };
+    let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(unreadable)?;
+    let is_same = |entry: &Path| checkpoints.canonicalize().is_ok_and(|store| entry.canonicalize().ok() == Some(store));
+    let others = entries.iter().filter(|entry| !names::is_of_a_run(&entry.file_name()));
+    Ok(others.map(fs::DirEntry::path).filter(|entry| !is_same(entry)).min())
+}
+
+/// Whether the checkpoints of a run are not in its directory, or only by a link.
+fn is_elsewhere(run: &Run) -> bool {
+    let (directory, store) = (run.path.canonicalize(), Path::new(&run.checkpoints_in).canonicalize());
+    match (directory, store) {
+        (Ok(directory), Ok(store)) => !store.starts_with(directory),
+        _ => run.checkpoints_in.contains("://"),
     }
 }
 

@@ -123,7 +123,66 @@ fn nothing_is_removed_that_is_not_a_run_or_more_than_one() {
     let link = root.path().join("link");
     std::os::unix::fs::symlink(outer.join("notes/inner"), &link).unwrap();
     assert!(refused(&link).ends_with("is a link to a directory"));
+    assert!(refused(&root.path().join("link/")).ends_with("is a link to a directory"));
     assert!(outer.join("notes/inner").join(RUN_FILE).exists());
+}
+
+#[test]
+fn a_run_directory_with_files_of_somebody_elses_is_not_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let project = root.path().join("project");
+    fs::create_dir_all(project.join(".git")).unwrap();
+    let of_the_run = [(RUN_FILE, ""), (LOCK_FILE, ""), ("worker-0.log", ""), ("history.jsonl", "")];
+    write(&project, &of_the_run);
+    write(&project, &[(RUN_FILE, &settings(2, "0.01")), ("main.rs", "")]);
+    let refused = || Removal::prepare(&project).unwrap_err().to_string();
+    assert!(refused().contains("holds more than a run: ") && refused().ends_with(".git"), "{}", refused());
+    fs::remove_dir(project.join(".git")).unwrap();
+    assert!(refused().ends_with("main.rs"), "{}", refused());
+    fs::remove_file(project.join("main.rs")).unwrap();
+    Removal::prepare(&project).unwrap().carry_out().unwrap();
+    assert!(!project.exists());
+}
+
+#[test]
+fn checkpoints_under_another_name_are_removed_with_the_run_and_those_elsewhere_stay() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    for (store, stays) in [(run.join("saved"), false), (root.path().join("elsewhere"), true)] {
+        fs::create_dir_all(&run).unwrap();
+        fs::create_dir_all(store.join("generations")).unwrap();
+        write(&run, &[(RUN_FILE, &format!("{}checkpoint-dir = {store:?}\n", settings(2, "0.01")))]);
+        let removal = Removal::prepare(&run).unwrap();
+        assert_eq!(removal.remaining.as_deref(), stays.then(|| store.to_str().unwrap()));
+        removal.carry_out().unwrap();
+        assert_eq!((run.exists(), store.exists()), (false, stays));
+    }
+}
+
+#[test]
+fn a_run_whose_claim_cannot_be_read_is_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let generations = directory.path().join("checkpoints/generations");
+    fs::create_dir(directory.path().join("checkpoints")).unwrap();
+    // Nobody can follow a link to itself, not even root.
+    std::os::unix::fs::symlink(&generations, &generations).unwrap();
+    write(directory.path(), &[(RUN_FILE, &settings(2, "0.01")), (LOCK_FILE, "")]);
+    let refused = Removal::prepare(directory.path()).unwrap_err().to_string();
+    assert!(refused.starts_with("cannot tell whether the run in "), "{refused}");
+}
+
+#[test]
+fn without_a_claim_to_look_at_a_fresh_status_is_that_of_an_active_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let status = |written: u64, exit_code: Option<u8>| {
+        let status = LastStatus { written, exit_code, ..LastStatus::default() };
+        write(directory.path(), &[(STATUS_FILE, &serde_json::to_string(&status).unwrap())]);
+        (Run::read(directory.path()).unwrap().ending == Ending::Running, Removal::prepare(directory.path()).is_err())
+    };
+    assert_eq!(status(now, None), (true, true));
+    assert_eq!(status(now, Some(0)), (false, false));
+    assert_eq!(status(now - 60, None), (false, false));
 }
 
 #[test]

@@ -52,7 +52,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Remove run directories with their checkpoints; active runs are refused
+    /// Remove run directories with the checkpoints in them; refused if a run is active, or if there are other files
     Rm {
         /// Run directories, or their names below `runs`
         #[arg(value_name = "RUN", required = true)]
@@ -91,7 +91,7 @@ pub(crate) fn named(run: &Path) -> PathBuf {
 
 pub(crate) fn failure(error: RunsError) -> Failure {
     let exit_code = match error {
-        RunsError::Active { .. } => exit_code::CHECKPOINT,
+        RunsError::Active { .. } | RunsError::Unclear { .. } => exit_code::CHECKPOINT,
         RunsError::NotRemoved { .. } => exit_code::INTERNAL,
         _ => exit_code::USAGE,
     };

@@ -24,8 +24,9 @@ pub(super) fn run(runs: &[PathBuf], yes: bool) -> Result<(), Failure> {
         return Ok(());
     }
     for removal in removals {
+        let remaining = removal.remaining.as_deref().map(remaining).unwrap_or_default();
         let removed = removal.carry_out().map_err(failure)?;
-        print_line(&format!("removed {} ({})", removed.path.display(), figures::bytes(removed.bytes)));
+        print_line(&format!("removed {} ({}){remaining}", removed.path.display(), figures::bytes(removed.bytes)));
     }
     Ok(())
 }
@@ -36,17 +37,25 @@ fn is_confirmed(removals: &[Removal]) -> Result<bool, Failure> {
         return Err(Failure::usage("nobody can be asked whether to remove it, as standard input is no terminal")
             .with_hint("pass --yes to remove it without asking".to_owned()));
     }
-    for Removal { run, .. } in removals {
+    for Removal { run, remaining, .. } in removals {
         let (state, bytes) = (run.ending.word(), figures::bytes(run.bytes));
         let path = figures::plain(&run.path.display().to_string());
         print_line(&format!(
-            "{path}: {}, {state}, step {}, {bytes}",
+            "{path}: {}, {state}, step {}, {bytes}{}",
             figures::plain(&run.model),
-            figures::count(run.step)
+            figures::count(run.step),
+            remaining.as_deref().map(self::remaining).unwrap_or_default()
         ));
     }
-    eprint!("Remove {} with all checkpoints? [y/N] ", if removals.len() == 1 { "it" } else { "them" });
+    let what = if removals.len() == 1 { "it" } else { "them" };
+    let is_all = removals.iter().all(|removal| removal.remaining.is_none());
+    eprint!("Remove {what}{}? [y/N] ", if is_all { " with all checkpoints" } else { "" });
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(Failure::internal)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// What stays of a run, at the end of a line.
+fn remaining(checkpoints: &str) -> String {
+    format!("; its checkpoints stay in {}", figures::plain(checkpoints))
 }
