@@ -85,11 +85,10 @@ class RealRun:
         self.url = f"http://{ps}/"
         self.tasks = {}
         for job, index in [("ps", 0), *(("worker", index) for index in range(workers))]:
-            log = open(os.path.join(self.directory.name, f"{job}-{index}.log"), "w")
-            task = ["--job_name", job, "--task_index", str(index)]
-            self.tasks[job, index] = subprocess.Popen(
-                [BINARY, "train", "mnist", *cluster, *task], cwd=self.directory.name, stdout=log, stderr=log
-            )
+            command = [BINARY, "train", "mnist", *cluster, "--job_name", job, "--task_index", str(index)]
+            with open(os.path.join(self.directory.name, f"{job}-{index}.log"), "w") as log:
+                process = subprocess.Popen(command, cwd=self.directory.name, stdout=log, stderr=log)
+            self.tasks[job, index] = process
 
     def signal(self, job, index, number):
         self.tasks[job, index].send_signal(number)
@@ -349,7 +348,8 @@ class TrainingRun(PageTest):
         self.wait("the worker to be dead", lambda: "dead" in self.text(f"{row} .badge"))
         red, green, blue = self.colour(f"{row} .badge", "color")[:3]
         self.assertGreater(red, 2 * max(green, blue), "its badge is red")
-        self.assertIn("worker 2 declared dead", self.text(".events"))
+        self.assertIn("worker 2 is dead", self.text("#headline"))
+        self.wait("the event", lambda: "worker 2 is gone" in self.text(".events"))
         self.shoot("real-killed")
 
     def test_a_stopped_worker_is_named(self):
@@ -357,7 +357,7 @@ class TrainingRun(PageTest):
             with self.subTest(mode=mode):
                 self.open_run(3, "--mode", mode)
                 self.run_shown.signal("worker", 2, signal.SIGSTOP)
-                self.wait("its name", lambda: re.search("worker 2", self.text(".findings"), re.I))
+                self.wait("its name", lambda: "Worker 2" in self.text(".findings"))
                 self.shoot(f"real-stopped-{mode}")
                 self.run_shown.signal("worker", 2, signal.SIGCONT)
                 self.browser.get("about:blank")

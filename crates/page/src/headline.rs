@@ -42,6 +42,7 @@ fn training(status: &Status) -> String {
         let step = count(status.step);
         return match (longest, hang.roots.first()) {
             (Some(wait), Some(root)) => format!("Stuck at step {step}: {wait}; {}", root.finding),
+            (None, Some(root)) => format!("Stuck at step {step}: {}", root.finding),
             _ => format!("Stuck at step {step} for {}", duration(status.stalled_secs)),
         };
     }
@@ -49,11 +50,15 @@ fn training(status: &Status) -> String {
     if let Some(target) = status.target {
         text += &format!(" of {}", count(target));
     }
-    if status.steps_per_second > 0.0 {
-        text += &format!(", {} steps/s", rate(status.steps_per_second));
-    }
-    if let Some(left) = status.left_secs.filter(|left| left.is_finite()) {
-        text += &format!(", done in about {}", about(left));
+    if status.stalls() {
+        text += &format!(", no step for {}", duration(status.stalled_secs));
+    } else {
+        if status.steps_per_second > 0.0 {
+            text += &format!(", {} steps/s", rate(status.steps_per_second));
+        }
+        if let Some(left) = status.left_secs.filter(|left| left.is_finite()) {
+            text += &format!(", done in about {}", about(left));
+        }
     }
     let of = |state| status.workers.iter().filter(move |worker| worker.state == state);
     let dead: Vec<TaskId> = of(State::Dead).map(|worker| TaskId::worker(worker.index)).collect();
@@ -70,7 +75,7 @@ fn training(status: &Status) -> String {
 fn longest_wait(status: &Status) -> Option<String> {
     let waits = status.workers.iter().filter_map(|worker| Some((worker.index, worker.wait.as_ref()?)));
     let (worker, wait) = waits.max_by(|a, b| a.1.secs.total_cmp(&b.1.secs))?;
-    let long = wait.secs >= LONG_WAIT_SECS && !wait.on.is_empty();
+    let long = (wait.secs >= LONG_WAIT_SECS || status.stalls()) && !wait.on.is_empty();
     long.then(|| format!("worker {worker} has waited {} for {}", duration(wait.secs), tasks(&wait.on)))
 }
 
@@ -135,6 +140,15 @@ mod tests {
     fn a_long_wait_is_named_although_others_get_on() {
         let status = Status { workers: vec![waiting_for_ps_1()], ..training() };
         assert!(headline(&status).ends_with("; worker 3 has waited 12 s for ps 1"), "{}", headline(&status));
+    }
+
+    #[test]
+    fn a_run_that_makes_no_step_is_not_called_fast() {
+        let mut worker = waiting_for_ps_1();
+        worker.wait = Some(Wait { on: vec![TaskId::ps(1)], secs: 4.0 });
+        let status = Status { workers: vec![worker], stalled_secs: 4.0, ..training() };
+        let expected = "Training: step 5,210 of 10,000, no step for 4.0 s; worker 3 has waited 4.0 s for ps 1";
+        assert_eq!(headline(&status), expected);
     }
 
     #[test]

@@ -13,6 +13,10 @@ use crate::timeline::Timeline;
 
 /// Without progress for longer than this, a run that should train is reported as hanging, unless its steps are longer.
 const HANG_SECS: f64 = 10.0;
+/// After this share of the time in which a run is called stuck, it is no longer called fast.
+const STALL_SHARE: f64 = 0.3;
+/// A task speaks twice a second; one that has said nothing for this long may be the one that others wait for.
+const QUIET_SECS: f64 = 2.0;
 /// The most measurements of a worker's recent speed.
 const MOST_SPEEDS: usize = 60;
 
@@ -260,6 +264,21 @@ impl Status {
         if hangs { hang::report(&self.task_states(), self.stalled_secs) } else { None }
     }
 
+    /// Whether it takes much longer than usual until the next step.
+    pub fn stalls(&self) -> bool {
+        let after = STALL_SHARE * self.hang_after_secs.max(HANG_SECS);
+        self.phase == Phase::Training && self.stalled_secs >= after
+    }
+
+    /// The silent task that most others wait for while no step is made.
+    pub fn holds_up(&self) -> Option<hang::Root> {
+        let report = hang::report(&self.task_states(), self.stalled_secs).filter(|_| self.stalls())?;
+        let is_silent = |task: &TaskId| {
+            self.task_states().iter().any(|state| state.task == *task && state.silent_secs >= QUIET_SECS)
+        };
+        report.roots.into_iter().find(|root| root.dependents > 0 && root.tasks.iter().all(is_silent))
+    }
+
     /// What every task that has not finished is doing.
     fn task_states(&self) -> Vec<TaskState> {
         let state = |task, step, state: State, silent: Option<f64>, wait: &Option<Wait>| TaskState {
@@ -313,5 +332,26 @@ mod tests {
         let status = Status { stalled_secs: 12.0, workers: vec![worker], ..Status::default() };
         assert_eq!(status.hang(), None);
         assert!(Status { phase: Phase::Training, ..status }.hang().is_some());
+    }
+
+    #[test]
+    fn a_silent_task_that_others_wait_for_holds_them_up_before_the_run_hangs() {
+        let waiting = Worker {
+            wait: Some(Wait { on: vec![TaskId::worker(1)], secs: 4.0 }),
+            silent_secs: Some(0.2),
+            ..Worker::default()
+        };
+        let awaited = |silent| Worker { index: 1, silent_secs: Some(silent), ..Worker::default() };
+        let run = |stalled_secs, silent| Status {
+            phase: Phase::Training,
+            stalled_secs,
+            workers: vec![waiting.clone(), awaited(silent)],
+            ..Status::default()
+        };
+        let root = run(4.0, 4.5).holds_up().unwrap();
+        assert_eq!((root.tasks, root.dependents), (vec![TaskId::worker(1)], 1));
+        assert_eq!(run(4.0, 4.5).hang(), None);
+        assert_eq!(run(1.0, 4.5).holds_up(), None, "steps are still made");
+        assert_eq!(run(4.0, 0.5).holds_up(), None, "it speaks, and so it may only be slow");
     }
 }

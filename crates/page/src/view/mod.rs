@@ -7,6 +7,7 @@ mod drawing;
 mod tasks;
 
 use serde::Serialize;
+use windlass_core::hang::Root;
 use windlass_core::straggler::{Course, Straggler, Verdict};
 
 use crate::chart::Chart;
@@ -229,6 +230,9 @@ fn findings(status: &Status) -> Vec<Finding> {
     if status.hang().is_some() {
         return Vec::new();
     }
+    if let Some(root) = status.holds_up() {
+        return vec![Finding { badge: badge("holds up", "▲", "bad"), text: dependents_wait(&root) }];
+    }
     match &status.straggler {
         Verdict::NotEnoughEvidence { .. } => {
             let text = sentence(&format!("stragglers: {}", plain(&status.straggler.to_string())));
@@ -247,14 +251,20 @@ fn findings(status: &Status) -> Vec<Finding> {
     }
 }
 
+/// A task that others wait for: `Worker 2 has said nothing for 5.1 s (2 tasks wait for it)`.
+fn dependents_wait(root: &Root) -> String {
+    if root.dependents == 0 {
+        return sentence(&root.finding);
+    }
+    let tasks = if root.dependents == 1 { "task waits" } else { "tasks wait" };
+    format!("{} ({} {tasks} for it)", sentence(&root.finding), root.dependents)
+}
+
 /// Who waits for whom if the run hangs: the tasks to look at, then every chain.
 fn chains(status: &Status) -> Vec<Finding> {
     let Some(report) = status.hang() else { return Vec::new() };
-    let waits = |dependents: usize| if dependents == 1 { "task waits" } else { "tasks wait" };
-    let roots = report.roots.iter().map(|root| Finding {
-        badge: badge("look here", "✕", "bad"),
-        text: format!("{} ({} {} for it)", sentence(&root.finding), root.dependents, waits(root.dependents)),
-    });
+    let look_here = || badge("look here", "✕", "bad");
+    let roots = report.roots.iter().map(|root| Finding { badge: look_here(), text: dependents_wait(root) });
     let more = report.chains.len().saturating_sub(CHAINS);
     let more = (more > 0).then(|| format!("{more} more tasks wait"));
     let chains = report.chains.iter().take(CHAINS).map(|chain| sentence(chain)).chain(more);
