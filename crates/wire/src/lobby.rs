@@ -18,6 +18,9 @@ use windlass_core::cluster::TaskId;
 pub const STAY: Duration = Duration::from_secs(15);
 /// How many connections may be in the lobby at once.
 pub const CROWD: usize = 128;
+/// How many workers may introduce the ps to each other at once. Their connections stay open, so they are not counted with
+/// those that are soon identified.
+pub const INTRODUCTIONS: usize = 1024;
 /// How many connections one task may have: one, and those that it has given up and the system still keeps.
 const PER_TASK: usize = 8;
 /// So many refusals are logged within so much time; the others are counted.
@@ -35,6 +38,7 @@ struct Guests {
     next: u64,
     waiting: BTreeMap<u64, Guest>,
     admitted: BTreeMap<TaskId, BTreeMap<u64, Guest>>,
+    introducing: BTreeMap<u64, Guest>,
     log: RefusalLog,
 }
 
@@ -142,8 +146,9 @@ impl Lobby {
 
 impl Guests {
     fn guest(&mut self, id: u64) -> Option<&mut Guest> {
-        let Self { waiting, admitted, .. } = self;
-        waiting.get_mut(&id).or_else(|| admitted.values_mut().find_map(|guests| guests.get_mut(&id)))
+        let Self { waiting, admitted, introducing, .. } = self;
+        let known = waiting.get_mut(&id).or_else(|| introducing.get_mut(&id));
+        known.or_else(|| admitted.values_mut().find_map(|guests| guests.get_mut(&id)))
     }
 
     fn make_room(&mut self) -> Option<Guest> {
@@ -199,6 +204,19 @@ impl Visit {
         }
     }
 
+    /// The peer introduces the ps to each other, and the connection stays open meanwhile. There may be many such, and the
+    /// oldest is closed for the next.
+    pub fn introduces(&self) {
+        let mut guests = self.0.lobby.lock();
+        let Some(guest) = guests.waiting.remove(&self.0.id) else { return };
+        guests.introducing.insert(self.0.id, guest);
+        let closed = if guests.introducing.len() > INTRODUCTIONS { guests.introducing.pop_first() } else { None };
+        drop(guests);
+        if let Some((_, guest)) = closed {
+            self.0.lobby.close(guest, "too many introductions");
+        }
+    }
+
     /// The peer is this task: the connection may stay. A task has a few at the most, and the oldest is closed for the next.
     pub fn admit(&self, task: TaskId) {
         let mut guests = self.0.lobby.lock();
@@ -221,7 +239,7 @@ impl Visit {
 impl Drop for Stay {
     fn drop(&mut self) {
         let mut guests = self.lobby.lock();
-        if guests.waiting.remove(&self.id).is_none() {
+        if guests.waiting.remove(&self.id).or_else(|| guests.introducing.remove(&self.id)).is_none() {
             guests.admitted.retain(|_, own| {
                 own.remove(&self.id);
                 !own.is_empty()
@@ -304,6 +322,25 @@ mod tests {
         assert!(is_closed.try_recv().is_err());
         drop(workers);
         assert!(lobby.lock().waiting.is_empty() && lobby.lock().admitted.is_empty());
+    }
+
+    #[test]
+    fn those_who_introduce_do_not_crowd_the_lobby_and_are_bounded() {
+        let (lobby, now) = (Lobby::default(), Instant::now());
+        let (closed, is_closed) = mpsc::channel();
+        let mut workers = Vec::new();
+        for port in 0..INTRODUCTIONS as u16 {
+            workers.push(enter(&lobby, from(1, port), now, &closed));
+            workers[usize::from(port)].introduces();
+        }
+        let _stranger = enter(&lobby, from(2, 1), now, &closed);
+        lobby.expire(now + STAY - Duration::from_millis(1));
+        assert!(is_closed.try_recv().is_err());
+        let one_more = enter(&lobby, from(1, 5000), now, &closed);
+        one_more.introduces();
+        assert_eq!(is_closed.try_iter().collect::<Vec<_>>(), [from(1, 0)]);
+        drop((workers, one_more));
+        assert!(lobby.lock().introducing.is_empty());
     }
 
     #[test]

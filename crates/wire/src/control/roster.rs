@@ -43,7 +43,7 @@ impl Roster for Service {
 
     async fn introduce(&self, call: tonic::Request<Introduction>) -> Result<Response<Self::IntroduceStream>, Status> {
         // The call stays open.
-        call.extensions().get::<Visit>().into_iter().for_each(Visit::has_spoken);
+        call.extensions().get::<Visit>().into_iter().for_each(Visit::introduces);
         // One is enough: the others say the same.
         let _ = self.heard.try_send(call.into_inner().ps);
         let (held, answer) = mpsc::channel(1);
