@@ -83,6 +83,13 @@ fn a_summed_and_a_mean_loss_make_the_same_gradient_in_parts() {
     assert_same::<Linear>("", 12);
 }
 
+/// Ten samples make two shares of five, each of parts of three and two; fourteen make parts of four and three.
+#[test]
+fn every_sample_counts_the_same_in_parts_of_unequal_size() {
+    assert_same::<Mnist>("--variant sigmoid", 10);
+    [10, 14].into_iter().for_each(|samples| assert_same::<Linear>("", samples));
+}
+
 #[test]
 fn pictures_make_the_same_gradient_in_parts() {
     assert_same::<Autoencoder>("", 48);

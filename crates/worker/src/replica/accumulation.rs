@@ -1,5 +1,6 @@
 //! A step that is computed in parts: one after the other, because all of its batch at once would not fit in memory, or
-//! side by side on several devices. The gradients of the parts are added up. Of parameters accessed by row, a part has only the rows that it asks for itself.
+//! side by side on several devices. The gradients of the parts are added up. Of parameters accessed by row, a part has
+//! only the rows that it asks for itself.
 
 use rayon::prelude::*;
 use windlass_core::parameter::ParameterTable;
@@ -43,12 +44,7 @@ impl<'a> Sums<'a> {
         Self { table, rows, sums: Vec::new() }
     }
 
-    /// Adds the gradients of a part that has these rows.
-    pub(super) fn add(&mut self, gradients: Vec<TensorBuffer>, rows: &[RowRequest]) {
-        self.add_times(1.0, gradients, rows);
-    }
-
-    /// The same, times a factor.
+    /// Adds the gradients of a part that has these rows, times a factor.
     pub(super) fn add_times(&mut self, factor: f32, mut gradients: Vec<TensorBuffer>, rows: &[RowRequest]) {
         for (all, own) in self.rows.iter().zip(rows) {
             let (index, width) = (all.parameter.0 as usize, self.table[all.parameter].width());
@@ -137,8 +133,8 @@ mod tests {
         let all = request(&[1, 2, 7]);
         let mut sums = Sums::new(&table, &all);
         let buffers = |bias: [f32; 2], rows: &[f32]| vec![bias.to_vec().into(), rows.to_vec().into()];
-        sums.add(buffers([1.0, 2.0], &[1.0, 1.0, 7.0, 7.0]), &request(&[1, 7]));
-        sums.add(buffers([3.0, 4.0], &[2.0, 2.0, 5.0, 5.0]), &request(&[2, 7]));
+        sums.add_times(1.0, buffers([1.0, 2.0], &[1.0, 1.0, 7.0, 7.0]), &request(&[1, 7]));
+        sums.add_times(1.0, buffers([3.0, 4.0], &[2.0, 2.0, 5.0, 5.0]), &request(&[2, 7]));
         assert_eq!(sums.scaled(0.5), buffers([2.0, 3.0], &[0.5, 0.5, 1.0, 1.0, 6.0, 6.0]));
     }
 }

@@ -93,6 +93,7 @@ struct Source<M: Model> {
 /// What is computed at a time.
 struct Part<B> {
     batch: B,
+    samples: usize,
     rows: Vec<RowRequest>,
     /// Of Burn's random numbers in the forward pass.
     seed: u64,
@@ -166,14 +167,17 @@ impl<M: Model> Local<M> {
         (loss, gradients)
     }
 
-    /// The same of several parts, one after the other.
+    /// The same of several parts, one after the other. Of a mean loss each counts by its samples: the share of a tower
+    /// need not divide into equal parts.
     fn accumulate(&mut self, parts: Vec<Part<M::Batch>>, rows: &[RowRequest]) -> (f32, Vec<TensorBuffer>) {
         let table = self.table.clone();
         let (mut sums, mut losses) = (Sums::new(&table, rows), 0.0);
-        let factor = if self.source.model.loss_is_summed() { 1.0 } else { 1.0 / parts.len() as f32 };
+        let is_summed = self.source.model.loss_is_summed();
+        let samples: usize = parts.iter().map(|part| part.samples).sum();
+        let largest = parts.iter().map(|part| part.samples).max().unwrap_or(1) as f32;
         let is_by_row = |index: usize| rows.iter().any(|request| request.parameter.0 as usize == index);
         let whole = tensors::some_values(self.network(), &is_by_row);
-        for Part { batch, rows: own, seed } in parts {
+        for Part { batch, samples, rows: own, seed } in parts {
             if !rows.is_empty() {
                 // What is not accessed by row stays.
                 let mut values = vec![TensorBuffer::default(); table.len()];
@@ -185,9 +189,11 @@ impl<M: Model> Local<M> {
                 self.put(values);
             }
             let (loss, gradients) = self.compute(batch, seed);
-            losses += loss;
-            sums.add(gradients, &own);
+            let weight = if is_summed { 1.0 } else { samples as f32 / largest };
+            losses += weight * loss;
+            sums.add_times(weight, gradients, &own);
         }
+        let factor = if is_summed { 1.0 } else { largest / samples as f32 };
         (losses * factor, sums.scaled(factor))
     }
 
@@ -280,7 +286,7 @@ impl<M: Model> Replica for Local<M> {
         let parts = randomness::seeded(&device, seed, || source.model.held_out(draw, &device))?;
         let made = |batch: M::Batch| {
             let rows = source.by_rows.requests(source.model.rows(&batch));
-            let part = Part { batch, rows: rows.clone(), seed };
+            let part = Part { batch, samples: 0, rows: rows.clone(), seed };
             Batch { content: Box::new(vec![part]), rows, samples: 0 }
         };
         Ok(parts.into_iter().map(|(name, batch)| (name, batch.map(made))).collect())
@@ -320,7 +326,7 @@ impl<M: Model> Source<M> {
         let mut random = StdRng::seed_from_u64(draw.seed(self.seed, Purpose::Batch, index));
         let batch = self.model.batch(samples, &self.device, &mut random)?;
         let rows = self.by_rows.requests(self.model.rows(&batch));
-        Ok(Part { batch, rows, seed: draw.seed(self.seed, Purpose::Step, index) })
+        Ok(Part { batch, samples: samples.len(), rows, seed: draw.seed(self.seed, Purpose::Step, index) })
     }
 }
 
