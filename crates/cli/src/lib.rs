@@ -42,6 +42,7 @@ mod stopping;
 mod store_location;
 mod terminal;
 mod termination;
+mod tied;
 mod train;
 mod trained;
 mod version;

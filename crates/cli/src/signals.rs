@@ -14,6 +14,10 @@ use crate::terminal::Terminal;
 
 /// A second signal so soon is the first one again: `timeout`, for one, sends it to its child and to its whole group.
 const ECHO: Duration = Duration::from_millis(200);
+/// How soon whoever waits for something sees that it is told to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a process that is stopped at once tries to say so.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// A signal that means: stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +152,23 @@ pub(crate) fn forward(mut tell: impl FnMut(StopSignal) -> bool + Send + 'static)
     Ok(())
 }
 
+/// Done when `stop` is set.
+pub(crate) async fn stopped(stop: &Interrupt) {
+    while !stop.is_set() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Prints something last, unless that takes long: whoever holds the terminal may wait for it himself.
+pub(crate) fn last_words(print: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        print();
+        let _ = done.send(());
+    });
+    let _ = is_done.recv_timeout(LAST_WORDS);
+}
+
 /// Lets the first signal set `stop`, and the second end the process.
 pub(crate) fn watch(runtime: &Runtime, stop: Arc<Interrupt>, stopped_by: StoppedBy, terminal: &Terminal) {
     let terminal = terminal.clone();
@@ -166,14 +187,20 @@ pub(crate) fn watch(runtime: &Runtime, stop: Arc<Interrupt>, stopped_by: Stopped
             let signal = signals.next().await;
             match turns.next(Instant::now()) {
                 Turn::First => {
-                    warn!("stopping on {}; a second signal stops at once", signal.name());
                     let _ = stopped_by.set((signal, unix_seconds()));
                     stop.set();
+                    // Last, and not here: where the log is written may be blocked, and the next signal is to be heard.
+                    tokio::task::spawn_blocking(move || {
+                        warn!("stopping on {}; a second signal stops at once", signal.name());
+                    });
                 }
                 Turn::Echo => {}
                 Turn::Again => {
-                    terminal.clear_bars();
-                    terminal.print_error(&format!("stopped: at once by a second {}", signal.name()));
+                    let terminal = terminal.clone();
+                    last_words(move || {
+                        terminal.clear_bars();
+                        terminal.print_error(&format!("stopped: at once by a second {}", signal.name()));
+                    });
                     std::process::exit(signal.exit_code().into());
                 }
             }

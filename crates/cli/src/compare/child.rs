@@ -1,7 +1,7 @@
 //! One run of a comparison as a child process: this same program, as a user would start it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{ChildStdout, Stdio};
@@ -14,9 +14,12 @@ use windlass_worker::event::Event;
 use crate::failure::Failure;
 use crate::program::own_program;
 use crate::signals::StopSignal;
+use crate::tied::tie;
 
 /// What the run says beside its events, in its directory.
 const LOG: &str = "compare.log";
+/// What a line of it begins with that says that the run is started, perhaps once more.
+const STARTED: &str = "==== ";
 
 /// What a comparison hears of.
 pub(super) enum Message {
@@ -52,10 +55,17 @@ impl Ended {
             Ended::Killed(signal) => format!("killed by signal {signal}"),
         };
         let log = directory.join(LOG);
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let said = text.lines().rev().find_map(|line| line.strip_prefix("error: ").map(str::to_owned));
+        let said = match self {
+            Ended::Exited(_) => last_error(&std::fs::read_to_string(&log).unwrap_or_default()).map(str::to_owned),
+            Ended::Killed(_) => None,
+        };
         Some(said.unwrap_or_else(|| format!("{how}; see {}", log.display())))
     }
+}
+
+/// What a run says of its failure: since its last start, for an earlier one may have failed otherwise.
+fn last_error(log: &str) -> Option<&str> {
+    log.lines().rev().take_while(|line| !line.starts_with(STARTED)).find_map(|line| line.strip_prefix("error: "))
 }
 
 /// A running run.
@@ -72,13 +82,15 @@ impl Child {
         messages: &mpsc::Sender<Message>,
     ) -> Result<Self, Failure> {
         let log = OpenOptions::new().create(true).append(true).open(directory.join(LOG));
-        let log: File = log.map_err(|error| Failure::usage(format!("cannot write {LOG}: {error}")))?;
+        let unwritable = |error| Failure::usage(format!("cannot write {LOG}: {error}"));
+        let mut log: File = log.map_err(unwritable)?;
+        writeln!(log, "{STARTED}{}", arguments.join(" ")).map_err(unwritable)?;
         let mut command = own_program()?;
         command.args(arguments).arg("--run-dir").arg(directory).args(["--format", "json"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         // Ctrl-C goes to this process alone, which passes it on once.
         command.process_group(0);
-        tie(&mut command);
+        tie(&mut command, Signal::TERM);
         let mut child = command.spawn().map_err(|error| Failure::internal(format!("cannot start a run: {error}")))?;
         let pid = Pid::from_child(&child);
         let stdout = child.stdout.take();
@@ -115,23 +127,18 @@ fn listen(stdout: ChildStdout, messages: &mpsc::Sender<Message>) {
     }
 }
 
-/// Ends a run whose comparison has died.
-#[allow(unsafe_code)]
-fn tie(command: &mut std::process::Command) {
-    #[cfg(target_os = "linux")]
-    {
-        let parent = rustix::process::getpid();
-        let prepare = move || {
-            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-            // It may have died before that line.
-            match rustix::process::getppid() == Some(parent) {
-                true => Ok(()),
-                false => Err(std::io::ErrorKind::BrokenPipe.into()),
-            }
-        };
-        // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
-        unsafe { command.pre_exec(prepare) };
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_killed_is_not_told_as_the_failure_of_an_earlier_start() {
+        let failed = "==== train\nerror: port 2222 is in use\nhint: try another\n";
+        assert_eq!(last_error(failed), Some("port 2222 is in use"));
+        assert_eq!(last_error(&format!("{failed}==== train\ncomputing\n")), None);
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(LOG), failed).unwrap();
+        let killed = Ended::Killed(9).failure(directory.path()).unwrap();
+        assert!(killed.starts_with("killed by signal 9; see "), "{killed}");
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = command;
 }

@@ -13,36 +13,26 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use windlass_core::cluster::TaskId;
 use windlass_worker::event::Event;
 
+use super::inbox::{Message, Outbox};
+use super::processes::Processes;
 use crate::config::{COMMAND_VARIABLE, command_line};
 use crate::failure::Failure;
 use crate::logging::Remark;
 use crate::output;
 use crate::run_file::RunFile;
-use crate::signals::{StopSignal, unix_seconds};
+use crate::signals::unix_seconds;
+use crate::tied::tie;
 
 /// What a line of a log begins with that says that the task is started, perhaps once more.
 pub(super) const STARTED: &str = "==== ";
 
 /// Names the inherited listening socket to a child.
 const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
-
-/// What the launcher hears of.
-pub(super) enum Message {
-    /// A task told of something.
-    Event(Event),
-    /// The chief logged something that is of interest.
-    Remark(String),
-    /// A task ended.
-    Ended(TaskId, Ended),
-    /// The launcher was told to stop.
-    Signal(StopSignal),
-}
 
 /// How a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +52,8 @@ pub(super) struct Plan {
     /// Variables that tasks are not to inherit: what they have set is in the file.
     pub(super) variables: Vec<String>,
     pub(super) listeners: Vec<(TaskId, TcpListener)>,
-    pub(super) messages: mpsc::Sender<Message>,
+    pub(super) messages: Outbox,
+    pub(super) processes: Processes,
 }
 
 /// A task's process.
@@ -71,7 +62,7 @@ pub(super) struct Child {
     pub(super) log: PathBuf,
     /// The same log, which can be read even if its directory was removed.
     file: File,
-    pid: Pid,
+    processes: Processes,
     running: bool,
 }
 
@@ -128,11 +119,13 @@ impl Plan {
             .stdout(Stdio::piped())
             .stderr(file.try_clone()?)
             .process_group(0);
-        tie(&mut command, listener.as_fd());
+        tie(&mut command, Signal::KILL);
+        leave_listener(&mut command, listener.as_fd());
         let mut process = command.spawn()?;
         let pid = Pid::from_child(&process);
         let stdout = process.stdout.take();
-        let messages = self.messages.clone();
+        let (messages, processes) = (self.messages.clone(), self.processes.clone());
+        processes.started(task, pid);
         std::thread::spawn(move || {
             if let Some(stdout) = stdout {
                 listen(stdout, file, &messages);
@@ -141,9 +134,10 @@ impl Plan {
                 Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
                 Err(_) => Ended::Exited(1),
             };
-            let _ = messages.send(Message::Ended(task, ended));
+            processes.ended(task, pid);
+            messages.send(Message::Ended(task, ended));
         });
-        Ok(Child { task, log: log.to_owned(), file: kept, pid, running: true })
+        Ok(Child { task, log: log.to_owned(), file: kept, processes: self.processes.clone(), running: true })
     }
 }
 
@@ -166,14 +160,14 @@ impl Child {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Asks it to end.
+    /// Asks it to end, unless it has been asked before.
     pub(super) fn terminate(&self) {
-        let _ = kill_process(self.pid, Signal::TERM);
+        self.processes.terminate(self.task);
     }
 
     /// Ends it.
     pub(super) fn kill(&self) {
-        let _ = kill_process(self.pid, Signal::KILL);
+        self.processes.kill(self.task);
     }
 }
 
@@ -183,22 +177,11 @@ fn now() -> String {
     time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// Lets a child keep its listener, and ties its life to the launcher's.
+/// Lets a child keep its listener.
 #[allow(unsafe_code)]
-fn tie(command: &mut Command, listener: BorrowedFd<'_>) {
-    let launcher = rustix::process::getpid();
+fn leave_listener(command: &mut Command, listener: BorrowedFd<'_>) {
     let listener = listener.as_raw_fd();
     let prepare = move || {
-        #[cfg(target_os = "linux")]
-        {
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The launcher may have died before that line.
-            if rustix::process::getppid() != Some(launcher) {
-                return Err(std::io::ErrorKind::BrokenPipe.into());
-            }
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = launcher;
         // SAFETY: the listener is open in the launcher until after the child has been made, and so in its copy.
         let listener = unsafe { BorrowedFd::borrow_raw(listener) };
         rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty())?;
@@ -223,7 +206,7 @@ pub(crate) fn inherited_listener() -> Option<TcpListener> {
 }
 
 /// Passes a task's events on, and adds them to its log in words.
-fn listen(stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) {
+fn listen(stdout: ChildStdout, mut log: File, messages: &Outbox) {
     for line in BufReader::new(stdout).lines() {
         let Ok(line) = line else { return };
         match serde_json::from_str::<Event>(&line) {
@@ -232,11 +215,13 @@ fn listen(stdout: ChildStdout, mut log: File, messages: &mpsc::Sender<Message>) 
                 if !matches!(event, Event::Progress(_) | Event::Notice { .. }) {
                     let _ = writeln!(log, "{}", output::human(&event));
                 }
-                let _ = messages.send(Message::Event(event));
+                messages.send(Message::Event(event));
             }
             Err(_) => match serde_json::from_str::<Remark>(&line) {
                 // That is in the log already, too.
-                Ok(Remark { remark }) => drop(messages.send(Message::Remark(remark))),
+                Ok(Remark { remark }) => {
+                    messages.send(Message::Remark(remark));
+                }
                 Err(_) => {
                     let _ = writeln!(log, "{line}");
                 }

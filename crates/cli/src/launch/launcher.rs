@@ -4,7 +4,7 @@
 mod ending;
 
 use std::collections::BTreeSet;
-use std::sync::mpsc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -14,11 +14,12 @@ use windlass_server::CANNOT_CONTINUE;
 use windlass_wire::client::UNUSED;
 use windlass_worker::event::{Event, Stopped};
 
-use super::child::{Child, Ended, Message, Plan};
+use super::child::{Child, Ended, Plan};
+use super::inbox::{Inbox, Message};
 use crate::failure::Failure;
 use crate::output::count;
 use crate::progress::Progress;
-use crate::signals::{StopSignal, Turn, Turns, is_stop, unix_seconds};
+use crate::signals::{StopSignal, is_stop, unix_seconds};
 pub(super) use ending::Resumption;
 use ending::describe;
 
@@ -30,6 +31,7 @@ const DRAIN: Duration = Duration::from_secs(70);
 /// How long those have that hold parameters. A large checkpoint takes its time, and one that does not get on is given up
 /// by themselves.
 const SAVE: Duration = Duration::from_secs(1800);
+
 pub(super) struct Launcher {
     plan: Plan,
     children: Vec<Child>,
@@ -41,7 +43,6 @@ pub(super) struct Launcher {
     resumption: Resumption,
     /// Why the run ends before its time, if it does.
     cause: Option<Cause>,
-    signals: Turns,
     /// Tasks that were told to stop.
     stopped: Vec<Stopped>,
     /// Why the run, told to stop, could not be saved.
@@ -92,7 +93,6 @@ impl Launcher {
             idle: BTreeSet::new(),
             resumption,
             cause: None,
-            signals: Turns::default(),
             stopped: Vec::new(),
             unsaved: None,
             stuck: None,
@@ -103,20 +103,16 @@ impl Launcher {
     }
 
     /// Until every task has ended.
-    pub(super) fn run(mut self, messages: &mpsc::Receiver<Message>) -> Result<(), Failure> {
+    pub(super) fn run(mut self, messages: &Inbox) -> Result<(), Failure> {
         let mut deadline: Option<Instant> = None;
         while self.children.iter().any(Child::is_running) {
-            let message = match deadline {
-                None => messages.recv().map_err(mpsc::RecvTimeoutError::from),
-                Some(deadline) => messages.recv_timeout(deadline.saturating_duration_since(Instant::now())),
-            };
-            let message = match message {
+            let message = match messages.next(deadline) {
                 Ok(message) => message,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
+                Err(RecvTimeoutError::Timeout) => {
                     deadline = self.kill_overdue();
                     continue;
                 }
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Disconnected) => break,
             };
             match self.handle(message) {
                 Some(End::Within(grace)) if deadline.is_none() => {
@@ -127,9 +123,12 @@ impl Launcher {
                 Some(End::AtOnce) => (deadline, self.save_until) = (Some(Instant::now()), None),
                 _ => {}
             }
+            if deadline.is_some() {
+                self.plan.processes.are_ending();
+            }
         }
         // What the last task told may still be on its way.
-        while let Ok(message) = messages.try_recv() {
+        while let Some(message) = messages.next_if_any() {
             self.handle(message);
         }
         self.progress.finish();
@@ -188,24 +187,20 @@ impl Launcher {
                 None
             }
             Message::Ended(task, ended) => self.task_ended(task, ended),
-            Message::Signal(signal) => self.signalled(signal),
+            Message::Signal(signal) => Some(self.signalled(signal)),
+            Message::SignalAgain => Some(End::AtOnce),
         }
     }
 
-    fn signalled(&mut self, signal: StopSignal) -> Option<End> {
-        match self.signals.next(Instant::now()) {
-            Turn::First => {
-                self.progress.stopping();
-                self.progress.say(&format!("stopping on {}; a second signal stops at once", signal.name()));
-                let stuck = self.stuck.take();
-                self.unsaved = self.unsaved.take().or_else(|| stuck.map(|why| format!("{NOT_SAVED}: {why}")));
-                self.cause.get_or_insert(Cause::Stopped(signal.exit_code(), Some((signal, unix_seconds()))));
-                self.save_until = Some(Instant::now() + SAVE);
-                Some(End::Within(DRAIN))
-            }
-            Turn::Echo => None,
-            Turn::Again => Some(End::AtOnce),
-        }
+    /// The tasks that were there have been told as soon as the signal came.
+    fn signalled(&mut self, signal: StopSignal) -> End {
+        self.progress.stopping();
+        self.progress.say(&format!("stopping on {}; a second signal stops at once", signal.name()));
+        let stuck = self.stuck.take();
+        self.unsaved = self.unsaved.take().or_else(|| stuck.map(|why| format!("{NOT_SAVED}: {why}")));
+        self.cause.get_or_insert(Cause::Stopped(signal.exit_code(), Some((signal, unix_seconds()))));
+        self.save_until = Some(Instant::now() + SAVE);
+        End::Within(DRAIN)
     }
 
     fn task_ended(&mut self, task: TaskId, ended: Ended) -> Option<End> {

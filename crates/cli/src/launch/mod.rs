@@ -4,13 +4,14 @@
 //! gone when it is.
 
 mod child;
+mod inbox;
 mod launcher;
+mod processes;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_core::cluster::{Job, TaskId};
 use windlass_runs::names::RUNS;
@@ -28,11 +29,16 @@ use crate::output::{self, count};
 use crate::progress::Progress;
 use crate::resume;
 use crate::run_file::{self, RunFile};
-use crate::signals::{self, unix_seconds};
+use crate::signals::{self, StopSignal, Turn, Turns, unix_seconds};
 use crate::terminal::Terminal;
+use child::Plan;
 pub(crate) use child::inherited_listener;
-use child::{Message, Plan};
+use inbox::{Message, Outbox, inbox};
 use launcher::{Launcher, Resumption};
+use processes::Processes;
+
+/// How long a launcher that is told to stop at once has to say what remains of the run: its terminal may be blocked.
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(
     model: &str,
@@ -65,9 +71,9 @@ pub(crate) fn run(
         None => new_run_dir(model)?,
     };
     let began = unix_seconds();
-    let (sender, messages) = mpsc::channel();
-    let signals = sender.clone();
-    signals::forward(move |signal| signals.send(Message::Signal(signal)).is_ok())?;
+    let (outbox, messages) = inbox();
+    let processes = Processes::default();
+    signals::forward(stop_tasks(outbox.clone(), processes.clone()))?;
     let run_file = RunFile::create(&run_dir, settings, args.checkpoint.take_over)?;
     let mut arguments = child_arguments(model, &tasks, args, launch, &run_file)?;
     if progress.has_bars() {
@@ -75,7 +81,15 @@ pub(crate) fn run(
     }
     let variables = args.settings.variables().to_vec();
     let page = tasks.first().map(|(_, listener)| listening::local_address(listener)).unwrap_or_default();
-    let plan = Plan { run_dir: run_dir.clone(), run_file, arguments, variables, listeners: tasks, messages: sender };
+    let plan = Plan {
+        run_dir: run_dir.clone(),
+        run_file,
+        arguments,
+        variables,
+        listeners: tasks,
+        messages: outbox,
+        processes,
+    };
     progress.say(&format!(
         "{model} on {}, logs in {}",
         if launch.colocate {
@@ -86,7 +100,7 @@ pub(crate) fn run(
         run_dir.display()
     ));
     progress.say(&format!("live page at http://{page}/"));
-    let children = plan.start()?;
+    let children = plan.start().inspect_err(|_| plan.run_file.restore())?;
     let resumption = Resumption {
         checkpoints: checkpoint_location(&args.checkpoint, Some(&run_dir)),
         resumes: args.checkpoint.resume != "never",
@@ -94,6 +108,29 @@ pub(crate) fn run(
         command: resume::command(&args.settings, args.output.run_dir.is_none().then_some(&*run_dir)),
     };
     Launcher::new(plan, children, progress, launch.restart, resumption).run(&messages)
+}
+
+/// What is done at once when a signal comes, whatever the launcher is busy with; it is told too, and does the rest.
+fn stop_tasks(messages: Outbox, processes: Processes) -> impl FnMut(StopSignal) -> bool + Send + 'static {
+    let mut turns = Turns::default();
+    move |signal| match turns.next(Instant::now()) {
+        Turn::First => {
+            // First the message: how a task ends then is heard of after it.
+            let is_heard = messages.send(Message::Signal(signal));
+            processes.terminate_all_if_running();
+            is_heard
+        }
+        Turn::Echo => true,
+        Turn::Again => {
+            messages.send(Message::SignalAgain);
+            processes.kill_all();
+            std::thread::spawn(move || {
+                std::thread::sleep(AT_ONCE);
+                std::process::exit(signal.exit_code().into());
+            });
+            true
+        }
+    }
 }
 
 type Listening = Vec<(TaskId, TcpListener)>;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::cluster::{Hosts, Launched, Task, summary};
+use crate::cluster::{Hosts, Launched, Task, all_end, summary};
 use crate::process::{Invocation, Process, Told, eventually, windlass};
 
 /// Longer than any of these tests.
@@ -202,6 +202,28 @@ fn a_second_ctrl_c_ends_a_launched_run_at_once() {
     let told = run.wait();
     assert_eq!(told.exit_code(), Some(130), "{told}");
     assert_eq!(told.after("checkpoint: "), "none (the last one was not waited for)", "{told}");
+}
+
+/// Nobody reads what it prints, and the pipe is full.
+#[test]
+fn a_launcher_whose_output_is_blocked_still_hears_of_signals() {
+    let (_unread, writer) = std::io::pipe().unwrap();
+    let mut invocation =
+        windlass("launch linear --steps 1000000000 --log-every 1 --threads 1 --format json --run-dir run");
+    invocation.command().stdout(writer);
+    let run = Launched::by(invocation);
+    let log = run.log("worker-0");
+    let is_long = || std::fs::metadata(&log).is_ok_and(|log| log.len() > 1 << 20).then_some(());
+    eventually("more than a pipe holds", is_long);
+    let (launcher, tasks) = (run.itself(), run.tasks());
+    assert_eq!(tasks.len(), 3, "{tasks:?}");
+    run.0.signal(Signal::TERM);
+    all_end(&tasks);
+    insist(&run.0, Signal::TERM, &[launcher]);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
+    let listed = told.windlass("checkpoint list run").run().succeeded();
+    assert!(listed.stdout.lines().count() > 1, "the tasks have saved the run: {listed}");
 }
 
 #[test]

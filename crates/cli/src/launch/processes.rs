@@ -1,0 +1,81 @@
+//! The tasks' processes, as signals reach them: from the launcher, and from the thread that hears of signals, which does
+//! not wait until what the tasks have told has been shown.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process};
+use windlass_core::cluster::TaskId;
+
+/// The processes that have not been seen to end.
+#[derive(Clone, Default)]
+pub(super) struct Processes(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    living: BTreeMap<TaskId, Process>,
+    /// Whether they are about to end anyway: those who were told have a second signal for an order to end at once.
+    are_ending: bool,
+}
+
+struct Process {
+    pid: Pid,
+    was_told: bool,
+}
+
+impl Processes {
+    pub(super) fn started(&self, task: TaskId, pid: Pid) {
+        self.lock().living.insert(task, Process { pid, was_told: false });
+    }
+
+    pub(super) fn ended(&self, task: TaskId, pid: Pid) {
+        let mut known = self.lock();
+        if known.living.get(&task).is_some_and(|process| process.pid == pid) {
+            known.living.remove(&task);
+        }
+    }
+
+    /// Notes that the run ends: whoever is to be told, the launcher tells.
+    pub(super) fn are_ending(&self) {
+        self.lock().are_ending = true;
+    }
+
+    /// Asks all to end, unless the run ends already.
+    pub(super) fn terminate_all_if_running(&self) {
+        let mut known = self.lock();
+        if !known.are_ending {
+            known.living.values_mut().for_each(Process::terminate);
+        }
+    }
+
+    /// Asks a process to end, once.
+    pub(super) fn terminate(&self, task: TaskId) {
+        self.lock().living.get_mut(&task).into_iter().for_each(Process::terminate);
+    }
+
+    /// Ends a process.
+    pub(super) fn kill(&self, task: TaskId) {
+        self.lock().living.get(&task).into_iter().for_each(Process::kill);
+    }
+
+    /// Ends all.
+    pub(super) fn kill_all(&self) {
+        self.lock().living.values().for_each(Process::kill);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Process {
+    fn terminate(&mut self) {
+        if !std::mem::replace(&mut self.was_told, true) {
+            let _ = kill_process(self.pid, Signal::TERM);
+        }
+    }
+
+    fn kill(&self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+    }
+}

@@ -1,0 +1,29 @@
+//! Child processes that do not outlive this one, whatever ends it.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+/// Has the kernel send a child this signal when this process dies, where the kernel can. The child must be started on the
+/// main thread: it is tied to the thread that made it.
+#[allow(unsafe_code)]
+pub(crate) fn tie(command: &mut Command, signal: Signal) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::process::CommandExt;
+
+        let parent = rustix::process::getpid();
+        let prepare = move || {
+            rustix::process::set_parent_process_death_signal(Some(signal))?;
+            // It may have died before that line.
+            match rustix::process::getppid() == Some(parent) {
+                true => Ok(()),
+                false => Err(std::io::ErrorKind::BrokenPipe.into()),
+            }
+        };
+        // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
+        unsafe { command.pre_exec(prepare) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (command, signal);
+}
