@@ -12,10 +12,10 @@ use crate::failure::Failure;
 const PREFIX: &str = "WINDLASS_";
 
 /// Variables with that prefix that are no settings: what the launcher tells its tasks, what turns off a transport, what
-/// makes a cluster of Slurm's tasks, and what the tests read. A flag of such a name has no variable. (`WINDLASS_SEED` is
+/// makes a cluster of Slurm's tasks, where the last word goes, and what the tests read. A flag of such a name has no variable. (`WINDLASS_SEED` is
 /// read by random tests too, which start no `windlass`; the tests that do start it take all these variables from its
 /// environment.)
-const RESERVED: [&str; 9] = [
+const RESERVED: [&str; 10] = [
     "LAUNCHED_AS",
     "LISTENER",
     "NO_SHARED_MEMORY",
@@ -25,6 +25,7 @@ const RESERVED: [&str; 9] = [
     "SEEDS",
     "SLURM_PORT",
     "SLURM_PS",
+    "TERMINATION_LOG",
 ];
 
 /// What the environment says of the settings of a command.

@@ -20,7 +20,7 @@ mod file;
 mod record;
 mod schema;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
@@ -122,8 +122,9 @@ impl<'a> Resolver<'a> {
                 self.schema.find(&stated.name).filter(|arg| is_switch(arg)).map(|arg| switch_value(arg, false));
             is_off.is_none_or(|off| stated.values != [off])
         };
-        let above: BTreeSet<String> =
-            self.stated.values().filter(is_in_force).map(|stated| stated.name.clone()).collect();
+        let in_force = self.stated.values().filter(is_in_force);
+        let above: BTreeMap<String, Vec<OsString>> =
+            in_force.map(|stated| (stated.name.clone(), stated.values.clone())).collect();
         for stated in layer {
             if !self.schema.is_replaced(&stated.name, &above) {
                 self.stated.entry(stated.name.clone()).or_insert(stated);

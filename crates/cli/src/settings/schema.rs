@@ -1,6 +1,6 @@
 //! Which settings a command has: its flags with a long name, and the table of a configuration file that each is in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -15,6 +15,14 @@ const REPLACES: [(&str, &[&str]); 4] = [
     ("epochs", &["steps"]),
     ("optimizer", &["optimizer-option"]),
     ("mode", &["replicas-to-aggregate", "staleness"]),
+];
+
+/// A setting with this value replaces this one of lower layers, which the value excludes.
+const EXCLUDES: [(&str, &str, &str); 4] = [
+    ("mode", "sync", "staleness-scaling"),
+    ("mode", "async", "deterministic"),
+    ("mode", "ssp", "deterministic"),
+    ("sharding", "round_robin", "min-shard-bytes"),
 ];
 
 /// Flags that take a list as one value, with commas.
@@ -80,9 +88,11 @@ impl Schema {
     }
 
     /// Whether a setting of a lower layer goes for nothing because of those of higher layers.
-    pub(crate) fn is_replaced(&self, name: &str, above: &BTreeSet<String>) -> bool {
-        let replaced = REPLACES.iter().any(|(by, replaced)| above.contains(*by) && replaced.contains(&name));
-        replaced || above.iter().any(|other| self.excludes(name, other) || self.excludes(other, name))
+    pub(crate) fn is_replaced(&self, name: &str, above: &BTreeMap<String, Vec<OsString>>) -> bool {
+        let replaced = REPLACES.iter().any(|(by, replaced)| above.contains_key(*by) && replaced.contains(&name));
+        let is = |setting: &str, value: &str| above.get(setting).is_some_and(|values| *values == [value]);
+        let excluded = EXCLUDES.iter().any(|(by, value, excluded)| *excluded == name && is(by, value));
+        replaced || excluded || above.keys().any(|other| self.excludes(name, other) || self.excludes(other, name))
     }
 
     fn excludes(&self, one: &str, other: &str) -> bool {

@@ -1,5 +1,7 @@
 //! Flags of all the kinds that a user's own model may have, through a file and back.
 
+use std::collections::BTreeSet;
+
 use clap::{Arg, ArgAction, value_parser};
 
 use super::*;
@@ -101,6 +103,36 @@ fn a_file_goes_before_a_default_that_depends_on_another_flag() {
     let (written, read) = own.read_back(&["--kind", "b", "--width", "1"]);
     assert_eq!(read, written);
     assert!(read.contains("width = \"1\"\n"), "{read}");
+}
+
+#[test]
+fn a_flag_replaces_what_its_value_excludes_in_a_file_and_nothing_else() {
+    let switch = |name| flag(name).action(ArgAction::SetTrue);
+    let own = Own::new([
+        flag("mode"),
+        flag("sharding"),
+        flag("min-shard-bytes"),
+        switch("deterministic"),
+        switch("staleness-scaling"),
+    ]);
+    let kept = |file: &str, words: &[&str], line: &str| {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), format!("[model]\n{file}\n")).unwrap();
+        let words = [&["--config", path.path().to_str().unwrap()], words].concat();
+        without_comments(&own.settings(&words).to_toml()).contains(&format!("{line}\n"))
+    };
+    let cases = [
+        ("deterministic = true", "--mode=sync", true),
+        ("deterministic = true", "--mode=async", false),
+        ("deterministic = true", "--mode=ssp", false),
+        ("staleness-scaling = true", "--mode=ssp", true),
+        ("staleness-scaling = true", "--mode=sync", false),
+        ("min-shard-bytes = \"9\"", "--sharding=balanced", true),
+        ("min-shard-bytes = \"9\"", "--sharding=round_robin", false),
+    ];
+    for (file, flag, is_kept) in cases {
+        assert_eq!(kept(file, &[flag], file), is_kept, "{file} and {flag}");
+    }
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn a_value_that_cannot_be_is_refused_with_its_place() {
     error: --keep must be at least 1
     hint: --keep is set by windlass.toml: line 2
     ");
-    assert_snapshot!(refusal("launch linear --mode async", "[train]\ndeterministic = true\n"), @"
+    assert_snapshot!(refusal("launch linear", "[train]\ndeterministic = true\n"), @"
     error: --deterministic needs --mode sync
     hint: in other modes the result depends on which worker is faster (--deterministic is set by windlass.toml: line 2)
     ");
