@@ -12,6 +12,11 @@
 #SBATCH --spread-job
 #SBATCH --partition=gpu
 
+if ((${SLURM_JOB_END_TIME:-0} > 0 && ${SLURM_JOB_END_TIME:-0} - ${SLURM_JOB_START_TIME:-0} <= 120)); then
+  echo "the time limit is too short: the tasks are told to stop 120 s before it; submit with a longer --time" >&2
+  exit 2
+fi
+
 export WINDLASS_SLURM_PS=2
 # Tasks on one node take ports in a row from here. Jobs with the same number of tasks and job numbers near each other do
 # not collide; jobs with different numbers of tasks can. A task whose port is taken says so: submit the job again.

@@ -20,12 +20,13 @@ pub(crate) fn command() -> Command {
     ManifestCommand::command().name("manifest")
 }
 
-/// Prints the manifest of a run whose model and flags `check` has found right, or nothing.
-pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String]) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Prints the manifest of a run whose model and flags `check` has found right, or nothing. `check` is told whether the run
+/// will have a directory.
+pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String], bool) -> Result<(), Failure>) -> Result<(), Failure> {
     let ManifestCommand { arguments } = ManifestCommand::from_arg_matches(matches).map_err(Failure::usage)?;
-    check(&arguments.command)?;
     let request = Request::try_from(arguments).map_err(unusable)?;
     let manifest = render(&request).map_err(unusable)?;
+    check(&request.command, request.has_run_dir())?;
     for warning in request.warnings(HAS_GPU_BACKEND) {
         Terminal::default().print_error(&format!("warning: {warning}"));
     }

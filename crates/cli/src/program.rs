@@ -159,10 +159,14 @@ impl Program {
         match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
-            Some(("compare", matches)) => compare::run(matches, |words, workers| self.check_run(words, Some(workers))),
+            Some(("compare", matches)) => {
+                compare::run(matches, |words, workers| self.check_run(words, Some(workers), true))
+            }
             Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),
-            Some(("manifest", matches)) => manifest::run(matches, |words| self.check_training(words)),
+            Some(("manifest", matches)) => {
+                manifest::run(matches, |words, has_run_dir| self.check_training(words, has_run_dir))
+            }
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
             Some(("health", matches)) => health::run(matches),
@@ -177,20 +181,26 @@ impl Program {
     }
 
     /// Refuses a model and flags that `train` would refuse, or that a manifest cannot start a run with.
-    fn check_training(&self, words: &[String]) -> Result<(), Failure> {
+    fn check_training(&self, words: &[String], has_run_dir: bool) -> Result<(), Failure> {
         let parsed = self.parse_training(words)?;
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (_, matches) = self.model(matches);
         check_for_manifest(&parse(matches)?, &parse(matches)?)?;
-        self.check_run(words, None)
+        let checkpoint: CheckpointArgs = parse(matches)?;
+        if !has_run_dir && checkpoint.checkpoint_steps.is_some() {
+            let hint = "--storage WHERE, before the model, says where".to_owned();
+            return Err(Failure::usage("there is nowhere to write checkpoints").with_hint(hint));
+        }
+        self.check_run(words, None, has_run_dir)
     }
 
-    /// Refuses a model and flags that no run with so many workers could have.
-    fn check_run(&self, words: &[String], workers: Option<u32>) -> Result<(), Failure> {
+    /// Refuses a model and flags that no run with so many workers could have. A run that will have a directory, which the
+    /// words do not name, has a place for checkpoints.
+    fn check_run(&self, words: &[String], workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure> {
         let parsed = self.parse_training(words)?;
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (model, matches) = self.model(matches);
-        model.check(matches, workers)
+        model.check(matches, workers, has_run_dir)
     }
 
     fn parse_training(&self, words: &[String]) -> Result<ArgMatches, Failure> {
@@ -270,8 +280,8 @@ trait Entry {
     fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
-    /// Refuses flags of `train` that cannot be in a run with so many workers.
-    fn check(&self, matches: &ArgMatches, workers: Option<u32>) -> Result<(), Failure>;
+    /// Refuses flags of `train` that cannot be in a run with so many workers, which will have a directory or not.
+    fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure>;
 }
 
 struct ModelEntry<M>(PhantomData<M>);
@@ -308,8 +318,12 @@ impl<M: Model> Entry for ModelEntry<M> {
         launch::run(M::NAME, &model_flags::recorded::<M>(matches), &launch, &args, &defaults)
     }
 
-    fn check(&self, matches: &ArgMatches, workers: Option<u32>) -> Result<(), Failure> {
-        let (flags, args): (M::Flags, TrainArgs) = (parse(matches)?, parse(matches)?);
+    fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure> {
+        let (flags, mut args): (M::Flags, TrainArgs) = (parse(matches)?, parse(matches)?);
+        if has_run_dir {
+            // Any name will do: nothing is made.
+            args.output.run_dir.get_or_insert_with(|| "run".into());
+        }
         TaskConfig::new(&args, &M::defaults(&flags), workers).map(drop)
     }
 

@@ -8,7 +8,7 @@ use crate::{Error, Kind, Request, Storage};
 pub(crate) const RUNS: &str = "/runs";
 
 /// Flags that the manifest sets, or that would contradict it.
-const RESERVED: [&str; 9] = [
+const RESERVED: [&str; 12] = [
     "--job-name",
     "--task-index",
     "--ps-hosts",
@@ -18,6 +18,10 @@ const RESERVED: [&str; 9] = [
     "--run-dir",
     "--checkpoint-dir",
     "--bind",
+    // Every task that is replaced has the same command line: what is right for the first would undo what it has done.
+    "--resume",
+    "--take-over",
+    "--restarted",
 ];
 
 /// Pods may wait long for a node, or for a pod on a lost node to be replaced. Slurm starts all tasks at once, and none of
@@ -26,7 +30,9 @@ const PEER_TIMEOUT_SECONDS: &str = "1800";
 
 const STALL_FLAG: &str = "--checkpoint-stall-secs";
 const DEFAULT_STALL_SECONDS: f64 = 30.0;
-const DAY_SECONDS: f64 = 86_400.0;
+const DAY_SECONDS: u32 = 86_400;
+/// Slurm can send a signal at most 65,535 s before the time limit; see [`grace_seconds`].
+const LONGEST_STALL_UNDER_SLURM: u32 = 21_835;
 
 /// How a task learns of the cluster.
 pub(crate) enum Naming<'a> {
@@ -39,7 +45,7 @@ pub(crate) enum Naming<'a> {
 }
 
 /// Refuses what cannot be passed on.
-pub(crate) fn check(command: &[String]) -> Result<(), Error> {
+pub(crate) fn check(kind: Kind, command: &[String]) -> Result<(), Error> {
     match command.first() {
         Some(model) if !model.is_empty() && !model.starts_with('-') => {}
         _ => return Err(Error::NoModel),
@@ -53,7 +59,7 @@ pub(crate) fn check(command: &[String]) -> Result<(), Error> {
             return Err(Error::ReservedFlag { flag });
         }
     }
-    stall_seconds(command).map(drop)
+    stall_seconds(kind, command).map(drop)
 }
 
 /// The arguments of a task, after the program's name.
@@ -74,11 +80,11 @@ pub(crate) fn arguments(request: &Request, job: Job, naming: &Naming<'_>) -> Vec
         }
         add("--worker-hosts", list(Job::Worker));
     }
-    if let Some(storage) = &request.storage {
+    if request.has_run_dir() {
         add("--run-dir", run_dir(request));
-        if let Storage::Objects(url) = storage {
-            add("--checkpoint-dir", format!("{url}/{}", request.name));
-        }
+    }
+    if let Some(Storage::Objects(url)) = &request.storage {
+        add("--checkpoint-dir", format!("{url}/{}", request.name));
     }
     let flags: Vec<String> = request.command[1..].iter().map(|word| normal(word)).collect();
     if request.kind != Kind::Slurm && !flags.iter().any(|flag| flag == "--peer-timeout") {
@@ -106,11 +112,11 @@ pub(crate) fn run_dir(request: &Request) -> String {
 
 /// How long a task gets to stop: three checkpoints that are each about to be abandoned, and some time to spare.
 pub(crate) fn grace_seconds(request: &Request) -> i64 {
-    let stall = stall_seconds(&request.command).unwrap_or(DEFAULT_STALL_SECONDS);
+    let stall = stall_seconds(request.kind, &request.command).unwrap_or(DEFAULT_STALL_SECONDS);
     (3.0 * stall.max(DEFAULT_STALL_SECONDS)).ceil() as i64 + 30
 }
 
-fn stall_seconds(command: &[String]) -> Result<f64, Error> {
+fn stall_seconds(kind: Kind, command: &[String]) -> Result<f64, Error> {
     let mut words = command.iter().skip(1);
     let mut value = None;
     while let Some(word) = words.next() {
@@ -122,9 +128,10 @@ fn stall_seconds(command: &[String]) -> Result<f64, Error> {
         }
     }
     let Some(value) = value else { return Ok(DEFAULT_STALL_SECONDS) };
+    let most = if kind == Kind::Slurm { LONGEST_STALL_UNDER_SLURM } else { DAY_SECONDS };
     match value.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= DAY_SECONDS => Ok(seconds),
-        _ => Err(Error::Seconds { flag: STALL_FLAG, value }),
+        Ok(seconds) if seconds > 0.0 && seconds <= f64::from(most) => Ok(seconds),
+        _ => Err(Error::Seconds { flag: STALL_FLAG, value, most }),
     }
 }
 
@@ -150,15 +157,22 @@ mod tests {
 
     #[test]
     fn a_model_comes_first() {
-        assert_eq!(check(&[]), Err(Error::NoModel));
-        assert_eq!(check(&words("--steps 5")), Err(Error::NoModel));
-        assert_eq!(check(&words("mnist --steps 5")), Ok(()));
+        assert_eq!(check(Kind::K8s, &[]), Err(Error::NoModel));
+        assert_eq!(check(Kind::K8s, &words("--steps 5")), Err(Error::NoModel));
+        assert_eq!(check(Kind::K8s, &words("mnist --steps 5")), Ok(()));
     }
 
     #[test]
     fn flags_that_the_manifest_sets_are_refused_however_they_are_written() {
         for text in ["mnist --ps_hosts a:1", "mnist --run-dir=x", "mnist --colocate"] {
-            assert!(matches!(check(&words(text)), Err(Error::ReservedFlag { .. })), "{text}");
+            assert!(matches!(check(Kind::K8s, &words(text)), Err(Error::ReservedFlag { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn flags_by_which_a_replaced_task_would_lose_progress_are_refused() {
+        for text in ["mnist --resume never", "mnist --resume=s3://a/b", "mnist --take_over", "mnist --restarted"] {
+            assert!(matches!(check(Kind::Slurm, &words(text)), Err(Error::ReservedFlag { .. })), "{text}");
         }
     }
 
@@ -167,7 +181,16 @@ mod tests {
         assert_eq!(grace("mnist"), 120);
         assert_eq!(grace("mnist --checkpoint_stall_secs=100"), 330);
         assert_eq!(grace("mnist --checkpoint-stall-secs 1"), 120);
-        assert!(check(&words("mnist --checkpoint-stall-secs soon")).is_err());
+        assert!(check(Kind::K8s, &words("mnist --checkpoint-stall-secs soon")).is_err());
+    }
+
+    #[test]
+    fn slurm_can_send_its_signal_that_long_before_the_time_limit() {
+        let stall = |kind, seconds: u32| check(kind, &words(&format!("mnist --checkpoint-stall-secs {seconds}")));
+        let longest = LONGEST_STALL_UNDER_SLURM;
+        assert_eq!(grace(&format!("mnist --checkpoint-stall-secs {longest}")), 65_535);
+        assert_eq!((stall(Kind::Slurm, longest), stall(Kind::K8s, longest + 1)), (Ok(()), Ok(())));
+        assert!(matches!(stall(Kind::Slurm, longest + 1), Err(Error::Seconds { most, .. }) if most == longest));
     }
 
     #[test]

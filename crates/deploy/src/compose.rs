@@ -82,7 +82,7 @@ struct Reservations {
 #[derive(Serialize)]
 struct Device {
     driver: &'static str,
-    count: u32,
+    device_ids: Vec<String>,
     capabilities: Vec<&'static str>,
 }
 
@@ -119,7 +119,7 @@ fn service(request: &Request, task: TaskId) -> Service {
     let address = |task| format!("{}:{PORT}", host(task));
     let naming = Naming::HostsAndIndex(&address, task.index);
     let gpus = (task.job == Job::Worker && request.gpus > 0).then(|| Reservations {
-        devices: vec![Device { driver: "nvidia", count: request.gpus, capabilities: vec!["gpu"] }],
+        devices: vec![Device { driver: "nvidia", device_ids: gpus(request, task), capabilities: vec!["gpu"] }],
     });
     Service {
         image: request.image.clone(),
@@ -143,6 +143,12 @@ fn service(request: &Request, task: TaskId) -> Service {
         }),
         ..hardened(request, "rw")
     }
+}
+
+/// Which GPUs of the machine a worker has. By their count, every container would get the first ones.
+fn gpus(request: &Request, task: TaskId) -> Vec<String> {
+    let (index, each) = (u64::from(task.index), u64::from(request.gpus));
+    (index * each..(index + 1) * each).map(|gpu| gpu.to_string()).collect()
 }
 
 fn tensorboard(request: &Request) -> Service {

@@ -90,19 +90,21 @@ pub enum Error {
     /// No model to train.
     #[error("no model is given after --")]
     NoModel,
-    /// A flag of the run that the manifest sets itself.
-    #[error("{flag} is given after --, but the manifest sets it")]
+    /// A flag of the run that the manifest sets itself, or that its restarts rule out.
+    #[error("{flag} is given after --, but the manifest {}", reserved_because(.flag))]
     ReservedFlag {
         /// The flag as given.
         flag: String,
     },
     /// A flag whose value decides how long a task gets to stop.
-    #[error("{flag} is {value:?}, expected a number of seconds above zero and up to a day")]
+    #[error("{flag} is {value:?}, expected a number of seconds above zero and up to {most}")]
     Seconds {
         /// The flag.
         flag: &'static str,
         /// Its value as given.
         value: String,
+        /// The highest that it may be.
+        most: u32,
     },
     /// A text that cannot stand in a script or a manifest.
     #[error("{what} contains a control character: {text:?}")]
@@ -123,6 +125,16 @@ pub enum Error {
     /// The document could not be written, which does not depend on the request.
     #[error("cannot write the manifest: {0}")]
     Yaml(String),
+}
+
+const RESUMES: &str =
+    "leave --resume out: a run resumes from its own checkpoints, if it has any; one with another --name begins anew";
+
+fn reserved_because(flag: &str) -> &'static str {
+    match flag {
+        "--resume" | "--take-over" => "would give it to every task that is replaced",
+        _ => "sets it",
+    }
 }
 
 impl Error {
@@ -150,6 +162,7 @@ impl Error {
             Error::ReservedFlag { flag } => {
                 return Some(match flag.as_str() {
                     "--run-dir" | "--checkpoint-dir" => format!("leave {flag} out, and say where with --storage"),
+                    "--resume" => RESUMES.to_owned(),
                     "--colocate" => "leave --colocate out, and use --ps 0".to_owned(),
                     _ => format!("leave {flag} out"),
                 });

@@ -44,7 +44,8 @@ pub(crate) fn queued(request: &Request, name: String, job: Option<Job>) -> Objec
     metadata
 }
 
-/// The metadata of a pod, with the annotations that Prometheus looks for.
+/// The metadata of a pod, with the annotations that Prometheus looks for if one may connect: others would find targets
+/// that never answer.
 pub(crate) fn pod(request: &Request, job: Job) -> ObjectMeta {
     let annotations = [
         ("prometheus.io/scrape", "true".to_owned()),
@@ -53,7 +54,10 @@ pub(crate) fn pod(request: &Request, job: Job) -> ObjectMeta {
     ];
     ObjectMeta {
         labels: Some(labels(request, Some(job))),
-        annotations: Some(annotations.map(|(key, value)| (key.to_owned(), value)).into()),
+        annotations: request
+            .scrape_from
+            .is_some()
+            .then(|| annotations.map(|(key, value)| (key.to_owned(), value)).into()),
         ..ObjectMeta::default()
     }
 }

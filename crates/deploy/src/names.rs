@@ -68,6 +68,14 @@ pub(crate) fn check_object(what: &'static str, name: &str) -> Result<(), Error> 
     name.split('.').try_for_each(|label| check_label(label).map_err(bad))
 }
 
+/// The same for a name that is also the value of a label.
+pub(crate) fn check_label_value(what: &'static str, name: &str) -> Result<(), Error> {
+    match name.len() > LABEL {
+        true => Err(Error::Object { what, name: name.to_owned(), problem: "longer than 63 characters" }),
+        false => check_object(what, name),
+    }
+}
+
 fn check_label(text: &str) -> Result<(), &'static str> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if text.is_empty() {
@@ -116,6 +124,13 @@ mod tests {
             let error = text.parse::<Namespace>().unwrap_err();
             assert_eq!(error, Error::Namespace { namespace: text.to_owned(), problem });
         }
+    }
+
+    #[test]
+    fn a_name_that_becomes_a_label_is_as_short_as_one() {
+        let name = format!("{}.{}", "a".repeat(40), "b".repeat(23));
+        assert!(check_object("queue", &name).is_ok() && check_label_value("queue", &name).is_err());
+        assert!(check_label_value("queue", &name[1..]).is_ok());
     }
 
     #[test]

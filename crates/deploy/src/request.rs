@@ -107,6 +107,14 @@ pub enum Warning {
     /// Nothing outlives the tasks.
     #[error("no --storage is given: without checkpoints a run that is interrupted starts from the beginning")]
     NoStorage,
+    /// A flag that says nothing to this kind.
+    #[error("{flag} has no effect with {kind}")]
+    NoEffect {
+        /// The flag.
+        flag: &'static str,
+        /// The kind of manifest.
+        kind: Kind,
+    },
     /// Two Jobs that are admitted one by one.
     #[error(
         "Kueue admits the Jobs of ps and workers separately: with a full queue, one may run and wait for the other"
@@ -143,13 +151,35 @@ impl Request {
         if self.gpus > 0 && !gpu_backend {
             warnings.push(Warning::GpusWithoutBackend { gpus: self.gpus });
         }
-        if self.storage.is_none() {
+        if !self.has_run_dir() {
             warnings.push(Warning::NoStorage);
         }
         if self.queue.is_some() && self.kind == Kind::K8s && self.ps > 0 {
             warnings.push(Warning::SeparateAdmission);
         }
+        let without_effect = self.without_effect().into_iter();
+        warnings.extend(without_effect.map(|flag| Warning::NoEffect { flag, kind: self.kind }));
         warnings
+    }
+
+    /// Flags that are given, but that this kind has no use for.
+    fn without_effect(&self) -> Vec<&'static str> {
+        let defaults = Request::new(self.kind, self.name.clone(), Vec::new());
+        let (of_compose, of_slurm) = (self.kind == Kind::Compose, self.kind == Kind::Slurm);
+        let flags = [
+            ("--namespace", (of_compose || of_slurm) && self.namespace.is_some()),
+            ("--scrape-from", (of_compose || of_slurm) && self.scrape_from.is_some()),
+            ("--queue", of_compose && self.queue.is_some()),
+            ("--layout", of_compose && self.layout != defaults.layout),
+            ("--image", of_slurm && self.image != defaults.image),
+            ("--storage-secret", of_slurm && self.storage_secret != defaults.storage_secret),
+        ];
+        flags.into_iter().filter(|(_, is_idle)| *is_idle).map(|(flag, _)| flag).collect()
+    }
+
+    /// Whether the run has a directory for checkpoints and curves. Compose always has a volume for it.
+    pub fn has_run_dir(&self) -> bool {
+        self.storage.is_some() || self.kind == Kind::Compose
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -177,7 +207,7 @@ impl Request {
             self.check_queue(queue)?;
         }
         self.check_storage()?;
-        command::check(&self.command)?;
+        command::check(self.kind, &self.command)?;
         limits::check(self)
     }
 
@@ -189,7 +219,8 @@ impl Request {
             {
                 Ok(())
             }
-            _ => crate::names::check_object("queue", queue),
+            // Kueue has it as the value of a label.
+            _ => crate::names::check_label_value("queue", queue),
         }
     }
 

@@ -33,6 +33,9 @@ pub(crate) fn render(request: &Request) -> String {
     for option in options(request, tasks) {
         script.push_str(&format!("#SBATCH {option}\n"));
     }
+    if request.storage.is_some() {
+        script.push_str(&time_check(request));
+    }
     let words: Vec<String> =
         arguments(request, Job::Worker, &Naming::Variables).iter().map(|word| quote(word)).collect();
     script.push_str(&format!(
@@ -55,6 +58,21 @@ srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} \\
     }
     script.push_str("exit \"$code\"\n");
     script
+}
+
+/// Refuses a time limit by which the tasks would be told to stop as soon as they start: the job would be requeued for ever
+/// and never make a step. Older versions of Slurm do not say when a job ends.
+fn time_check(request: &Request) -> String {
+    let grace = grace_seconds(request);
+    format!(
+        "
+if ((${{SLURM_JOB_END_TIME:-0}} > 0 && ${{SLURM_JOB_END_TIME:-0}} - ${{SLURM_JOB_START_TIME:-0}} <= {grace})); then
+  echo \"the time limit is too short: the tasks are told to stop {grace} s before it; submit with a longer --time\" >&2
+  exit {usage}
+fi
+",
+        usage = exit_code::USAGE
+    )
 }
 
 /// Puts the job back in the queue if it can resume. Nothing restarts a single task within a step, so after the loss of a

@@ -70,7 +70,7 @@ fn layouts_are_run_in_turn_and_put_into_one_table() {
 
 #[test]
 fn what_was_run_is_not_run_again_and_more_can_be_added() {
-    let command = |more: &str| format!("compare --layouts single,1ps1w {more} --output out --format csv -- {SMALL}");
+    let command = |more: &str| format!("compare --layouts single,1ps1w {more} --output out --format csv -- {SMALL} --checkpoint-steps 200");
     let first = windlass(&command("")).run().succeeded();
     let (single, apart) = (written(&first, "out/runs/single"), written(&first, "out/runs/1ps1w"));
     let again = first.windlass(&command("")).run().succeeded();
@@ -204,6 +204,7 @@ fn bad_input_is_refused_before_anything_is_run() {
         ("--layouts single -- mnist --no-such-flag", "--no-such-flag"),
         ("--layouts single -- mnist --steps 0", "--steps must be at least 1"),
         ("--layouts single,1ps2w-async -- mnist --deterministic", "--deterministic needs --mode sync"),
+        ("--layouts single -- mnist --keep 0", "--keep must be at least 1"),
         ("--layouts single -- mnist --run-dir x", "--run-dir is not a flag to compare with"),
         ("--layouts single -- mnist --workers 3", "--workers is not a flag to compare with"),
         ("nowhere.toml", "cannot read the comparison nowhere.toml: No such file"),

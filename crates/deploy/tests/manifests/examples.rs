@@ -55,6 +55,24 @@ fn compose_publishes_tensorboard_on_this_machine_alone_and_nothing_else() {
 }
 
 #[test]
+fn compose_keeps_runs_in_its_volume_even_if_no_storage_is_named() {
+    let services = services(&manifest("compose --name digits -- mnist"));
+    let tasks = services.iter().filter(|service| service["profiles"].is_null());
+    for task in tasks {
+        let words: Vec<&str> = task["command"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert!(words.windows(2).any(|pair| pair == ["--run-dir", "/runs/digits"]), "{words:?}");
+    }
+}
+
+#[test]
+fn no_two_workers_of_compose_share_a_gpu() {
+    let services = services(&manifest("compose --workers 3 --gpus 2 --name digits -- mnist"));
+    let gpus = |service: &Value| service.pointer("/deploy/resources/reservations/devices/0/device_ids").cloned();
+    let gpus: Vec<Value> = services.iter().filter_map(gpus).collect();
+    assert_eq!(gpus, [serde_json::json!(["0", "1"]), serde_json::json!(["2", "3"]), serde_json::json!(["4", "5"])]);
+}
+
+#[test]
 fn the_examples_are_what_is_printed() {
     for (file, words) in EXAMPLES {
         let (path, printed) = (directory().join(file), manifest(words));

@@ -56,6 +56,18 @@ fn every_pod_is_asked_on_the_port_of_its_task() {
 }
 
 #[test]
+fn pods_ask_to_be_scraped_only_where_prometheus_may_connect() {
+    for kind in KINDS {
+        for (flag, is_asked) in [("", false), ("--scrape-from monitoring", true)] {
+            for (_, template) in templates(&manifest(&format!("{kind} --namespace n {flag} --name a -- mnist"))) {
+                let annotation = &template["metadata"]["annotations"]["prometheus.io/scrape"];
+                assert_eq!(annotation == "true", is_asked, "{kind} {flag}");
+            }
+        }
+    }
+}
+
+#[test]
 fn every_pod_has_time_for_three_checkpoints() {
     each_pod(|kind, _, pod| assert!(number(pod, "/terminationGracePeriodSeconds") >= 90, "{kind}"));
 }

@@ -43,6 +43,14 @@ fn of_a_flag_that_the_manifest_sets() {
 }
 
 #[test]
+fn of_a_flag_that_would_undo_what_a_replaced_task_has_done() {
+    assert_snapshot!(refusal("slurm --storage file:/x -- mnist --resume never"), @"
+    error: --resume is given after --, but the manifest would give it to every task that is replaced
+    hint: leave --resume out: a run resumes from its own checkpoints, if it has any; one with another --name begins anew
+    ");
+}
+
+#[test]
 fn of_a_trainjob_without_a_namespace() {
     assert_snapshot!(refusal("trainjob -- mnist"), @"
     error: no --namespace is given, and trainjob needs it: the name of its ClusterTrainingRuntime contains it
@@ -90,6 +98,18 @@ fn warnings_name_what_the_author_may_not_want() {
     --gpus 2 is given, but this build of windlass has no GPU backend: the GPUs would stay idle
     no --storage is given: without checkpoints a run that is interrupted starts from the beginning
     Kueue admits the Jobs of ps and workers separately: with a full queue, one may run and wait for the other
+    ");
+    let texts = |words: &str| -> Vec<String> {
+        crate::request(words).unwrap().warnings(true).iter().map(ToString::to_string).collect()
+    };
+    assert_snapshot!(texts("compose --queue q --namespace n --layout together -- mnist").join("\n"), @"
+    --namespace has no effect with compose
+    --queue has no effect with compose
+    --layout has no effect with compose
+    ");
+    assert_snapshot!(texts("slurm --storage file:/a --queue q --scrape-from n --image i -- mnist").join("\n"), @"
+    --scrape-from has no effect with slurm
+    --image has no effect with slurm
     ");
     let jobset = crate::request("jobset --gpus 2 --queue q --storage pvc:a -- mnist").unwrap();
     assert_eq!(jobset.warnings(true), []);

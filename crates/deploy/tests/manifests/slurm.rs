@@ -47,6 +47,16 @@ fn a_job_that_ends_or_fails_by_itself_is_not_requeued() {
 }
 
 #[test]
+fn a_time_limit_that_leaves_no_time_to_train_is_refused() {
+    let limited = |seconds: u32| {
+        let times = format!("SLURM_JOB_START_TIME=1000\nSLURM_JOB_END_TIME={}\n", 1000 + seconds);
+        ended(&format!("{times}{}", manifest(STORED)), 138, None)
+    };
+    assert_eq!(limited(120), (Some(2), false));
+    assert_eq!(limited(121), (Some(138), true));
+}
+
+#[test]
 fn a_job_without_checkpoints_is_never_requeued() {
     let script = manifest("slurm --name digits -- mnist");
     for code in [0, 5, 137, 138, 143] {

@@ -31,10 +31,23 @@ fn what_is_wrong_is_said_before_anything_is_printed() {
         ("swarm -- mnist", "swarm"),
         ("k8s -- mnist --job_name ps", "--job"),
         ("trainjob -- mnist", "--namespace"),
+        ("k8s --storage pvc:runs -- mnist --keep 0", "--keep must be at least 1"),
+        ("k8s --storage pvc:runs -- mnist --checkpoint-steps 0", "--checkpoint-steps must be at least 1"),
+        ("compose -- mnist --checkpoint-secs -5", "--checkpoint-secs"),
+        ("k8s -- mnist --checkpoint-steps 50", "--storage WHERE"),
+        ("k8s -- mnist --resume runs/a", "leave --resume out"),
     ] {
         let told = windlass(&format!("manifest {words}")).run();
         assert_eq!((told.exit_code(), &*told.stdout), (Some(2), ""), "{words}: {told}");
         assert!(told.stderr.contains(said), "no {said:?} for {words}: {told}");
+    }
+}
+
+#[test]
+fn flags_about_checkpoints_are_taken_where_the_manifest_has_a_place_for_them() {
+    for words in ["k8s --storage pvc:runs", "slurm --storage s3://bucket/run", "compose"] {
+        let told = windlass(&format!("manifest {words} -- mnist --checkpoint-steps 50 --keep 2")).run().succeeded();
+        assert!(told.stdout.contains("checkpoint-steps") && told.stderr.is_empty(), "{told}");
     }
 }
 
