@@ -57,10 +57,10 @@ pub static COLUMNS: &[Column] = &[
     }),
     beside(
         |of| of.samples_per_second,
-        column("samples_per_second", &["samples", "/s"], 0, |of| Some(of.run.summary.samples_per_second)),
+        column("samples_per_second", &["samples", "/s"], 0, |of| Some(of.run.samples_per_second())),
     ),
     column("samples_per_second_vs_single", &["samples/s", "× single"], 2, |of| {
-        ratio(of.run.summary.samples_per_second, of.single?.summary.samples_per_second)
+        ratio(of.run.samples_per_second(), of.single?.samples_per_second())
     }),
     column("first_step_seconds", &["first", "step s"], 2, |of| Some(of.run.first_step_seconds())),
     beside(|of| of.epoch_seconds, column("epoch_seconds", &["epoch", "s"], 2, |of| of.run.epoch_seconds())),

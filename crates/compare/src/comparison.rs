@@ -130,6 +130,10 @@ impl Comparison {
         for row in &self.rows {
             let warnings = row.finished().filter_map(|run| run.summary.warning.as_ref());
             notes.extend(warnings.map(|warning| format!("Warning: {}: {}", row.name, warning.message)));
+            let resumed = row.finished().filter_map(Measured::resumed_at);
+            notes.extend(resumed.map(|step| {
+                format!("{} was resumed at step {step}: step times, waits and traffic are those since then.", row.name)
+            }));
             notes.extend(row.failures.iter().map(|failure| format!("{} failed: {failure}", row.name)));
             let missing = row.runs.iter().filter(|run| run.is_none()).count().saturating_sub(row.failures.len());
             if missing > 0 {

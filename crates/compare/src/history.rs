@@ -33,17 +33,30 @@ pub struct Point {
     pub samples: u64,
     /// The mean loss since the point before, per sample.
     pub loss: f64,
+    /// How often the run had been resumed.
+    pub resumptions: u32,
 }
 
 /// A line of the file, as far as it is read here.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize)]
 struct Line {
+    /// Since 1970; earlier versions did not write it.
+    time: Option<f64>,
     /// Since the start of the process.
     seconds: f64,
     step: u64,
     samples: u64,
     /// Missing in lines with scores, and where it was not finite.
     loss: Option<f64>,
+}
+
+impl Line {
+    /// Whether the process that wrote it was started after another line was written. Its own clock may have gone further
+    /// than that of the process before.
+    fn is_of_a_later_process_than(&self, last: &Self) -> bool {
+        let begins_later = self.time.zip(last.time).is_some_and(|(time, last)| time - self.seconds >= last);
+        self.seconds < last.seconds || begins_later
+    }
 }
 
 impl History {
@@ -58,18 +71,20 @@ impl History {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(source) => return Err(RunError::Unreadable { path, source }),
         };
-        let (mut history, mut last_seconds, mut lines, mut torn) = (Self::default(), 0.0, 0, 0);
+        let (mut history, mut lines, mut torn) = (Self::default(), 0, 0);
+        let (mut last, mut resumptions): (Option<Line>, u32) = (None, 0);
         for line in BufReader::new(file).split(b'\n') {
             let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
             lines += 1;
             // A process that is killed may leave half a line.
             match serde_json::from_slice::<Line>(&line) {
                 Ok(line) => {
-                    if line.seconds < last_seconds {
-                        history.earlier_seconds += last_seconds;
+                    if let Some(last) = last.filter(|last| line.is_of_a_later_process_than(last)) {
+                        history.earlier_seconds += last.seconds;
+                        resumptions += 1;
                     }
-                    last_seconds = line.seconds;
-                    history.add(line);
+                    last = Some(line);
+                    history.add(line, resumptions);
                 }
                 Err(_) => torn += 1,
             }
@@ -80,7 +95,7 @@ impl History {
         }
     }
 
-    fn add(&mut self, Line { seconds, step, samples, loss }: Line) {
+    fn add(&mut self, Line { seconds, step, samples, loss, .. }: Line, resumptions: u32) {
         self.first_step_seconds.get_or_insert(seconds);
         let loss = loss.filter(|loss| loss.is_finite());
         // Scores are of the step before them.
@@ -89,8 +104,18 @@ impl History {
             self.points.pop();
         }
         if let Some(loss) = loss {
-            self.points.push(Point { seconds: self.earlier_seconds + seconds, step, samples, loss });
+            self.points.push(Point { seconds: self.earlier_seconds + seconds, step, samples, loss, resumptions });
         }
+    }
+
+    /// Samples a second over all workers, without the time from each start to the first step after it.
+    pub fn samples_per_second(&self) -> Option<f64> {
+        let pairs = self.points.iter().zip(self.points.iter().skip(1));
+        let in_one_go = pairs.filter(|(earlier, later)| earlier.resumptions == later.resumptions);
+        let (samples, seconds) = in_one_go.fold((0, 0.0), |(samples, seconds), (earlier, later)| {
+            (samples + later.samples.saturating_sub(earlier.samples), seconds + later.seconds - earlier.seconds)
+        });
+        (samples > 0 && seconds > 0.0).then(|| samples as f64 / seconds)
     }
 
     /// For how long the first worker trained, if it can be told.
@@ -130,6 +155,19 @@ mod tests {
         assert_eq!(points, [(0.5, 1, 3.0), (1.0, 10, 2.0), (2.25, 11, 1.9), (3.25, 21, 0.9)]);
         assert_eq!((history.earlier_seconds, history.first_step_seconds), (2.0, Some(0.5)));
         assert_eq!(history.training_seconds(), Some(2.75));
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_early_and_loaded_for_longer_was_resumed_all_the_same() {
+        let line = |time: f64, seconds: f64, step: u64| {
+            let samples = 10 * step;
+            format!("{{\"time\":{time},\"seconds\":{seconds},\"step\":{step},\"samples\":{samples},\"loss\":1.0}}\n")
+        };
+        let lines = [line(101.0, 1.0, 1), line(102.0, 2.0, 11), line(203.0, 3.0, 12), line(205.0, 5.0, 52)];
+        let history = read(&lines.concat()).unwrap();
+        let points: Vec<_> = history.points.iter().map(|point| (point.seconds, point.resumptions)).collect();
+        assert_eq!((points, history.earlier_seconds), (vec![(1.0, 0), (2.0, 0), (5.0, 1), (7.0, 1)], 2.0));
+        assert_eq!(history.samples_per_second(), Some(500.0 / 3.0));
     }
 
     #[test]

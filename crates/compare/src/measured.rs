@@ -205,10 +205,22 @@ impl Measured {
         self.history.earlier_seconds + self.summary.wall_seconds
     }
 
+    /// The step at which it was last resumed, if it was.
+    pub fn resumed_at(&self) -> Option<u64> {
+        Some(self.summary.resumed_at).filter(|step| *step > 0)
+    }
+
+    /// Samples a second over all workers. The summary of a run that was resumed counts from there, perhaps a few steps;
+    /// the history has all of it.
+    pub fn samples_per_second(&self) -> f64 {
+        let all = self.resumed_at().and_then(|_| self.history.samples_per_second());
+        all.unwrap_or(self.summary.samples_per_second)
+    }
+
     /// From the start to the first step.
     pub fn first_step_seconds(&self) -> f64 {
-        let is_resumed = self.summary.resumed_at > 0;
-        self.history.first_step_seconds.filter(|_| is_resumed).unwrap_or(self.summary.first_step_seconds)
+        let first = self.resumed_at().and(self.history.first_step_seconds);
+        first.unwrap_or(self.summary.first_step_seconds)
     }
 
     /// The time of a worker's epoch.
@@ -233,7 +245,7 @@ impl Measured {
 
     /// The same in a second, over all workers.
     pub fn bytes_per_second(&self) -> f64 {
-        self.bytes_per_step() * self.summary.samples_per_second / self.summary.batch_size.max(1) as f64
+        self.bytes_per_step() * self.samples_per_second() / self.summary.batch_size.max(1) as f64
     }
 }
 

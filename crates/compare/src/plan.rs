@@ -86,7 +86,7 @@ impl Plan {
         };
         let (of_file, of_line) = (Flags::from_table(&file.flags)?, Flags::from_words(words)?);
         let entries: Vec<(Layout, LayoutEntry)> = match wishes.layouts {
-            Some(layouts) => layouts.into_iter().map(|layout| (layout, said_of(layout, &file.layouts))).collect(),
+            Some(layouts) => layouts.into_iter().flat_map(|layout| said_of(layout, &file.layouts)).collect(),
             None => {
                 let parsed = file.layouts.into_iter().map(|entry| Ok((entry.layout.parse()?, entry)));
                 parsed.collect::<Result<_, PlanError>>()?
@@ -154,9 +154,14 @@ impl Plan {
     }
 }
 
-/// What a file says of a layout that the command line has chosen.
-fn said_of(layout: Layout, entries: &[LayoutEntry]) -> LayoutEntry {
-    entries.iter().find(|entry| entry.layout.parse() == Ok(layout)).cloned().unwrap_or_default()
+/// All that a file says of a layout that the command line has chosen.
+fn said_of(layout: Layout, entries: &[LayoutEntry]) -> Vec<(Layout, LayoutEntry)> {
+    let of_file = entries.iter().filter(|entry| entry.layout.parse() == Ok(layout));
+    let mut said: Vec<_> = of_file.map(|entry| (layout, entry.clone())).collect();
+    if said.is_empty() {
+        said.push((layout, LayoutEntry::default()));
+    }
+    said
 }
 
 fn checked_name(name: String) -> Result<String, PlanError> {
@@ -215,6 +220,15 @@ mod tests {
                 "runs/1ps1w.2: launch mnist --ps 1 --workers 1 --mode async --steps=100 --batch-size 7 --seed 3",
             ]
         );
+    }
+
+    #[test]
+    fn choosing_a_layout_chooses_every_entry_of_the_file_that_has_it() {
+        let text = "model = 'mnist'\nlayouts = [{ layout = 'single', name = 'small' }, '1ps1w', \
+                    { layout = 'single', name = 'large', flags = { hidden = 900 } }]";
+        let wishes = Wishes { layouts: parse_list("single").ok(), ..Wishes::default() };
+        let expected = ["runs/small: train mnist", "runs/large: train mnist --hidden=900"];
+        assert_eq!(commands(&plan(text, wishes).unwrap()), expected);
     }
 
     #[test]

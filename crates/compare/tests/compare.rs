@@ -235,3 +235,22 @@ fn without_a_history_there_is_no_picture() {
     let comparison = Comparison::of_directories(&paths, None).unwrap();
     assert!(svg(&comparison).unwrap().is_none() && png(&comparison).unwrap().is_none());
 }
+
+#[test]
+fn the_speed_of_a_run_that_was_resumed_near_its_end_is_that_of_all_of_it() {
+    let (directory, paths) = directories(&[("single", SINGLE), ("1ps2w-async", ASYNC)]);
+    let whole = Measured::read(&paths[0]).unwrap().samples_per_second();
+    let path = paths[0].join("summary.json");
+    let mut summary: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    summary["resumed_at"] = json!(54_999);
+    summary["samples_per_second"] = json!(0.0);
+    std::fs::write(&path, summary.to_string()).unwrap();
+    // It had trained for a minute, and then loads and makes a step.
+    let history = std::fs::read_to_string(paths[0].join("history.jsonl")).unwrap();
+    let last = json!({"seconds": 0.5, "step": 55_000, "samples": 5_500_000, "loss": 0.5});
+    std::fs::write(paths[0].join("history.jsonl"), format!("{history}\n{last}\n")).unwrap();
+    let comparison = Comparison::of_directories(&paths, None).unwrap();
+    let resumed = comparison.rows[0].finished().next().unwrap();
+    assert!((resumed.samples_per_second() / whole - 1.0).abs() < 0.5, "{}", resumed.samples_per_second());
+    assert!(render::text(&comparison, 200).contains("single was resumed at step 54999"), "{directory:?}");
+}

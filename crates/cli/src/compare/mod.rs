@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use windlass_compare::{CompareFile, Comparison, Plan, PlanError, RunError, Wishes, file, layout, render};
+use windlass_runs::names::RUNS;
 
 use crate::config::read_text;
 use crate::failure::Failure;
@@ -17,8 +18,6 @@ use runner::Runner;
 
 /// Columns of a table where there is no terminal.
 const WIDTH: usize = 80;
-/// Where comparisons are kept, unless the user says otherwise.
-const RUNS: &str = "runs";
 
 /// Run a model in several layouts, or take runs that are there, and print one table
 #[derive(Debug, Parser)]

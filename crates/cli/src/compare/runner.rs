@@ -115,8 +115,9 @@ impl Runner {
     }
 
     fn note_failure(&mut self, run: &PlannedRun, label: &str, ended: Ended, failure: String) -> Result<(), Failure> {
-        // What is refused in one layout is refused in every other.
-        if ended.exit_code() == exit_code::USAGE && self.failed.is_none() {
+        // What is wrong with the data is so in every layout. A network that is too large for one may fit another.
+        let has_finished = self.comparison.rows.iter().any(|row| row.finished().next().is_some());
+        if ended.exit_code() == exit_code::USAGE && self.failed.is_none() && !has_finished {
             return Err(Failure::usage(format!("{}: {failure}", run.name)));
         }
         self.terminal.print_error(&format!("{label} failed: {failure}"));
@@ -166,8 +167,8 @@ impl Runner {
 fn describe(measured: &Measured) -> String {
     let score = measured.main_score().and_then(|name| Some((name, measured.score(name)?)));
     let score = score.map(|(name, value)| format!("{} {value:.4}, ", name.replace('_', " "))).unwrap_or_default();
-    let summary = &measured.summary;
-    format!("{score}{:.2} ms per step, {:.0} samples/s", summary.step_ms.p50, summary.samples_per_second)
+    let (step_ms, samples_per_second) = (measured.summary.step_ms.p50, measured.samples_per_second());
+    format!("{score}{step_ms:.2} ms per step, {samples_per_second:.0} samples/s")
 }
 
 /// How far a run is: a line that changes on a terminal, or one now and then elsewhere.

@@ -70,7 +70,9 @@ fn layouts_are_run_in_turn_and_put_into_one_table() {
 
 #[test]
 fn what_was_run_is_not_run_again_and_more_can_be_added() {
-    let command = |more: &str| format!("compare --layouts single,1ps1w {more} --output out --format csv -- {SMALL} --checkpoint-steps 200");
+    let command = |more: &str| {
+        format!("compare --layouts single,1ps1w {more} --output out --format csv -- {SMALL} --checkpoint-steps 200")
+    };
     let first = windlass(&command("")).run().succeeded();
     let (single, apart) = (written(&first, "out/runs/single"), written(&first, "out/runs/1ps1w"));
     let again = first.windlass(&command("")).run().succeeded();

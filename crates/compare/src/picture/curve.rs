@@ -144,6 +144,7 @@ mod tests {
                 step: 1 + u64::from(index),
                 samples: 10 * (1 + u64::from(index)),
                 loss: 8.0 * (0.5_f64).powf(10.0 * along) + if index == 0 { 0.0 } else { off },
+                resumptions: 0,
             }
         };
         History { points: (0..points).map(point).collect(), ..History::default() }
