@@ -6,6 +6,8 @@ use nvml_wrapper::error::NvmlError;
 /// A GPU, as of the last measurement.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuUsage {
+    /// Which one it is, by the driver's count.
+    pub index: u32,
     /// What it is called.
     pub name: String,
     /// The share of the time in which it was busy.
@@ -35,6 +37,7 @@ fn usage(nvml: &Nvml, index: u32) -> Result<GpuUsage, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let memory = device.memory_info()?;
     Ok(GpuUsage {
+        index,
         name: device.name()?,
         utilization: f64::from(device.utilization_rates()?.gpu) / 100.0,
         memory_used_bytes: memory.used,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sysinfo::{Networks, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+use sysinfo::{NetworkData, Networks, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::gpu::{GpuMeter, GpuUsage};
 
@@ -40,7 +40,7 @@ pub struct NodeUsage {
     pub memory_bytes: u64,
     /// Memory that could still be taken.
     pub available_bytes: u64,
-    /// Bytes received by all interfaces but loopback so far.
+    /// Bytes received so far by interfaces to other hosts. An interface that goes away takes nothing with it.
     pub received_bytes: u64,
     /// Bytes sent by them.
     pub sent_bytes: u64,
@@ -98,6 +98,8 @@ struct Probe {
     name: String,
     /// The time of the measurement before, and its processor seconds.
     before: Option<(Instant, f64)>,
+    /// Bytes received and sent so far.
+    moved: Option<(u64, u64)>,
 }
 
 impl Probe {
@@ -109,6 +111,7 @@ impl Probe {
             pid: sysinfo::get_current_pid().ok(),
             name: System::host_name().unwrap_or_default(),
             before: None,
+            moved: None,
         }
     }
 
@@ -126,17 +129,29 @@ impl Probe {
         let per_second = |amount: f64| elapsed.map_or(0.0, |elapsed| amount / elapsed);
         let cpus = self.before.map_or(0.0, |(_, before)| per_second((cpu_seconds - before).max(0.0)));
         self.before = Some((now, cpu_seconds));
-        let interfaces = || self.networks.iter().filter(|(name, _)| !is_virtual(name)).map(|(_, data)| data);
+        let names: Vec<&str> = self.networks.keys().map(String::as_str).collect();
+        let counted = to_other_hosts(&names);
+        let interfaces =
+            || self.networks.iter().filter(|(name, _)| counted.contains(&name.as_str())).map(|(_, data)| data);
+        let sums = |received: fn(&NetworkData) -> u64, sent: fn(&NetworkData) -> u64| {
+            (interfaces().map(received).sum::<u64>(), interfaces().map(sent).sum::<u64>())
+        };
+        let (received, sent) = sums(NetworkData::received, NetworkData::transmitted);
+        let moved = match self.moved {
+            Some((before, sent_before)) => (before + received, sent_before + sent),
+            None => sums(NetworkData::total_received, NetworkData::total_transmitted),
+        };
+        self.moved = Some(moved);
         let node = NodeUsage {
             name: self.name.clone(),
             cores: self.system.cpus().len(),
             cpus: f64::from(self.system.global_cpu_usage()) / 100.0 * self.system.cpus().len() as f64,
             memory_bytes: self.system.total_memory(),
             available_bytes: self.system.available_memory(),
-            received_bytes: interfaces().map(sysinfo::NetworkData::total_received).sum(),
-            sent_bytes: interfaces().map(sysinfo::NetworkData::total_transmitted).sum(),
-            received_per_second: per_second(interfaces().map(|data| data.received() as f64).sum()),
-            sent_per_second: per_second(interfaces().map(|data| data.transmitted() as f64).sum()),
+            received_bytes: moved.0,
+            sent_bytes: moved.1,
+            received_per_second: per_second(received as f64),
+            sent_per_second: per_second(sent as f64),
             memory_stall: memory_stall(),
             gpus: self.gpus.measure(),
         };
@@ -146,10 +161,24 @@ impl Probe {
     }
 }
 
-/// What passes such an interface passes another one too, or never leaves the host.
+/// Of all interfaces those by which bytes come from or go to other hosts, each byte once. A container may have none but a
+/// virtual one, which then counts.
+fn to_other_hosts<'a>(interfaces: &[&'a str]) -> Vec<&'a str> {
+    let of = |is_counted: fn(&str) -> bool| -> Vec<&'a str> {
+        interfaces.iter().copied().filter(|name| is_counted(name)).collect()
+    };
+    let real = of(|name| !is_virtual(name));
+    if real.is_empty() { of(|name| !name.starts_with("lo")) } else { real }
+}
+
+/// What passes such an interface passes another one too, or never leaves the host: bridges, tunnels, VLANs (`eth0.100`), and
+/// the ends of those that containers and virtual machines have.
 fn is_virtual(interface: &str) -> bool {
-    const PREFIXES: [&str; 9] = ["lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "bond"];
-    PREFIXES.iter().any(|prefix| interface.starts_with(prefix))
+    const PREFIXES: [&str; 21] = [
+        "lo", "veth", "docker", "br", "virbr", "cni", "flannel", "cali", "bond", "team", "lxc", "cilium", "vnet",
+        "tap", "tun", "wg", "vxlan", "geneve", "kube-", "dummy", "ifb",
+    ];
+    PREFIXES.iter().any(|prefix| interface.starts_with(prefix)) || interface.contains('.')
 }
 
 fn memory_stall() -> Option<f64> {
@@ -182,6 +211,25 @@ mod tests {
             second = probe.measure();
         }
         assert!(second.cpu_seconds > first.cpu_seconds, "{second:?}");
+    }
+
+    #[test]
+    fn bytes_are_counted_where_they_leave_the_host_and_once() {
+        let of_a_node = ["lo", "eth0", "eth0.100", "br0", "docker0", "lxc8a1", "wg0", "veth12"];
+        assert_eq!(to_other_hosts(&of_a_node), ["eth0"]);
+        assert_eq!(to_other_hosts(&["lo", "tap0"]), ["tap0"], "a container of a user");
+        assert_eq!(to_other_hosts(&["lo"]), [""; 0]);
+    }
+
+    #[test]
+    fn bytes_that_were_counted_stay_so_when_an_interface_goes_away() {
+        let mut probe = Probe::new();
+        probe.measure();
+        let before = (1 << 50, 1 << 50);
+        // More than all interfaces that are there have moved: some have gone.
+        probe.moved = Some(before);
+        let node = probe.measure().node;
+        assert!(node.received_bytes >= before.0 && node.sent_bytes >= before.1, "{node:?}");
     }
 
     #[tokio::test]

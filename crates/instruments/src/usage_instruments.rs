@@ -30,8 +30,8 @@ impl Readable for UsageMeter {
         let busy = by_gpu("windlass_gpu_utilization_ratio", "Share of the time in which the GPU was busy.");
         let used = by_gpu("windlass_gpu_memory_used_bytes", "Memory of the GPU in use.");
         let memory = by_gpu("windlass_gpu_memory_bytes", "Memory of the GPU.");
-        for (index, gpu) in node.gpus.iter().enumerate() {
-            let labels = [&index.to_string(), &gpu.name];
+        for gpu in &node.gpus {
+            let labels = [&gpu.index.to_string(), &gpu.name];
             busy.with_label_values(&labels).set(gpu.utilization);
             used.with_label_values(&labels).set(gpu.memory_used_bytes as f64);
             memory.with_label_values(&labels).set(gpu.memory_bytes as f64);

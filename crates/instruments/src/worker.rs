@@ -88,16 +88,37 @@ impl Readable for WorkerInstruments {
         counted.unread.flush();
         let (total, steps) = (counted.total, counted.steps.clone());
         drop(counted);
-        vec![
-            Box::new(steps),
+        let mut instruments: Vec<Box<dyn Collector>> = vec![
+            Box::new(steps.clone()),
             seconds("windlass_worker_compute_seconds_total", "Time spent computing steps.", total.compute),
             seconds("windlass_worker_wait_seconds_total", "Time spent waiting for parameter servers.", total.wait),
             seconds("windlass_worker_data_seconds_total", "Time spent waiting for data.", total.data),
             counter("windlass_worker_samples_total", "Samples trained on.", total.samples),
             counter("windlass_worker_sent_bytes_total", "Bytes sent to parameter servers.", total.sent),
             counter("windlass_worker_received_bytes_total", "Bytes received from parameter servers.", total.received),
-            gauge("windlass_worker_loss", "The loss of the last batch.", f64::from(total.loss)),
             gauge("windlass_worker_global_step", "The global step after the last step.", total.global_step as f64),
-        ]
+        ];
+        // Before the first step there is none.
+        if steps.get_sample_count() > 0 {
+            instruments.push(gauge("windlass_worker_loss", "The loss of the last batch.", f64::from(total.loss)));
+        }
+        instruments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_the_first_step_there_is_no_loss() {
+        let worker = WorkerInstruments::default();
+        let names = || -> Vec<String> {
+            let families = worker.instruments().into_iter().flat_map(|instrument| instrument.collect());
+            families.map(|family| family.name().to_owned()).collect()
+        };
+        assert!(!names().contains(&"windlass_worker_loss".to_owned()), "{:?}", names());
+        worker.stepped(&StepMeasurement::default());
+        assert!(names().contains(&"windlass_worker_loss".to_owned()), "{:?}", names());
     }
 }
