@@ -8,7 +8,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::TaskId;
+use crate::cluster::{Job, TaskId};
+
+/// A task that has not spoken for so long is said to be silent.
+const SILENT_SECS: f64 = 1.0;
+/// Of more tasks than this, only some are named.
+const NAMED: usize = 4;
 
 /// What one task was doing when it was last heard of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,7 +44,8 @@ pub struct Wait {
 pub struct HangReport {
     /// How long nothing has progressed.
     pub stalled_secs: f64,
-    /// The tasks that all waits lead to, those with the most dependents first.
+    /// The tasks that all waits lead to, those with the most dependents first; or those that should make steps, and wait
+    /// for nobody.
     pub roots: Vec<Root>,
     /// One line for every waiting task, as far as its chain leads.
     pub chains: Vec<String>,
@@ -56,16 +62,24 @@ pub struct Root {
     pub finding: String,
 }
 
-/// Gathers the waits of all tasks; `None` if no task waits.
+/// Gathers the waits of all tasks. If no task waits, whoever should make steps is to be looked at: `None` if there is no
+/// worker either.
 pub fn report(tasks: &[TaskState], stalled_secs: f64) -> Option<HangReport> {
     let graph = Graph { states: tasks.iter().map(|state| (state.task, state)).collect() };
     let waiting: Vec<TaskId> = graph.states.keys().copied().filter(|task| graph.waits(*task)).collect();
     if waiting.is_empty() {
-        return None;
+        let roots = graph.idle(stalled_secs);
+        return (!roots.is_empty()).then(|| HangReport { stalled_secs, roots, chains: Vec::new() });
     }
     let mut roots: Vec<Root> = graph.roots().into_iter().map(|tasks| graph.describe_root(tasks)).collect();
     roots.sort_by(|a, b| b.dependents.cmp(&a.dependents).then(a.tasks.cmp(&b.tasks)));
     Some(HangReport { stalled_secs, roots, chains: waiting.into_iter().map(|task| graph.chain(task)).collect() })
+}
+
+impl TaskState {
+    fn is_silent(&self) -> bool {
+        self.silent_secs >= SILENT_SECS
+    }
 }
 
 struct Graph<'a> {
@@ -120,12 +134,27 @@ impl Graph<'_> {
         Root { tasks, dependents, finding }
     }
 
+    /// The workers of a run in which nobody waits and yet nothing progresses: first each that is silent, then the others.
+    fn idle(&self, stalled_secs: f64) -> Vec<Root> {
+        let living = self.states.values().copied().filter(|state| !state.dead && state.task.job == Job::Worker);
+        let (silent, speaking): (Vec<&TaskState>, Vec<&TaskState>) = living.partition(|state| state.is_silent());
+        let mut roots: Vec<Root> = silent.iter().map(|state| self.describe_root(vec![state.task])).collect();
+        let tasks: Vec<TaskId> = speaking.iter().map(|state| state.task).collect();
+        if !tasks.is_empty() {
+            let (are, have) = if tasks.len() == 1 { ("is", "has") } else { ("are", "have") };
+            let (who, stalled) = (some_names(&tasks), secs(stalled_secs));
+            let finding = format!("{who} {are} alive and {have} finished no step for {stalled}");
+            roots.push(Root { tasks, dependents: 0, finding });
+        }
+        roots
+    }
+
     /// A task that is awaited and waits for nobody.
     fn condition(&self, task: TaskId) -> String {
         match self.states.get(&task) {
             None => format!("{task} is unknown: it has never joined"),
             Some(state) if state.dead => format!("{task} was declared dead"),
-            Some(state) if state.silent_secs >= 1.0 => {
+            Some(state) if state.is_silent() => {
                 format!("{task} has said nothing for {}", secs(state.silent_secs))
             }
             Some(_) => format!("{task} is alive and working"),
@@ -183,13 +212,26 @@ fn names(tasks: &[TaskId]) -> String {
     }
 }
 
+/// The same, but `worker 0, worker 1, worker 2 and 29 others`.
+fn some_names(tasks: &[TaskId]) -> String {
+    if tasks.len() <= NAMED {
+        return names(tasks);
+    }
+    let (named, others) = tasks.split_at(NAMED - 1);
+    let named: Vec<String> = named.iter().map(TaskId::to_string).collect();
+    format!("{} and {} others", named.join(", "), others.len())
+}
+
 /// For a file in the run directory.
 impl fmt::Display for HangReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "no progress for {}", secs(self.stalled_secs))?;
         for Root { finding, dependents, .. } in &self.roots {
-            let depend = if *dependents == 1 { "task waits" } else { "tasks wait" };
-            writeln!(formatter, "look at: {finding} ({dependents} {depend} for it)")?;
+            match dependents {
+                0 => writeln!(formatter, "look at: {finding}")?,
+                1 => writeln!(formatter, "look at: {finding} (1 task waits for it)")?,
+                _ => writeln!(formatter, "look at: {finding} ({dependents} tasks wait for it)")?,
+            }
         }
         self.chains.iter().try_for_each(|chain| writeln!(formatter, "- {chain}"))
     }

@@ -76,7 +76,19 @@ fn a_task_that_never_joined_is_said_to_be_unknown() {
 }
 
 #[test]
-fn there_is_no_report_if_nobody_waits() {
+fn workers_that_make_no_step_are_reported_although_nobody_waits() {
+    let report =
+        found(&[working(TaskId::ps(0), 0.2), working(TaskId::worker(0), 0.3), working(TaskId::worker(1), 9.0)]);
+    let expected = "no progress for 14 s\nlook at: worker 1 has said nothing for 9.0 s\n\
+                    look at: worker 0 is alive and has finished no step for 14 s\n";
+    assert_eq!(report.to_string(), expected);
+    let many: Vec<TaskState> = (0..32).map(|index| working(TaskId::worker(index), 0.1)).collect();
+    let finding = "worker 0, worker 1, worker 2 and 29 others are alive and have finished no step for 14 s";
+    assert_eq!(found(&many).roots[0].finding, finding);
+}
+
+#[test]
+fn there_is_no_report_without_workers_or_waits() {
     assert_eq!(report(&[working(TaskId::ps(0), 30.0)], 30.0), None);
     assert_eq!(report(&[], 30.0), None);
 }

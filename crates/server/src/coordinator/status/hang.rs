@@ -1,7 +1,9 @@
 //! The report on a run in which nothing progresses: once a hang, in the log and in the run directory.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use chrono::{DateTime, Utc};
 use tracing::warn;
 use windlass_page::Status;
 
@@ -19,7 +21,7 @@ pub(super) struct HangWatch {
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     must_be_a_file(path)?;
-    std::fs::write(path, text)
+    windlass_files::write(path, &[text.as_bytes()])
 }
 
 impl HangWatch {
@@ -36,7 +38,9 @@ impl HangWatch {
         if std::mem::replace(&mut self.reported, true) {
             return;
         }
-        let text = format!("step {}: {report}", status.step);
+        // The file outlives the hang, and perhaps the run.
+        let now = DateTime::<Utc>::from(SystemTime::now()).format("%Y-%m-%d %H:%M:%S UTC");
+        let text = format!("{now}, step {}: {report}", status.step);
         let Some(path) = self.run_dir.as_ref().map(|directory| directory.join(FILE)) else {
             return warn!(target: NOTICE, "{}", text.trim_end());
         };
