@@ -247,7 +247,11 @@ impl Telemetry {
     /// Tells it that this worker trains again.
     pub(crate) fn end_scoring(&mut self, began: Instant) {
         self.tally.scoring += began.elapsed();
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).scoring = false;
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.scoring = false;
+        if let Some(totals) = &mut progress.totals {
+            totals.scoring_seconds = self.tally.scoring.as_secs_f64();
+        }
     }
 
     /// Tells the coordinator how the network scores.

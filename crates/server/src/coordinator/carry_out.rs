@@ -129,7 +129,8 @@ impl<S: OwnShard> Coordinator<S> {
             mention_rollback(checkpoints.found(), self.seen_step);
             if let Some((manifest, _)) = checkpoints.found() {
                 let bytes = manifest.parts.iter().map(|part| part.bytes).sum();
-                let resumed = SavedCheckpoint { at: now, step: manifest.id.step, bytes, ..SavedCheckpoint::default() };
+                let (step, written_before) = (manifest.id.step, Some(manifest.created));
+                let resumed = SavedCheckpoint { at: now, step, bytes, written_before, ..SavedCheckpoint::default() };
                 self.history.resumed_from(resumed);
             }
             let step = checkpoints.found().map_or(0, |(manifest, _)| manifest.id.step);

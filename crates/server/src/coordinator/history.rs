@@ -44,8 +44,10 @@ pub enum HistoryKind {
 /// A checkpoint that was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SavedCheckpoint {
-    /// When, on the coordinator's clock.
+    /// When, on the coordinator's clock; if this one has not written it, when it was found.
     pub at: Duration,
+    /// When an earlier coordinator wrote it, in seconds since 1970.
+    pub written_before: Option<u64>,
     /// Of which step.
     pub step: u64,
     /// The size of its parts.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use windlass_core::admission::ShardStatistics;
 use windlass_core::cluster::{TaskId, WorkerId};
@@ -14,7 +14,7 @@ use windlass_core::run::RunSpec;
 use windlass_wire::control::proto::{Heartbeat, Usage};
 
 use super::checkpoint::Checkpoints;
-use super::history::History;
+use super::history::{History, SavedCheckpoint};
 use super::interface::OwnShard;
 use super::machine::Coordinator;
 
@@ -113,6 +113,17 @@ impl Observation {
     pub fn after(self, earlier: &Self) -> Self {
         let statistics = if self.has_shard { self.statistics } else { earlier.statistics };
         Self { statistics, ..self }
+    }
+
+    /// How old a checkpoint is; by the calendar if an earlier coordinator wrote it.
+    pub fn age(&self, saved: &SavedCheckpoint) -> Duration {
+        match saved.written_before {
+            Some(written) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                now.saturating_sub(Duration::from_secs(written))
+            }
+            None => self.at.saturating_sub(saved.at),
+        }
     }
 
     /// What the nodes use, and the tasks on each that are there.

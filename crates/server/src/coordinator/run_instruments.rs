@@ -80,7 +80,7 @@ fn of_checkpoints(run: &Observation) -> Vec<Box<dyn Collector>> {
     }
     let history = &run.history;
     let newest = history.checkpoints.back().copied();
-    let age = run.at.saturating_sub(newest.map_or(Duration::ZERO, |newest| newest.at));
+    let age = newest.map_or(run.at, |newest| run.age(&newest));
     let failures = Opts::new("windlass_checkpoint_failures_total", "Checkpoints that could not be written.");
     let failures = IntCounterVec::new(failures, &["kind"]).expect(VALID);
     failures.with_label_values(&["failed"]).inc_by(history.not_saved);
@@ -98,12 +98,17 @@ fn of_checkpoints(run: &Observation) -> Vec<Box<dyn Collector>> {
     ];
     if let Some(newest) = newest {
         let written = (SystemTime::now() - age).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let (duration, hold) = (newest.duration.as_secs_f64(), newest.held_up.as_secs_f64());
         let (step, bytes) = (newest.step as f64, newest.bytes as f64);
         instruments.extend([
             gauge("windlass_checkpoint_timestamp_seconds", "When the newest checkpoint was written.", written),
             gauge("windlass_checkpoint_step", "The step of the newest checkpoint.", step),
             gauge("windlass_checkpoint_bytes", "The size of the newest checkpoint.", bytes),
+        ]);
+    }
+    // Of one that an earlier coordinator wrote, this is not known.
+    if let Some(newest) = newest.filter(|newest| newest.written_before.is_none()) {
+        let (duration, hold) = (newest.duration.as_secs_f64(), newest.held_up.as_secs_f64());
+        instruments.extend([
             gauge("windlass_checkpoint_last_duration_seconds", "Time that the newest checkpoint took.", duration),
             gauge("windlass_checkpoint_last_hold_seconds", "The longest time that it held up a push.", hold),
         ]);

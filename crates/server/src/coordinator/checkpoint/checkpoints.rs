@@ -293,7 +293,8 @@ impl Checkpoints {
     pub(in crate::coordinator) fn saved(&self, number: u64, step: u64, at: Duration) -> SavedCheckpoint {
         match self.publishing {
             (published, begun, bytes) if published == number => {
-                SavedCheckpoint { at, step, bytes, duration: at.saturating_sub(begun), held_up: self.held_up }
+                let (duration, held_up) = (at.saturating_sub(begun), self.held_up);
+                SavedCheckpoint { at, step, bytes, duration, held_up, written_before: None }
             }
             // One that nobody awaits any more: the next is under way.
             _ => SavedCheckpoint { at, step, ..SavedCheckpoint::default() },

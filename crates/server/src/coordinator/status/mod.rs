@@ -103,8 +103,10 @@ struct StatusKeeper {
 /// How much of the time made progress that was kept.
 #[derive(Debug, Default)]
 struct Progress {
-    /// When the last observation was made, what the step was, and where the values had been resumed.
-    last: Option<(Duration, u64, u64)>,
+    /// At the last observation, the step and where the values had been resumed.
+    last: Option<(u64, u64)>,
+    /// When the step last changed, or there was last a reason for it not to.
+    changed: Duration,
     /// Time in which the step grew, without what rollbacks have undone.
     kept: Duration,
     /// Updates in that time.
@@ -165,7 +167,9 @@ impl StatusKeeper {
     /// Takes what is new.
     fn follow(&mut self, run: &Observation) {
         let step = run.statistics.steps;
-        match self.progress.follow(run) {
+        // A longer pause than this is no step that takes its time.
+        let longest = (2 * EVERY).max(HANG_STEPS * self.steps.longest_pause());
+        match self.progress.follow(run, longest) {
             Followed::On => self.steps.push(run.at, step, ()),
             // Steps that come with a checkpoint were not made now.
             Followed::Restored => self.steps.restart(run.at, step, ()),
@@ -213,18 +217,24 @@ enum Followed {
 }
 
 impl Progress {
-    fn follow(&mut self, run: &Observation) -> Followed {
+    /// Looks at the run again. Of the time between two changes of the step, at most `longest` made progress.
+    fn follow(&mut self, run: &Observation, longest: Duration) -> Followed {
         let (step, resumed_at) = (run.statistics.steps, run.statistics.resumed_at);
         let mut followed = Followed::On;
         match self.last {
-            Some((_, before, resumed)) if resumed != resumed_at || step < before => followed = Followed::Restored,
-            Some((then, before, _)) if step > before => {
-                self.kept += run.at.saturating_sub(then);
+        let mut is_still = false;
+            Some((before, resumed)) if resumed != resumed_at || step < before => followed = Followed::Restored,
+            Some((before, _)) if step > before => {
+                self.kept += run.at.saturating_sub(self.changed).min(longest);
                 self.updates += step - before;
             }
-            _ => {}
+            Some(_) => is_still = run.phase == Phase::Training,
+            None => {}
         }
-        self.last = Some((run.at, step, resumed_at));
+        if !is_still {
+            self.changed = run.at;
+        }
+        self.last = Some((step, resumed_at));
         let lost = run.history.updates_lost.saturating_sub(self.lost);
         if lost > 0 && self.updates > 0 {
             // What was lost took as long as the rest.
@@ -324,7 +334,7 @@ fn checkpoints(run: &Observation) -> Vec<page::Checkpoint> {
     let newest_first = run.history.checkpoints.iter().rev();
     let shown = newest_first.map(|saved| page::Checkpoint {
         step: saved.step,
-        age_secs: run.at.saturating_sub(saved.at).as_secs_f64(),
+        age_secs: run.age(saved).as_secs_f64(),
         bytes: saved.bytes,
     });
     shown.take(run.kept_checkpoints).collect()

@@ -5,6 +5,7 @@ use windlass_core::lifecycle::Outcome;
 use windlass_wire::control::proto::{Heartbeat, Score, Usage, WorkerTotals};
 
 use super::*;
+use crate::coordinator::history::SavedCheckpoint;
 
 /// A run of one ps and two workers that trains, at this time and step.
 fn observation(seconds: f64, step: u64) -> Observation {
@@ -64,6 +65,79 @@ fn progress_that_a_rollback_has_undone_does_not_count() {
     let status = keeper.status(&back);
     assert_eq!(status.goodput, Some(5.0 / 11.0));
     assert_eq!(status.steps_per_second, 0.0);
+}
+
+#[test]
+fn long_steps_are_progress_and_a_stall_is_not() {
+    let mut keeper = StatusKeeper::default();
+    let mut share = |look: u32, step: u64| keeper.status(&observation(0.5 * f64::from(look), step)).goodput;
+    let steady = (0..=400).map(|look| share(look, u64::from(look / 10))).last().flatten().unwrap();
+    assert!(steady > 0.95, "steps of 5 s, looked at every 0.5 s: {steady}");
+    let stalled = (401..=1000).map(|look| share(look, 40)).last().flatten().unwrap();
+    let after = share(1001, 41).unwrap();
+    assert!(after < stalled + 0.05 && after < 0.5, "a stall of 300 s: {stalled}, then {after}");
+}
+
+#[test]
+fn the_age_of_a_checkpoint_is_known_although_another_coordinator_wrote_it() {
+    let mut run = observation(5.0, 40);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let earlier =
+        SavedCheckpoint { at: run.at, step: 40, written_before: Some(now - 7000), ..SavedCheckpoint::default() };
+    run.history.resumed_from(earlier);
+    run.history.saved(SavedCheckpoint { at: Duration::from_secs(3), step: 50, ..SavedCheckpoint::default() });
+    let ages: Vec<f64> = checkpoints(&run).iter().map(|saved| saved.age_secs).collect();
+    assert_eq!(ages[0], 2.0);
+    assert!((6999.0..7100.0).contains(&ages[1]), "{ages:?}");
+}
+
+#[test]
+fn a_worker_that_scores_the_network_is_not_accused_of_being_slow() {
+    let mut keeper = StatusKeeper::default();
+    // Both take 10 ms a step. From 10 s to 20 s worker 0 scores, and tells of it with its next step.
+    for look in 0..80_u32 {
+        let seconds = 0.5 * f64::from(look);
+        let mut run = observation(seconds, u64::from(100 * look));
+        let scored = (seconds - 10.0).clamp(0.0, 10.0);
+        for (worker, trained) in [(0, seconds - scored), (1, seconds)] {
+            totals(&mut run, worker, (100.0 * trained) as u64, 0.0);
+            let totals = run.tasks[1 + worker].heartbeat.totals.as_mut().unwrap();
+            totals.compute_seconds = trained;
+            totals.scoring_seconds = if worker == 0 && scored == 10.0 { scored } else { 0.0 };
+        }
+        run.tasks[1].heartbeat.scoring = (10.0..20.0).contains(&seconds);
+        let straggler = keeper.status(&run).straggler;
+        assert!(!matches!(straggler, Verdict::Stragglers { .. }), "at {seconds} s: {straggler}");
+    }
+}
+
+#[test]
+fn equal_workers_with_long_steps_are_not_told_apart_by_where_windows_end() {
+    let mut keeper = StatusKeeper::default();
+    for look in 0..200_u32 {
+        let seconds = 0.5 * f64::from(look);
+        let mut run = observation(seconds, u64::from(look));
+        for (worker, behind) in [(0, 0.0), (1, 0.7)] {
+            let steps = ((seconds - behind).max(0.0) / 1.3).floor();
+            totals(&mut run, worker, steps as u64, 0.0);
+            run.tasks[1 + worker].heartbeat.totals.as_mut().unwrap().compute_seconds = 1.3 * steps;
+        }
+        let straggler = keeper.status(&run).straggler;
+        assert!(!matches!(straggler, Verdict::Stragglers { .. }), "at {seconds} s: {straggler}");
+    }
+}
+
+#[test]
+fn the_speeds_of_a_worker_that_has_died_are_still_drawn() {
+    let mut keeper = StatusKeeper::default();
+    let speeds = (0..40_u32).map(|look| {
+        let mut run = observation(0.5 * f64::from(look), u64::from(look));
+        totals(&mut run, 1, u64::from(look.min(20)), 0.0);
+        run.tasks[2].presence = Some(if look > 20 { Presence::Dead } else { Presence::Present });
+        keeper.status(&run).workers[1].recent_samples_per_second.len()
+    });
+    let speeds: Vec<usize> = speeds.collect();
+    assert!(speeds.is_sorted() && speeds[39] >= 15, "{speeds:?}");
 }
 
 #[test]

@@ -14,8 +14,11 @@ use super::recent::Recent;
 use super::{silent_secs, state};
 use crate::coordinator::observation::{Observation, TaskObservation};
 
-/// How long a window is by which workers are compared, and how many are remembered.
+/// How long a window is by which workers are compared, at least and at most, and how many are remembered.
 const WINDOW: Duration = Duration::from_secs(2);
+const LONGEST_WINDOW: Duration = Duration::from_secs(60);
+/// With fewer steps in a window, where it ends would decide how slow a worker seems.
+const STEPS_PER_WINDOW: f64 = 4.0;
 const WINDOWS: usize = 15;
 /// Between two of the speeds that are drawn.
 const SPEED_EVERY: Duration = Duration::from_secs(1);
@@ -36,6 +39,8 @@ struct Watched {
     /// The same when the last window ended.
     window_began: Option<WorkerTotals>,
     windows: Vec<Window>,
+    /// Whether it was scoring the network then.
+    scored: bool,
     /// What is shown of it: its latest speeds.
     shown: page::Worker,
     sped: Duration,
@@ -59,28 +64,39 @@ impl WorkerWatch {
     /// Ends a window of all workers at once, if the last is long enough ago, and judges them.
     fn end_window(&mut self, run: &Observation) {
         let span = run.at.saturating_sub(self.window_ended);
-        if span < WINDOW {
+        if span < self.window(run.at) {
             return;
         }
         self.window_ended = run.at;
-        let alive = |state| matches!(state, page::State::Alive | page::State::Waiting);
-        self.workers.retain(|_, watched| alive(watched.shown.state));
-        for observed in &run.tasks {
-            if let Some(watched) =
-                self.workers.get_mut(&observed.task.index).filter(|_| observed.task.job == Job::Worker)
-            {
-                watched.end_window(span, &observed.heartbeat);
+        for observed in run.tasks.iter().filter(|observed| observed.task.job == Job::Worker) {
+            let Some(watched) = self.workers.get_mut(&observed.task.index) else { continue };
+            match watched.is_alive() {
+                true => watched.end_window(span, &observed.heartbeat),
+                // One that comes back is judged by what it does then.
+                false => (watched.window_began, watched.windows) = (None, Vec::new()),
             }
         }
-        let measured = self
-            .workers
-            .iter()
-            .map(|(worker, watched)| Measured { worker: WorkerId(*worker), windows: watched.windows.clone() });
+        let living = self.workers.iter().filter(|(_, watched)| watched.is_alive());
+        let measured =
+            living.map(|(worker, watched)| Measured { worker: WorkerId(*worker), windows: watched.windows.clone() });
         self.straggler = judge(&measured.collect::<Vec<_>>());
+    }
+
+    /// How long the window is that ends next: some steps of the fastest worker.
+    fn window(&self, now: Duration) -> Duration {
+        let steps = self.workers.values().filter(|watched| watched.is_alive());
+        let steps =
+            steps.filter_map(|watched| watched.recent.span(now)).map(|span| span.seconds / span.counted() as f64);
+        let fastest = steps.min_by(f64::total_cmp).unwrap_or_default();
+        Duration::from_secs_f64((STEPS_PER_WINDOW * fastest).min(LONGEST_WINDOW.as_secs_f64())).max(WINDOW)
     }
 }
 
 impl Watched {
+    fn is_alive(&self) -> bool {
+        matches!(self.shown.state, page::State::Alive | page::State::Waiting)
+    }
+
     fn look(&mut self, run: &Observation, observed: &TaskObservation) -> page::Worker {
         let totals = observed.heartbeat.totals.as_deref().copied().unwrap_or_default();
         self.recent.push(run.at, totals.steps, totals);
@@ -133,12 +149,14 @@ impl Watched {
     fn end_window(&mut self, span: Duration, heartbeat: &Heartbeat) {
         let totals = heartbeat.totals.as_deref().copied().unwrap_or_default();
         let began = self.window_began.replace(totals).filter(|began| began.steps <= totals.steps);
+        let scored = std::mem::replace(&mut self.scored, heartbeat.scoring);
         let Some(began) = began else { return };
         let done = difference(&totals, &began);
         let usage = heartbeat.usage.as_deref();
-        self.windows.push(Window {
+        let span_secs = span.as_secs_f64();
+        let of_training = Window {
             // In the time in which it scored the network, it could not train.
-            span_secs: (span.as_secs_f64() - done.scoring_seconds).max(0.0),
+            span_secs: (span_secs - done.scoring_seconds).max(0.0),
             steps: done.steps,
             samples: done.samples,
             compute_secs: done.compute_seconds,
@@ -147,7 +165,10 @@ impl Watched {
             wait_secs: done.held_back_seconds,
             processor_secs: usage.map(|usage| usage.cpus * span.as_secs_f64()),
             memory_stall: usage.map(|usage| usage.memory_stall).filter(|stall| *stall >= 0.0),
-        });
+        };
+        // How much of the window scoring took is known only afterwards: it says nothing, as if it had only waited.
+        let only_scored = Window { span_secs, wait_secs: span_secs, ..Window::default() };
+        self.windows.push(if scored || heartbeat.scoring { only_scored } else { of_training });
         let excess = self.windows.len().saturating_sub(WINDOWS);
         self.windows.drain(..excess);
     }
