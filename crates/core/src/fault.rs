@@ -12,6 +12,13 @@ pub enum Fault {
     SleeperNotDismissed,
     /// Whoever still reads a cut that was given up takes the copies of the next one.
     TornSnapshot,
+    /// A server that was told to stop and loses its connection comes back as another process, without its part of the last
+    /// checkpoint.
+    StoppedServerForgotten,
+    /// While a run goes back to a checkpoint, workers that were told to stop are waited for.
+    StoppedWorkersAwaited,
+    /// A worker that nobody has asked for is waited for when it comes and goes before the run begins.
+    EarlyWorkerAwaited,
 }
 
 #[cfg(feature = "faults")]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cluster::TaskId;
+use crate::fault::{self, Fault};
 use crate::ledger::Incarnation;
 
 /// How long a connected process may be silent once another process claims its task.
@@ -75,11 +76,6 @@ impl Membership {
         Self { patience, members: BTreeMap::new(), incarnations: before.0 }
     }
 
-    /// How long a process may be away before it counts as dead.
-    pub fn patience(&self) -> Patience {
-        self.patience
-    }
-
     /// Asks a process to come in again, as another incarnation.
     pub fn dismiss(&mut self, task: TaskId) {
         if let Some(member) = self.members.get_mut(&task).filter(|member| member.presence == Presence::Present) {
@@ -115,15 +111,18 @@ impl Membership {
         Ok(incarnation)
     }
 
-    /// Lets a process back in whose connection broke, if it has not been declared dead meanwhile.
+    /// Lets a process back in whose connection broke, if it has not been declared dead meanwhile. One that has said goodbye
+    /// stays as finished as it was: it may still have a part of the last checkpoint to write.
     pub fn rejoin(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> bool {
-        match self.present(task, incarnation) {
-            Some(member) => {
+        let known = self.members.get_mut(&task).filter(|member| member.incarnation == incarnation);
+        let has_left = |member: &Member| member.presence == Presence::Finished;
+        match known.filter(|member| member.presence != Presence::Dead) {
+            Some(member) if !(has_left(member) && fault::is_back(Fault::StoppedServerForgotten)) => {
                 member.connected = true;
                 member.heard = now;
                 true
             }
-            None => false,
+            _ => false,
         }
     }
 
@@ -282,6 +281,16 @@ mod tests {
         assert!(membership.finished(TASK, incarnation));
         membership.disconnected(TASK, incarnation, seconds(1));
         assert!(membership.expire(seconds(100)).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_has_said_goodbye_comes_back_as_itself_and_as_finished() {
+        let (mut membership, incarnation) = membership();
+        membership.finished(TASK, incarnation);
+        membership.disconnected(TASK, incarnation, seconds(1));
+        assert!(membership.rejoin(TASK, incarnation, seconds(2)));
+        assert_eq!(membership.presence(TASK), Some(Presence::Finished));
+        assert!(membership.join(TASK, seconds(3)).unwrap() > incarnation, "and is no reason to refuse the next");
     }
 
     #[test]

@@ -35,9 +35,8 @@ impl Lifecycle {
         earlier: Option<Incarnation>,
         now: Duration,
     ) -> Result<(Incarnation, Vec<Decision>), JoinError> {
-        if self.config.workers.is_none() && task.job == Job::Worker {
-            self.tasks.insert(task);
-        } else if !self.tasks.contains(&task) {
+        let is_welcome = self.config.workers.is_none() && task.job == Job::Worker;
+        if !is_welcome && !self.tasks.contains(&task) {
             return Err(JoinError::Unknown(task, self.describe_cluster()));
         }
         if let Some(incarnation) = earlier
@@ -50,6 +49,7 @@ impl Lifecycle {
             Occupied::Alive => JoinError::Taken(task),
             Occupied::Unsure => JoinError::Contested(task),
         })?;
+        self.tasks.insert(task);
         if self.phase == Phase::Gathering && self.missing().iter().all(|task| task.job == Job::Worker) {
             self.servers_here_since.get_or_insert(now);
         }

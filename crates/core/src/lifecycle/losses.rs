@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::{Decision, Lifecycle, Outcome, Phase, exit_code};
 use crate::cluster::{Job, TaskId, WorkerId};
+use crate::fault::{self, Fault};
 use crate::ledger::Incarnation;
+use crate::membership::Presence;
 
 /// How long the others wait for a worker that was told to stop before they train without it. When all are told to stop
 /// one after another, this leaves no update that only some of them had a part in.
@@ -40,8 +42,9 @@ impl Lifecycle {
         }
         let others = match self.phase {
             Phase::Saving(_) => true,
-            // After a server was lost, they may be about to come in again.
-            Phase::Gathering if self.again => self.workers().len() > 1,
+            // After a server was lost, they may be about to come in again, unless they were told to stop, too.
+            Phase::Gathering if self.again && fault::is_back(Fault::StoppedWorkersAwaited) => self.workers().len() > 1,
+            Phase::Gathering if self.again => self.workers().iter().any(|worker| !self.was_told_to_stop(*worker)),
             _ => !self.present_workers().is_empty(),
         };
         if task.job == Job::Worker {
@@ -56,6 +59,10 @@ impl Lifecycle {
             return vec![Decision::IdleLeft(task, reason)];
         }
         self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
+    }
+
+    fn was_told_to_stop(&self, worker: WorkerId) -> bool {
+        self.membership.presence(worker.into()) == Some(Presence::Finished)
     }
 
     /// The others train without those who were told to stop a while ago.

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::{Job, TaskId, WorkerId};
+use crate::fault::{self, Fault};
 use crate::ledger::Incarnation;
 use crate::membership::{Membership, Patience, Presence};
 pub use joining::JoinError;
@@ -142,9 +143,13 @@ impl Lifecycle {
         self.chief
     }
 
-    /// The tasks that have not come yet.
+    /// The tasks that have not come yet. Of workers whose number nobody knows, a run needs the first to begin.
     pub fn missing(&self) -> Vec<TaskId> {
-        let is_needed = |task: &TaskId| !self.again || !self.idle.contains(task);
+        let dynamic = self.config.workers.is_none() && !fault::is_back(Fault::EarlyWorkerAwaited);
+        let is_needed = |task: &TaskId| match self.again {
+            true => !self.idle.contains(task),
+            false => !dynamic || task.job == Job::Ps || *task == TaskId::worker(0),
+        };
         let needed = self.tasks.iter().copied().filter(is_needed);
         needed.filter(|task| !self.membership.is_present(*task)).collect()
     }

@@ -41,6 +41,10 @@ impl Lifecycle {
     /// The servers are to prepare for those who are here. If the chief is not, another is named.
     pub(super) fn prepare(&mut self) -> Vec<Decision> {
         let present = self.present_workers();
+        if self.config.workers.is_none() && !self.again {
+            // Whoever has come and gone is not waited for when the run goes back to a checkpoint.
+            self.tasks.retain(|task| task.job == Job::Ps || self.membership.is_present(*task));
+        }
         if !present.contains(&self.chief) && !fault::is_back(Fault::ChiefLostWithServer) {
             self.chief = present.first().copied().unwrap_or(self.chief);
         }

@@ -140,8 +140,11 @@ impl<S: OwnShard> Coordinator<S> {
                 self.untold.closed(id);
                 if let Some((task, incarnation)) = self.members.closed(id) {
                     self.lifecycle.disconnected(task, incarnation, now);
-                    // Whoever has said goodbye does not come back to hear the rest.
-                    if self.lifecycle.has_left(task, incarnation) {
+                    // A worker that has said goodbye does not come back to hear the rest. A server does that has yet to
+                    // write its part of the last checkpoint.
+                    let saves = is_server(task) && matches!(self.lifecycle.phase(), Phase::Saving(_));
+                    let saves = saves && !fault::is_back(Fault::StoppedServerForgotten);
+                    if self.lifecycle.has_left(task, incarnation) && !saves {
                         self.members.remove(task);
                     }
                 }

@@ -91,6 +91,18 @@ fn the_last_checkpoint_waits_for_no_push_that_the_last_worker_to_stop_has_left_u
 }
 
 #[test]
+fn a_server_that_was_told_to_stop_and_reconnects_still_has_its_part_of_the_last_checkpoint() {
+    let (mut run, _) = training_with_checkpoints();
+    let server = run.incarnation(PS).unwrap();
+    assert_eq!(run.goodbye(PS, server, seconds(1)), [Decision::Save]);
+    run.disconnected(PS, server, seconds(1));
+    assert_eq!(run.join(PS, Some(server), seconds(2)).unwrap(), (server, Vec::new()));
+    assert_eq!(run.tick(seconds(2)), []);
+    let decisions = run.saved();
+    assert!(matches!(&decisions[..], [Decision::Over(outcome)] if outcome.exit_code == exit_code::TERMINATED));
+}
+
+#[test]
 fn a_run_whose_last_checkpoint_could_not_be_written_is_no_success() {
     let not_saved = "the last checkpoint could not be written: the disk is full";
     let ends = |end: fn(&mut Lifecycle) -> Vec<Decision>, exit_code, reason: &str| {

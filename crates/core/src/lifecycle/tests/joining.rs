@@ -33,6 +33,34 @@ fn without_a_number_of_workers_the_run_begins_with_the_first_and_takes_whoever_c
 }
 
 #[test]
+fn a_worker_that_nobody_has_asked_for_is_not_waited_for_when_it_comes_and_goes_before_the_run_begins() {
+    let mut run = Lifecycle::new(LifecycleConfig { workers: None, checkpoints: true, ..config(0) });
+    join(&mut run, PS, 0);
+    let (early, _) = join(&mut run, TaskId::worker(3), 0);
+    join(&mut run, TaskId::worker(5), 0);
+    run.disconnected(TaskId::worker(3), early, seconds(1));
+    goodbye(&mut run, 5);
+    run.heard(PS, Incarnation(1), seconds(3));
+    assert_eq!(run.tick(seconds(3)), []);
+    assert_eq!(run.awaited(), [TaskId::worker(0)]);
+    let (_, decisions) = join(&mut run, TaskId::worker(0), 4);
+    assert!(decisions.contains(&Decision::Prepare), "{decisions:?}");
+    assert_eq!(run.workers(), [WorkerId(0)], "nor when the run goes back to a checkpoint");
+}
+
+#[test]
+fn a_worker_that_was_not_let_in_is_not_waited_for() {
+    let mut run = Lifecycle::new(LifecycleConfig { workers: None, checkpoints: true, ..config(0) });
+    join(&mut run, PS, 0);
+    join(&mut run, TaskId::worker(0), 0);
+    run.server_ready(PS, false);
+    run.initialised();
+    run.worker_finished(WorkerId(0));
+    assert!(run.join(TaskId::worker(3), None, seconds(1)).is_err());
+    assert_eq!(run.workers(), [WorkerId(0)]);
+}
+
+#[test]
 fn a_worker_started_again_joins_the_running_training_with_a_later_incarnation() {
     let (mut run, [_, second]) = training();
     run.disconnected(TaskId::from(WorkerId(1)), second, seconds(1));

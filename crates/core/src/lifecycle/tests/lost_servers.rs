@@ -3,6 +3,19 @@
 use super::*;
 
 #[test]
+fn when_all_workers_are_told_to_stop_while_a_server_is_awaited_the_run_ends() {
+    let (mut run, _) = training_with_checkpoints();
+    run.disconnected(PS, Incarnation(1), seconds(1));
+    run.tick(seconds(3));
+    assert_eq!(run.phase(), &Phase::Gathering);
+    join(&mut run, TaskId::worker(0), 3);
+    assert_eq!(goodbye(&mut run, 0), [], "worker 1 is about to come in again");
+    join(&mut run, TaskId::worker(1), 4);
+    let decisions = goodbye(&mut run, 1);
+    assert!(matches!(&decisions[..], [Decision::Over(outcome)] if outcome.exit_code == exit_code::TERMINATED));
+}
+
+#[test]
 fn the_loss_of_a_server_ends_the_run_by_name() {
     let (mut run, _) = training();
     run.disconnected(PS, Incarnation(1), seconds(1));
