@@ -34,8 +34,6 @@ pub(crate) struct TaskConfig {
     pub(crate) run: RunConfig,
     pub(crate) setup: Setup,
     pub(crate) threads: Option<usize>,
-    /// Replicas in each worker.
-    pub(crate) towers: usize,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
@@ -60,7 +58,6 @@ impl TaskConfig {
             run,
             setup: Setup { seed: training.seed, data_dir: training.data_dir.clone() },
             threads: training.threads,
-            towers: towers(training)?,
             patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
             started: started(output.started_at),
@@ -277,6 +274,7 @@ fn run_config(
         sharding: sharding(args)?,
         batch_size,
         accumulate: args.accumulate,
+        towers: towers(args.towers, batch_size * args.accumulate)?,
         clip_norm: clip_norm(args.clip_norm, defaults.clip_norm)?,
         steps,
         epochs,
@@ -292,11 +290,16 @@ fn run_config(
     })
 }
 
-fn towers(args: &TrainingArgs) -> Result<usize, Failure> {
-    match args.towers {
+fn towers(towers: usize, samples_a_step: usize) -> Result<usize, Failure> {
+    match towers {
         0 => Err(Failure::usage("--towers is 0, but must be at least 1")),
         towers if towers > MOST_TOWERS => {
             Err(Failure::usage(format!("--towers is {towers}, but there are at most {MOST_TOWERS} in a worker")))
+        }
+        towers if towers > samples_a_step => {
+            let samples = count(samples_a_step, "sample");
+            Err(Failure::usage(format!("--towers is {towers}, but a worker's step has only {samples}"))
+                .with_hint("raise --batch-size, or use fewer towers".to_owned()))
         }
         towers => Ok(towers),
     }

@@ -112,6 +112,8 @@ impl Evaluator {
             directory: None,
             seed: setup.seed,
             batch_size: 0,
+            accumulate: 1,
+            towers: 1,
             shard_data: false,
             epochs: None,
         };

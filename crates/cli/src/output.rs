@@ -40,8 +40,9 @@ pub(crate) fn human(event: &Event) -> String {
                 0 => String::new(),
                 samples => format!(" ({} left out)", count(samples, "sample")),
             };
+            let towers = if started.towers > 1 { format!("{} towers on ", started.towers) } else { String::new() };
             format!(
-                "worker {} {trains} {until}: {epoch}{left_out}, {}, parameters {}{}",
+                "worker {} {trains} {until}: {epoch}{left_out}, {towers}{}, parameters {}{}",
                 started.worker,
                 count(started.threads, "thread"),
                 transports(&started.transports),

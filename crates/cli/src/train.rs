@@ -318,7 +318,7 @@ impl Process {
         let model: M = task::load(flags, &self.config.setup).map_err(unusable)?;
         let run = &self.config.run;
         let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
-        let replica: Box<dyn Replica> = match (self.config.towers, self.threads()) {
+        let replica: Box<dyn Replica> = match (run.towers, self.threads()) {
             (towers @ 2.., Some(threads)) => {
                 Box::new(Towers::of(model, towers, threads, &config).map_err(Failure::usage)?)
             }
@@ -330,7 +330,7 @@ impl Process {
 
     /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores.
     fn threads(&self) -> Option<usize> {
-        let all = || (self.config.towers > 1).then(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let all = || (self.config.run.towers > 1).then(|| std::thread::available_parallelism().map_or(1, usize::from));
         self.config.threads.or_else(all)
     }
 

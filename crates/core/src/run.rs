@@ -61,10 +61,20 @@ pub struct DataSpec {
     pub seed: u64,
     /// Samples in a step of a worker.
     pub batch_size: u64,
+    /// In how many batches, one after the other, a step is computed…
+    #[serde(default = "one")]
+    pub accumulate: u64,
+    /// …and among how many replicas each worker divides it.
+    #[serde(default = "one")]
+    pub towers: u64,
     /// Whether the workers share the data out.
     pub shard_data: bool,
     /// The passes over the data after which a worker stops, if the run ends by them.
     pub epochs: Option<u64>,
+}
+
+fn one() -> u64 {
+    1
 }
 
 impl DataSpec {
@@ -124,6 +134,10 @@ impl RunSpec {
             settings.push(format!("with --learning-rate-schedule {}", run.schedule));
             settings.push(option("clip-norm", run.clip_norm));
             settings.push(switch("staleness-scaling", run.staleness_scaling));
+            // The parts of a step draw random numbers of their own, and have statistics of their own.
+            let parts = run.data.as_ref().map_or((1, 1), |data| (data.accumulate, data.towers));
+            settings.push(format!("with --accumulate {}", parts.0));
+            settings.push(format!("with --towers {}", parts.1));
             settings
         };
         // Another optimizer has other constants, and is refused anyway.
@@ -276,6 +290,8 @@ mod tests {
                 directory: Some("/data".into()),
                 seed: 1,
                 batch_size: 20,
+                accumulate: 1,
+                towers: 1,
                 shard_data: false,
                 epochs: None,
             }),
@@ -361,13 +377,15 @@ mod tests {
         let trained = RunSpec { clip_norm: Some(5.0), ..run() };
         assert_eq!(trained.changes_since(&trained), []);
         let schedule = Schedule::Cosine { steps: 10 };
-        let resumed = RunSpec { clip_norm: None, schedule, steps: Some(99), ..run() };
+        let in_towers = with_data(|data| data.towers = 2);
+        let resumed = RunSpec { clip_norm: None, schedule, steps: Some(99), ..in_towers };
         let told = resumed.changes_since(&trained);
         let told: Vec<String> = told.iter().map(|change| change.describe("this run", "checkpoint 7")).collect();
         let expected = [
             "this run was started with --learning-rate-schedule cosine:10, checkpoint 7 with \
              --learning-rate-schedule constant",
             "this run was started without --clip-norm, checkpoint 7 with --clip-norm 5",
+            "this run was started with --towers 2, checkpoint 7 with --towers 1",
         ];
         assert_eq!(told, expected);
     }

@@ -37,6 +37,8 @@ pub struct RunConfig {
     pub batch_size: usize,
     /// How many times that makes a step: one gradient is pushed, as of a batch of all of them.
     pub accumulate: usize,
+    /// Among how many replicas a worker divides each of them.
+    pub towers: usize,
     /// The longest that a worker's gradient may be; a longer one is scaled down.
     pub clip_norm: Option<f32>,
     /// Global steps, if the run ends by them.
@@ -112,7 +114,7 @@ pub struct WorkerConfig {
     pub started: Instant,
     /// Set by the process when it is told to stop.
     pub stop: Arc<Interrupt>,
-    /// Curves for TensorBoard, written by the chief.
+    /// Curves for TensorBoard: the run's, written by the chief, and each worker's own.
     pub board: BoardConfig,
     /// Where the loss over time is written, by the chief; `None` for nowhere.
     pub history: Option<PathBuf>,

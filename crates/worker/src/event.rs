@@ -62,6 +62,9 @@ pub struct Started {
     /// Batches a step, one after the other.
     #[serde(default = "one")]
     pub accumulate: usize,
+    /// Replicas that each of them is divided among.
+    #[serde(default = "one")]
+    pub towers: usize,
     /// Samples that each epoch leaves out, because they do not fill a step.
     #[serde(default)]
     pub left_out: usize,

@@ -120,9 +120,10 @@ pub fn model_files(model: &ModelInfo) -> anyhow::Result<Vec<ModelFile>> {
     Ok(files)
 }
 
-/// Refuses a model whose gradients this process has no memory for, before the system ends it without a word.
-fn check_memory(parameters: &ParameterTable) -> anyhow::Result<()> {
-    let needed = gradient_bytes(parameters);
+/// Refuses a model whose gradients, one in each tower, this process has no memory for, before the system ends it without
+/// a word.
+fn check_memory(parameters: &ParameterTable, towers: usize) -> anyhow::Result<()> {
+    let needed = gradient_bytes(parameters).saturating_mul(towers as u64);
     let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
     anyhow::ensure!(
         needed <= available,
@@ -153,7 +154,7 @@ impl Worker {
         if !is_trainable {
             return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
         }
-        check_memory(replica.table())?;
+        check_memory(replica.table(), run.towers)?;
         let spec = spec(&run, &*replica, &files);
         let train = TrainConfig {
             steps: run.steps,
@@ -273,6 +274,7 @@ impl Worker {
             batches: self.training.batches(),
             batch_size: self.run.samples_a_step(),
             accumulate: self.run.accumulate,
+            towers: self.run.towers,
             left_out: self.training.left_out(),
             from: begin.global_step,
             steps: self.run.steps,
@@ -372,6 +374,8 @@ fn spec(run: &RunConfig, replica: &dyn Replica, files: &[ModelFile]) -> RunSpec 
         directory: run.data_dir.clone(),
         seed: run.seed,
         batch_size: run.samples_a_step() as u64,
+        accumulate: run.accumulate as u64,
+        towers: run.towers as u64,
         shard_data: run.shard_data,
         epochs: run.epochs,
     };

@@ -176,6 +176,7 @@ fn run_config() -> RunConfig {
         staleness_scaling: false,
         clip_norm: None,
         accumulate: 1,
+        towers: 1,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: std::collections::BTreeMap::new(),

@@ -127,6 +127,7 @@ mod tests {
             batches: 10,
             batch_size: 1,
             accumulate: 1,
+            towers: 1,
             left_out: 0,
             from,
             steps,

@@ -114,6 +114,7 @@ fn run() -> RunConfig {
         staleness_scaling: false,
         clip_norm: None,
         accumulate: 1,
+        towers: 1,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: BTreeMap::new(),

@@ -113,6 +113,7 @@ fn run(optimizer: Optimizer, layout: Layout) -> RunConfig {
         staleness_scaling: false,
         clip_norm: None,
         accumulate: 1,
+        towers: 1,
         evaluate_epochs: false,
         log_every: 1,
         model_flags: std::collections::BTreeMap::new(),

@@ -55,6 +55,8 @@ fn a_run_tells_of_samples_that_do_not_fill_a_step_and_of_steps_of_several_batche
         started("--batch-size 5 --accumulate 4"),
         line("5 steps per epoch, each 4 batches of 5 (1 sample left out)")
     );
+    let in_towers = line("4 batches of 25 per epoch (1 sample left out), 2 towers on").replace(" on, ", " on ");
+    assert_eq!(started("--batch-size 25 --towers 2"), in_towers);
     assert_eq!(started("--batch-size 101"), line("1 batch of 101 per epoch"));
 }
 

@@ -137,6 +137,7 @@ fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary
         // Short enough to be reached: whether clipped by rows or not, the gradient is as long.
         clip_norm: Some(0.5),
         accumulate: 1,
+        towers: 1,
         evaluate_epochs: true,
         log_every: 10,
         model_flags: std::collections::BTreeMap::new(),

@@ -129,6 +129,7 @@ fn run(mode: Mode) -> RunConfig {
         sharding: Sharding::BALANCED,
         batch_size: 4,
         accumulate: 1,
+        towers: 1,
         clip_norm: None,
         steps: Some(40),
         epochs: None,

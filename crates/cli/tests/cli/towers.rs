@@ -58,4 +58,11 @@ fn towers_that_cannot_be_are_refused() {
     --- stderr
     error: --towers is 1000, but there are at most 256 in a worker
     ");
+    assert_snapshot!(windlass("train linear --batch-size 3 --towers 4").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --towers is 4, but a worker's step has only 3 samples
+    hint: raise --batch-size, or use fewer towers
+    ");
 }

@@ -19,6 +19,7 @@ pub(crate) fn of_run(model: &str, config: &WorkerConfig, run: &RunConfig) -> Vec
         ("learning_rate", decimal(run.learning_rate)),
         ("batch_size", count(run.batch_size)),
         ("accumulate", count(run.accumulate)),
+        ("towers", count(run.towers)),
         ("seed", HParam::Number(run.seed as f64)),
         ("shard_data", HParam::Switch(run.shard_data)),
         ("ps", count(config.servers as usize)),
