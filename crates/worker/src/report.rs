@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 use windlass_core::run::LearningRate;
+use windlass_wire::stream::frame::NOTE_BYTES;
 
 use crate::event::{HeldOut, Report};
 use crate::metrics::MetricKind;
@@ -28,7 +29,7 @@ pub trait ReportPolicy: Send {
     fn judge(&mut self, figures: Figures) -> Verdict;
 
     /// What it remembers, as JSON: it travels with every push, so that whoever continues from a checkpoint judges as if
-    /// there had been no break.
+    /// there had been no break. At most some 4,000 bytes: more would end the run.
     fn memory(&self) -> serde_json::Value;
 
     /// Goes on from what was remembered; `None` if nothing was.
@@ -94,8 +95,15 @@ impl Reporter {
     }
 
     /// What is to be brought back to [`Reporter::recall`], as of the last step that was counted.
-    pub(crate) fn note(&self) -> String {
-        serde_json::to_string(&self.memory).expect("numbers and what was JSON before")
+    pub(crate) fn note(&self) -> anyhow::Result<String> {
+        let note = serde_json::to_string(&self.memory).expect("numbers and what was JSON before");
+        anyhow::ensure!(
+            note.len() <= NOTE_BYTES,
+            "what the model's report policy remembers is too long: {} bytes with the sums of losses, but the limit is \
+             {NOTE_BYTES}",
+            note.len()
+        );
+        Ok(note)
     }
 
     /// Goes on from a note, or without one as if nothing had been.
@@ -209,7 +217,7 @@ mod tests {
         let (mut reporter, mut rate, mut falls) = (reporter(), LearningRate::initial(1.0), Vec::new());
         for step in 1..=60 {
             reporter.count((step as f32 * 0.7).sin() + step as f32 * 0.01);
-            let pushed = reporter.note();
+            let pushed = reporter.note().unwrap();
             if ends.contains(&step) {
                 reporter = self::reporter();
                 reporter.recall(&pushed);
@@ -234,6 +242,16 @@ mod tests {
             assert_eq!(lowered(&[end]), undisturbed, "after step {end}");
         }
         assert_eq!(lowered(&Vec::from_iter(1..=60)), undisturbed);
+    }
+
+    #[test]
+    fn a_policy_that_remembers_too_much_is_an_error() {
+        let mut reporter = reporter();
+        reporter.memory.policy = Some(vec![1; 2000].into());
+        assert!(reporter.note().is_ok());
+        reporter.memory.policy = Some(vec![1; 3000].into());
+        let error = reporter.note().unwrap_err().to_string();
+        assert!(error.starts_with("what the model's report policy remembers is too long: 6"), "{error}");
     }
 
     #[test]

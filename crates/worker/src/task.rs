@@ -219,7 +219,8 @@ impl Worker {
         servers: Vec<Endpoint>,
         client: &mut Connected,
     ) -> Result<Achievement, TrainError> {
-        let mut values = self.training.replica().first_values();
+        let replica = self.training.replica();
+        let mut values = threads::compute(&self.pool, move || anyhow::Ok(replica.first_values()))?;
         let rows = rows::split(&mut values, rows::all(&self.spec.parameters));
         self.connected(incarnation, servers, client)?.initialise(values, rows)?;
         Ok(Achievement::Initialised)
@@ -284,7 +285,7 @@ impl Worker {
         }));
         let began = Instant::now();
         let (training, pool) = (&mut self.training, &self.pool);
-        let trained = pool.install(|| training.run(client, &|| control.is_chief(), watch));
+        let trained = threads::compute(pool, || training.run(client, &|| control.is_chief(), watch));
         if trained.is_err() {
             client.deliver();
         }
@@ -334,7 +335,7 @@ impl Worker {
         let client = self.connected(incarnation, servers, client)?;
         let values = rows::pull_whole(client, &self.spec.parameters)?;
         let training = &mut self.training;
-        let metrics = self.pool.install(|| training.score_last(finished.global_step, &values))?;
+        let metrics = threads::compute(&self.pool, || training.score_last(finished.global_step, &values))?;
         let facts = Facts {
             model: self.spec.model.clone(),
             mode: self.spec.mode.name().to_owned(),
@@ -355,7 +356,7 @@ impl Worker {
     /// told, the other tasks end well, and only the chief says what is missing.
     fn conclude(&mut self, watch: &mut Watcher) -> Outcome {
         let replica = self.training.replica();
-        match self.pool.install(move || replica.conclude()) {
+        match threads::compute(&self.pool, move || replica.conclude()) {
             Ok(written) => {
                 written.into_iter().for_each(|path| watch(&Event::Wrote { path }));
                 Outcome::done()

@@ -4,9 +4,11 @@
 //! how many, one thread and all threads are each tried on a few real batches before training, and the faster is
 //! taken. Either computes the same bits, so that a run can be repeated or resumed with another number.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::train::Training;
@@ -21,14 +23,35 @@ pub fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("compute-{index}")).build()
 }
 
+/// Computes on these threads. A panic there, in a model that somebody else has written, is an error like any other: the
+/// other tasks are to be told why this one ends.
+pub(crate) fn compute<T: Send, E: From<anyhow::Error> + Send>(
+    threads: &ThreadPool,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, E> {
+    caught("computing", || threads.install(work))
+}
+
+/// Does something that a model may panic in, and makes an error of that. Where it panicked has been printed by then.
+pub fn caught<T, E: From<anyhow::Error>>(doing: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    // Whoever gets the error computes no more.
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.unwrap_or_else(|panic| Err(anyhow!("panicked while {doing}: {}", in_words(&*panic)).into()))
+}
+
+fn in_words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
 /// The faster of one thread and `most` threads for this model. Gradients are computed and thrown away.
 pub fn choose(training: &mut Training, most: usize) -> anyhow::Result<ThreadPool> {
     let (one, all) = (pool(1)?, pool(most)?);
     if most == 1 {
         return Ok(one);
     }
-    let alone = one.install(|| trial(training))?;
-    let together = all.install(|| trial(training))?;
+    let alone = compute(&one, || trial(training))?;
+    let together = compute(&all, || trial(training))?;
     Ok(if together < alone { all } else { one })
 }
 

@@ -135,12 +135,13 @@ impl Training {
                 next = Some(times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?);
             }
             let wanted = next.as_ref().map(|(batch, _)| batch.rows().to_vec()).unwrap_or_default();
+            let note = self.note(loss)?;
             times.computed();
             client.push(Push {
                 dense: gradients,
                 rows: row_gradients,
                 wanted: wanted.clone(),
-                note: self.note(loss),
+                note,
             })?;
             if !self.has_rows() && !is_last {
                 next = Some(times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?);
@@ -264,8 +265,8 @@ impl Training {
     }
 
     /// Counts a step for the next report; what is to be remembered with its push.
-    fn note(&mut self, loss: f32) -> String {
-        let Some(reporter) = &mut self.reporter else { return String::new() };
+    fn note(&mut self, loss: f32) -> anyhow::Result<String> {
+        let Some(reporter) = &mut self.reporter else { return Ok(String::new()) };
         reporter.count(loss);
         reporter.note()
     }

@@ -24,6 +24,7 @@ mod modes;
 mod oracle;
 mod output;
 mod own_crate;
+mod panics;
 mod pictures;
 mod process;
 mod processes;

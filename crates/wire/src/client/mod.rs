@@ -26,7 +26,7 @@ use crate::control::proto::Endpoint;
 use crate::control::session::Progress;
 use crate::link::Shard;
 use crate::stream::Socket;
-use crate::stream::frame::{NOTE_LIMIT, RequestKind};
+use crate::stream::frame::{NOTE_BYTES, RequestKind};
 pub use buffer::FloatBuffer;
 use lane::Lane;
 
@@ -485,7 +485,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             let got: Vec<usize> = push.dense.iter().map(|buffer| buffer.floats().len()).collect();
             assert_eq!(got, expected, "one buffer a parameter, as long as it is");
         }
-        assert!(push.note.len() <= NOTE_LIMIT as usize * size_of::<u32>(), "a note of {} bytes", push.note.len());
+        assert!(push.note.len() <= NOTE_BYTES, "a note of {} bytes", push.note.len());
         let rows = push.rows.iter().map(|rows| (rows.parameter, &rows.rows));
         for (parameter, rows) in rows.chain(push.wanted.iter().map(|rows| (rows.parameter, &rows.rows))) {
             let spec = &self.table[parameter];

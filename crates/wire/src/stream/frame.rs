@@ -26,6 +26,8 @@ pub const HEADER_BYTES: usize = 64;
 pub const TEXT_LIMIT: usize = 4096;
 /// The most words of a note.
 pub const NOTE_LIMIT: u32 = 1024;
+/// The most bytes of a note.
+pub const NOTE_BYTES: usize = NOTE_LIMIT as usize * size_of::<u32>();
 /// The most row sections a request carries.
 pub const SECTION_LIMIT: u32 = 4096;
 
