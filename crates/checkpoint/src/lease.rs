@@ -54,6 +54,17 @@ pub struct Followed {
     pub crashed: bool,
 }
 
+/// The newest claim of a store: while a run lives, it changes every [`RENEW_EVERY`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// The generation that was claimed.
+    pub generation: u64,
+    /// How often the claim was renewed.
+    pub renewals: u64,
+    /// True once its run has ended.
+    pub released: bool,
+}
+
 /// The end of a run, as its store tells it.
 #[derive(Debug)]
 pub struct RunEnd {
@@ -80,6 +91,13 @@ impl Store {
         let found = self.newest_whole().await?.manifest;
         let newest = found.filter(|manifest| manifest.id.generation >= claim.first_generation);
         Ok(Some(RunEnd { newest }))
+    }
+
+    /// The newest claim; `None` if there is none, or it cannot be read.
+    pub async fn pulse(&self) -> Result<Option<Pulse>, CheckpointError> {
+        let generation = self.newest_generation().await?;
+        let pulse = |claim: Claim| Pulse { generation, renewals: claim.renewals, released: claim.released };
+        Ok(self.read_claim(generation).await?.map(pulse))
     }
 
     /// True if the last run that claimed this store has not ended: it lives, or its coordinator was killed.
@@ -244,6 +262,19 @@ mod tests {
         assert!(error.contains(&format!("process {} on {}", holder.pid, holder.host)), "{error}");
         assert!(error.contains("since 2027-01-15 08:00:00 UTC") && error.contains("--take-over"), "{error}");
         assert_eq!(store.newest_generation().await.unwrap(), 1, "nothing was claimed");
+    }
+
+    #[tokio::test]
+    async fn the_pulse_changes_with_every_renewal_and_says_when_the_run_has_ended() {
+        let store = store();
+        assert_eq!(store.pulse().await.unwrap(), None);
+        let mut lease = store.lease(alive(), false).await.unwrap();
+        let claimed = store.pulse().await.unwrap();
+        lease.renew().await.unwrap();
+        let renewed = store.pulse().await.unwrap();
+        assert!(claimed.is_some() && renewed != claimed && renewed.is_some_and(|pulse| !pulse.released));
+        lease.release().await.unwrap();
+        assert!(store.pulse().await.unwrap().is_some_and(|pulse| pulse.released));
     }
 
     #[tokio::test]

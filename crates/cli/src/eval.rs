@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use tracing::warn;
-use windlass_checkpoint::{Manifest, Store};
+use windlass_checkpoint::{Manifest, NamedValues};
 use windlass_core::identity::Identity;
 use windlass_core::lifecycle::exit_code;
 use windlass_core::run::DataSpec;
@@ -52,6 +52,16 @@ struct Scored {
     metrics: Metrics,
 }
 
+impl Scored {
+    fn new(manifest: &Manifest, metrics: Metrics) -> Self {
+        Self { global_step: manifest.id.step, checkpoint: manifest.id.to_string(), metrics }
+    }
+
+    fn to_json(&self) -> Result<String, Failure> {
+        serde_json::to_string(self).map_err(Failure::internal)
+    }
+}
+
 /// The checkpoint that is to be scored.
 pub(crate) fn manifest(args: &EvalArgs) -> Result<Manifest, Failure> {
     runtime()?.block_on(find(&args.checkpoint)).map(|(_, manifest)| manifest)
@@ -64,13 +74,11 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Ev
     check_model(M::NAME, &manifest)?;
     let mut evaluator =
         Evaluator::new::<M>(flags, model_flags, &setup(args.data_dir.as_deref(), args.seed, &manifest)?)?;
-    let metrics = evaluator.score(&runtime, &store, &manifest)?;
+    evaluator.check(&manifest)?;
+    let metrics = evaluator.score(runtime.block_on(store.load_values(&manifest)).map_err(unusable)?)?;
     match args.format {
         Format::Human => output::print_line(&format!("step {}: {}", manifest.id.step, metrics)),
-        Format::Json => {
-            let scored = Scored { global_step: manifest.id.step, checkpoint: manifest.id.to_string(), metrics };
-            output::print_line(&serde_json::to_string(&scored).map_err(Failure::internal)?);
-        }
+        Format::Json => output::print_line(&Scored::new(&manifest, metrics).to_json()?),
     }
     let mut watch = Progress::of_one(&Terminal::default(), args.format, false).watcher();
     let written = evaluator.replica.conclude().map_err(|error| Failure::internal(format!("{error:#}")))?;
@@ -120,12 +128,8 @@ impl Evaluator {
         Ok(Self { replica: Box::new(replica), identity, data })
     }
 
-    fn score(
-        &mut self,
-        runtime: &tokio::runtime::Runtime,
-        store: &Store,
-        manifest: &Manifest,
-    ) -> Result<Metrics, Failure> {
+    /// Whether a checkpoint is of this model, and warns if it was trained on other data.
+    fn check(&self, manifest: &Manifest) -> Result<(), Failure> {
         check_model(self.replica.info().name, manifest)?;
         let (this, checkpoint) = ("this evaluation", format!("checkpoint {}", manifest.id));
         if let Some(difference) = self.identity.difference_from_checkpoint(&manifest.run.identity) {
@@ -139,7 +143,11 @@ impl Evaluator {
         if let Some(difference) = manifest.run.data.as_ref().and_then(|trained| self.data.difference(trained)) {
             warn!("{}", difference.describe(this, &checkpoint));
         }
-        let values = runtime.block_on(store.load_values(manifest)).map_err(unusable)?;
+        Ok(())
+    }
+
+    /// Scores the values of a checkpoint.
+    fn score(&mut self, values: Vec<NamedValues>) -> Result<Metrics, Failure> {
         self.replica.load(values.into_iter().map(|named| named.values.into()).collect());
         self.replica.evaluate().map_err(|error| Failure::internal(format!("{error:#}")))
     }

@@ -1,20 +1,22 @@
 //! The evaluator task: scores each new checkpoint of a run while others train, with the model that the run has. It may be
 //! started before the run, so what that model is it learns from the first checkpoint, and does not ask anybody else.
 
-use std::path::PathBuf;
+use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
-use windlass_checkpoint::{CheckpointId, Manifest, Store};
+use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, Pulse, RunEnd, Store};
 use windlass_core::lifecycle::exit_code;
 use windlass_tensorboard::{BoardError, EventWriter, Moment};
 use windlass_worker::board::curves;
 use windlass_worker::model::{Metrics, Model};
+use windlass_worker::threads;
 
-use super::{Evaluator, check_model, runtime, setup};
-use crate::args::TrainArgs;
+use super::{Evaluator, Scored, check_model, runtime, setup};
+use crate::args::{Format, TrainArgs};
 use crate::checkpoint::unusable;
 use crate::config::TaskConfig;
 use crate::failure::Failure;
@@ -36,8 +38,8 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
     };
     let runtime = runtime()?;
     let store = Store::open(&checkpoints.location).map_err(unusable)?;
-    let mut board =
-        args.output.run_dir.as_deref().map(|run| Curves::Unopened(run.join("tensorboard").join("evaluator")));
+    let mut telling = Telling { format: args.output.format, board: args.output.run_dir.as_deref().map(Curves::within) };
+    let threads = config.threads.map(threads::pool).transpose().map_err(Failure::internal)?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &Terminal::default());
     info!("evaluator: scoring the checkpoints in {}", store.location());
     let mut following =
@@ -45,10 +47,17 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
     let Some(mut manifest) = following.next()? else { return Ok(()) };
     let mut evaluator = evaluator_of::<M>(matches, args, &manifest)?;
     loop {
-        match evaluator.score(&runtime, &store, &manifest) {
-            Ok(metrics) => tell(manifest.id.step, &metrics, &mut board),
+        evaluator.check(&manifest)?;
+        match following.unless_stopped(store.load_values(&manifest))? {
+            Ok(values) => {
+                let metrics = match &threads {
+                    Some(threads) => threads.install(|| evaluator.score(values)),
+                    None => evaluator.score(values),
+                }?;
+                telling.tell(&manifest, metrics)?;
+            }
             // One that is removed while it is read is old by then.
-            Err(failure) if runtime.block_on(store.load(&manifest.id)).is_ok() => return Err(failure),
+            Err(error) if following.unless_stopped(store.load(&manifest.id))?.is_ok() => return Err(unusable(error)),
             Err(_) => {}
         }
         if manifest.last {
@@ -71,11 +80,25 @@ fn evaluator_of<M: Model>(matches: &ArgMatches, args: &TrainArgs, manifest: &Man
     Evaluator::new::<M>(&parse(&completed)?, model_flags::recorded::<M>(&completed), &setup)
 }
 
-fn tell(step: u64, metrics: &Metrics, board: &mut Option<Curves>) {
-    output::print_line(&format!("evaluator  step {step}: {}", metrics));
-    *board = board.take().and_then(|curves| {
-        curves.with(step, metrics).inspect_err(|error| warn!("no more curves for TensorBoard: {error}")).ok()
-    });
+/// Where scores are told.
+struct Telling {
+    format: Format,
+    board: Option<Curves>,
+}
+
+impl Telling {
+    fn tell(&mut self, manifest: &Manifest, metrics: Metrics) -> Result<(), Failure> {
+        let step = manifest.id.step;
+        self.board = self.board.take().and_then(|curves| {
+            curves.with(step, &metrics).inspect_err(|error| warn!("no more curves for TensorBoard: {error}")).ok()
+        });
+        let line = match self.format {
+            Format::Human => format!("evaluator  step {step}: {metrics}"),
+            Format::Json => Scored::new(manifest, metrics).to_json()?,
+        };
+        output::print_line(&line);
+        Ok(())
+    }
 }
 
 /// The evaluator's curves.
@@ -86,6 +109,10 @@ enum Curves {
 }
 
 impl Curves {
+    fn within(run_dir: &Path) -> Self {
+        Self::Unopened(run_dir.join("tensorboard").join("evaluator"))
+    }
+
     /// Writes scores. Those of an earlier evaluator before this step remain.
     fn with(self, step: u64, metrics: &Metrics) -> Result<Self, BoardError> {
         let mut writer = match self {
@@ -114,41 +141,153 @@ struct Following<'a> {
 impl Following<'_> {
     /// Waits for the next one; there is none when the run has ended.
     fn next(&mut self) -> Result<Option<Manifest>, Failure> {
-        let since = Instant::now();
-        let mut spoken = since;
-        while !self.config.stop.is_set() {
-            let found = self.runtime.block_on(self.store.newest_whole()).map_err(unusable)?.manifest;
-            if let Some(manifest) = found.filter(|found| self.scored.is_none_or(|scored| found.id > scored)) {
-                self.scored = Some(manifest.id);
-                return Ok(Some(manifest));
+        let mut waiting = Waiting::new(Instant::now());
+        let mut spoken = Instant::now();
+        loop {
+            let patience = self.config.peer_timeout;
+            let Ok(seen) =
+                self.unless_stopped(async { tokio::time::timeout(patience, look(self.store, self.scored)).await })?
+            else {
+                let (location, waited) = (self.store.location(), patience.as_secs());
+                return Err(gave_up(format!("gave up waiting for the checkpoint store {location} after {waited} s")));
+            };
+            match seen.map_err(unusable)? {
+                Seen::New(manifest) => {
+                    self.scored = Some(manifest.id);
+                    return Ok(Some(*manifest));
+                }
+                // One that ended before this task began was another run.
+                Seen::Ended if self.seen_alive || self.scored.is_some() => {
+                    let step = self.scored.map_or_else(String::new, |id| format!(" at step {}", id.step));
+                    info!("evaluator: the run has ended{step}");
+                    return Ok(None);
+                }
+                Seen::Ended => {}
+                Seen::Nothing(pulse) => {
+                    self.seen_alive = true;
+                    waiting.sees(pulse, Instant::now());
+                }
             }
-            if self.has_ended()? {
-                let step = self.scored.map_or_else(String::new, |id| format!(" at step {}", id.step));
-                info!("evaluator: the run has ended{step}");
-                return Ok(None);
-            }
-            let waited = since.elapsed();
-            if waited > self.config.peer_timeout {
-                let message = format!("gave up waiting for a new checkpoint after {} s", waited.as_secs());
-                return Err(Failure { exit_code: exit_code::PEERS, message, hint: None });
+            if let Some(waited) = waiting.is_in_vain(Instant::now(), patience) {
+                return Err(gave_up(format!(
+                    "gave up waiting for a new checkpoint after {} s without a sign of life of the run",
+                    waited.as_secs()
+                )));
             }
             if spoken.elapsed() >= SPEAK_EVERY {
                 spoken = Instant::now();
-                info!("waiting for a new checkpoint in {} ({} s)", self.store.location(), waited.as_secs());
+                let waited = waiting.began.elapsed().as_secs();
+                info!("waiting for a new checkpoint in {} ({waited} s)", self.store.location());
             }
-            std::thread::sleep(LOOK_EVERY);
+            self.unless_stopped(async { tokio::time::sleep(LOOK_EVERY).await })?;
         }
+    }
+
+    /// What comes of this, unless the task is told to stop before.
+    fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> Result<T, Failure> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                answer = answer => Ok(answer),
+                () = signals::stopped(&self.config.stop) => Err(self.told_to_stop()),
+            }
+        })
+    }
+
+    fn told_to_stop(&self) -> Failure {
         let (exit_code, message) = match self.config.stopped_by.get() {
             Some((signal, _)) => (signal.exit_code(), signal.name()),
             None => (exit_code::TERMINATED, "told to stop"),
         };
-        Err(Failure { exit_code, message: message.to_owned(), hint: None })
+        Failure { exit_code, message: message.to_owned(), hint: None }
+    }
+}
+
+fn gave_up(message: String) -> Failure {
+    Failure { exit_code: exit_code::PEERS, message, hint: None }
+}
+
+/// What there is to see in a store.
+enum Seen {
+    /// A checkpoint that is newer than the last.
+    New(Box<Manifest>),
+    /// Nothing new, and the last run of this store has ended.
+    Ended,
+    /// Nothing new so far. A run may live.
+    Nothing(Option<Pulse>),
+}
+
+async fn look(store: &Store, scored: Option<CheckpointId>) -> Result<Seen, CheckpointError> {
+    let is_new = |manifest: &Manifest| scored.is_none_or(|scored| manifest.id > scored);
+    if let Some(manifest) = store.newest_whole().await?.manifest.filter(is_new) {
+        return Ok(Seen::New(Box::new(manifest)));
+    }
+    let pulse = store.pulse().await?;
+    if !pulse.is_some_and(|pulse| pulse.released) {
+        return Ok(Seen::Nothing(pulse));
+    }
+    // The last checkpoint may have come between the two looks.
+    match store.run_end(None).await? {
+        Some(RunEnd { newest, .. }) => Ok(newest.filter(is_new).map_or(Seen::Ended, |last| Seen::New(Box::new(last)))),
+        None => Ok(Seen::Nothing(store.pulse().await?)),
+    }
+}
+
+/// How long there has been no new checkpoint, and no sign that one may come.
+struct Waiting {
+    began: Instant,
+    /// When the run was last seen to live.
+    alive: Instant,
+    pulse: Option<Pulse>,
+}
+
+impl Waiting {
+    fn new(now: Instant) -> Self {
+        Self { began: now, alive: now, pulse: None }
     }
 
-    /// True if the run that is followed is over. One that ended before this task began was another.
-    fn has_ended(&mut self) -> Result<bool, Failure> {
-        let ended = self.runtime.block_on(self.store.run_end(None)).map_err(unusable)?.is_some();
-        self.seen_alive |= !ended;
-        Ok(ended && (self.seen_alive || self.scored.is_some()))
+    fn sees(&mut self, pulse: Option<Pulse>, now: Instant) {
+        let earlier = std::mem::replace(&mut self.pulse, pulse);
+        if earlier.is_some() && earlier != pulse {
+            self.alive = now;
+        }
+    }
+
+    /// For how long nobody has given a sign of life, if that is longer than this.
+    fn is_in_vain(&self, now: Instant, patience: Duration) -> Option<Duration> {
+        Some(now.saturating_duration_since(self.alive)).filter(|silent| *silent > patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(300);
+
+    fn pulse(renewals: u64) -> Option<Pulse> {
+        Some(Pulse { generation: 1, renewals, released: false })
+    }
+
+    #[test]
+    fn an_evaluator_waits_as_long_as_the_run_lives() {
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut waiting = Waiting::new(began);
+        for look in 0..1000 {
+            waiting.sees(pulse(look / 3), after(look));
+            assert_eq!(waiting.is_in_vain(after(look), PATIENCE), None, "after {look} s");
+        }
+    }
+
+    #[test]
+    fn an_evaluator_gives_a_run_up_that_gives_no_sign_of_life() {
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        for silent in [pulse(7), None] {
+            let mut waiting = Waiting::new(began);
+            (0..=301).for_each(|second| waiting.sees(silent, after(second)));
+            assert_eq!(waiting.is_in_vain(after(300), PATIENCE), None);
+            assert_eq!(waiting.is_in_vain(after(301), PATIENCE), Some(Duration::from_secs(301)));
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::LazyLock;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::checkpoints::values;
 use crate::cluster::{Launched, summary};
@@ -130,9 +131,9 @@ fn an_evaluator_scores_checkpoints_beside_a_run_and_ends_with_it() {
     evaluator.log("evaluator: scoring the checkpoints in");
     let trained = run.wait().succeeded();
     let scored = evaluator.wait().succeeded();
-    let accuracy = summary(&trained)["metrics"]["test_accuracy"].as_f64().unwrap();
-    let last = format!("evaluator  step {STEPS}: test accuracy {:.2}%", accuracy * 100.0);
-    assert!(scored.stdout.contains(&last), "no {last:?} in {scored}");
+    let last: Value = serde_json::from_str(scored.stdout.lines().last().unwrap_or_default()).unwrap();
+    assert_eq!(last["global_step"], STEPS, "{scored}");
+    assert_eq!(last["metrics"]["test_accuracy"], summary(&trained)["metrics"]["test_accuracy"], "{scored}");
     let curves = fs::read_dir(trained.directory().join("run/tensorboard/evaluator")).unwrap().count();
     assert!(curves > 0, "it writes curves of its own");
 }
