@@ -53,6 +53,12 @@ impl From<Outcome> for Failure {
     }
 }
 
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::internal(format!("{error:#}"))
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if is_stop(self.exit_code.into()) { "stopped" } else { "error" };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -16,14 +17,16 @@ use windlass_core::limits::Limits;
 use windlass_instruments::Instruments;
 use windlass_runs::names::SUMMARY_FILE;
 use windlass_server::{RunRecords, Server, ServerConfig};
+use windlass_wire::client::Interrupt;
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
 use windlass_worker::event::{Event, Stopped, Watcher};
-use windlass_worker::model::Model;
+use windlass_worker::model::{Model, Setup};
 use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
 use windlass_worker::summary::Summary;
-use windlass_worker::task::{self, Ended, WorkerConfig};
+use windlass_worker::task::{self, Ended, RunConfig, WorkerConfig};
+use windlass_worker::threads;
 
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
@@ -37,21 +40,25 @@ use crate::{config, eval, finished, listening, logging, model_flags, output, res
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// What the thread that loads the model has for its stack: as much as a main thread.
+const LOADING_STACK: usize = 8 << 20;
 
 pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<(), Failure> {
-    let resolved = match resolve_role(&args.cluster, &args.settings)? {
+    let role = resolve_role(&args.cluster, &args.settings)?;
+    if args.cluster.print_cluster {
+        match &role {
+            Role::Task(resolved) => resolved.print_lines().iter().for_each(|line| output::print_line(line)),
+            Role::Evaluator => output::print_line("an evaluator: reads the checkpoints and connects to no other task"),
+            Role::Alone => output::print_line("no cluster given: training in one process"),
+        }
+        return Ok(());
+    }
+    let resolved = match role {
         Role::Evaluator if !args.config.print_config => return eval::follow::<M>(matches, args),
         Role::Task(resolved) => Some(resolved),
         Role::Alone | Role::Evaluator => None,
     };
     let flags: &M::Flags = &parse(matches)?;
-    if args.cluster.print_cluster {
-        match &resolved {
-            Some(resolved) => resolved.print_lines().iter().for_each(|line| output::print_line(line)),
-            None => output::print_line("no cluster given: training in one process"),
-        }
-        return Ok(());
-    }
     let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
     match &resolved {
         Some(resolved) if args.output.started_at.is_some() => {
@@ -155,10 +162,13 @@ impl Process {
         let server = self.start_server(None, ServerId(0), 1, Some(1), "in-process".to_owned(), String::new())?;
         let own = Some((ServerId(0), server.shard()));
         let worker = self.worker_config(WorkerId(0), Some(1), 0, server.coordinator(), own);
-        let serving = self.runtime.spawn(server.run());
+        let leave = Arc::new(Interrupt::default());
+        let serving = self.runtime.spawn(server.run_until(stopped(leave.clone())));
         let ended = self.train(replica, worker);
         if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
             serving.abort(); // It would wait for a worker that never came.
+        } else if !ended.was_let_in {
+            leave.set(); // It would wait for a store that does not open, and has nothing to save.
         }
         let served = self.runtime.block_on(serving);
         Ok(with_server(ended, served.ok()))
@@ -191,10 +201,7 @@ impl Process {
         let told = self.runtime.block_on(async {
             tokio::select! {
                 told = roster::await_introduction(listener, self.instruments.router(), patience) => told.map_err(Failure::internal),
-                () = stopped(stop) => {
-                    let reason = "told to stop".to_owned();
-                    Err(Outcome { exit_code: exit_code::TERMINATED, reason }.into())
-                }
+                () = stopped(stop) => Err(told_to_stop()),
             }
         })?;
         let Some(ps) = told else {
@@ -234,7 +241,7 @@ impl Process {
             let worker = self.worker_config(id, workers, servers, coordinator, None);
             return Ok(self.train(replica, worker));
         }
-        let replica = self.load::<M>(flags, id, workers)?;
+        let replica = self.load_and_answer::<M>(flags, id, workers, &listener)?;
         let (own, address) = (ServerId(id.0), resolved.address.to_string());
         let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
@@ -307,25 +314,50 @@ impl Process {
     }
 
     /// A worker's copy of the model, with its data. Loaded before anything is started: what is wrong with it leaves nobody
-    /// waiting.
+    /// waiting. It may take minutes, and there is nothing yet to be saved, so who is told to stop meanwhile does not wait
+    /// for it.
     fn load<M: Model>(
         &self,
         flags: &M::Flags,
         id: WorkerId,
         workers: Option<u32>,
     ) -> Result<Box<dyn Replica>, Failure> {
-        let unusable = |error| Failure::usage(format!("{error:#}"));
-        let model: M = task::load(flags, &self.config.setup).map_err(unusable)?;
-        let run = &self.config.run;
-        let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
-        let replica: Box<dyn Replica> = match (run.towers, self.threads()) {
-            (towers @ 2.., Some(threads)) => {
-                Box::new(Towers::of(model, towers, threads, &config).map_err(Failure::usage)?)
-            }
-            _ => Box::new(Local::new(model, config).map_err(Failure::usage)?),
+        let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
+        let threads = self.threads();
+        let (sender, loaded) = tokio::sync::oneshot::channel();
+        let load = move || {
+            let loaded = threads::caught("loading the model", || {
+                let replica = load_replica::<M>(&flags, &setup, &run, threads)?;
+                run.order(replica.info(), id, workers).map_err(Failure::usage)?;
+                Ok(replica)
+            });
+            let _ = sender.send(loaded);
         };
-        run.order(replica.info(), id, workers).map_err(Failure::usage)?;
-        Ok(replica)
+        let thread = std::thread::Builder::new().name("load".to_owned()).stack_size(LOADING_STACK);
+        thread.spawn(load).map_err(Failure::internal)?;
+        self.runtime.block_on(async {
+            tokio::select! {
+                loaded = loaded => loaded.map_err(Failure::internal)?,
+                () = signals::stopped(&self.config.stop) => Err(told_to_stop()),
+            }
+        })
+    }
+
+    /// The same, while this task's port says how it is. What else connects has to come again, as to a task that is not
+    /// there yet.
+    fn load_and_answer<M: Model>(
+        &self,
+        flags: &M::Flags,
+        id: WorkerId,
+        workers: Option<u32>,
+        listener: &TcpListener,
+    ) -> Result<Box<dyn Replica>, Failure> {
+        let answering = self.serve_instruments(listener.try_clone().map_err(Failure::internal)?)?;
+        let replica = self.load::<M>(flags, id, workers);
+        answering.abort();
+        // From here on the server takes what comes.
+        let _ = self.runtime.block_on(answering);
+        replica
     }
 
     /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores.
@@ -339,16 +371,15 @@ impl Process {
     }
 
     /// A worker takes no streams; its port says how it is, from the start: loading data may take long.
-    fn serve_instruments(&self, listener: TcpListener) -> Result<(), Failure> {
+    fn serve_instruments(&self, listener: TcpListener) -> Result<JoinHandle<()>, Failure> {
         let _guard = self.runtime.enter();
         listener.set_nonblocking(true).map_err(Failure::internal)?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(Failure::internal)?;
-        self.runtime.spawn(port::serve(
+        Ok(self.runtime.spawn(port::serve(
             listener,
             port::Services::without_streams(self.instruments.router()),
             std::future::pending(),
-        ));
-        Ok(())
+        )))
     }
 
     fn conclude(&mut self, ended: Ended, args: &TrainArgs) -> Result<(), Failure> {
@@ -458,10 +489,27 @@ fn runtime() -> Result<Runtime, Failure> {
 }
 
 /// Done when the task has been told to stop.
-async fn stopped(stop: Arc<windlass_wire::client::Interrupt>) {
-    while !stop.is_set() {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+async fn stopped(stop: Arc<Interrupt>) {
+    signals::stopped(&stop).await;
+}
+
+fn told_to_stop() -> Failure {
+    Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }.into()
+}
+
+/// The model on this process's devices.
+fn load_replica<M: Model>(
+    flags: &M::Flags,
+    setup: &Setup,
+    run: &RunConfig,
+    threads: Option<usize>,
+) -> Result<Box<dyn Replica>, Failure> {
+    let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
+    Ok(match (run.towers, threads) {
+        (towers @ 2.., Some(threads)) => Box::new(Towers::of(model, towers, threads, &config).map_err(Failure::usage)?),
+        _ => Box::new(Local::new(model, config).map_err(Failure::usage)?),
+    })
 }
 
 fn is_coordinator(resolved: &ResolvedTask) -> bool {

@@ -124,8 +124,8 @@ impl Control {
     }
 
     /// Says goodbye, unless the run is over, and waits for a moment until it has been heard. Returns how the worker has
-    /// ended, once there is no more work.
-    pub(crate) fn close(self, runtime: &tokio::runtime::Handle) -> Outcome {
+    /// ended, once there is no more work, and whether it was ever let in.
+    pub(crate) fn close(self, runtime: &tokio::runtime::Handle) -> (Outcome, bool) {
         drop(self.sender);
         let (was_let_in, ended) = {
             let mut state = self.shared.lock();
@@ -134,7 +134,7 @@ impl Control {
         if was_let_in {
             let _ = runtime.block_on(async { tokio::time::timeout(LEAVE_WITHIN, self.listener).await });
         }
-        ended.expect("there is work until the worker ends")
+        (ended.expect("there is work until the worker ends"), was_let_in)
     }
 }
 

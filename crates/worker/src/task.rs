@@ -47,12 +47,14 @@ pub struct Ended {
     pub summary: Option<Summary>,
     /// Whether it ended before it joined the cluster, which still waits for it.
     pub before_joining: bool,
+    /// Whether the coordinator ever let it in.
+    pub was_let_in: bool,
 }
 
 impl Ended {
     /// A task that has no summary to tell.
     pub fn with(outcome: Outcome) -> Self {
-        Self { outcome, summary: None, before_joining: false }
+        Self { outcome, summary: None, before_joining: false, was_let_in: false }
     }
 }
 
@@ -206,10 +208,10 @@ impl Worker {
             }
             control.completed(done);
         }
-        let outcome = control.close(runtime);
+        let (outcome, was_let_in) = control.close(runtime);
         // Whoever is told to stop before the last checkpoint is written leaves a run that has yet to end.
         let summary = summary.filter(|_| outcome.exit_code != exit_code::TERMINATED);
-        Ended { outcome, summary, before_joining: false }
+        Ended { outcome, summary, before_joining: false, was_let_in }
     }
 
     /// The chief brings the first values.

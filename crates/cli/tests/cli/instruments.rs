@@ -25,7 +25,7 @@ fn get(address: &str, path: &str) -> Option<(u16, String)> {
 }
 
 /// Waits until a task answers with this status.
-fn answers(address: &str, path: &str, status: u16) {
+pub fn answers(address: &str, path: &str, status: u16) {
     let look = || get(address, path).filter(|(answered, _)| *answered == status);
     eventually(&format!("{status} for {path} of {address}"), look);
 }

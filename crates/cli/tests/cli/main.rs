@@ -20,6 +20,7 @@ mod instruments;
 mod layers;
 mod learning;
 mod leases;
+mod loading;
 mod modes;
 mod oracle;
 mod output;
