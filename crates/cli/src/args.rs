@@ -163,7 +163,7 @@ pub(crate) struct OutputArgs {
     /// With --run-dir: write TensorBoard histograms of the parameters whenever the network is scored
     #[arg(long)]
     pub(crate) histograms: bool,
-    /// Declare a worker dead after this many seconds of silence
+    /// Declare a task dead after this many seconds of silence
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     pub(crate) worker_timeout: f64,
     /// Give up on a missing task after this many seconds
@@ -215,7 +215,6 @@ pub(crate) struct ConfigArgs {
     /// Read settings from this TOML file, such as the run.toml of another run. Precedence: flags, then variables, then
     /// this file
     #[arg(long, value_name = "FILE")]
-    #[allow(dead_code)] // `settings` reads it before there is a struct.
     pub(crate) config: Option<PathBuf>,
     /// Print all settings and their origin, as such a file, and exit
     #[arg(long)]

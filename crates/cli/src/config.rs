@@ -28,6 +28,9 @@ const ONE_HOST_MIN_BYTES: usize = 4 << 20;
 /// The most replicas in one process: each has a network and threads of its own.
 const MOST_TOWERS: usize = 256;
 
+/// The longest that anything is waited for: any multiple of it can still be added to the time of day.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// Everything a task needs to know that the user decides.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskConfig {
@@ -85,6 +88,27 @@ impl TaskConfig {
     }
 }
 
+/// Refuses flags about checkpoints and curves for a run that has no place for them: their user thinks that it has. For
+/// files and variables, which several runs may share, they are simply unused.
+pub(crate) fn check_places(args: &TrainArgs) -> Result<(), Failure> {
+    let is_flag = |name: &str| args.settings.origin(name) == Some(&Origin::Flag);
+    if checkpoint_location(&args.checkpoint, args.output.run_dir.as_deref()).is_none()
+        && let Some(flag) =
+            ["checkpoint-secs", "checkpoint-stall-secs", "keep", "take-over"].into_iter().find(|flag| is_flag(flag))
+    {
+        return Err(no_place_for_checkpoints(&format!("--{flag} has no effect: ")));
+    }
+    if args.output.run_dir.is_none() && args.output.histograms && is_flag("histograms") {
+        return Err(Failure::usage("--histograms needs --run-dir"));
+    }
+    Ok(())
+}
+
+fn no_place_for_checkpoints(consequence: &str) -> Failure {
+    Failure::usage(format!("{consequence}there is nowhere to write checkpoints"))
+        .with_hint("--run-dir DIR keeps them with the run, --checkpoint-dir WHERE elsewhere".to_owned())
+}
+
 /// Where the run's checkpoints are, if it has any.
 pub(crate) fn checkpoint_location(args: &CheckpointArgs, run_dir: Option<&Path>) -> Option<String> {
     let in_run_dir = || run_dir.map(|directory| directory.join(CHECKPOINTS).display().to_string());
@@ -93,13 +117,6 @@ pub(crate) fn checkpoint_location(args: &CheckpointArgs, run_dir: Option<&Path>)
 
 /// The run's checkpoints, if it has a place for them.
 fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<CheckpointConfig>, Failure> {
-    let Some(location) = checkpoint_location(args, run_dir) else {
-        if args.resume != "auto" && args.resume != "never" || args.checkpoint_steps.is_some() {
-            return Err(Failure::usage("there is nowhere to write checkpoints")
-                .with_hint("--run-dir DIR keeps them with the run, --checkpoint-dir WHERE elsewhere".to_owned()));
-        }
-        return Ok(None);
-    };
     if args.keep == 0 {
         return Err(Failure::usage("--keep must be at least 1"));
     }
@@ -110,6 +127,13 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
         0.0 => None,
         _ => Some(seconds("--checkpoint-secs", args.checkpoint_secs)?),
     };
+    let stall = seconds("--checkpoint-stall-secs", args.checkpoint_stall_secs)?;
+    let Some(location) = checkpoint_location(args, run_dir) else {
+        if args.resume != "auto" && args.resume != "never" || args.checkpoint_steps.is_some() {
+            return Err(no_place_for_checkpoints(""));
+        }
+        return Ok(None);
+    };
     Ok(Some(CheckpointConfig {
         location: absolute(&location)?,
         every,
@@ -117,7 +141,7 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
         keep: args.keep,
         resume: resume(&args.resume)?,
         restarted: args.restarted,
-        stall: seconds("--checkpoint-stall-secs", args.checkpoint_stall_secs)?,
+        stall,
         take_over: args.take_over,
         description: command_line(),
     }))
@@ -360,6 +384,12 @@ fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
 }
 
 fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
+    if value > LONGEST.as_secs_f64() {
+        return Err(Failure::usage(format!(
+            "{flag} is {value}, but must be at most {} (ten years)",
+            LONGEST.as_secs()
+        )));
+    }
     Duration::try_from_secs_f64(value)
         .ok()
         .filter(|duration| !duration.is_zero())

@@ -69,6 +69,9 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     }
     let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
+    if resolved.as_ref().is_none_or(is_coordinator) {
+        config::check_places(args)?;
+    }
     config.run.model_flags = model_flags::recorded::<M>(matches);
     let settings = run_file::text(&args.settings, &config.run)?;
     if args.config.print_config {

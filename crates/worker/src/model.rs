@@ -15,7 +15,7 @@ pub use crate::report::Reports;
 
 /// A model that can be trained on one process or many.
 ///
-/// Batches are made ahead of their use, on a thread of their own: `self` is shared between that thread and training.
+/// Batches are usually made ahead of their use, on a thread of their own: `self` is shared between that thread and training.
 pub trait Model: Sized + Send + Sync + 'static {
     /// The word after `windlass train`.
     const NAME: &'static str;
@@ -50,8 +50,9 @@ pub trait Model: Sized + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Makes a batch of these samples, from memory or from wherever they are read: on one thread, ahead of training and at
-    /// the same time as [`Model::loss`] and [`Model::evaluate`]. A failure ends the run.
+    /// Makes a batch of these samples, from memory or from wherever they are read: on a thread of its own, ahead of training
+    /// and at the same time as [`Model::loss`] and [`Model::evaluate`]; or between two steps, if it takes microseconds. Two
+    /// calls may overlap when the thread changes. A failure ends the run.
     ///
     /// `random` has been seeded for this batch of this worker. Do not draw from Burn's own generator here, as
     /// `Tensor::random` does: the step that is computed meanwhile draws from it. A [`crate::dataset::DatasetBatches`] makes
@@ -59,7 +60,8 @@ pub trait Model: Sized + Send + Sync + 'static {
     fn batch(&self, samples: &[usize], device: &Device, random: &mut StdRng) -> anyhow::Result<Self::Batch>;
 
     /// The loss of a batch, to be made smaller. Burn's random numbers have been seeded for this batch of this worker, so
-    /// that `Dropout` drops the same units again after a restart.
+    /// that `Dropout` drops the same units again after a restart. With `--towers`, the first step shows whether a network
+    /// draws any: one that begins to later, say with dropout after a warm-up, gets numbers that were not seeded.
     fn loss(&self, network: &Self::Network, batch: Self::Batch) -> Tensor<1>;
 
     /// Whether [`Model::loss`] adds up the losses of a batch's samples instead of taking their mean. The loss that is shown

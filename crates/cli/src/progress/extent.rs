@@ -37,7 +37,7 @@ impl Extent {
         (self.steps, self.epochs) = (started.steps, started.epochs);
         // Back to a checkpoint, or on from one.
         self.global_step = started.from;
-        let of = started.epochs.map(|epochs| epochs * started.batches as u64);
+        let of = started.epochs.map(|epochs| epochs.saturating_mul(started.batches as u64));
         let share = self.shares.entry(started.worker).or_default();
         (share.of, share.epoch, share.ended) = (of, share.epoch.max(1), false);
     }
@@ -86,7 +86,7 @@ impl Extent {
         let by_steps = self.steps.map(|steps| part(self.global_step, steps));
         let by_epochs = self.epochs.map(|_| {
             let done = self.shares.values().map(|share| share.done).sum();
-            part(done, self.shares.values().filter_map(|share| share.of).sum())
+            part(done, self.shares.values().filter_map(|share| share.of).fold(0, u64::saturating_add))
         });
         match (by_steps, by_epochs) {
             (Some(by_steps), Some(by_epochs)) => Some(f64::max(by_steps, by_epochs)),

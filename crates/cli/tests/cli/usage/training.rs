@@ -246,6 +246,50 @@ fn a_timeout_that_is_no_time_is_refused() {
     --- stderr
     error: --peer-timeout is -1, but must be a number of seconds above zero
     ");
+    assert_snapshot!(windlass("train linear --peer-timeout 1e19").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --peer-timeout is 10000000000000000000, but must be at most 315360000 (ten years)
+    ");
+}
+
+#[test]
+fn flags_for_checkpoints_and_curves_need_a_place_for_them() {
+    assert_snapshot!(windlass("train linear --checkpoint-secs 5").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --checkpoint-secs has no effect: there is nowhere to write checkpoints
+    hint: --run-dir DIR keeps them with the run, --checkpoint-dir WHERE elsewhere
+    ");
+    assert_snapshot!(windlass("train linear --keep 0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --keep must be at least 1
+    ");
+    assert_snapshot!(windlass("train linear --histograms").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --histograms needs --run-dir
+    ");
+    // A file may be for other runs, too.
+    windlass("train linear --steps 10 --config file.toml")
+        .with_file("file.toml", "[train]\nkeep = 2\n")
+        .run()
+        .succeeded();
+}
+
+#[test]
+fn an_evaluator_prints_its_place_and_does_not_begin_to_score() {
+    assert_snapshot!(windlass("train linear --job_name evaluator --run-dir run --print-cluster").run(), @"
+    exit code 0
+    --- stdout
+    an evaluator: reads the checkpoints and connects to no other task
+    --- stderr
+    ");
 }
 
 #[test]
