@@ -7,6 +7,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
 use windlass_data::download::{DownloadError, DownloadEvent, download};
 
 use crate::failure::Failure;
+use crate::terminal::Terminal;
 use crate::{logging, output};
 
 /// Get data sets
@@ -43,17 +44,17 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     logging::start();
     let Action::Download(args) = command.action;
     let live = std::io::stderr().is_terminal();
+    let say = |line: &str| Terminal::default().print_error(line);
     let mut report = |event: DownloadEvent<'_>| match event {
-        DownloadEvent::Present { file } => eprintln!("{file}: already present, checksum OK"),
+        DownloadEvent::Present { file } => say(&format!("{file}: already present, checksum OK")),
         DownloadEvent::Received { file, received, total } if live => {
-            eprint!("\r{file}: {:3.0}%", 100.0 * received as f64 / total.max(1) as f64);
-            let _ = std::io::stderr().flush();
+            let _ = write!(std::io::stderr(), "\r{file}: {:3.0}%", 100.0 * received as f64 / total.max(1) as f64);
         }
         DownloadEvent::Failed { file, url, error, wait } => {
             let again = wait.map(|wait| format!("; trying again in {:.1} s", wait.as_secs_f64())).unwrap_or_default();
-            eprintln!("{file}: {url}: {error}{again}");
+            say(&format!("{file}: {url}: {error}{again}"));
         }
-        DownloadEvent::Finished { file } => eprintln!("{}{file}: done, checksum OK", if live { "\r" } else { "" }),
+        DownloadEvent::Finished { file } => say(&format!("{}{file}: done, checksum OK", if live { "\r" } else { "" })),
         _ => {}
     };
     let summary =

@@ -18,6 +18,7 @@ use crate::checkpoint::{find, unusable};
 use crate::failure::Failure;
 use crate::logging;
 use crate::output::plain_table;
+use crate::terminal::Terminal;
 
 /// Translate sentences from standard input with a trained seq2seq network
 #[derive(Debug, Parser)]
@@ -84,7 +85,7 @@ fn converse(
             Ok(said) => said,
             Err(InterpretError::Blank) => String::new(),
             Err(error) => {
-                eprintln!("line {number}: {error}");
+                Terminal::default().print_error(&format!("line {number}: {error}"));
                 String::new()
             }
         };

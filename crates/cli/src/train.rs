@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::ArgMatches;
@@ -102,7 +102,8 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let TaskId { job, index } = task.unwrap_or(TaskId::CHIEF);
     let instruments = Instruments::new(&version::build(), &job.to_string(), index);
     let run_dir = args.output.run_dir.clone();
-    let mut process = Process { runtime, config, task, extent, instruments, run_dir, watch: progress.watcher() };
+    let watch = SharedWatcher(Arc::new(Mutex::new(progress.watcher())));
+    let mut process = Process { runtime, config, task, extent, instruments, run_dir, watch };
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {
@@ -138,7 +139,17 @@ struct Process {
     /// How it is seen from outside.
     instruments: Instruments,
     run_dir: Option<PathBuf>,
-    watch: Watcher,
+    watch: SharedWatcher,
+}
+
+/// Who is told of events, by the worker's thread and by the main one.
+#[derive(Clone)]
+struct SharedWatcher(Arc<Mutex<Watcher>>);
+
+impl SharedWatcher {
+    fn tell(&self, event: &Event) {
+        (self.0.lock().unwrap_or_else(PoisonError::into_inner))(event);
+    }
 }
 
 /// The runtime of a process, which is not waited for for ever: one of its threads may hang on a disk.
@@ -370,7 +381,9 @@ impl Process {
     }
 
     fn train(&mut self, replica: Box<dyn Replica>, worker: WorkerConfig) -> Ended {
-        task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, &mut self.watch)
+        let watch = self.watch.clone();
+        let told = Box::new(move |event: &Event| watch.tell(event));
+        task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, told)
     }
 
     /// A worker takes no streams; its port says how it is, from the start: loading data may take long.
@@ -390,14 +403,14 @@ impl Process {
         if let Some(summary) = ended.summary {
             let written = args.output.run_dir.as_deref().map(|directory| write_summary(directory, &summary));
             // Whatever became of the file: it must not keep back how the run went.
-            (self.watch)(&Event::Summary(Box::new(summary)));
+            self.watch.tell(&Event::Summary(Box::new(summary)));
             match written {
-                Some(Ok(path)) => (self.watch)(&Event::Wrote { path }),
+                Some(Ok(path)) => self.watch.tell(&Event::Wrote { path }),
                 Some(Err(failure)) => unwritten = Some(failure),
                 None => {}
             }
         } else if ended.outcome.exit_code == 0 && !ended.outcome.reason.is_empty() {
-            (self.watch)(&Event::AlreadyFinished { reason: ended.outcome.reason.clone() });
+            self.watch.tell(&Event::AlreadyFinished { reason: ended.outcome.reason.clone() });
         }
         if ended.outcome.exit_code == 0 {
             return unwritten.map_or(Ok(()), Err);
@@ -417,7 +430,7 @@ impl Process {
         }
         if let Some((signal, time)) = signal {
             let task = self.task.unwrap_or(TaskId::worker(0)).to_string();
-            (self.watch)(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
+            self.watch.tell(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
         }
         let (exit_code, why) = match signal {
             Some((signal, _)) if unsaved.is_some() => (failure.exit_code, signal.name().to_owned()),

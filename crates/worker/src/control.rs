@@ -4,6 +4,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use windlass_core::cluster::Job;
 use windlass_core::ledger::Incarnation;
@@ -38,9 +39,9 @@ pub(crate) struct Joining {
 
 /// A worker's session, listened to in the background, and what there is to do.
 pub(crate) struct Control {
-    sender: Sender,
+    /// Until the goodbye.
+    session: Mutex<Option<(Sender, JoinHandle<()>)>>,
     shared: Arc<Shared>,
-    listener: tokio::task::JoinHandle<()>,
 }
 
 /// What the worker's thread and the listener share.
@@ -58,6 +59,8 @@ struct State {
     work: Option<(Incarnation, Work)>,
     reports: Vec<task_message::Kind>,
     ended: Option<Outcome>,
+    /// Whether the thread that does the work has been given up.
+    abandoned: bool,
 }
 
 impl Control {
@@ -84,13 +87,14 @@ impl Control {
         let (sender, session) = session.split();
         let machine = WorkerMachine::new(config.id);
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { machine, work: None, reports: Vec::new(), ended: None }),
+            state: Mutex::new(State { machine, work: None, reports: Vec::new(), ended: None, abandoned: false }),
             changed: Condvar::new(),
             began: Instant::now(),
             interrupt: config.stop.clone(),
             probes: config.instruments.probes().clone(),
         });
-        Self { sender, shared: shared.clone(), listener: runtime.spawn(listen(session, shared)) }
+        let listener = runtime.spawn(listen(session, shared.clone()));
+        Self { session: Mutex::new(Some((sender, listener))), shared }
     }
 
     /// Waits for work, and as which incarnation to do it; `None` once the worker is to end.
@@ -100,7 +104,10 @@ impl Control {
             let reports = std::mem::take(&mut state.reports);
             if !reports.is_empty() {
                 drop(state);
-                reports.into_iter().for_each(|report| self.sender.send_blocking(report));
+                let sender = self.session().as_ref().map(|(sender, _)| sender.clone());
+                if let Some(sender) = sender {
+                    reports.into_iter().for_each(|report| sender.send_blocking(report));
+                }
             } else if state.ended.is_some() {
                 return None;
             } else if let Some(work) = state.work.take() {
@@ -114,9 +121,28 @@ impl Control {
         }
     }
 
-    /// Says what came of the work.
+    /// Says what came of the work. Of work that was given up, nobody wants to know.
     pub(crate) fn completed(&self, result: Result<Achievement, TrainError>) {
-        self.shared.handle(WorkerEvent::Completed(result.map_err(|error| setback(&error))));
+        if !self.shared.lock().abandoned {
+            self.shared.handle(WorkerEvent::Completed(result.map_err(|error| setback(&error))));
+        }
+    }
+
+    /// Ends in place of the thread that works, which hangs, and says why. `None` if that has just come back. Returns what
+    /// [`Control::close`] does.
+    pub(crate) fn abandon(&self, why: &TrainError, runtime: &tokio::runtime::Handle) -> Option<(Outcome, bool)> {
+        let mut state = self.shared.lock();
+        if !state.machine.is_working() {
+            return None;
+        }
+        state.abandoned = true;
+        drop(state);
+        self.shared.handle(WorkerEvent::Completed(Err(setback(why))));
+        while self.next().is_some() {
+            // It was let in again meanwhile, and cannot do this either.
+            self.shared.handle(WorkerEvent::Completed(Err(setback(why))));
+        }
+        Some(self.close(runtime))
     }
 
     pub(crate) fn is_chief(&self) -> bool {
@@ -125,16 +151,21 @@ impl Control {
 
     /// Says goodbye, unless the run is over, and waits for a moment until it has been heard. Returns how the worker has
     /// ended, once there is no more work, and whether it was ever let in.
-    pub(crate) fn close(self, runtime: &tokio::runtime::Handle) -> (Outcome, bool) {
-        drop(self.sender);
+    pub(crate) fn close(&self, runtime: &tokio::runtime::Handle) -> (Outcome, bool) {
         let (was_let_in, ended) = {
-            let mut state = self.shared.lock();
-            (state.machine.incarnation().is_some(), state.ended.take())
+            let state = self.shared.lock();
+            (state.machine.incarnation().is_some(), state.ended.clone())
         };
-        if was_let_in {
-            let _ = runtime.block_on(async { tokio::time::timeout(LEAVE_WITHIN, self.listener).await });
+        // Without a sender the session ends.
+        let listener = self.session().take().map(|(_, listener)| listener);
+        if let Some(listener) = listener.filter(|_| was_let_in) {
+            let _ = runtime.block_on(async { tokio::time::timeout(LEAVE_WITHIN, listener).await });
         }
         (ended.expect("there is work until the worker ends"), was_let_in)
+    }
+
+    fn session(&self) -> MutexGuard<'_, Option<(Sender, JoinHandle<()>)>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

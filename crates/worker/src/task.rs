@@ -1,8 +1,10 @@
 //! A whole worker: it loads its data, joins the cluster, trains when told to, and stays until the run is over.
 //!
-//! It runs on a thread of its own, outside the async runtime, on which only its session lives.
+//! It runs on a thread of its own, outside the async runtime, on which only its session lives. Nobody waits for that
+//! thread for ever: should it hang on a disk, the worker ends without it.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tracing::info;
@@ -21,6 +23,7 @@ use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, Wor
 use windlass_wire::control::session::Progress;
 use windlass_wire::control::worker_machine::{Achievement, Work};
 
+use crate::batches::making::Watch;
 use crate::board::hparams;
 use crate::buffer::ParameterClient;
 pub use crate::config::{RunConfig, WorkerConfig};
@@ -58,23 +61,37 @@ impl Ended {
     }
 }
 
+/// Between two looks at whether the thread that trains hangs.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// Runs a worker from its start to its end. Blocks; `runtime` carries its session.
 pub fn run(
     runtime: &tokio::runtime::Handle,
     config: WorkerConfig,
     run: RunConfig,
     replica: Box<dyn Replica>,
-    watch: &mut Watcher,
+    mut watch: Watcher,
 ) -> Ended {
-    match Worker::new(config, run, replica) {
-        Ok(mut worker) => worker.run(runtime, watch),
-        Err(unfit) => {
-            let (exit_code, error) = match unfit {
-                Unfit::Usage(error) => (exit_code::USAGE, error),
-                Unfit::Trial(error) => (exit_code::INTERNAL, error),
-            };
-            Ended { before_joining: true, ..Ended::with(Outcome { exit_code, reason: format!("{error:#}") }) }
-        }
+    let (sender, ended) = mpsc::channel();
+    let (runtime, given_up) = (runtime.clone(), sender.clone());
+    let work = move || {
+        let ended = match Worker::new(config, run, replica) {
+            Ok(mut worker) => worker.run(&runtime, &mut watch, given_up),
+            Err(unfit) => {
+                let (exit_code, reason) = match unfit {
+                    Unfit::Usage(error) => (exit_code::USAGE, format!("{error:#}")),
+                    Unfit::Trial(TrainError::Client(_)) => (exit_code::TERMINATED, "told to stop".to_owned()),
+                    Unfit::Trial(error) => (exit_code::INTERNAL, error.to_string()),
+                };
+                Ended { before_joining: true, ..Ended::with(Outcome { exit_code, reason }) }
+            }
+        };
+        let _ = sender.send(ended);
+    };
+    let internal = |reason: String| Ended::with(Outcome { exit_code: exit_code::INTERNAL, reason });
+    match std::thread::Builder::new().name("worker".to_owned()).spawn(work) {
+        Ok(_) => ended.recv().unwrap_or_else(|_| internal("the worker's thread has panicked".to_owned())),
+        Err(error) => internal(format!("cannot start the worker's thread: {error}")),
     }
 }
 
@@ -83,7 +100,7 @@ enum Unfit {
     /// What the user asked for cannot be.
     Usage(anyhow::Error),
     /// A step that was tried could not be computed, as when its data cannot be read: the same as during training.
-    Trial(anyhow::Error),
+    Trial(TrainError),
 }
 
 impl From<anyhow::Error> for Unfit {
@@ -175,7 +192,7 @@ impl Worker {
             None => {
                 // In a container, as many as its control group allows.
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                let pool = threads::choose(&mut training, cores).map_err(Unfit::Trial)?;
+                let pool = threads::choose(&mut training, cores, &config.stop).map_err(Unfit::Trial)?;
                 info!("computing on {} of {cores} available cores", pool.current_num_threads());
                 pool
             }
@@ -183,13 +200,16 @@ impl Worker {
         Ok(Self { config, run, spec, files, training, pool, progress, began_at: None })
     }
 
-    fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher) -> Ended {
+    /// Until the run is over. If this thread hangs, `given_up` hears how the worker has ended.
+    fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher, given_up: mpsc::Sender<Ended>) -> Ended {
         let joining = Joining {
             run: serde_json::to_string(&self.spec).unwrap_or_default(),
             files: std::mem::take(&mut self.files),
             batches: self.training.batches() as u64,
         };
-        let control = Control::open(runtime, &self.config, joining, &self.progress);
+        let control = Arc::new(Control::open(runtime, &self.config, joining, &self.progress));
+        let batches = Watch::new(self.training.making(), self.config.peer_timeout, self.config.stop.clone());
+        let watching = runtime.spawn(watch_over(batches, control.clone(), given_up));
         let (mut client, mut summary) = (None, None);
         while let Some((incarnation, work)) = control.next() {
             let done = match work {
@@ -208,6 +228,7 @@ impl Worker {
             }
             control.completed(done);
         }
+        watching.abort();
         let (outcome, was_let_in) = control.close(runtime);
         // Whoever is told to stop before the last checkpoint is written leaves a run that has yet to end.
         let summary = summary.filter(|_| outcome.exit_code != exit_code::TERMINATED);
@@ -364,6 +385,23 @@ impl Worker {
                 Outcome::done()
             }
             Err(error) => Outcome { exit_code: exit_code::INTERNAL, reason: format!("{error:#}") },
+        }
+    }
+}
+
+/// Ends the worker if the thread that trains hangs while it makes a batch.
+async fn watch_over(mut batches: Watch, control: Arc<Control>, given_up: mpsc::Sender<Ended>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(error) = batches.look() else { continue };
+        let (control, given_up) = (control.clone(), given_up.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let ending = tokio::task::spawn_blocking(move || {
+            let ended = control.abandon(&error, &runtime);
+            ended.map(|(outcome, was_let_in)| given_up.send(Ended { was_let_in, ..Ended::with(outcome) }))
+        });
+        if !matches!(ending.await, Ok(None)) {
+            return;
         }
     }
 }

@@ -8,10 +8,11 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use windlass_wire::client::Interrupt;
 
-use crate::train::Training;
+use crate::train::{TrainError, Training};
 
 /// The longest each candidate is tried.
 const TRIAL: Duration = Duration::from_millis(60);
@@ -45,22 +46,26 @@ fn in_words(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// The faster of one thread and `most` threads for this model. Gradients are computed and thrown away.
-pub fn choose(training: &mut Training, most: usize) -> anyhow::Result<ThreadPool> {
+pub(crate) fn choose(training: &mut Training, most: usize, stop: &Interrupt) -> Result<ThreadPool, TrainError> {
+    let pool = |threads| pool(threads).map_err(anyhow::Error::from);
     let (one, all) = (pool(1)?, pool(most)?);
     if most == 1 {
         return Ok(one);
     }
-    let alone = compute(&one, || trial(training))?;
-    let together = compute(&all, || trial(training))?;
+    let alone = compute(&one, || trial(training, stop))?;
+    let together = compute(&all, || trial(training, stop))?;
     Ok(if together < alone { all } else { one })
 }
 
 /// The median time of a step.
-fn trial(training: &mut Training) -> anyhow::Result<Duration> {
+fn trial(training: &mut Training, stop: &Interrupt) -> Result<Duration, TrainError> {
     let mut times = Vec::new();
     let began = Instant::now();
     for step in 0.. {
-        let time = training.rehearse().context("cannot compute a first step")?;
+        let time = training.rehearse(stop).map_err(|error| match error {
+            TrainError::Model(error) => TrainError::Model(error.context("cannot compute a first step")),
+            error => error,
+        })?;
         let is_slow = began.elapsed() > 10 * TRIAL;
         if step >= WARM_UP || is_slow {
             times.push(time);

@@ -6,10 +6,11 @@ use tracing::warn;
 use windlass_core::parameter::{ParameterId, ParameterKind};
 use windlass_core::run::LearningRate;
 use windlass_core::schedule::Schedule;
-use windlass_wire::client::{ClientError, Push, RowRequest};
+use windlass_wire::client::{ClientError, Interrupt, Push, RowRequest};
 use windlass_wire::control::session::Progress;
 
 use crate::batches::Batches;
+use crate::batches::making::Making;
 use crate::batches::order::Order;
 use crate::buffer::{ParameterClient, Pulled, TensorBuffer};
 use crate::event::{HeldOut, Warning, Watcher};
@@ -137,12 +138,7 @@ impl Training {
             let wanted = next.as_ref().map(|(batch, _)| batch.rows().to_vec()).unwrap_or_default();
             let note = self.note(loss)?;
             times.computed();
-            client.push(Push {
-                dense: gradients,
-                rows: row_gradients,
-                wanted: wanted.clone(),
-                note,
-            })?;
+            client.push(Push { dense: gradients, rows: row_gradients, wanted: wanted.clone(), note })?;
             if !self.has_rows() && !is_last {
                 next = Some(times.waiting_for_data(|| self.batches.next(|| client.may_wait()))?);
             }
@@ -227,9 +223,16 @@ impl Training {
         self.reporter.iter_mut().for_each(|reporter| reporter.recall(note));
     }
 
+    /// The batch that this thread is making, if it is.
+    pub(crate) fn making(&self) -> Making {
+        self.batches.making().clone()
+    }
+
     /// Computes one step and throws it away, to learn how long it takes.
-    pub(crate) fn rehearse(&mut self) -> anyhow::Result<Duration> {
-        let batch = self.batches.sample()?;
+    pub(crate) fn rehearse(&mut self, stop: &Interrupt) -> Result<Duration, TrainError> {
+        let may_wait = || if stop.ends_all_waits() { Err(ClientError::Interrupted) } else { Ok(()) };
+        may_wait()?;
+        let batch = self.batches.sample(may_wait)?;
         let began = Instant::now();
         self.replica.rehearse(batch)?;
         Ok(began.elapsed())

@@ -23,8 +23,8 @@ use windlass_worker::model::{Defaults, Metrics, Model, Setup};
 use windlass_worker::replica::{Local, LocalConfig};
 use windlass_worker::task::{self, RunConfig, WorkerConfig};
 
+use super::own_program;
 use crate::failure::Failure;
-use crate::program::own_program;
 
 const STEPS: u64 = 30;
 
@@ -121,7 +121,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
     let server = Guard(command.spawn().map_err(Failure::internal)?);
     let (pid, peak) = (server.0.id(), Arc::new(Mutex::new(0.0)));
     let seen = peak.clone();
-    let mut watch: Watcher = Box::new(move |event| {
+    let watch: Watcher = Box::new(move |event| {
         if let (Event::Step(_), Ok(mut seen)) = (event, seen.lock()) {
             *seen = peak_memory_mb(pid).unwrap_or(f64::NAN);
         }
@@ -144,7 +144,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         instruments: Instruments::default(),
     };
     let replica = Local::new(Bulk { elements }, LocalConfig::on_cpu(1)).map_err(Failure::internal)?;
-    let ended = task::run(runtime.handle(), config, run_config(), Box::new(replica), &mut watch);
+    let ended = task::run(runtime.handle(), config, run_config(), Box::new(replica), watch);
     let Some(summary) = ended.summary else { return Err(ended.outcome.into()) };
     let wait_ms = summary.per_worker.first().map_or(f64::NAN, |worker| worker.wait_ms_p50);
     let megabytes = elements as f64 * 4e-6;

@@ -7,9 +7,9 @@ use std::process::Stdio;
 
 use windlass_worker::event::Event;
 
-use super::median;
+use super::{median, own_program};
 use crate::failure::Failure;
-use crate::program::own_program;
+use crate::output::print_line;
 
 const STEPS: u64 = 5000;
 /// Steps that count as early or late.
@@ -56,13 +56,13 @@ fn course(events: &str) -> Course {
 /// Prints the medians over all rounds.
 pub(super) fn print(courses: &[Course]) {
     let over_rounds = |value: fn(&Course) -> f64| median(courses.iter().map(value).collect());
-    println!(
+    print_line(&format!(
         "mnist relu with Adam, single process: {:.3} ms a step in the first {SLICE} steps, {:.3} in the last {SLICE} of \
          {STEPS}; late vs early {:.2}",
         over_rounds(|course| course.early_ms),
         over_rounds(|course| course.late_ms),
         over_rounds(|course| course.late_ms / course.early_ms),
-    );
+    ));
 }
 
 #[cfg(test)]

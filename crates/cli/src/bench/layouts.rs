@@ -4,8 +4,8 @@ use std::process::Stdio;
 
 use windlass_worker::summary::Summary;
 
+use super::own_program;
 use crate::failure::Failure;
-use crate::program::own_program;
 
 /// Samples a step.
 pub(super) const BATCH: usize = 100;

@@ -13,10 +13,14 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use comfy_table::CellAlignment;
+use rustix::process::Signal;
 
 use crate::failure::Failure;
 use crate::logging;
-use crate::output::plain_table;
+use crate::output::{plain_table, print_line};
+use crate::program;
+use crate::terminal::Terminal;
+use crate::tied::tie;
 use layouts::{LAYOUTS, Measured};
 
 /// The flags of `bench`.
@@ -49,7 +53,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     logging::start();
     let (mut rounds, mut courses, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+        Terminal::default().print_error(&format!("round {round} of {}", args.rounds));
         let measured = LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<Vec<_>, _>>()?;
         rounds.push(measured);
         courses.push(course::measure()?);
@@ -57,18 +61,18 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             peers.push(peers::measure(program)?);
         }
     }
-    println!("{}", processor::describe());
+    print_line(&processor::describe());
     print_layouts(&rounds);
-    println!();
+    print_line("");
     course::print(&courses);
     if !peers.is_empty() {
-        println!();
+        print_line("");
         peers::print(&rounds, &peers);
     }
     if args.bulk > 0 {
-        println!();
+        print_line("");
         for transport in [bulk::Transport::Local, bulk::Transport::Tcp] {
-            println!("{}", bulk::measure(args.bulk * 1_000_000, transport)?);
+            print_line(&bulk::measure(args.bulk * 1_000_000, transport)?);
         }
     }
     Ok(())
@@ -94,8 +98,15 @@ fn print_layouts(rounds: &[Vec<Measured>]) {
             format!("{:.2}", over_rounds(&|round| round[index].first_step_seconds)),
         ]);
     }
-    println!("mnist sigmoid, batch {}, medians of {} rounds", layouts::BATCH, rounds.len());
-    println!("{table}");
+    print_line(&format!("mnist sigmoid, batch {}, medians of {} rounds", layouts::BATCH, rounds.len()));
+    print_line(&table.to_string());
+}
+
+/// This program, to be measured. It ends with this process.
+fn own_program() -> Result<std::process::Command, Failure> {
+    let mut command = program::own_program()?;
+    tie(&mut command, Signal::TERM);
+    Ok(command)
 }
 
 /// The middle value.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::layouts::{BATCH, LAYOUTS, Measured};
 use super::median;
 use crate::failure::Failure;
-use crate::output::plain_table;
+use crate::output::{plain_table, print_line};
 
 /// What one line of the program says.
 #[derive(Debug, Clone, Deserialize)]
@@ -63,6 +63,6 @@ pub(super) fn print(ours: &[Vec<Measured>], peers: &[Vec<Peer>]) {
         }
         table.add_row(row);
     }
-    println!("other systems in the same rounds");
-    println!("{table}");
+    print_line("other systems in the same rounds");
+    print_line(&table.to_string());
 }

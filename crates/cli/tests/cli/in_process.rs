@@ -69,11 +69,11 @@ pub fn train_until_ended<M: Model>(
     let (sender, ended) = mpsc::channel();
     for worker in (0..layout.workers).map(WorkerId) {
         let (sender, runtime, run, model) = (sender.clone(), runtime.handle().clone(), run.clone(), model());
-        let (mut config, mut watch) = (worker_config(worker, layout, &servers), watcher(losses.clone()));
+        let (mut config, watch) = (worker_config(worker, layout, &servers), watcher(losses.clone()));
         config.own_server = config.own_server.map(|(id, shard)| (id, between(shard)));
         let local = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
         let replica = Box::new(Local::new(model, local).expect("the model can be trained"));
-        std::thread::spawn(move || drop(sender.send(task::run(&runtime, config, run, replica, &mut watch))));
+        std::thread::spawn(move || drop(sender.send(task::run(&runtime, config, run, replica, watch))));
     }
     let outcomes: Vec<_> = servers.into_iter().map(|server| runtime.spawn(server.run())).collect();
     let workers = (0..layout.workers).map(|_| ended.recv_timeout(LIMIT).expect("a worker ends")).collect();
@@ -94,8 +94,24 @@ pub fn try_out<M: Model>(run: &RunConfig, model: M) -> Ended {
     let config = WorkerConfig { threads: None, ..worker_config(WorkerId(0), layout, &servers) };
     let replica = Box::new(Local::new(model, LocalConfig::on_cpu(run.seed)).expect("the model can be trained"));
     let serving = runtime.spawn(servers.remove(0).run());
-    let ended = task::run(runtime.handle(), config, run.clone(), replica, &mut watcher(Arc::default()));
+    let ended = task::run(runtime.handle(), config, run.clone(), replica, watcher(Arc::default()));
     serving.abort();
+    ended
+}
+
+/// A worker with a server in its process, until it has ended. It is told to stop when somebody says so.
+pub fn train_until_told<M: Model>(run: &RunConfig, model: M, told: mpsc::Receiver<()>) -> Ended {
+    let (runtime, layout) = (Runtime::new().unwrap(), Layout { servers: 0, workers: 1 });
+    let mut servers = start_servers(&runtime, layout);
+    let config = worker_config(WorkerId(0), layout, &servers);
+    let stop = config.stop.clone();
+    std::thread::spawn(move || told.recv().into_iter().for_each(|()| stop.set()));
+    let replica = Box::new(Local::new(model, LocalConfig::on_cpu(run.seed)).expect("the model can be trained"));
+    let serving = runtime.spawn(servers.remove(0).run());
+    let ended = task::run(runtime.handle(), config, run.clone(), replica, watcher(Arc::default()));
+    let served = runtime.block_on(async { tokio::time::timeout(LIMIT, serving).await });
+    assert!(served.is_ok(), "the server ends too");
+    runtime.shutdown_background();
     ended
 }
 

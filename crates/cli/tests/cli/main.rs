@@ -40,6 +40,7 @@ mod seq2seq;
 mod settings;
 mod sleepers;
 mod stopping;
+mod stuck;
 mod tasks;
 mod towers;
 mod translating;

@@ -151,6 +151,11 @@ impl Interrupt {
         self.over.store(true, Ordering::Relaxed);
     }
 
+    /// True once nothing is to be waited for any more: the process was told to stop, or the run is over.
+    pub fn ends_all_waits(&self) -> bool {
+        self.is_set() || self.over.load(Ordering::Relaxed)
+    }
+
     /// Notes that the coordinator has welcomed this process as an incarnation: a client of an earlier one has nothing
     /// to wait for any more, and connections from before may lead nowhere.
     pub fn welcomed(&self, incarnation: Incarnation) {
@@ -166,7 +171,7 @@ impl Interrupt {
 
     /// Why a client that connected as this incarnation should stop waiting, if it should.
     fn check(&self, incarnation: Incarnation) -> Result<(), ClientError> {
-        if self.is_set() || self.over.load(Ordering::Relaxed) {
+        if self.ends_all_waits() {
             Err(ClientError::Interrupted)
         } else if self.incarnation.load(Ordering::Relaxed) > incarnation.0 {
             Err(ClientError::Rejoined)

@@ -159,6 +159,11 @@ impl WorkerMachine {
         self.is_chief
     }
 
+    /// True if it has been given work that is not completed.
+    pub fn is_working(&self) -> bool {
+        matches!(self.stage, Stage::Working(_))
+    }
+
     /// When it is to be told of the time, if that is of interest.
     pub fn deadline(&self) -> Option<Duration> {
         match self.stage {

@@ -3,11 +3,14 @@
 //! A thread of its own makes them ahead, so that a slow disk does not hold up training and a worker can be told to stop
 //! while it waits for one. Batches that take microseconds the worker makes itself, while the servers are at work: handing
 //! them over would cost a short step more, and another thread would take the core of a worker that the others wait for.
+//! Should one of those take long after all, [`making`] lets others notice.
 
+pub(crate) mod making;
 pub mod order;
 mod prefetch;
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -17,6 +20,7 @@ use windlass_wire::client::ClientError;
 use crate::randomness::Draw;
 use crate::replica::{Batch, BatchSource};
 use crate::train::TrainError;
+use making::Making;
 use order::{DataPosition, Order};
 use prefetch::{Next, Prefetch};
 
@@ -46,6 +50,7 @@ pub(crate) struct Batches {
     used: (u64, u64),
     /// How many in a row were made quickly by the thread, or slowly here.
     unlike: u32,
+    making: Making,
 }
 
 /// A batch, unless it could not be made, and how long that took.
@@ -56,7 +61,13 @@ pub(crate) type Placed = (Batch, DataPosition);
 
 impl Batches {
     pub(crate) fn new(worker: u32, source: Arc<dyn BatchSource>, order: Order, patience: Duration) -> Self {
-        Self { worker, source, order, patience, ahead: None, is_made_here: false, used: (0, 0), unlike: 0 }
+        let making = Making::new();
+        Self { worker, source, order, patience, ahead: None, is_made_here: false, used: (0, 0), unlike: 0, making }
+    }
+
+    /// The batch that is being made here.
+    pub(crate) fn making(&self) -> &Making {
+        &self.making
     }
 
     /// How many an epoch has.
@@ -110,31 +121,14 @@ impl Batches {
 
     /// Makes the next batch here.
     fn make(&mut self) -> Made {
-        make(self.worker, &*self.source, &mut self.order)
+        let (worker, source, order) = (self.worker, &*self.source, &mut self.order);
+        self.making.note(|| make(worker, source, order))
     }
 
     fn next_ahead(&mut self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Made, TrainError> {
-        let began = Instant::now();
-        let mut spoken = began;
-        loop {
-            match self.ahead()?.next_within(CHECK_EVERY) {
-                Next::Ready(made) => return Ok(made),
-                Next::Panicked => return Err(anyhow::anyhow!("the thread that makes batches has panicked").into()),
-                Next::NotYet => may_wait()?,
-            }
-            let waited = began.elapsed();
-            if waited > self.patience {
-                return Err(anyhow::anyhow!(
-                    "gave up waiting for a batch of training data after {} s",
-                    waited.as_secs()
-                )
-                .into());
-            }
-            if spoken.elapsed() >= SPEAK_EVERY {
-                spoken = Instant::now();
-                info!("waiting for a batch of training data ({} s)", waited.as_secs());
-            }
-        }
+        let patience = self.patience;
+        let ahead = self.ahead()?;
+        waited_for(patience, |patience| ahead.next_within(patience), may_wait)
     }
 
     /// The thread that makes batches, which begins when the first is wanted.
@@ -150,16 +144,55 @@ impl Batches {
         Ok(self.ahead.as_mut().expect("just begun"))
     }
 
-    /// A batch that is not counted, made here and now.
-    pub(crate) fn sample(&self) -> anyhow::Result<Batch> {
-        let position = DataPosition { epoch: 0, batch: 0 };
-        self.source.batch(self.order.peek(), Draw { worker: self.worker, position, first_part: 0 })
+    /// A batch that is not counted, on the same terms as [`Batches::next`].
+    pub(crate) fn sample(&self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Batch, TrainError> {
+        let draw = Draw { worker: self.worker, position: DataPosition { epoch: 0, batch: 0 }, first_part: 0 };
+        let (source, samples) = (self.source.clone(), self.order.peek().to_vec());
+        let (sender, made) = mpsc::sync_channel(1);
+        let make = move || drop(sender.send(source.batch(&samples, draw)));
+        let thread = std::thread::Builder::new().name("batches".to_owned()).spawn(make);
+        thread.context("cannot start the thread that makes batches")?;
+        let next = |patience| match made.recv_timeout(patience) {
+            Ok(batch) => Next::Ready(batch),
+            Err(RecvTimeoutError::Timeout) => Next::NotYet,
+            Err(RecvTimeoutError::Disconnected) => Next::Panicked,
+        };
+        Ok(waited_for(self.patience, next, may_wait)?.context("cannot make a batch")?)
     }
 
     /// Stops making batches ahead.
     pub(crate) fn stop(&mut self) {
         self.ahead = None;
     }
+}
+
+/// Waits for something that another thread makes, as long as `may_wait` has nothing against it.
+fn waited_for<T>(
+    patience: Duration,
+    mut next: impl FnMut(Duration) -> Next<T>,
+    may_wait: impl Fn() -> Result<(), ClientError>,
+) -> Result<T, TrainError> {
+    let began = Instant::now();
+    let mut spoken = began;
+    loop {
+        match next(CHECK_EVERY) {
+            Next::Ready(made) => return Ok(made),
+            Next::Panicked => return Err(anyhow::anyhow!("the thread that makes batches has panicked").into()),
+            Next::NotYet => may_wait()?,
+        }
+        let waited = began.elapsed();
+        if waited > patience {
+            return Err(gave_up(waited));
+        }
+        if spoken.elapsed() >= SPEAK_EVERY {
+            spoken = Instant::now();
+            info!("waiting for a batch of training data ({} s)", waited.as_secs());
+        }
+    }
+}
+
+fn gave_up(waited: Duration) -> TrainError {
+    anyhow::anyhow!("gave up waiting for a batch of training data after {} s", waited.as_secs()).into()
 }
 
 fn make(worker: u32, source: &dyn BatchSource, order: &mut Order) -> Made {
@@ -258,8 +291,9 @@ mod tests {
     #[test]
     fn a_batch_that_never_comes_is_given_up() {
         let (mut batches, _sender) = batches();
-        let error = batches.next(|| Ok(())).err().unwrap();
-        assert_eq!(error.to_string(), "gave up waiting for a batch of training data after 0 s");
+        for error in [batches.next(|| Ok(())).err().unwrap(), batches.sample(|| Ok(())).err().unwrap()] {
+            assert_eq!(error.to_string(), "gave up waiting for a batch of training data after 0 s");
+        }
     }
 
     #[test]

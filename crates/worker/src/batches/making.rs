@@ -1,0 +1,125 @@
+//! Whether a batch is being made on the thread that trains, and for how long: that thread cannot be told to stop, so others
+//! look after it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tracing::info;
+
+use super::{SPEAK_EVERY, gave_up};
+use crate::train::TrainError;
+use windlass_wire::client::{ClientError, Interrupt};
+
+/// How long a batch that was begun has when the process is to end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The batch that is being made.
+#[derive(Debug, Clone)]
+pub(crate) struct Making {
+    /// Since when, in microseconds after `origin`; 0 if none is.
+    since: Arc<AtomicU64>,
+    origin: Instant,
+}
+
+impl Making {
+    pub(super) fn new() -> Self {
+        Self { since: Arc::default(), origin: Instant::now() }
+    }
+
+    /// Does something that makes a batch.
+    pub(super) fn note<T>(&self, make: impl FnOnce() -> T) -> T {
+        self.since.store(self.origin.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
+        let made = make();
+        self.since.store(0, Ordering::Relaxed);
+        made
+    }
+
+    /// How long the batch that is being made has taken so far.
+    fn taken(&self) -> Option<Duration> {
+        let since = Some(self.since.load(Ordering::Relaxed)).filter(|since| *since > 0)?;
+        Some(self.origin.elapsed().saturating_sub(Duration::from_micros(since)))
+    }
+}
+
+/// Watches over a worker's batches.
+pub(crate) struct Watch {
+    pub(crate) making: Making,
+    pub(crate) patience: Duration,
+    pub(crate) interrupt: Arc<Interrupt>,
+    /// For how long the batch had been awaited when that was last told.
+    spoken: Duration,
+}
+
+impl Watch {
+    pub(crate) fn new(making: Making, patience: Duration, interrupt: Arc<Interrupt>) -> Self {
+        Self { making, patience, interrupt, spoken: Duration::ZERO }
+    }
+
+    /// Why the batch that is being made is not to be waited for any more, if that is so.
+    pub(crate) fn look(&mut self) -> Option<TrainError> {
+        let taken = self.making.taken().unwrap_or_default();
+        let (is_told, error) = self.judge(taken, self.interrupt.ends_all_waits());
+        if is_told {
+            info!("waiting for a batch of training data ({} s)", taken.as_secs());
+        }
+        error
+    }
+
+    /// Whether it is time to tell of a batch that has taken so long, and whether to give it up.
+    fn judge(&mut self, taken: Duration, is_over: bool) -> (bool, Option<TrainError>) {
+        self.spoken = self.spoken.min(taken);
+        let is_told = taken >= self.spoken + SPEAK_EVERY;
+        if is_told {
+            self.spoken = taken;
+        }
+        let error = if is_over && taken > GRACE {
+            Some(ClientError::Interrupted.into())
+        } else if taken > self.patience {
+            Some(gave_up(taken))
+        } else {
+            None
+        };
+        (is_told, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch() -> Watch {
+        Watch::new(Making::new(), Duration::from_secs(10), Arc::default())
+    }
+
+    #[test]
+    fn a_batch_that_takes_long_is_told_of_now_and_then_and_given_up_in_the_end() {
+        let mut watch = watch();
+        let mut told = Vec::new();
+        for second in 0..=10 {
+            let (is_told, error) = watch.judge(Duration::from_secs(second), false);
+            assert!(error.is_none(), "after {second} s");
+            told.extend(is_told.then_some(second));
+        }
+        assert_eq!(told, [3, 6, 9]);
+        let (_, error) = watch.judge(Duration::from_secs(11), false);
+        assert_eq!(error.unwrap().to_string(), "gave up waiting for a batch of training data after 11 s");
+        assert!(watch.judge(Duration::ZERO, false).1.is_none(), "the next one");
+    }
+
+    #[test]
+    fn a_process_that_is_to_end_does_not_wait_for_a_batch() {
+        let mut watch = watch();
+        assert!(watch.judge(Duration::ZERO, true).1.is_none(), "none is being made");
+        let (_, error) = watch.judge(GRACE + Duration::from_secs(1), true);
+        assert!(matches!(error, Some(TrainError::Client(ClientError::Interrupted))));
+    }
+
+    #[test]
+    fn a_batch_counts_only_while_it_is_made() {
+        let making = Making::new();
+        assert_eq!(making.taken(), None);
+        assert!(making.note(|| making.taken()).is_some());
+        assert_eq!(making.taken(), None);
+    }
+}
