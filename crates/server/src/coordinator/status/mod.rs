@@ -27,7 +27,6 @@ use super::history::{History, HistoryKind};
 use super::observation::{NodeObservation, Observation, TaskObservation};
 use hang::HangWatch;
 use recent::Recent;
-use record::Recorder;
 use workers::WorkerWatch;
 
 /// Between two looks at the run.
@@ -53,26 +52,28 @@ pub(super) struct Readers {
     pub(super) address: String,
 }
 
+/// What is shown of a run: its phase, its status, and whether it has trained. `None` before there is anything.
+type Shown = Option<(Phase, Arc<Status>, bool)>;
+
 /// Keeps the status of a run up to date, for as long as it is observed.
 pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, readers: Readers) {
     let is_over = |run: &Arc<Observation>| matches!(run.phase, Phase::Over(_));
-    let mut recorder = match &readers.run_dir {
-        Some(run_dir) => Some(Recorder::new(run_dir, readers.address).await),
-        None => None,
-    };
-    let (mut keeper, mut hangs) = (StatusKeeper::default(), HangWatch::new(readers.run_dir));
+    let Readers { page, end_recorded, run_dir, address } = readers;
+    // Beside this: a disk may hang, and the page and the hang report are to tell of just that.
+    let (shown, to_record) = watch::channel(Shown::default());
+    tokio::spawn(record::keep(run_dir.clone(), address, to_record, end_recorded));
+    let (mut keeper, mut hangs) = (StatusKeeper::default(), HangWatch::new(run_dir));
+    let mut has_trained = false;
     let mut interval = tokio::time::interval(EVERY);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while observed.changed().await.is_ok() {
         let observation = observed.borrow_and_update().clone();
-        let shown = Arc::new(keeper.status(&observation));
-        hangs.look(&shown);
-        readers.page.send_replace(shown.clone());
-        if let Some(recorder) = &mut recorder {
-            recorder.record(&observation.phase, &shown).await;
-        }
+        let status = Arc::new(keeper.status(&observation));
+        hangs.look(&status);
+        page.send_replace(status.clone());
+        has_trained |= observation.phase == Phase::Training;
+        shown.send_replace(Some((observation.phase.clone(), status, has_trained)));
         if is_over(&observation) {
-            readers.end_recorded.send_replace(true);
             continue;
         }
         // The last thing to be seen of a run is how it ended, and there may be no time for another look.

@@ -4,18 +4,45 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 use windlass_core::lifecycle::Phase;
 use windlass_page::{LastStatus, STATUS_FILE, Status};
 
+use super::Shown;
 use crate::coordinator::utilization::must_be_a_file;
 
 /// Between two writes, unless the phase changes.
 const EVERY: Duration = Duration::from_secs(5);
 
+/// Writes what is shown of a run to the file in its directory, if it has one, for as long as there is something to be shown.
+/// Tells `end_recorded` once the end is written down, or cannot be.
+pub(super) async fn keep(
+    run_dir: Option<PathBuf>,
+    address: String,
+    mut shown: watch::Receiver<Shown>,
+    end_recorded: watch::Sender<bool>,
+) {
+    let mut recorder = match &run_dir {
+        Some(run_dir) => Some(Recorder::new(run_dir, address).await),
+        None => None,
+    };
+    while shown.changed().await.is_ok() {
+        let Some((phase, status, has_trained)) = shown.borrow_and_update().clone() else { continue };
+        if let Some(recorder) = &mut recorder {
+            // It may have trained while the disk was slow.
+            recorder.has_trained |= has_trained;
+            recorder.record(&phase, &status).await;
+        }
+        if matches!(phase, Phase::Over(_)) {
+            end_recorded.send_replace(true);
+        }
+    }
+}
+
 /// Writes the file.
-pub(super) struct Recorder {
+struct Recorder {
     path: PathBuf,
     address: String,
     /// What an earlier run has left. It is put back if this one ends before it has begun.
@@ -27,7 +54,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// For a run whose page is at `address`.
-    pub(super) async fn new(run_dir: &Path, address: String) -> Self {
+    async fn new(run_dir: &Path, address: String) -> Self {
         let path = run_dir.join(STATUS_FILE);
         let read = path.clone();
         let earlier = tokio::task::spawn_blocking(move || {
@@ -39,7 +66,7 @@ impl Recorder {
     }
 
     /// Writes the status if it is time.
-    pub(super) async fn record(&mut self, phase: &Phase, status: &Status) {
+    async fn record(&mut self, phase: &Phase, status: &Status) {
         self.has_trained |= *phase == Phase::Training;
         let is_due = match &self.last {
             Some((at, before)) => before != phase || at.elapsed() >= EVERY,
