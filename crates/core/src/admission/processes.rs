@@ -29,10 +29,11 @@ impl Gate {
 
     /// As [`Gate::fence`], for a worker that joins in the middle of a run, at this clock.
     pub fn join(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
-        // On the first server it is announced twice: at once, and with the word to all servers.
-        let is_new = !self.ledger.is_living(worker, incarnation);
+        // On the first server it is announced twice: at once, and with the word to all servers. By then it may have been
+        // replaced, and the clock is the next one's.
+        let was_living = self.ledger.is_living(worker, incarnation);
         let standing = self.fence(worker, incarnation);
-        if is_new {
+        if !was_living && self.ledger.is_living(worker, incarnation) {
             self.consistency.join(worker, clock);
         }
         standing
@@ -86,5 +87,41 @@ impl Gate {
             notes: self.notes.of(&pushes),
             pushes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::consistency::Mode;
+    use crate::identity::Identity;
+    use crate::optimizer::Optimizer;
+    use crate::parameter::ParameterTable;
+    use crate::plan::Sharding;
+    use crate::run::RunSpec;
+    use crate::schedule::Schedule;
+
+    use super::*;
+
+    #[test]
+    fn late_word_of_a_process_that_was_replaced_does_not_set_the_clock_of_its_successor() {
+        let run = RunSpec {
+            model: "any".into(),
+            mode: Mode::Ssp { staleness: 1 },
+            optimizer: Optimizer::Sgd,
+            learning_rate: 0.1,
+            schedule: Schedule::Constant,
+            sharding: Sharding::RoundRobin,
+            steps: None,
+            deterministic: false,
+            staleness_scaling: false,
+            clip_norm: None,
+            parameters: ParameterTable::new(Vec::new()).unwrap(),
+            identity: Identity::default(),
+            data: None,
+        };
+        let mut gate = Gate::new(&run, &[WorkerId(0)]);
+        gate.join(WorkerId(0), Incarnation(7), 9);
+        gate.join(WorkerId(0), Incarnation(5), 3);
+        assert_eq!(gate.clock(), 9);
     }
 }

@@ -1,7 +1,7 @@
 //! Synchronous rounds: one update from the gradients of distinct workers, who then all go on together.
 //!
 //! A round counts who has contributed and knows who is missing; it shrinks when a worker finishes or dies.
-//! A worker that joins during the run is waited for only once a push of its own has been counted, so that
+//! A worker that joins during the run is waited for only once a push of its own has begun to arrive, so that
 //! servers which learn of it at different moments still end their rounds alike.
 
 use std::collections::BTreeSet;

@@ -15,7 +15,7 @@ impl Lifecycle {
     }
 
     /// Ends the run, after a last checkpoint if there are parameters worth one.
-    pub(super) fn end(&mut self, outcome: Outcome) -> Vec<Decision> {
+    pub fn end(&mut self, outcome: Outcome) -> Vec<Decision> {
         let trained = matches!(self.phase, Phase::Training | Phase::Finishing);
         let sound = outcome.exit_code != exit_code::NUMERIC;
         let reachable = self.active_servers().all(|task| self.membership.presence(task) != Some(Presence::Dead));

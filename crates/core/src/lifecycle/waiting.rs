@@ -73,12 +73,12 @@ impl Lifecycle {
             if self.again && !nobody && servers_here >= silent {
                 return self.prepare();
             }
-            if self.finished_before && nobody && servers_here >= MORE * silent {
+            if self.finished_before && nobody && servers_here >= silent.saturating_mul(MORE) {
                 return self.end(Outcome::done());
             }
         }
         let scores = self.phase == Phase::Finishing && !self.is_abandoned();
-        let patience = self.config.peer_timeout * if scores { SCORING } else { 1 };
+        let patience = self.config.peer_timeout.saturating_mul(if scores { SCORING } else { 1 });
         if awaited.is_empty() || waited < patience {
             return Vec::new();
         }

@@ -5,7 +5,7 @@ use windlass_checkpoint::Manifest;
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Decision, Outcome, exit_code};
+use windlass_core::lifecycle::{Decision, Outcome, Phase, exit_code};
 use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::control::proto::{
     AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
@@ -52,8 +52,10 @@ impl<S: OwnShard> Coordinator<S> {
                     self.tell(worker.into(), Kind::Start(start));
                 }
                 Decision::Joined(worker, incarnation) => {
-                    // At once on this server, as when one has left.
-                    let clock = self.shard.clock().unwrap_or_default();
+                    // At once on this server, as when one has left. Before training, the shard may still be the one of
+                    // before the run went back, whose clock means nothing to the next.
+                    let trains = *self.lifecycle.phase() == Phase::Training;
+                    let clock = self.shard.clock().filter(|_| trains).unwrap_or_default();
                     let standing = self.shard.join(worker, incarnation, clock).unwrap_or_default();
                     self.replaced(worker, incarnation, &standing);
                     let joined = WorkerJoined { worker: worker.0, incarnation: incarnation.0, clock };
@@ -140,8 +142,8 @@ impl<S: OwnShard> Coordinator<S> {
             }
         }
         self.positions.restore(&positions, samples_then.zip(samples_now));
-        if let Some(reason) = self.finished_before() {
-            let decisions = self.lifecycle.failed(Outcome { exit_code: 0, reason });
+        if let Some(reason) = self.nothing_is_left() {
+            let decisions = self.lifecycle.end(Outcome { exit_code: 0, reason });
             return self.carry_out(decisions);
         }
         if self.began.is_none() {
@@ -161,7 +163,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     /// What to say if the run had ended before, and nothing is left to train.
-    fn finished_before(&self) -> Option<String> {
+    fn nothing_is_left(&self) -> Option<String> {
         let (_, run) = self.run.as_ref()?;
         let present = self.lifecycle.present_workers().into_iter();
         let epochs = present.map(|worker| (worker, self.positions.epochs(worker))).collect();
@@ -242,7 +244,7 @@ impl<S: OwnShard> Coordinator<S> {
             let samples_a_step = report.samples.checked_div(report.own_steps).unwrap_or(batch_size);
             // A worker that was started again does not know where the run began, nor does a coordinator that was.
             let began_at = report.began_at.min(began.batches.get(worker).copied().unwrap_or(0));
-            WorkerReport { steps, samples: applied * samples_a_step, began_at, ..report.clone() }
+            WorkerReport { steps, samples: applied.saturating_mul(samples_a_step), began_at, ..report.clone() }
         };
         AllFinished {
             reports: self.reports.iter().map(report).collect(),

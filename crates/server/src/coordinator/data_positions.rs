@@ -70,7 +70,7 @@ impl DataPositions {
             let WorkerPosition { epoch, batch, local_step } = state.position;
             let batches = match samples {
                 Some((then, now)) if then != now && position.pass > 0 => {
-                    epoch * position.pass + batch * then / now.max(1)
+                    epoch.saturating_mul(position.pass).saturating_add(batch.saturating_mul(then) / now.max(1))
                 }
                 _ => local_step,
             };

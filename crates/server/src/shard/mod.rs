@@ -163,7 +163,9 @@ impl ParameterShard {
     /// Refuses pushes of a worker's process that has left, and says how far the workers are. Others may still wait for
     /// that worker until [`ParameterShard::leave`].
     pub fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Standing {
-        lock(&self.gate).retire(worker, incarnation)
+        let standing = lock(&self.gate).retire(worker, incarnation);
+        self.changed.notify_all();
+        standing
     }
 
     /// Stops waiting for a worker whose process has finished or died, unless another has taken its place.

@@ -102,6 +102,10 @@ impl ParameterShard {
         }
         let verdict = gate.admit(&request.into(), note, self.now());
         drop(gate);
+        if matches!(verdict, Verdict::Skip(_)) {
+            // It is in the ledger, and a cut may have waited for just that.
+            self.changed.notify_all();
+        }
         self.count(&verdict, held_up);
         match verdict {
             Verdict::Fenced => {
