@@ -222,8 +222,8 @@ impl Progress {
     fn follow(&mut self, run: &Observation, longest: Duration) -> Followed {
         let (step, resumed_at) = (run.statistics.steps, run.statistics.resumed_at);
         let mut followed = Followed::On;
-        match self.last {
         let mut is_still = false;
+        match self.last {
             Some((before, resumed)) if resumed != resumed_at || step < before => followed = Followed::Restored,
             Some((before, _)) if step > before => {
                 self.kept += run.at.saturating_sub(self.changed).min(longest);
