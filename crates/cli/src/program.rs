@@ -18,8 +18,8 @@ use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, with
 use crate::terminal::{self, Terminal};
 use crate::version::VERSION;
 use crate::{
-    bench, checkpoint, compare, data, decode, eval, health, launch, manifest, misuse, model_flags, runs, status,
-    termination, train,
+    bench, checkpoint, compare, completions, data, decode, eval, health, launch, man, manifest, misuse, model_flags,
+    runs, status, termination, train,
 };
 
 /// What `windlass` itself is called.
@@ -136,7 +136,7 @@ impl Program {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
         let watching = [compare::command(), runs::command(), status::command(), manifest::command(), health::command()];
-        tools(command).subcommands(watching)
+        tools(command).subcommands(watching).subcommands([completions::command(), man::command()])
     }
 
     fn dispatch(&self, arguments: &[OsString]) -> Result<(), Failure> {
@@ -155,7 +155,7 @@ impl Program {
             return done.map_err(|failure| if is_launched { failure } else { settings.explain(failure) });
         }
         let verb = arguments.get(1).and_then(|verb| verb.to_str()).unwrap_or_default();
-        let parsed = root.try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
+        let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
         match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
@@ -166,6 +166,8 @@ impl Program {
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
             Some(("health", matches)) => health::run(matches),
+            Some(("completions", matches)) => completions::run(matches, root),
+            Some(("man", matches)) => man::run(matches, root),
             _ => unreachable!("clap requires a subcommand, and those of models a model"),
         }
     }

@@ -36,6 +36,7 @@ mod samples_in_files;
 mod screen;
 mod seq2seq;
 mod settings;
+mod shell;
 mod sleepers;
 mod stopping;
 mod tasks;

@@ -15,19 +15,21 @@ fn without_a_command_there_is_help() {
     Usage: windlass <COMMAND>
 
     Commands:
-      train       Train a model in this process, or as one task of a cluster
-      launch      Start a whole cluster on this machine and train on it
-      eval        Score a checkpoint
-      decode      Translate sentences from standard input with a trained seq2seq network
-      checkpoint  Manage the checkpoints of a run
-      bench       Measure how fast this machine trains in each layout
-      data        Get data sets
-      compare     Run a model in several layouts and compare the results
-      runs        List, show, compare and remove run directories
-      status      Show how a run is doing
-      manifest    Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
-      health      Ask tasks whether they are alive
-      help        Print this message or the help of the given subcommand(s)
+      train        Train a model in this process, or as one task of a cluster
+      launch       Start a whole cluster on this machine and train on it
+      eval         Score a checkpoint
+      decode       Translate sentences from standard input with a trained seq2seq network
+      checkpoint   Manage the checkpoints of a run
+      bench        Measure how fast this machine trains in each layout
+      data         Get data sets
+      compare      Run a model in several layouts and compare the results
+      runs         List, show, compare and remove run directories
+      status       Show how a run is doing
+      manifest     Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
+      health       Ask tasks whether they are alive
+      completions  Print a completion script for a shell
+      man          Print the manual page, or write one for every command
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help     Print help
