@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use clap::builder::Resettable;
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use clap_mangen::Man;
 
@@ -24,7 +25,8 @@ pub(crate) fn command() -> Command {
 /// Prints or writes the pages of `root`, the whole program.
 pub(crate) fn run(matches: &ArgMatches, root: Command) -> Result<(), Failure> {
     let ManCommand { dir } = ManCommand::from_arg_matches(matches).map_err(Failure::usage)?;
-    let mut root = root.disable_help_subcommand(true);
+    // The long version is of this build and this machine; a page is for all.
+    let mut root = root.disable_help_subcommand(true).long_version(Resettable::Reset);
     root.build();
     let Some(directory) = dir else {
         let page = render(root).map_err(Failure::internal)?;

@@ -16,7 +16,7 @@ use crate::eval::EvalArgs;
 use crate::failure::Failure;
 use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, without_effect};
 use crate::terminal::{self, Terminal};
-use crate::version::VERSION;
+use crate::version::{self, VERSION};
 use crate::{
     bench, checkpoint, compare, completions, data, decode, eval, health, launch, man, manifest, misuse, model_flags,
     runs, status, termination, train,
@@ -120,6 +120,7 @@ impl Program {
         let command = Command::new(name)
             .about("Train one neural network on many machines: parameter servers and workers in one binary")
             .version(version)
+            .long_version(version::long(version))
             .subcommand_required(true)
             .arg_required_else_help(true)
             .subcommand(subcommands(

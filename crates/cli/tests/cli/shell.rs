@@ -1,4 +1,4 @@
-//! What a shell and `man` are given: completions and manual pages.
+//! What a shell and `man` are given: completions, manual pages, and which build this is.
 
 use std::fs;
 
@@ -57,4 +57,26 @@ fn the_manual_has_a_page_for_every_command_and_model() {
 #[test]
 fn a_directory_for_the_manual_that_cannot_be_made_is_named() {
     assert_snapshot!(windlass("man --dir file/man1").with_file("file", "").run(), @"");
+}
+
+#[test]
+fn the_short_version_is_one_line() {
+    assert_eq!(windlass("-V").run().succeeded().stdout, "windlass 0.1.0\n");
+}
+
+#[test]
+fn the_long_version_tells_the_commit_the_features_and_the_processor() {
+    let told = windlass("--version").run().succeeded();
+    let lines: Vec<&str> = told.stdout.lines().collect();
+    assert_eq!(lines[0], "windlass 0.1.0", "{told}");
+    let value = |name: &str| {
+        let line = lines.iter().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in {told}")).trim()
+    };
+    let is_commit = |text: &str| text == "unknown" || text.chars().all(|letter| letter.is_ascii_hexdigit());
+    assert!(is_commit(value("commit")), "{told}");
+    assert!(value("features").contains("mimalloc"), "{told}");
+    assert!(value("target").contains(std::env::consts::ARCH), "{told}");
+    #[cfg(target_arch = "x86_64")]
+    assert!(value("CPU level").contains("needs x86-64-v") && value("CPU level").contains("has x86-64-v"), "{told}");
 }
