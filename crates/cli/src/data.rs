@@ -7,7 +7,8 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
 use windlass_data::download::{DownloadError, DownloadEvent, download};
 
 use crate::failure::Failure;
-use crate::{logging, output};
+use crate::terminal::Terminal;
+use crate::{logging, output, verbosity};
 
 /// Get data sets
 #[derive(Debug, Parser)]
@@ -42,18 +43,21 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let command = DataCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     logging::start();
     let Action::Download(args) = command.action;
-    let live = std::io::stderr().is_terminal();
+    let live = std::io::stderr().is_terminal() && !verbosity::is_quiet();
+    let terminal = Terminal::default();
     let mut report = |event: DownloadEvent<'_>| match event {
-        DownloadEvent::Present { file } => eprintln!("{file}: already present, checksum OK"),
+        DownloadEvent::Present { file } => terminal.print_note(&format!("{file}: already present, checksum OK")),
         DownloadEvent::Received { file, received, total } if live => {
             eprint!("\r{file}: {:3.0}%", 100.0 * received as f64 / total.max(1) as f64);
             let _ = std::io::stderr().flush();
         }
         DownloadEvent::Failed { file, url, error, wait } => {
             let again = wait.map(|wait| format!("; trying again in {:.1} s", wait.as_secs_f64())).unwrap_or_default();
-            eprintln!("{file}: {url}: {error}{again}");
+            terminal.print_error(&format!("{file}: {url}: {error}{again}"));
         }
-        DownloadEvent::Finished { file } => eprintln!("{}{file}: done, checksum OK", if live { "\r" } else { "" }),
+        DownloadEvent::Finished { file } => {
+            terminal.print_note(&format!("{}{file}: done, checksum OK", if live { "\r" } else { "" }));
+        }
         _ => {}
     };
     let summary =

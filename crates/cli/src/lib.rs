@@ -46,6 +46,7 @@ mod terminal;
 mod termination;
 mod train;
 mod trained;
+mod verbosity;
 mod version;
 
 pub use anyhow;

@@ -19,7 +19,7 @@ use crate::terminal::{self, Terminal};
 use crate::version::{self, VERSION};
 use crate::{
     bench, checkpoint, compare, completions, data, decode, eval, health, launch, man, manifest, misuse, model_flags,
-    runs, status, termination, train,
+    runs, status, termination, train, verbosity,
 };
 
 /// What `windlass` itself is called.
@@ -80,7 +80,7 @@ impl Program {
 
     /// Does what the command line says.
     pub fn run(self) -> ExitCode {
-        let arguments = hyphenate(std::env::args_os());
+        let arguments = verbosity::behind_names(hyphenate(std::env::args_os()));
         match self.dispatch(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
@@ -137,13 +137,15 @@ impl Program {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
         let watching = [compare::command(), runs::command(), status::command(), manifest::command(), health::command()];
-        tools(command).subcommands(watching).subcommands([completions::command(), man::command()])
+        let command = tools(command).subcommands(watching).subcommands([completions::command(), man::command()]);
+        verbosity::with_flags(command)
     }
 
     fn dispatch(&self, arguments: &[OsString]) -> Result<(), Failure> {
         let root = self.command();
         if let Some(schema) = self.schema(root.clone(), arguments) {
             let (matches, settings) = self.resolve(&root, arguments, &schema)?;
+            verbosity::choose(&matches)?;
             let (verb, matches) = matches.subcommand().expect("the schema is of one");
             let (model, matches) = self.model(matches);
             let done = match verb {
@@ -157,6 +159,7 @@ impl Program {
         }
         let verb = arguments.get(1).and_then(|verb| verb.to_str()).unwrap_or_default();
         let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
+        verbosity::choose(&parsed)?;
         match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),

@@ -17,6 +17,7 @@ use comfy_table::CellAlignment;
 use crate::failure::Failure;
 use crate::logging;
 use crate::output::plain_table;
+use crate::terminal::Terminal;
 use layouts::{LAYOUTS, Measured};
 
 /// The flags of `bench`.
@@ -49,7 +50,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     logging::start();
     let (mut rounds, mut courses, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+        Terminal::default().print_note(&format!("round {round} of {}", args.rounds));
         let measured = LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<Vec<_>, _>>()?;
         rounds.push(measured);
         courses.push(course::measure()?);

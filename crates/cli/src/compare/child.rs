@@ -14,6 +14,7 @@ use windlass_worker::event::Event;
 use crate::failure::Failure;
 use crate::program::own_program;
 use crate::signals::StopSignal;
+use crate::verbosity;
 
 /// What the run says beside its events, in its directory.
 const LOG: &str = "compare.log";
@@ -75,6 +76,7 @@ impl Child {
         let log: File = log.map_err(|error| Failure::usage(format!("cannot write {LOG}: {error}")))?;
         let mut command = own_program()?;
         command.args(arguments).arg("--run-dir").arg(directory).args(["--format", "json"]);
+        command.args(verbosity::passed_on());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         // Ctrl-C goes to this process alone, which passes it on once.
         command.process_group(0);

@@ -44,3 +44,4 @@ mod towers;
 mod translating;
 mod unsaved;
 mod usage;
+mod verbosity;

@@ -116,7 +116,7 @@ fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
     assert_eq!((&summary["model"], &summary["global_step"]), (&"spirals".into(), &600.into()));
     assert!(summary["metrics"]["training_accuracy"].as_f64() > Some(0.9), "{summary:#}");
     let help = program.run("--help").succeeded().stdout;
-    assert!(help.contains("Usage: spirals <COMMAND>"), "{help}");
+    assert!(help.contains("Usage: spirals [OPTIONS] <COMMAND>"), "{help}");
     let commands = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
     let commands: Vec<&str> = commands.filter(|word| !word.starts_with('-')).collect();
     let expected = [
