@@ -38,6 +38,7 @@ mod seq2seq;
 mod settings;
 mod shell;
 mod sleepers;
+mod status;
 mod stopping;
 mod tasks;
 mod towers;
