@@ -44,6 +44,7 @@ mod stopping;
 mod store_location;
 mod terminal;
 mod termination;
+mod top;
 mod train;
 mod trained;
 mod verbosity;

@@ -19,7 +19,7 @@ use crate::terminal::{self, Terminal};
 use crate::version::{self, VERSION};
 use crate::{
     bench, checkpoint, compare, completions, data, decode, eval, health, launch, man, manifest, misuse, model_flags,
-    runs, status, termination, train, verbosity,
+    runs, status, termination, top, train, verbosity,
 };
 
 /// What `windlass` itself is called.
@@ -136,8 +136,9 @@ impl Program {
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
-        let watching = [compare::command(), runs::command(), status::command(), manifest::command(), health::command()];
-        let command = tools(command).subcommands(watching).subcommands([completions::command(), man::command()]);
+        let watching = [compare::command(), runs::command(), status::command(), top::command()];
+        let supporting = [manifest::command(), health::command(), completions::command(), man::command()];
+        let command = tools(command).subcommands(watching).subcommands(supporting);
         verbosity::with_flags(command)
     }
 
@@ -166,6 +167,7 @@ impl Program {
             Some(("compare", matches)) => compare::run(matches, |words, workers| self.check_run(words, Some(workers))),
             Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),
+            Some(("top", matches)) => top::run(matches),
             Some(("manifest", matches)) => manifest::run(matches, |words| self.check_training(words)),
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),

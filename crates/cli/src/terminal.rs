@@ -112,7 +112,7 @@ pub(crate) fn may_color(stream: &impl IsTerminal) -> bool {
 }
 
 /// Whether the terminal can do no more than print.
-fn is_dumb() -> bool {
+pub(crate) fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 

@@ -41,6 +41,7 @@ mod sleepers;
 mod status;
 mod stopping;
 mod tasks;
+mod top;
 mod towers;
 mod translating;
 mod unsaved;

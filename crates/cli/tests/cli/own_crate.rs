@@ -127,6 +127,7 @@ fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
         "compare",
         "runs",
         "status",
+        "top",
         "manifest",
         "health",
         "completions",

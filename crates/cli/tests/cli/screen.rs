@@ -284,8 +284,8 @@ fn with_no_color_nothing_is_coloured() {
 
 /// Whether a text sets colours or other attributes: `ESC [ … m`.
 fn has_colors(text: &str) -> bool {
-    let ends = |sequence: &str| sequence.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == ';');
-    text.split("\x1b[").skip(1).any(|sequence| ends(sequence).starts_with('m'))
+    let is_parameter = |letter: char| letter.is_ascii_digit() || letter == ';';
+    text.split("\x1b[").skip(1).any(|sequence| sequence.trim_start_matches(is_parameter).starts_with('m'))
 }
 
 #[test]

@@ -38,7 +38,17 @@ fn bash_completes_with_the_script() {
 
 #[test]
 fn a_shell_that_is_not_known_is_refused() {
-    assert_snapshot!(windlass("completions tcsh").run(), @"");
+    assert_snapshot!(windlass("completions tcsh").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: invalid value 'tcsh' for '<SHELL>'
+      [possible values: bash, elvish, fish, powershell, zsh]
+
+      tip: a similar value exists: 'zsh'
+
+    For more information, try '--help'.
+    ");
 }
 
 #[test]
@@ -56,7 +66,12 @@ fn the_manual_has_a_page_for_every_command_and_model() {
 
 #[test]
 fn a_directory_for_the_manual_that_cannot_be_made_is_named() {
-    assert_snapshot!(windlass("man --dir file/man1").with_file("file", "").run(), @"");
+    assert_snapshot!(windlass("man --dir file/man1").with_file("file", "").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: cannot write manual pages to file/man1: Not a directory (os error 20)
+    ");
 }
 
 #[test]

@@ -78,7 +78,8 @@ fn a_directory_that_is_empty_of_no_run_or_damaged_says_so() {
     error: runs/a has no status.json
     hint: `runs show runs/a` tells what else is known
     ");
-    let damaged = windlass("status a").with_file("a/status.json", "{\"written\": 12, \"sta").run();
+    let damaged = windlass("status a").with_file("a/run.toml", "model-name = \"mnist\"\n");
+    let damaged = damaged.with_file("a/status.json", "{\"written\": 12, \"sta").run();
     assert_eq!(damaged.exit_code(), Some(2), "{damaged}");
     assert!(damaged.stderr.starts_with("error: a has a damaged status.json: "), "{damaged}");
 }
