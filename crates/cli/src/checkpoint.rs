@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Command, FromArgMatches, Parser};
 use comfy_table::CellAlignment;
-use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, Store};
+use serde::Serialize;
+use windlass_checkpoint::{CheckpointError, CheckpointId, Listed, Manifest, Store};
 use windlass_core::lifecycle::exit_code;
 use windlass_core::parameter::ParameterKind;
 
 use crate::failure::Failure;
-use crate::output::{count, plain_table, print_line};
+use crate::output::{count, plain_table, print_json, print_line};
 use crate::{logging, store_location};
 
 /// Manage the checkpoints of a run
@@ -25,16 +26,25 @@ enum Action {
     List {
         /// Run directory, checkpoint directory, or s3://, gs:// or az://BUCKET/PREFIX
         place: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Read checkpoints in full, verify their checksums, and report any damage
     Verify {
         /// Checkpoint location, or a manifest (a .json file)
         place: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Show what a checkpoint holds
     Inspect {
         /// Checkpoint location (shows the newest), or a manifest
         place: String,
+        /// Print the whole manifest as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Export the values to one safetensors file, under the parameter names
     Export {
@@ -64,9 +74,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
     runtime.block_on(async {
         match command.action {
-            Action::List { place } => list(&place).await,
-            Action::Verify { place } => verify(&place).await,
-            Action::Inspect { place } => inspect(&place).await,
+            Action::List { place, json } => list(&place, json).await,
+            Action::Verify { place, json } => verify(&place, json).await,
+            Action::Inspect { place, json } => inspect(&place, json).await,
             Action::Export { place, output } => {
                 let (store, manifest) = find(&place).await?;
                 store.export(&manifest, &output).await.map_err(unusable)?;
@@ -79,9 +89,45 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     })
 }
 
-async fn list(place: &str) -> Result<(), Failure> {
+/// A checkpoint in a list, as JSON. What is not known of a damaged one is missing.
+#[derive(Serialize)]
+struct ListedJson {
+    checkpoint: String,
+    step: u64,
+    /// In seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ps: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<String>,
+}
+
+impl From<&Listed> for ListedJson {
+    fn from(listed: &Listed) -> Self {
+        let manifest = listed.outcome.as_ref().ok();
+        Self {
+            checkpoint: listed.id.to_string(),
+            step: listed.id.step,
+            created: manifest.map(|manifest| manifest.created),
+            bytes: manifest.map(Manifest::bytes),
+            ps: manifest.map(|manifest| manifest.parts.len()),
+            model: manifest.map(|manifest| manifest.run.model.clone()),
+            damage: listed.outcome.as_ref().err().map(ToString::to_string),
+        }
+    }
+}
+
+async fn list(place: &str, json: bool) -> Result<(), Failure> {
     let (store, _) = open(place)?;
     let listed = store.list().await.map_err(unusable)?;
+    if json {
+        return print_json(&listed.iter().map(ListedJson::from).collect::<Vec<_>>());
+    }
     if listed.is_empty() {
         print_line(&format!("no checkpoints in {place}"));
         return Ok(());
@@ -120,7 +166,15 @@ async fn list(place: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn verify(place: &str) -> Result<(), Failure> {
+/// What is wrong with a checkpoint, as JSON.
+#[derive(Serialize)]
+struct VerifiedJson {
+    checkpoint: String,
+    whole: bool,
+    damage: Vec<String>,
+}
+
+async fn verify(place: &str, json: bool) -> Result<(), Failure> {
     let (store, id) = open(place)?;
     let ids: Vec<CheckpointId> = match id {
         Some(id) => vec![id],
@@ -129,17 +183,19 @@ async fn verify(place: &str) -> Result<(), Failure> {
     if ids.is_empty() {
         return Err(nothing_in(place));
     }
-    let mut damaged = 0;
+    let mut verified = Vec::new();
     for id in &ids {
-        let problems = problems(&store, id).await?;
-        if problems.is_empty() {
-            print_line(&format!("{id}: whole"));
-        } else {
-            damaged += 1;
-            print_line(&format!("{id}: DAMAGED"));
-            problems.iter().for_each(|problem| print_line(&format!("  {problem}")));
+        let damage = problems(&store, id).await?;
+        if !json {
+            print_line(&format!("{id}: {}", if damage.is_empty() { "whole" } else { "DAMAGED" }));
+            damage.iter().for_each(|problem| print_line(&format!("  {problem}")));
         }
+        verified.push(VerifiedJson { checkpoint: id.to_string(), whole: damage.is_empty(), damage });
     }
+    if json {
+        print_json(&verified)?;
+    }
+    let damaged = verified.iter().filter(|verified| !verified.whole).count();
     if damaged == 0 {
         return Ok(());
     }
@@ -161,8 +217,21 @@ async fn problems(store: &Store, id: &CheckpointId) -> Result<Vec<String>, Failu
     Ok(report.parts.into_iter().flat_map(of_part).collect())
 }
 
-async fn inspect(place: &str) -> Result<(), Failure> {
+/// A checkpoint as JSON: its manifest, its name and its size.
+#[derive(Serialize)]
+struct InspectedJson<'a> {
+    checkpoint: String,
+    bytes: u64,
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+}
+
+async fn inspect(place: &str, json: bool) -> Result<(), Failure> {
     let (_, manifest) = find(place).await?;
+    if json {
+        let (checkpoint, bytes) = (manifest.id.to_string(), manifest.bytes());
+        return print_json(&InspectedJson { checkpoint, bytes, manifest: &manifest });
+    }
     let run = &manifest.run;
     let mut facts = plain_table();
     let mut row = |name: &str, value: String| {

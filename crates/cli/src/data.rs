@@ -8,7 +8,7 @@ use windlass_data::download::{DownloadError, DownloadEvent, download};
 
 use crate::failure::Failure;
 use crate::terminal::Terminal;
-use crate::{logging, output};
+use crate::{logging, output, verbosity};
 
 /// Get data sets
 #[derive(Debug, Parser)]
@@ -43,18 +43,20 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let command = DataCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     logging::start();
     let Action::Download(args) = command.action;
-    let live = std::io::stderr().is_terminal();
-    let say = |line: &str| Terminal::default().print_error(line);
+    let live = std::io::stderr().is_terminal() && !verbosity::is_quiet();
+    let terminal = Terminal::default();
     let mut report = |event: DownloadEvent<'_>| match event {
-        DownloadEvent::Present { file } => say(&format!("{file}: already present, checksum OK")),
+        DownloadEvent::Present { file } => terminal.print_note(&format!("{file}: already present, checksum OK")),
         DownloadEvent::Received { file, received, total } if live => {
             let _ = write!(std::io::stderr(), "\r{file}: {:3.0}%", 100.0 * received as f64 / total.max(1) as f64);
         }
         DownloadEvent::Failed { file, url, error, wait } => {
             let again = wait.map(|wait| format!("; trying again in {:.1} s", wait.as_secs_f64())).unwrap_or_default();
-            say(&format!("{file}: {url}: {error}{again}"));
+            terminal.print_error(&format!("{file}: {url}: {error}{again}"));
         }
-        DownloadEvent::Finished { file } => say(&format!("{}{file}: done, checksum OK", if live { "\r" } else { "" })),
+        DownloadEvent::Finished { file } => {
+            terminal.print_note(&format!("{}{file}: done, checksum OK", if live { "\r" } else { "" }));
+        }
         _ => {}
     };
     let summary =

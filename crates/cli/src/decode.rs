@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use clap::{ArgMatches, Command, FromArgMatches, Parser};
 use comfy_table::CellAlignment;
+use serde::Serialize;
 use windlass_core::lifecycle::exit_code;
 use windlass_models::Seq2Seq;
 use windlass_models::seq2seq::TRANSLATOR_FILE;
@@ -38,6 +39,20 @@ struct DecodeCommand {
     /// Show the attention weights of each translation
     #[arg(long)]
     attention: bool,
+    /// Print every translation as a JSON object on a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
+/// A translation as JSON.
+#[derive(Serialize)]
+struct TranslatedJson<'a> {
+    text: &'a str,
+    source: &'a [String],
+    words: &'a [String],
+    /// By word of the translation, then by word of the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attention: Option<&'a [Vec<f32>]>,
 }
 
 pub(crate) fn command() -> Command {
@@ -56,8 +71,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     logging::start();
     let search = (command.beam > 1).then_some(Beam { width: command.beam, length_penalty: command.length_penalty });
     let interpreter = load(&command)?;
-    converse(io::stdin().lock(), io::stdin().is_terminal(), |sentence| {
+    let nothing = if command.json { "null" } else { "" };
+    converse(io::stdin().lock(), io::stdin().is_terminal(), nothing, |sentence| {
         let translated = interpreter.translate(sentence, search)?;
+        if command.json {
+            return Ok(in_json(&translated, command.attention));
+        }
         if !command.attention {
             return Ok(translated.text);
         }
@@ -65,10 +84,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     })
 }
 
-/// Answers every line with a line, so that those of two files stay side by side. At a terminal it asks for more.
+/// Answers every line with a line, so that those of two files stay side by side: with `nothing` where there is no
+/// translation. At a terminal it asks for more.
 fn converse(
     mut input: impl BufRead,
     asks: bool,
+    nothing: &str,
     translate: impl Fn(&str) -> Result<String, InterpretError>,
 ) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
@@ -83,10 +104,10 @@ fn converse(
         let line = std::str::from_utf8(&line).map_err(|_| Failure::usage(format!("line {number} is not UTF-8")))?;
         let said = match translate(line) {
             Ok(said) => said,
-            Err(InterpretError::Blank) => String::new(),
+            Err(InterpretError::Blank) => nothing.to_owned(),
             Err(error) => {
                 Terminal::default().print_error(&format!("line {number}: {error}"));
-                String::new()
+                nothing.to_owned()
             }
         };
         // Whoever reads the translations has had enough of them.
@@ -129,6 +150,16 @@ fn read(path: &Path) -> Result<String, Failure> {
         Failure::usage(format!("cannot read the vocabularies in {}: {error}", path.display()))
             .with_hint(format!("name the {TRANSLATOR_FILE} of the run, with --translator"))
     })
+}
+
+fn in_json(translated: &Interpreted, with_attention: bool) -> String {
+    let json = TranslatedJson {
+        text: &translated.text,
+        source: &translated.source,
+        words: &translated.words,
+        attention: with_attention.then_some(&translated.translation.attention),
+    };
+    serde_json::to_string(&json).unwrap_or_default()
 }
 
 /// A row for each word of the translation, a column for each word of the sentence.

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output;
@@ -24,6 +25,18 @@ struct HealthCommand {
     /// Task to ask [default: every task of this program on this machine, or in this container]
     #[arg(value_name = "HOST:PORT")]
     address: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a task has answered, as JSON.
+#[derive(Serialize)]
+struct Answered {
+    address: SocketAddr,
+    alive: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 pub(crate) fn command() -> clap::Command {
@@ -32,7 +45,7 @@ pub(crate) fn command() -> clap::Command {
 
 /// Exits 0 if every task asked is alive, else 1. A task that cannot be asked is not known to be alive.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let HealthCommand { address } = HealthCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    let HealthCommand { address, json } = HealthCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     let addresses = match address {
         Some(address) => vec![resolve(&address)?],
         None => processes::listening().map_err(|error| {
@@ -40,6 +53,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
                 .with_hint("name one: windlass health HOST:PORT".to_owned())
         })?,
     };
+    if json {
+        return answer_in_json(addresses);
+    }
     if addresses.is_empty() {
         // A run in one process has no port, and is alive for as long as its process.
         output::print_line("no task of a cluster runs here");
@@ -49,6 +65,17 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output::print_line(&format!("{address} is alive"));
     }
     Ok(())
+}
+
+/// Asks all, so that all can be told of.
+fn answer_in_json(addresses: Vec<SocketAddr>) -> Result<(), Failure> {
+    let answered = addresses.into_iter().map(|address| {
+        let error = ask(address).err().map(|error| unanswered(address, &error));
+        Answered { address, alive: error.is_none(), error }
+    });
+    let answered: Vec<Answered> = answered.collect();
+    output::print_json(&answered)?;
+    answered.into_iter().find_map(|answered| answered.error).map_or(Ok(()), |error| Err(Failure::internal(error)))
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, Failure> {

@@ -1,7 +1,5 @@
 //! The log, to standard error. Events go to standard output; see `output`.
 
-use std::io::IsTerminal;
-
 use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing::{Event as LogEvent, Level, Subscriber};
@@ -13,9 +11,14 @@ use windlass_server::NOTICE;
 use windlass_worker::event::Event;
 
 use crate::output;
-use crate::terminal::Terminal;
+use crate::terminal::{self, Terminal};
+use crate::verbosity::{self, Verbosity};
 
-/// Starts logging. `RUST_LOG` chooses what is logged; the default is what changes in a run.
+/// What `-q` and `-v` log: of other crates no more than otherwise.
+const QUIET: &str = "warn";
+const VERBOSE: &str = "info,windlass=debug";
+
+/// Starts logging. `-q` and `-v` choose what is logged, or else `RUST_LOG`; the default is what changes in a run.
 pub(crate) fn start() {
     start_beside(&Terminal::default());
 }
@@ -37,13 +40,17 @@ pub(crate) fn start_for_one_process(terminal: &Terminal) {
 }
 
 fn start_with(default: &str, terminal: &Terminal, notices: Option<Notices>) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = match verbosity::chosen() {
+        Verbosity::Quiet => EnvFilter::new(QUIET),
+        Verbosity::Normal => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default)),
+        Verbosity::Verbose => EnvFilter::new(VERBOSE),
+    };
     // A second start, as in tests that run several commands in one process, changes nothing.
     let log = fmt::layer()
         .with_writer(terminal.clone())
         .with_target(false)
         .with_timer(ChronoLocal::new("%H:%M:%S%.3f".to_owned()))
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(terminal::may_color(&std::io::stderr()));
     let _ = tracing_subscriber::registry().with(filter).with(log).with(notices).try_init();
 }
 

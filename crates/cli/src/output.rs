@@ -3,12 +3,21 @@
 use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
 use windlass_worker::event::{Event, Report};
 use windlass_worker::summary::{Summary, WorkerSummary};
+
+use crate::failure::Failure;
 
 /// Prints to standard output. A closed pipe is no reason to stop.
 pub(crate) fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// Prints a value for programs to read.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print_line(&serde_json::to_string_pretty(value).map_err(Failure::internal)?);
+    Ok(())
 }
 
 /// An event in words.

@@ -16,10 +16,10 @@ use crate::eval::EvalArgs;
 use crate::failure::Failure;
 use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, without_effect};
 use crate::terminal::{self, Terminal};
-use crate::version::VERSION;
+use crate::version::{self, VERSION};
 use crate::{
-    bench, checkpoint, compare, data, decode, eval, health, launch, manifest, misuse, model_flags, runs, status,
-    termination, train,
+    bench, checkpoint, compare, completions, data, decode, eval, health, launch, man, manifest, misuse, model_flags,
+    runs, status, termination, top, train, verbosity,
 };
 
 /// What `windlass` itself is called.
@@ -80,7 +80,7 @@ impl Program {
 
     /// Does what the command line says.
     pub fn run(self) -> ExitCode {
-        let arguments = hyphenate(std::env::args_os());
+        let arguments = verbosity::behind_names(hyphenate(std::env::args_os()));
         match self.dispatch(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
@@ -120,6 +120,7 @@ impl Program {
         let command = Command::new(name)
             .about("Train one neural network on many machines: parameter servers and workers in one binary")
             .version(version)
+            .long_version(version::long(version))
             .subcommand_required(true)
             .arg_required_else_help(true)
             .subcommand(subcommands(
@@ -135,14 +136,17 @@ impl Program {
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
-        let watching = [compare::command(), runs::command(), status::command(), manifest::command(), health::command()];
-        tools(command).subcommands(watching)
+        let watching = [compare::command(), runs::command(), status::command(), top::command()];
+        let supporting = [manifest::command(), health::command(), completions::command(), man::command()];
+        let command = tools(command).subcommands(watching).subcommands(supporting);
+        verbosity::with_flags(command)
     }
 
     fn dispatch(&self, arguments: &[OsString]) -> Result<(), Failure> {
         let root = self.command();
         if let Some(schema) = self.schema(root.clone(), arguments) {
             let (matches, settings) = self.resolve(&root, arguments, &schema)?;
+            verbosity::choose(&matches)?;
             let (verb, matches) = matches.subcommand().expect("the schema is of one");
             let (model, matches) = self.model(matches);
             let done = match verb {
@@ -155,7 +159,8 @@ impl Program {
             return done.map_err(|failure| if is_launched { failure } else { settings.explain(failure) });
         }
         let verb = arguments.get(1).and_then(|verb| verb.to_str()).unwrap_or_default();
-        let parsed = root.try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
+        let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
+        verbosity::choose(&parsed)?;
         match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
@@ -164,12 +169,15 @@ impl Program {
             }
             Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),
+            Some(("top", matches)) => top::run(matches),
             Some(("manifest", matches)) => {
                 manifest::run(matches, |words, has_run_dir| self.check_training(words, has_run_dir))
             }
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
             Some(("health", matches)) => health::run(matches),
+            Some(("completions", matches)) => completions::run(matches, root),
+            Some(("man", matches)) => man::run(matches, root),
             _ => unreachable!("clap requires a subcommand, and those of models a model"),
         }
     }

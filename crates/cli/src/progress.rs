@@ -12,6 +12,7 @@ use windlass_worker::event::{Event, Watcher};
 use crate::args::Format;
 use crate::output;
 use crate::terminal::{self, Terminal};
+use crate::verbosity;
 use bars::Bars;
 pub(crate) use extent::Extent;
 
@@ -66,9 +67,10 @@ impl Progress {
         self.bars.is_some()
     }
 
-    /// Says something about the run as a whole.
+    /// Says something about the run as a whole, which is neither a warning nor a result.
     pub(crate) fn say(&self, line: &str) {
         match self.format {
+            _ if verbosity::is_quiet() => {}
             Format::Human => self.terminal.print(line),
             Format::Json => self.terminal.print_error(line),
         }
@@ -81,6 +83,7 @@ impl Progress {
             bars.show(event);
         }
         let is_wanted = match event {
+            event if verbosity::is_quiet() => is_warning_or_result(event),
             Event::Progress(_) => self.passes_all && self.format == Format::Json,
             // Whoever was told to stop says so at its end.
             Event::Stopped(_) => self.format == Format::Json,
@@ -141,5 +144,14 @@ impl Progress {
         }
         spoken.insert(worker, now);
         true
+    }
+}
+
+/// What is shown to whoever wants to see nothing else.
+fn is_warning_or_result(event: &Event) -> bool {
+    match event {
+        Event::Summary(_) | Event::AlreadyFinished { .. } | Event::Warning(_) | Event::Notice { .. } => true,
+        Event::Report(report) => report.warning.is_some(),
+        _ => false,
     }
 }

@@ -1,13 +1,17 @@
-//! `windlass status HOST:PORT`: how a run is doing, asked of its coordinator from anywhere.
+//! `windlass status HOST:PORT` or `RUN_DIR`: how a run is doing, asked of its coordinator from anywhere, or how it was doing
+//! when its directory last heard of it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use windlass_core::lifecycle::exit_code;
-use windlass_page::{Status, text};
+use windlass_page::{STATUS_FILE, Status, figures, text};
+use windlass_runs::{Ending, Run};
 
 use crate::failure::Failure;
-use crate::{output, terminal};
+use crate::signals::unix_seconds;
+use crate::{output, runs, terminal};
 
 /// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,9 +23,9 @@ const WIDTH: usize = 80;
 /// Show how a run is doing
 #[derive(Debug, Parser)]
 struct StatusCommand {
-    /// Address of the run's coordinator: ps 0, or worker 0 of a run with --colocate
-    #[arg(value_name = "HOST:PORT")]
-    address: String,
+    /// Address of the run's coordinator (ps 0, or worker 0 of a run with --colocate), or a run directory
+    #[arg(value_name = "HOST:PORT|RUN_DIR")]
+    place: String,
     /// Print everything that is known of the run as JSON
     #[arg(long)]
     json: bool,
@@ -32,27 +36,75 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let StatusCommand { address, json } = StatusCommand::from_arg_matches(matches).map_err(Failure::usage)?;
-    let answer = ask(&address)?;
-    let not_a_run = |error| Failure::usage(format!("{address} does not answer like a run: {error}"));
-    let status: Status = serde_json::from_str(&answer).map_err(not_a_run)?;
+    let StatusCommand { place, json } = StatusCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    let directory = runs::named(Path::new(&place));
+    if directory.is_dir() {
+        return of_directory(&directory, json);
+    }
+    let address = parse_address(&place)?;
+    let answer = ask(address, PATIENCE)?;
+    let status = parse(address, &answer)?;
     if json {
         output::print_line(answer.trim_end());
     } else {
-        output::print_line(text(&status, terminal::columns().map_or(WIDTH, usize::from)).trim_end());
+        output::print_line(text(&status, width()).trim_end());
     }
     Ok(())
 }
 
-/// The status as its JSON.
-pub(crate) fn ask(address: &str) -> Result<String, Failure> {
-    // As the log and `launch` print it.
-    let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-    if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
-        let hint = "give a host and a port, such as 127.0.0.1:2222".to_owned();
-        return Err(Failure::usage(format!("{address:?} is not HOST:PORT")).with_hint(hint));
+/// What the directory last heard of its run.
+fn of_directory(directory: &Path, json: bool) -> Result<(), Failure> {
+    let run = Run::read(directory).map_err(runs::failure)?;
+    let Some(last) = &run.last_status else {
+        let damage = run.problems.iter().find(|problem| problem.starts_with(STATUS_FILE));
+        let why = damage.map_or_else(|| format!("no {STATUS_FILE}"), |damage| format!("a damaged {damage}"));
+        let hint = format!("`runs show {}` tells what else is known", directory.display());
+        return Err(Failure::usage(format!("{} has {why}", directory.display())).with_hint(hint));
+    };
+    if json {
+        return output::print_json(&last.status);
     }
-    let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build();
+    let age = figures::duration(unix_seconds().saturating_sub(last.written) as f64);
+    let state = match run.ending.why() {
+        Some(why) => format!("{}: {}", run.ending.word(), figures::plain(why)),
+        None => run.ending.word().to_owned(),
+    };
+    let live = match run.ending {
+        Ending::Running if !last.address.is_empty() => format!("; live at {}", figures::plain(&last.address)),
+        _ => String::new(),
+    };
+    output::print_line(&format!("The run is {state}. Its directory last heard of it {age} ago{live}:\n"));
+    output::print_line(text(&last.status, width()).trim_end());
+    Ok(())
+}
+
+fn width() -> usize {
+    terminal::columns().map_or(WIDTH, usize::from)
+}
+
+/// The status that a coordinator tells.
+pub(crate) fn fetch(address: &str, patience: Duration) -> Result<Status, Failure> {
+    parse(address, &ask(address, patience)?)
+}
+
+fn parse(address: &str, answer: &str) -> Result<Status, Failure> {
+    serde_json::from_str(answer)
+        .map_err(|error| Failure::usage(format!("{address} does not answer like a run: {error}")))
+}
+
+/// The host and the port of an address as users give it, or as the log and `launch` print it.
+pub(crate) fn parse_address(place: &str) -> Result<&str, Failure> {
+    let address = place.strip_prefix("http://").unwrap_or(place).trim_end_matches('/');
+    if address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        return Ok(address);
+    }
+    let hint = "give a host and a port, such as 127.0.0.1:2222".to_owned();
+    Err(Failure::usage(format!("{place:?} is neither HOST:PORT nor a directory")).with_hint(hint))
+}
+
+/// The status as its JSON.
+fn ask(address: &str, patience: Duration) -> Result<String, Failure> {
+    let agent = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false).build();
     let unreachable = |error: ureq::Error| Failure {
         exit_code: exit_code::INTERNAL,
         message: format!("cannot reach a run at {address}: {error}"),

@@ -10,6 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::failure::Failure;
 use crate::output::print_line;
+use crate::verbosity;
 
 /// Standard output and standard error. Whatever is printed through it while there are bars does not mix with them.
 #[derive(Clone, Default)]
@@ -18,11 +19,10 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// With bars, if standard error is a terminal that can show them.
+    /// With bars, if standard error is a terminal that can show them and the user wants to see them.
     pub(crate) fn with_bars() -> Self {
         let term = Term::buffered_stderr();
-        let can_move_its_cursor = std::env::var_os("TERM").is_none_or(|name| name != "dumb");
-        let bars = (term.is_term() && can_move_its_cursor).then(|| {
+        let bars = (term.is_term() && !is_dumb() && !verbosity::is_quiet()).then(|| {
             MultiProgress::with_draw_target(ProgressDrawTarget::term_like_with_hz(Box::new(Screen::new(term)), 20))
         });
         Self { bars }
@@ -56,6 +56,13 @@ impl Terminal {
     /// Prints to standard error, as it is.
     pub(crate) fn print_error(&self, text: &str) {
         self.above_bars(|| drop(writeln!(io::stderr().lock(), "{text}")));
+    }
+
+    /// Prints to standard error what is no warning and no result, unless the user wants nothing else.
+    pub(crate) fn print_note(&self, text: &str) {
+        if !verbosity::is_quiet() {
+            self.print_error(text);
+        }
     }
 
     fn above_bars<T>(&self, write: impl FnOnce() -> T) -> T {
@@ -95,6 +102,18 @@ pub(crate) fn print_failure(failure: &Failure) {
     };
     let lines: Vec<String> = text.lines().map(broken).collect();
     let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
+}
+
+/// Whether what is printed here may have colours: on a terminal that has some, unless `NO_COLOR` is set
+/// (<https://no-color.org>).
+pub(crate) fn may_color(stream: &impl IsTerminal) -> bool {
+    let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !is_dumb() && !is_refused
+}
+
+/// Whether the terminal can do no more than print.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
 /// Whether standard output is a terminal.

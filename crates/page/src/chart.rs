@@ -85,12 +85,12 @@ impl Chart {
 
 impl Scale {
     /// From the left, in percent.
-    fn across(&self, x: f64) -> f64 {
+    pub(crate) fn across(&self, x: f64) -> f64 {
         if self.right > self.left { (x - self.left) / (self.right - self.left) * 100.0 } else { 50.0 }
     }
 
     /// From the top, in percent.
-    fn down(&self, y: f64) -> f64 {
+    pub(crate) fn down(&self, y: f64) -> f64 {
         let place = |y: f64| if self.logarithmic { y.max(f64::MIN_POSITIVE).ln() } else { y };
         let (bottom, top) = (place(self.bottom), place(self.top));
         if top > bottom { (top - place(y)) / (top - bottom) * 100.0 } else { 50.0 }

@@ -1,8 +1,8 @@
-//! The live page of a running cluster: the data it shows, and that data as a page, as JSON, and as text.
+//! The live page of a running cluster: the data it shows, and that data as a page, as JSON, as text, and as a screen.
 //!
 //! The coordinator puts a [`Status`] into a watch channel whenever it knows more, at most a few times a second, and
-//! serves [`router`]. `windlass status` reads `/status.json` and prints [`text`]. This crate knows nothing of the
-//! sockets between tasks, and measures nothing.
+//! serves [`router`]. `windlass status` reads `/status.json` and prints [`text`]; `windlass top` reads it again and again
+//! and draws a [`Screen`]. This crate knows nothing of the sockets between tasks, and measures nothing.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,6 +24,7 @@ pub mod figures;
 mod headline;
 mod html;
 mod record;
+mod screen;
 mod serve;
 mod status;
 mod text;
@@ -33,6 +34,7 @@ mod view;
 pub use curve::Curve;
 pub use headline::headline;
 pub use record::{LastStatus, STATUS_FILE};
+pub use screen::{Screen, Scroll, Silence};
 pub use serve::{EVENTS_PATH, router};
 pub use status::{Checkpoint, Node, Phase, Server, State, Status, TimeSplit, Worker};
 pub use text::text;

@@ -173,6 +173,10 @@ pub struct Worker {
     pub staleness: f64,
     /// Updates of its that were dropped as stale.
     pub dropped: u64,
+    /// Processors that it keeps busy, where that is known.
+    pub cpus: Option<f64>,
+    /// Memory that it holds, where that is known.
+    pub memory_bytes: Option<u64>,
     /// Whom it waits for, and for how long already.
     pub wait: Option<Wait>,
 }
@@ -213,6 +217,10 @@ pub struct Server {
     pub repeated: u64,
     /// Pushes it dropped as stale.
     pub dropped: u64,
+    /// Processors that it keeps busy, where that is known.
+    pub cpus: Option<f64>,
+    /// Memory that it holds, where that is known.
+    pub memory_bytes: Option<u64>,
     /// Whom it waits for, and for how long already.
     pub wait: Option<Wait>,
 }

@@ -35,7 +35,8 @@ pub fn text(status: &Status, width: usize) -> String {
     parts.join("\n\n") + "\n"
 }
 
-fn facts(status: &Status) -> String {
+/// What is known of a run as a whole, but for its state.
+pub(crate) fn facts(status: &Status) -> String {
     let mut facts: Vec<String> = [&status.model, &status.layout, &status.mode, &status.optimizer]
         .into_iter()
         .filter(|fact| !fact.is_empty())

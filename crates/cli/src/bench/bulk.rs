@@ -1,6 +1,7 @@
 //! How fast a large model's parameters move: a ps in a process of its own, a worker in this one, and a model that
 //! is all parameters and no computation.
 
+use std::fmt;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use rand::rngs::StdRng;
+use serde::Serialize;
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
 use windlass_core::optimizer::Optimizer;
@@ -105,8 +107,37 @@ impl Drop for Guard {
     }
 }
 
-/// Runs it, and says what it showed.
-pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, Failure> {
+/// How fast the parameters moved.
+#[derive(Debug, Serialize)]
+pub(super) struct Moved {
+    parameters: usize,
+    transport: &'static str,
+    push_pull_ms: f64,
+    gigabytes_per_second: f64,
+    ps_peak_megabytes: f64,
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{:.0} M parameters ({:.0} MB) by {}: push and pull {:.1} ms, {:.2} GB/s; ps memory {:.0} MB at its peak",
+            self.parameters as f64 / 1e6,
+            megabytes(self.parameters),
+            self.transport,
+            self.push_pull_ms,
+            self.gigabytes_per_second,
+            self.ps_peak_megabytes,
+        )
+    }
+}
+
+fn megabytes(parameters: usize) -> f64 {
+    parameters as f64 * 4e-6
+}
+
+/// Runs it once.
+pub(super) fn measure(elements: usize, transport: Transport) -> Result<Moved, Failure> {
     let port = |listener: std::io::Result<std::net::TcpListener>| {
         listener.and_then(|listener| listener.local_addr()).map(|address| address.to_string())
     };
@@ -147,15 +178,13 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
     let ended = task::run(runtime.handle(), config, run_config(), Box::new(replica), watch);
     let Some(summary) = ended.summary else { return Err(ended.outcome.into()) };
     let wait_ms = summary.per_worker.first().map_or(f64::NAN, |worker| worker.wait_ms_p50);
-    let megabytes = elements as f64 * 4e-6;
-    let peak = peak.lock().map_or(f64::NAN, |peak| *peak);
-    Ok(format!(
-        "{:.0} M parameters ({megabytes:.0} MB) by {}: push and pull {wait_ms:.1} ms, {:.2} GB/s; ps memory {peak:.0} MB \
-         at its peak",
-        elements as f64 / 1e6,
-        transport.name(),
-        2.0 * megabytes / wait_ms,
-    ))
+    Ok(Moved {
+        parameters: elements,
+        transport: transport.name(),
+        push_pull_ms: wait_ms,
+        gigabytes_per_second: 2.0 * megabytes(elements) / wait_ms,
+        ps_peak_megabytes: peak.lock().map_or(f64::NAN, |peak| *peak),
+    })
 }
 
 fn run_config() -> RunConfig {

@@ -3,13 +3,14 @@
 //! It would not if numbers that decay were left to become denormal, which Intel's processors take a hundred times as
 //! long for: Adam's means do after some 700 steps.
 
+use std::fmt;
 use std::process::Stdio;
 
+use serde::Serialize;
 use windlass_worker::event::Event;
 
 use super::{median, own_program};
 use crate::failure::Failure;
-use crate::output::print_line;
 
 const STEPS: u64 = 5000;
 /// Steps that count as early or late.
@@ -18,10 +19,11 @@ const SLICE: u64 = 500;
 const MEAN_OF: u64 = 10;
 
 /// How long a step took.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Course {
     early_ms: f64,
     late_ms: f64,
+    late_vs_early: f64,
 }
 
 /// Runs it once.
@@ -50,19 +52,29 @@ fn course(events: &str) -> Course {
     let over = |slice: &dyn Fn(u64) -> bool| {
         median(steps.iter().filter(|(step, _)| slice(*step)).map(|(_, step_ms)| *step_ms).collect())
     };
-    Course { early_ms: over(&|step| step <= SLICE), late_ms: over(&|step| step > STEPS - SLICE) }
+    let (early_ms, late_ms) = (over(&|step| step <= SLICE), over(&|step| step > STEPS - SLICE));
+    Course { early_ms, late_ms, late_vs_early: late_ms / early_ms }
 }
 
-/// Prints the medians over all rounds.
-pub(super) fn print(courses: &[Course]) {
+/// The medians over all rounds.
+pub(super) fn median_of(courses: &[Course]) -> Course {
     let over_rounds = |value: fn(&Course) -> f64| median(courses.iter().map(value).collect());
-    print_line(&format!(
-        "mnist relu with Adam, single process: {:.3} ms a step in the first {SLICE} steps, {:.3} in the last {SLICE} of \
-         {STEPS}; late vs early {:.2}",
-        over_rounds(|course| course.early_ms),
-        over_rounds(|course| course.late_ms),
-        over_rounds(|course| course.late_ms / course.early_ms),
-    ));
+    Course {
+        early_ms: over_rounds(|course| course.early_ms),
+        late_ms: over_rounds(|course| course.late_ms),
+        late_vs_early: over_rounds(|course| course.late_vs_early),
+    }
+}
+
+impl fmt::Display for Course {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { early_ms, late_ms, late_vs_early } = self;
+        write!(
+            formatter,
+            "mnist relu with Adam, single process: {early_ms:.3} ms a step in the first {SLICE} steps, {late_ms:.3} in \
+             the last {SLICE} of {STEPS}; late vs early {late_vs_early:.2}"
+        )
+    }
 }
 
 #[cfg(test)]
@@ -77,7 +89,7 @@ mod tests {
             )
         };
         let lines = [step(10, 1.0), step(500, 1.0), step(510, 9.0), step(4500, 9.0), step(4510, 3.0), step(5000, 3.0)];
-        let Course { early_ms, late_ms } = course(&format!("{}\nno event\n", lines.join("\n")));
+        let Course { early_ms, late_ms, .. } = course(&format!("{}\nno event\n", lines.join("\n")));
         assert_eq!((early_ms, late_ms), (1.0, 3.0));
     }
 }

@@ -14,14 +14,15 @@ use std::path::PathBuf;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use comfy_table::CellAlignment;
 use rustix::process::Signal;
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::logging;
-use crate::output::{plain_table, print_line};
+use crate::output::{plain_table, print_json, print_line};
 use crate::program;
 use crate::terminal::Terminal;
 use crate::tied::tie;
-use layouts::{LAYOUTS, Measured};
+use layouts::{LAYOUTS, Layout, Measured};
 
 /// The flags of `bench`.
 #[derive(Debug, Args)]
@@ -39,6 +40,32 @@ pub(crate) struct BenchArgs {
     /// peer, layout, ms_per_step and batches_per_s
     #[arg(long, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// All that was measured; medians over the rounds.
+#[derive(Serialize)]
+struct Results {
+    processor: String,
+    rounds: usize,
+    batch_size: usize,
+    layouts: Vec<LayoutResult>,
+    course: course::Course,
+    peers: Vec<peers::PeerResult>,
+    bulk: Vec<bulk::Moved>,
+}
+
+/// What one layout showed.
+#[derive(Serialize)]
+struct LayoutResult {
+    layout: &'static str,
+    step_ms: f64,
+    samples_per_second: f64,
+    step_vs_single: f64,
+    samples_per_second_vs_single: f64,
+    first_step_seconds: f64,
 }
 
 pub(crate) fn command() -> Command {
@@ -53,7 +80,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     logging::start();
     let (mut rounds, mut courses, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
-        Terminal::default().print_error(&format!("round {round} of {}", args.rounds));
+        Terminal::default().print_note(&format!("round {round} of {}", args.rounds));
         let measured = LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<Vec<_>, _>>()?;
         rounds.push(measured);
         courses.push(course::measure()?);
@@ -61,24 +88,58 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             peers.push(peers::measure(program)?);
         }
     }
-    print_line(&processor::describe());
-    print_layouts(&rounds);
-    print_line("");
-    course::print(&courses);
-    if !peers.is_empty() {
-        print_line("");
-        peers::print(&rounds, &peers);
+    let transports = [bulk::Transport::Local, bulk::Transport::Tcp].into_iter().filter(|_| args.bulk > 0);
+    let bulk = transports.map(|transport| bulk::measure(args.bulk * 1_000_000, transport));
+    let results = Results {
+        processor: processor::describe(),
+        rounds: args.rounds,
+        batch_size: layouts::BATCH,
+        layouts: layouts(&rounds),
+        course: course::median_of(&courses),
+        peers: peers::compare(&rounds, &peers),
+        bulk: bulk.collect::<Result<_, _>>()?,
+    };
+    if args.json {
+        return print_json(&results);
     }
-    if args.bulk > 0 {
-        print_line("");
-        for transport in [bulk::Transport::Local, bulk::Transport::Tcp] {
-            print_line(&bulk::measure(args.bulk * 1_000_000, transport)?);
-        }
-    }
+    print(&results);
     Ok(())
 }
 
-fn print_layouts(rounds: &[Vec<Measured>]) {
+/// The medians of every layout.
+fn layouts(rounds: &[Vec<Measured>]) -> Vec<LayoutResult> {
+    let result = |(index, layout): (usize, &Layout)| {
+        let over_rounds =
+            |value: &dyn Fn(&[Measured]) -> f64| median(rounds.iter().map(|round| value(round)).collect());
+        LayoutResult {
+            layout: layout.name,
+            step_ms: over_rounds(&|round| round[index].step_ms),
+            samples_per_second: over_rounds(&|round| round[index].samples_per_second),
+            step_vs_single: over_rounds(&|round| round[index].step_ms / round[0].step_ms),
+            samples_per_second_vs_single: over_rounds(&|round| {
+                round[index].samples_per_second / round[0].samples_per_second
+            }),
+            first_step_seconds: over_rounds(&|round| round[index].first_step_seconds),
+        }
+    };
+    LAYOUTS.iter().enumerate().map(result).collect()
+}
+
+fn print(results: &Results) {
+    print_line(&results.processor);
+    print_layouts(results);
+    print_line(&format!("\n{}", results.course));
+    if !results.peers.is_empty() {
+        print_line("");
+        peers::print(&results.peers);
+    }
+    if !results.bulk.is_empty() {
+        print_line("");
+        results.bulk.iter().for_each(|moved| print_line(&moved.to_string()));
+    }
+}
+
+fn print_layouts(results: &Results) {
     let mut table = plain_table();
     table.set_header(["layout", "step ms", "samples/s", "step vs single", "samples/s vs single", "first step s"]);
     for column in 1..6 {
@@ -86,19 +147,17 @@ fn print_layouts(rounds: &[Vec<Measured>]) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for (index, layout) in LAYOUTS.iter().enumerate() {
-        let over_rounds =
-            |value: &dyn Fn(&[Measured]) -> f64| median(rounds.iter().map(|round| value(round)).collect());
+    for result in &results.layouts {
         table.add_row([
-            layout.name.to_owned(),
-            format!("{:.3}", over_rounds(&|round| round[index].step_ms)),
-            format!("{:.0}", over_rounds(&|round| round[index].samples_per_second)),
-            format!("{:.2}", over_rounds(&|round| round[index].step_ms / round[0].step_ms)),
-            format!("{:.2}", over_rounds(&|round| round[index].samples_per_second / round[0].samples_per_second)),
-            format!("{:.2}", over_rounds(&|round| round[index].first_step_seconds)),
+            result.layout.to_owned(),
+            format!("{:.3}", result.step_ms),
+            format!("{:.0}", result.samples_per_second),
+            format!("{:.2}", result.step_vs_single),
+            format!("{:.2}", result.samples_per_second_vs_single),
+            format!("{:.2}", result.first_step_seconds),
         ]);
     }
-    print_line(&format!("mnist sigmoid, batch {}, medians of {} rounds", layouts::BATCH, rounds.len()));
+    print_line(&format!("mnist sigmoid, batch {}, medians of {} rounds", results.batch_size, results.rounds));
     print_line(&table.to_string());
 }
 

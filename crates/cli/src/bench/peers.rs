@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use comfy_table::CellAlignment;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::layouts::{BATCH, LAYOUTS, Measured};
+use super::layouts::{BATCH, LAYOUTS, Layout, Measured};
 use super::median;
 use crate::failure::Failure;
 use crate::output::{plain_table, print_line};
@@ -34,8 +34,47 @@ pub(super) fn measure(program: &Path) -> Result<Vec<Peer>, Failure> {
     text.lines().filter(|line| !line.trim().is_empty()).map(read).collect()
 }
 
-/// Prints each peer's layouts, and how many times its batches every layout of ours does in the same round.
-pub(super) fn print(ours: &[Vec<Measured>], peers: &[Vec<Peer>]) {
+/// What one layout of a peer showed; medians over the rounds.
+#[derive(Debug, Serialize)]
+pub(super) struct PeerResult {
+    peer: String,
+    layout: String,
+    step_ms: f64,
+    batches_per_second: f64,
+    /// How many times its batches every layout of ours does in the same round.
+    ours: Vec<Ratio>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ratio {
+    layout: &'static str,
+    times: f64,
+}
+
+/// Every layout of the peers, beside ours.
+pub(super) fn compare(ours: &[Vec<Measured>], peers: &[Vec<Peer>]) -> Vec<PeerResult> {
+    let result = |(index, first): (usize, &Peer)| {
+        let same = |round: &Vec<Peer>| round.get(index).cloned();
+        let of = |value: fn(&Peer) -> f64| median(peers.iter().filter_map(same).map(|peer| value(&peer)).collect());
+        let times = |layout: usize| {
+            let ratios = ours.iter().zip(peers).filter_map(|(round, peers)| {
+                Some(round[layout].samples_per_second / BATCH as f64 / same(peers)?.batches_per_s)
+            });
+            median(ratios.collect())
+        };
+        let ratio = |(index, layout): (usize, &Layout)| Ratio { layout: layout.name, times: times(index) };
+        PeerResult {
+            peer: first.peer.clone(),
+            layout: first.layout.clone(),
+            step_ms: of(|peer| peer.ms_per_step),
+            batches_per_second: of(|peer| peer.batches_per_s),
+            ours: LAYOUTS.iter().enumerate().map(ratio).collect(),
+        }
+    };
+    peers.first().into_iter().flatten().enumerate().map(result).collect()
+}
+
+pub(super) fn print(results: &[PeerResult]) {
     let mut table = plain_table();
     let mut header = vec!["peer".to_owned(), "layout".to_owned(), "step ms".to_owned(), "batches/s".to_owned()];
     header.extend(LAYOUTS.iter().map(|layout| format!("{} is ×", layout.name)));
@@ -46,22 +85,10 @@ pub(super) fn print(ours: &[Vec<Measured>], peers: &[Vec<Peer>]) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for (index, first) in peers[0].iter().enumerate() {
-        let same = |round: &Vec<Peer>| round.get(index).cloned();
-        let of = |value: fn(&Peer) -> f64| median(peers.iter().filter_map(same).map(|peer| value(&peer)).collect());
-        let mut row = vec![
-            first.peer.clone(),
-            first.layout.clone(),
-            format!("{:.3}", of(|peer| peer.ms_per_step)),
-            format!("{:.0}", of(|peer| peer.batches_per_s)),
-        ];
-        for layout in 0..LAYOUTS.len() {
-            let ratio = ours.iter().zip(peers).filter_map(|(round, peers)| {
-                Some(round[layout].samples_per_second / BATCH as f64 / same(peers)?.batches_per_s)
-            });
-            row.push(format!("{:.2}", median(ratio.collect())));
-        }
-        table.add_row(row);
+    for result in results {
+        let measured = [format!("{:.3}", result.step_ms), format!("{:.0}", result.batches_per_second)];
+        let ratios = result.ours.iter().map(|ratio| format!("{:.2}", ratio.times));
+        table.add_row([result.peer.clone(), result.layout.clone()].into_iter().chain(measured).chain(ratios));
     }
     print_line("other systems in the same rounds");
     print_line(&table.to_string());

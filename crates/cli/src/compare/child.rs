@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::program::own_program;
 use crate::signals::StopSignal;
 use crate::tied::tie;
+use crate::verbosity;
 
 /// What the run says beside its events, in its directory.
 const LOG: &str = "compare.log";
@@ -87,6 +88,7 @@ impl Child {
         writeln!(log, "{STARTED}{}", arguments.join(" ")).map_err(unwritable)?;
         let mut command = own_program()?;
         command.args(arguments).arg("--run-dir").arg(directory).args(["--format", "json"]);
+        command.args(verbosity::passed_on());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         // Ctrl-C goes to this process alone, which passes it on once.
         command.process_group(0);

@@ -50,6 +50,9 @@ struct CompareCommand {
     /// How to print the table
     #[arg(long, value_enum, default_value_t = TableFormat::Text)]
     format: TableFormat,
+    /// Print JSON, as --format json does
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
     /// The model and its flags, as after `windlass train`
     #[arg(last = true, value_name = "MODEL FLAGS")]
     words: Vec<String>,
@@ -121,6 +124,7 @@ impl CompareCommand {
     fn print(&self, comparison: &Comparison) {
         let width = terminal::columns().map_or(WIDTH, usize::from).max(40);
         let text = match self.format {
+            _ if self.json => render::json(comparison),
             TableFormat::Text => render::text(comparison, width),
             TableFormat::Markdown => render::markdown(comparison),
             TableFormat::Csv => render::csv(comparison),

@@ -62,7 +62,7 @@ impl Runner {
     }
 
     pub(super) fn say_where(&self) {
-        self.terminal.print_error(&format!("table, picture and runs are in {}", self.output.display()));
+        self.terminal.print_note(&format!("table, picture and runs are in {}", self.output.display()));
     }
 
     /// Until all runs have ended, or the user ends them.
@@ -109,7 +109,7 @@ impl Runner {
         }
         let measured = Measured::read(&directory).map_err(unusable_run)?;
         let how = if is_done { "was run before".to_owned() } else { format!("{:.1} s", began.elapsed().as_secs_f64()) };
-        self.terminal.print_error(&format!("{label}: {}, {how}", describe(&measured)));
+        self.terminal.print_note(&format!("{label}: {}, {how}", describe(&measured)));
         self.comparison.rows[run.entry].runs[run.repetition as usize - 1] = Some(measured);
         write_files(&self.comparison, &self.output)
     }
@@ -142,7 +142,7 @@ impl Runner {
                 Ok(Message::Signal(signal)) => match self.turns.next(Instant::now()) {
                     Turn::First => {
                         let text = format!("stopping on {}; a second signal stops at once", signal.name());
-                        self.terminal.print_error(&text);
+                        self.terminal.print_note(&text);
                         self.stopped_by = Some(signal);
                         child.signal(signal);
                     }
@@ -188,7 +188,7 @@ impl Display {
             bars.add(ProgressBar::no_length().with_style(style).with_message(label.to_owned()))
         });
         if bar.is_none() {
-            terminal.print_error(label);
+            terminal.print_note(label);
         }
         let now = Instant::now();
         let extent = Extent::default();
@@ -205,7 +205,7 @@ impl Display {
             Some(bar) => bar.set_message(text),
             None if self.spoke.elapsed() >= LINE_EVERY => {
                 self.spoke = Instant::now();
-                self.terminal.print_error(&text);
+                self.terminal.print_note(&text);
             }
             None => {}
         }

@@ -31,6 +31,7 @@ use crate::resume;
 use crate::run_file::{self, RunFile};
 use crate::signals::{self, StopSignal, Turn, Turns, unix_seconds};
 use crate::terminal::Terminal;
+use crate::verbosity;
 use child::Plan;
 pub(crate) use child::inherited_listener;
 use inbox::{Message, Outbox, inbox};
@@ -180,6 +181,7 @@ fn child_arguments(
     if launch.workers > 1 || args.training.threads.is_some() {
         arguments.extend(["--threads".into(), threads.to_string().into()]);
     }
+    arguments.extend(verbosity::passed_on().map(OsString::from));
     arguments.extend(["--started-at".into(), started.to_string().into()]);
     Ok(arguments)
 }

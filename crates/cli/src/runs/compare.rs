@@ -3,9 +3,8 @@
 use windlass_page::figures;
 use windlass_runs::{Cell, Comparison, Row, Run};
 
-use super::print_json;
 use crate::failure::Failure;
-use crate::output::{count, print_line, table_within};
+use crate::output::{count, print_json, print_line, table_within};
 use crate::terminal;
 
 pub(super) fn run(runs: &[Run], json: bool) -> Result<(), Failure> {

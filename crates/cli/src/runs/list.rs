@@ -9,9 +9,9 @@ use windlass_page::figures;
 use windlass_runs::names::RUNS;
 use windlass_runs::{Found, Run, find};
 
-use super::{failure, minute, print_json};
+use super::{failure, minute};
 use crate::failure::Failure;
-use crate::output::{print_line, table_within};
+use crate::output::{print_json, print_line, table_within};
 use crate::terminal::{self, Terminal};
 
 /// What only `show` tells.

@@ -8,13 +8,11 @@ mod show;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
-use serde::Serialize;
 use windlass_core::lifecycle::exit_code;
 use windlass_runs::names::RUNS;
 use windlass_runs::{Run, RunsError};
 
 use crate::failure::Failure;
-use crate::output::print_line;
 
 /// List, show, compare and remove run directories
 #[derive(Debug, Parser)]
@@ -97,11 +95,6 @@ pub(crate) fn failure(error: RunsError) -> Failure {
     };
     let hint = error.hint().map(str::to_owned);
     Failure { exit_code, message: error.to_string(), hint }
-}
-
-fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print_line(&serde_json::to_string_pretty(value).map_err(Failure::internal)?);
-    Ok(())
 }
 
 /// Seconds since 1970 as a date and a time of day, to the minute.

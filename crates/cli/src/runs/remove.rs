@@ -15,7 +15,7 @@ pub(super) fn run(runs: &[PathBuf], yes: bool) -> Result<(), Failure> {
     for path in runs {
         if let Activity::Unknown { by } = activity(path) {
             let text = format!("{} was last run by {by}: watching whether it is alive", path.display());
-            Terminal::default().print_error(&text);
+            Terminal::default().print_note(&text);
         }
     }
     let removals = runs.iter().map(|path| Removal::prepare(path)).collect::<Result<Vec<_>, _>>().map_err(failure)?;

@@ -3,9 +3,9 @@
 use windlass_page::figures;
 use windlass_runs::{Ending, Run, Setting};
 
-use super::{minute, print_json};
+use super::minute;
 use crate::failure::Failure;
-use crate::output::{plain_table, print_line, table_within};
+use crate::output::{plain_table, print_json, print_line, table_within};
 use crate::terminal;
 
 /// The most events that are shown.

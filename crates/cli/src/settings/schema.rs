@@ -102,7 +102,8 @@ impl Schema {
 }
 
 fn is_setting(arg: &Arg) -> bool {
-    arg.get_long().is_some_and(|name| !NOT_SETTINGS.contains(&name))
+    // Flags of every command are about the command, not about the run.
+    !arg.is_global_set() && arg.get_long().is_some_and(|name| !NOT_SETTINGS.contains(&name))
 }
 
 /// The names of a command's flags.

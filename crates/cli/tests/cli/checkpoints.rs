@@ -349,3 +349,24 @@ fn eval_of_another_network_is_refused() {
     assert_eq!(told.exit_code(), Some(4), "{told}");
     assert!(told.stderr.ends_with("is for linear, not mnist\n"), "{told}");
 }
+
+#[test]
+fn for_programs_the_commands_print_json() {
+    let told = trained(150);
+    let json = |words: &str, exit_code| {
+        let told = told.windlass(&format!("checkpoint {words} --json")).run();
+        assert_eq!(told.exit_code(), Some(exit_code), "{told}");
+        serde_json::from_str::<Value>(&told.stdout).unwrap_or_else(|error| panic!("{error} in {told}"))
+    };
+    let listed = json("list run", 0);
+    assert_eq!((&listed[0]["step"], &listed[0]["model"], &listed[0]["ps"]), (&150.into(), &"linear".into(), &1.into()));
+    assert!(listed[0]["bytes"].as_u64() > Some(0) && listed[0].get("damage").is_none(), "{listed}");
+    let inspected = json("inspect run", 0);
+    assert_eq!((&inspected["checkpoint"], &inspected["run"]["model"]), (&listed[0]["checkpoint"], &"linear".into()));
+    assert_eq!(json("verify run", 0)[0]["whole"], true);
+    flip_a_byte(&told);
+    let verified = json("verify run", 4);
+    assert_eq!((&verified[0]["whole"], verified[0]["damage"].as_array().map(Vec::len)), (&false.into(), Some(1)));
+    fs::create_dir(told.directory().join("empty")).unwrap();
+    assert_eq!(json("list empty", 0), Value::Array(Vec::new()));
+}

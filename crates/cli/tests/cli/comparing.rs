@@ -155,6 +155,8 @@ fn run_directories_that_are_there_are_compared() {
     let table =
         told.windlass("compare a/single b/two --format json --score validation_cross_entropy").run().succeeded();
     let table: Value = serde_json::from_str(&table.stdout).unwrap();
+    let shorter = told.windlass("compare a/single b/two --json --score validation_cross_entropy").run().succeeded();
+    assert_eq!(serde_json::from_str::<Value>(&shorter.stdout).unwrap(), table);
     let layouts = [0, 1].map(|row| table["layouts"][row]["layout"].clone());
     assert_eq!(layouts, ["single", "1ps2w-async"]);
     assert_eq!(table["score"], "validation_cross_entropy");

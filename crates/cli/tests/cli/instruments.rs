@@ -196,3 +196,19 @@ fn a_run_that_hangs_leaves_a_report_of_who_waits_for_whom() {
     run.0.signal(Signal::INT);
     assert_eq!(run.wait().exit_code(), Some(130));
 }
+
+#[test]
+fn for_programs_health_is_json() {
+    let hosts = Hosts::new(1, 1);
+    let health = |address: &str| {
+        let told = windlass(&format!("health {address} --json")).run();
+        (told.exit_code(), serde_json::from_str::<Value>(&told.stdout).unwrap())
+    };
+    let (exit_code, answer) = health("127.0.0.1:1");
+    assert_eq!((exit_code, &answer[0]["alive"]), (Some(1), &false.into()), "{answer}");
+    assert!(answer[0]["error"].as_str().is_some_and(|error| error.contains("does not answer")), "{answer}");
+    let ps = hosts.task("ps", 0, FOREVER).start();
+    answers(&hosts.ps[0], "/livez", 200);
+    assert_eq!(health(&hosts.ps[0]), (Some(0), serde_json::json!([{"address": hosts.ps[0], "alive": true}])));
+    ps.kill();
+}

@@ -116,10 +116,26 @@ fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
     assert_eq!((&summary["model"], &summary["global_step"]), (&"spirals".into(), &600.into()));
     assert!(summary["metrics"]["training_accuracy"].as_f64() > Some(0.9), "{summary:#}");
     let help = program.run("--help").succeeded().stdout;
-    assert!(help.contains("Usage: spirals <COMMAND>"), "{help}");
+    assert!(help.contains("Usage: spirals [OPTIONS] <COMMAND>"), "{help}");
     let commands = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
     let commands: Vec<&str> = commands.filter(|word| !word.starts_with('-')).collect();
-    let expected = ["train", "launch", "eval", "checkpoint", "compare", "runs", "status", "manifest", "health", "help"];
+    let expected = [
+        "train",
+        "launch",
+        "eval",
+        "checkpoint",
+        "compare",
+        "runs",
+        "status",
+        "top",
+        "manifest",
+        "health",
+        "completions",
+        "man",
+        "help",
+    ];
     assert_eq!(commands, expected, "{help}");
-    assert_eq!(program.run("--version").stdout, "spirals with windlass 0.1.0\n");
+    assert_eq!(program.run("-V").stdout, "spirals with windlass 0.1.0\n");
+    let completions = program.run("completions bash").succeeded().stdout;
+    assert!(completions.contains("_spirals()") && !completions.contains("seq2seq"), "{completions}");
 }

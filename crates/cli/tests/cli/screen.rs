@@ -263,3 +263,40 @@ fn a_resumed_run_says_from_where_it_goes_on() {
         );
     }
 }
+
+#[test]
+fn with_no_color_nothing_is_coloured() {
+    let words = "train mnist --steps 20 --evaluate end --run-dir run";
+    let sent = |command: Invocation| {
+        let screen = Screen::start(command, 24, 80);
+        let sent = screen.sent.clone();
+        let (status, lines) = screen.wait();
+        assert!(status.success(), "{lines:#?}");
+        String::from_utf8_lossy(&sent.lock().unwrap()).into_owned()
+    };
+    let coloured = sent(windlass(words));
+    assert!(has_colors(&coloured), "a log on a terminal is coloured: {coloured:?}");
+    for (words, value) in [(words, "1"), ("--help", "1"), ("train mnist --help", "yes")] {
+        let plain = sent(windlass(words).env("NO_COLOR", value));
+        assert!(!has_colors(&plain), "{words}: {plain:?}");
+    }
+}
+
+/// Whether a text sets colours or other attributes: `ESC [ … m`.
+fn has_colors(text: &str) -> bool {
+    let is_parameter = |letter: char| letter.is_ascii_digit() || letter == ';';
+    text.split("\x1b[").skip(1).any(|sequence| sequence.trim_start_matches(is_parameter).starts_with('m'))
+}
+
+#[test]
+fn a_quiet_run_has_no_bars() {
+    let words = "-q launch linear --steps 300 --evaluate end --run-dir run";
+    let screen = Screen::start(windlass(words), 24, 80);
+    let sent = screen.sent.clone();
+    let (status, lines) = screen.wait();
+    assert!(status.success(), "{lines:#?}");
+    let sent = String::from_utf8_lossy(&sent.lock().unwrap()).into_owned();
+    assert!(!sent.contains('\x1b'), "{sent:?}");
+    let first = lines.iter().find(|line| !line.is_empty());
+    assert!(first.is_some_and(|line| line.starts_with(" run ")), "{lines:#?}");
+}

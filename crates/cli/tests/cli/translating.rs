@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use insta::{assert_snapshot, with_settings};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::checkpoints::values;
 use crate::cluster::{Launched, summary};
@@ -51,6 +52,17 @@ fn attention_is_a_table_of_words_by_words() {
     assert_eq!(table.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), ["ba", "xyzzy"]);
     let weights = table.lines().skip(1).flat_map(|row| row.split_whitespace().skip(1));
     assert!(weights.clone().count() >= 2 && weights.clone().all(|weight| weight.parse::<f64>().is_ok()), "{told}");
+}
+
+#[test]
+fn for_programs_every_line_is_answered_by_json() {
+    let told = decode(&trained(100), "--json --attention", "ba xyzzy\n\nba\n").succeeded();
+    let lines: Vec<Value> = told.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3, "{told}");
+    assert_eq!((&lines[0]["source"], &lines[1]), (&serde_json::json!(["ba", "xyzzy"]), &Value::Null), "{told}");
+    let (words, attention) = (lines[0]["words"].as_array().unwrap(), lines[0]["attention"].as_array().unwrap());
+    assert_eq!(words.len(), attention.len(), "{told}");
+    assert!(attention.iter().all(|weights| weights.as_array().is_some_and(|weights| weights.len() == 2)), "{told}");
 }
 
 #[test]

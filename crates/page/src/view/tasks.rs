@@ -11,6 +11,10 @@ use crate::status::{Server, State, Status, TimeSplit, Worker};
 
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct WorkerRow {
+    #[serde(skip)]
+    pub index: u32,
+    #[serde(skip)]
+    pub is_chief: bool,
     pub name: String,
     pub address: String,
     pub badge: Badge,
@@ -24,6 +28,11 @@ pub(crate) struct WorkerRow {
     pub staleness: String,
     pub dropped: String,
     pub wait: String,
+    /// The page shows machines instead.
+    #[serde(skip)]
+    pub cpu: String,
+    #[serde(skip)]
+    pub memory: String,
 }
 
 #[derive(Debug, Default, Clone, Serialize)]
@@ -38,6 +47,11 @@ pub(crate) struct ServerRow {
     pub repeated: String,
     pub dropped: String,
     pub wait: String,
+    /// The page shows machines instead.
+    #[serde(skip)]
+    pub cpu: String,
+    #[serde(skip)]
+    pub memory: String,
 }
 
 /// A worker's speed of late.
@@ -54,6 +68,8 @@ impl WorkerRow {
         let name = TaskId::worker(worker.index);
         let split = shares(&worker.split);
         Self {
+            index: worker.index,
+            is_chief: worker.chief,
             name: if worker.chief { format!("{name} (chief)") } else { name.to_string() },
             address: plain(&worker.address),
             badge,
@@ -65,6 +81,8 @@ impl WorkerRow {
             staleness: format!("{:.1}", if worker.staleness.is_finite() { worker.staleness } else { 0.0 }),
             dropped: count(worker.dropped),
             wait: wait(&worker.wait, worker.state),
+            cpu: cpu(worker.cpus),
+            memory: memory(worker.memory_bytes),
         }
     }
 }
@@ -82,6 +100,8 @@ impl ServerRow {
             repeated: count(server.repeated),
             dropped: count(server.dropped),
             wait: wait(&server.wait, server.state),
+            cpu: cpu(server.cpus),
+            memory: memory(server.memory_bytes),
         }
     }
 }
@@ -108,6 +128,15 @@ pub(super) fn top_speed(status: &Status) -> f64 {
 
 fn age(silent_secs: Option<f64>) -> String {
     silent_secs.map_or("–".into(), duration)
+}
+
+/// In percent of one processor, so that several are more than 100%.
+fn cpu(cpus: Option<f64>) -> String {
+    cpus.filter(|cpus| cpus.is_finite()).map_or("–".into(), |cpus| format!("{:.0}%", cpus.max(0.0) * 100.0))
+}
+
+fn memory(held: Option<u64>) -> String {
+    held.map_or("–".into(), bytes)
 }
 
 fn wait(wait: &Option<Wait>, state: State) -> String {

@@ -12,24 +12,29 @@ fn without_a_command_there_is_help() {
     --- stderr
     Train one neural network on many machines: parameter servers and workers in one binary
 
-    Usage: windlass <COMMAND>
+    Usage: windlass [OPTIONS] <COMMAND>
 
     Commands:
-      train       Train a model in this process, or as one task of a cluster
-      launch      Start a whole cluster on this machine and train on it
-      eval        Score a checkpoint
-      decode      Translate sentences from standard input with a trained seq2seq network
-      checkpoint  Manage the checkpoints of a run
-      bench       Measure how fast this machine trains in each layout
-      data        Get data sets
-      compare     Run a model in several layouts and compare the results
-      runs        List, show, compare and remove run directories
-      status      Show how a run is doing
-      manifest    Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
-      health      Ask tasks whether they are alive
-      help        Print this message or the help of the given subcommand(s)
+      train        Train a model in this process, or as one task of a cluster
+      launch       Start a whole cluster on this machine and train on it
+      eval         Score a checkpoint
+      decode       Translate sentences from standard input with a trained seq2seq network
+      checkpoint   Manage the checkpoints of a run
+      bench        Measure how fast this machine trains in each layout
+      data         Get data sets
+      compare      Run a model in several layouts and compare the results
+      runs         List, show, compare and remove run directories
+      status       Show how a run is doing
+      top          Watch a run on a live screen
+      manifest     Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
+      health       Ask tasks whether they are alive
+      completions  Print a completion script for a shell
+      man          Print the manual page, or write one for every command
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
+      -q, --quiet    Print only warnings, errors and results
+      -v, --verbose  Log debug messages, too
       -h, --help     Print help
       -V, --version  Print version
     ");
@@ -43,7 +48,7 @@ fn the_models_are_listed_by_what_they_do() {
     --- stderr
     Train a model in this process, or as one task of a cluster
 
-    Usage: windlass train <MODEL>
+    Usage: windlass train [OPTIONS] <MODEL>
 
     Models:
       linear       fit a line to 101 noisy points of y = 2x + 10
@@ -53,7 +58,9 @@ fn the_models_are_listed_by_what_they_do() {
       seq2seq      translate with an attention-based encoder-decoder
 
     Options:
-      -h, --help  Print help
+      -q, --quiet    Print only warnings, errors and results
+      -v, --verbose  Log debug messages, too
+      -h, --help     Print help
 
     `windlass train MODEL --help` lists the options of a model.
     ");
@@ -91,6 +98,8 @@ fn of_data() {
     Options:
           --dir <DIR>       Where to put it [default: data/mnist]
           --base-url <URL>  Base URL to download from, instead of the public mirrors
+      -q, --quiet           Print only warnings, errors and results
+      -v, --verbose         Log debug messages, too
       -h, --help            Print help
     --- stderr
     ");

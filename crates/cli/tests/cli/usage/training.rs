@@ -14,7 +14,7 @@ fn an_unknown_model_is_refused() {
 
       tip: the models are linear, mnist, autoencoder, stn, seq2seq
 
-    Usage: windlass train <MODEL>
+    Usage: windlass train [OPTIONS] <MODEL>
 
     For more information, try '--help'.
     ");

@@ -310,6 +310,8 @@ fn servers(run: &Observation) -> Vec<page::Server> {
             applied: totals.applied,
             repeated: totals.repeated,
             dropped: totals.stale,
+            cpus: observed.heartbeat.usage.as_deref().map(|usage| usage.cpus),
+            memory_bytes: observed.heartbeat.usage.as_deref().map(|usage| usage.memory_bytes),
             wait: None,
         }
     };

@@ -208,7 +208,8 @@ fn a_score_is_drawn_once_and_their_number_is_bounded() {
 fn tasks_on_one_host_are_one_node() {
     let mut run = observation(1.0, 5);
     for task in &mut run.tasks {
-        let usage = Usage { node: "a".to_owned(), node_cores: 4, node_cpus: 1.0, ..Usage::default() };
+        let of_task = Usage { cpus: 0.5, memory_bytes: 100, ..Usage::default() };
+        let usage = Usage { node: "a".to_owned(), node_cores: 4, node_cpus: 1.0, ..of_task };
         task.heartbeat.usage = Some(Box::new(usage));
     }
     run.tasks[2].presence = Some(Presence::Dead);
@@ -216,6 +217,8 @@ fn tasks_on_one_host_are_one_node() {
     assert_eq!(status.nodes.len(), 1);
     assert_eq!((status.nodes[0].cpu, &*status.nodes[0].tasks), (0.25, &[TaskId::ps(0), TaskId::worker(0)][..]));
     assert_eq!(status.workers[1].state, page::State::Dead);
+    let (worker, server) = (&status.workers[0], &status.servers[0]);
+    assert_eq!((worker.cpus, server.memory_bytes), (Some(0.5), Some(100)), "and what each uses is known");
 }
 
 #[test]

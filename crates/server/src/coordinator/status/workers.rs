@@ -125,6 +125,8 @@ impl Watched {
             },
             staleness: done.staleness as f64 / steps,
             dropped: totals.dropped,
+            cpus: observed.heartbeat.usage.as_deref().map(|usage| usage.cpus),
+            memory_bytes: observed.heartbeat.usage.as_deref().map(|usage| usage.memory_bytes),
             wait: self.wait(run.at),
             ..std::mem::take(&mut self.shown)
         };

@@ -1,0 +1,142 @@
+//! `windlass top HOST:PORT`: how a run is doing, on a screen that is drawn again and again. What is on it is drawn by
+//! `windlass_page`; here the run is asked, keys are read, and the terminal is left as it was.
+
+mod raw_screen;
+
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+use ratatui::Terminal;
+use ratatui::backend::TermionBackend;
+use ratatui::termion::event::Key;
+use ratatui::termion::input::TermRead;
+use windlass_page::{Screen, Scroll, Silence, Status};
+
+use crate::failure::Failure;
+use crate::{signals, status, terminal};
+use raw_screen::RawScreen;
+
+/// Between an answer and the next question.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The screen is drawn again after this, for the terminal may have another size, and silence grows longer.
+const DRAW_EVERY: Duration = Duration::from_millis(250);
+/// What is not handled yet: keys, mostly.
+const QUEUE: usize = 16;
+
+/// Watch a run on a live screen
+#[derive(Debug, Parser)]
+#[command(after_help = "Keys: q or Ctrl-C quits; the arrows, Page Up, Page Down, Home and End scroll.")]
+struct TopCommand {
+    /// Address of the run's coordinator: ps 0, or worker 0 of a run with --colocate
+    #[arg(value_name = "HOST:PORT")]
+    address: String,
+}
+
+pub(crate) fn command() -> Command {
+    TopCommand::command().name("top").about("Watch a run on a live screen")
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let TopCommand { address } = TopCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    let address = status::parse_address(&address)?.to_owned();
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || terminal::is_dumb() {
+        let hint = format!("`{} status {address}` prints the same once, anywhere", crate::program::name());
+        return Err(Failure::usage("`top` needs a terminal that can show a screen").with_hint(hint));
+    }
+    let (sender, messages) = mpsc::sync_channel(QUEUE);
+    let told = sender.clone();
+    signals::forward(move |_| told.send(Message::Quit).is_ok())?;
+    let raw = RawScreen::enter().map_err(Failure::internal)?;
+    let shown = Terminal::new(TermionBackend::new(io::stdout())).map_err(Failure::internal)?;
+    read_keys(sender.clone());
+    ask_again_and_again(address.clone(), sender);
+    let screen = Screen::new(address, terminal::may_color(&io::stdout()));
+    let ended = Top { screen, heard: Instant::now(), silence: None }.show(shown, &messages);
+    drop(raw);
+    ended.map_err(|error| Failure::internal(format!("cannot draw on the terminal: {error}")))
+}
+
+enum Message {
+    Answer(Box<Status>),
+    NoAnswer(String),
+    Scroll(Scroll),
+    Quit,
+}
+
+struct Top {
+    screen: Screen,
+    /// When the run last answered, or was first asked.
+    heard: Instant,
+    /// Why it does not answer any more.
+    silence: Option<String>,
+}
+
+impl Top {
+    /// Until the user has seen enough.
+    fn show(
+        mut self,
+        mut terminal: Terminal<TermionBackend<io::Stdout>>,
+        messages: &mpsc::Receiver<Message>,
+    ) -> io::Result<()> {
+        loop {
+            let secs = self.heard.elapsed().as_secs_f64();
+            let silence = self.silence.clone().map(|why| Silence { secs, why });
+            terminal.draw(|frame| self.screen.draw(frame, silence.as_ref()))?;
+            match messages.recv_timeout(DRAW_EVERY) {
+                Ok(Message::Answer(status)) => {
+                    self.screen.answered(*status);
+                    (self.heard, self.silence) = (Instant::now(), None);
+                }
+                Ok(Message::NoAnswer(why)) => self.silence = Some(why),
+                Ok(Message::Scroll(to)) => self.screen.scroll(to),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Quit) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+}
+
+/// On a thread of its own, for as long as somebody listens.
+fn ask_again_and_again(address: String, messages: SyncSender<Message>) {
+    std::thread::spawn(move || {
+        loop {
+            let message = match status::fetch(&address, PATIENCE) {
+                Ok(status) => Message::Answer(Box::new(status)),
+                Err(failure) => Message::NoAnswer(failure.message),
+            };
+            if messages.send(message).is_err() {
+                return;
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+    });
+}
+
+/// The same for keys. Nobody can type any more on a terminal that is gone.
+fn read_keys(messages: SyncSender<Message>) {
+    std::thread::spawn(move || {
+        let keys = io::stdin().keys().map_while(Result::ok).filter_map(meaning).chain([Message::Quit]);
+        for message in keys {
+            if messages.send(message).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn meaning(key: Key) -> Option<Message> {
+    Some(match key {
+        Key::Char('q') | Key::Ctrl('c') => Message::Quit,
+        Key::Up | Key::Char('k') => Message::Scroll(Scroll::Up),
+        Key::Down | Key::Char('j') => Message::Scroll(Scroll::Down),
+        Key::PageUp => Message::Scroll(Scroll::PageUp),
+        Key::PageDown | Key::Char(' ') => Message::Scroll(Scroll::PageDown),
+        Key::Home => Message::Scroll(Scroll::Home),
+        Key::End => Message::Scroll(Scroll::End),
+        _ => return None,
+    })
+}

@@ -1,0 +1,97 @@
+//! How much is said: `-q` and `-v`, which every command takes. Chosen once per process, as the log is.
+
+use std::ffi::OsString;
+use std::sync::OnceLock;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::failure::Failure;
+
+const QUIET: &str = "quiet";
+const VERBOSE: &str = "verbose";
+/// The same as they are written.
+const WRITTEN: [&str; 4] = ["-q", "--quiet", "-v", "--verbose"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Verbosity {
+    /// Warnings, errors and results.
+    Quiet,
+    #[default]
+    Normal,
+    /// Debug messages, too.
+    Verbose,
+}
+
+static CHOSEN: OnceLock<Verbosity> = OnceLock::new();
+
+/// What the user has chosen.
+pub(crate) fn chosen() -> Verbosity {
+    CHOSEN.get().copied().unwrap_or_default()
+}
+
+pub(crate) fn is_quiet() -> bool {
+    chosen() == Verbosity::Quiet
+}
+
+/// The flag for a process that is to be as verbose as this one. A quiet process still wants to hear from its tasks.
+pub(crate) fn passed_on() -> Option<&'static str> {
+    (chosen() == Verbosity::Verbose).then_some("--verbose")
+}
+
+/// Adds the flags to a program and to all its commands.
+pub(crate) fn with_flags(root: Command) -> Command {
+    let flag = |name: &'static str, short| {
+        Arg::new(name).long(name).short(short).action(ArgAction::SetTrue).global(true).overrides_with(name)
+    };
+    root.arg(flag(QUIET, 'q').help("Print only warnings, errors and results"))
+        .arg(flag(VERBOSE, 'v').help("Log debug messages, too"))
+}
+
+/// Takes what the command line says. A model may have a flag of the same name, which is then not ours.
+pub(crate) fn choose(matches: &ArgMatches) -> Result<(), Failure> {
+    let is_given = |name| matches.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
+    let verbosity = match (is_given(QUIET), is_given(VERBOSE)) {
+        (true, true) => return Err(Failure::usage("--quiet and --verbose exclude each other")),
+        (true, false) => Verbosity::Quiet,
+        (false, true) => Verbosity::Verbose,
+        (false, false) => Verbosity::Normal,
+    };
+    // A second choice, as in tests that run several commands in one process, changes nothing.
+    let _ = CHOSEN.set(verbosity);
+    Ok(())
+}
+
+/// Moves these flags behind the names of the command and the model, which come first for whoever reads settings.
+pub(crate) fn behind_names(arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_ours = |word: &OsString| WRITTEN.iter().any(|written| word == written);
+    let (mut names, mut flags) = (Vec::new(), Vec::new());
+    let mut words = arguments.into_iter().peekable();
+    names.extend(words.next());
+    while let Some(word) = words.next_if(|word| names.len() < 3 && (is_ours(word) || !is_flag(word))) {
+        if is_ours(&word) { flags.push(word) } else { names.push(word) }
+    }
+    names.into_iter().chain(flags).chain(words).collect()
+}
+
+fn is_flag(word: &OsString) -> bool {
+    word.to_string_lossy().starts_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(line: &str) -> String {
+        let words = behind_names(line.split(' ').map(OsString::from).collect());
+        words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn flags_before_the_command_and_the_model_come_after_them() {
+        assert_eq!(moved("windlass -v train --quiet mnist --steps 3"), "windlass train mnist -v --quiet --steps 3");
+        assert_eq!(moved("windlass train mnist -v"), "windlass train mnist -v");
+        assert_eq!(moved("windlass -q status a:1 --json"), "windlass status a:1 -q --json");
+        assert_eq!(moved("windlass -q --help train"), "windlass -q --help train");
+        assert_eq!(moved("windlass compare --layouts -v -- mnist"), "windlass compare --layouts -v -- mnist");
+    }
+}

@@ -1,0 +1,63 @@
+//! `windlass top` on a pseudoterminal: a run that begins, that goes away, and that is left again.
+
+use crate::cluster::Hosts;
+use crate::process::{eventually, windlass};
+use crate::screen::Screen;
+
+use insta::assert_snapshot;
+
+/// Trains until it is told to stop.
+const FOREVER: &str = "linear --steps 1000000000 --evaluate end";
+
+/// Waits until some line of the screen has this text in it.
+fn shows(screen: &Screen, text: &str) -> String {
+    eventually(&format!("{text:?} on the screen"), || screen.lines().into_iter().find(|line| line.contains(text)))
+}
+
+#[test]
+fn a_run_is_seen_to_begin_to_train_and_to_go_away() {
+    let hosts = Hosts::new(1, 2);
+    let mut top = Screen::start(windlass(&format!("top {}", hosts.ps[0])), 24, 80);
+    shows(&top, "no answer since ");
+    let ps = hosts.task("ps", 0, FOREVER).start();
+    shows(&top, "Gathering");
+    let workers = [0, 1].map(|index| hosts.task("worker", index, FOREVER).start());
+    shows(&top, "● Training: step ");
+    for text in ["● ps 0 ", "● worker 0 ", "● worker 1 ", "loss: ", "q quit", "joined"] {
+        shows(&top, text);
+    }
+    let worker = shows(&top, "● worker 1 ");
+    assert!(worker.chars().count() <= 80, "{worker}");
+    drop(workers);
+    ps.kill();
+    shows(&top, "no answer since ");
+    shows(&top, "Training: step ");
+    top.type_keys("\x1b[B\x1b[5~q");
+    let (status, lines) = top.wait();
+    assert!(status.success(), "{lines:#?}");
+    assert!(lines.iter().all(String::is_empty), "what was there before is there again: {lines:#?}");
+}
+
+#[test]
+fn ctrl_c_leaves_it() {
+    let mut top = Screen::start(windlass("top 127.0.0.1:1"), 24, 80);
+    shows(&top, "no answer since ");
+    top.type_keys("\x03");
+    let (status, lines) = top.wait();
+    assert!(status.success(), "{lines:#?}");
+    assert!(lines.iter().all(String::is_empty), "{lines:#?}");
+}
+
+#[test]
+fn without_a_terminal_it_names_what_can_be_used_instead() {
+    assert_snapshot!(windlass("top 127.0.0.1:2222").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: `top` needs a terminal that can show a screen
+    hint: `windlass status 127.0.0.1:2222` prints the same once, anywhere
+    ");
+    let refused = windlass("top nowhere").run();
+    assert_eq!(refused.exit_code(), Some(2), "{refused}");
+    assert!(refused.stderr.starts_with("error: \"nowhere\" is neither HOST:PORT nor a directory"), "{refused}");
+}

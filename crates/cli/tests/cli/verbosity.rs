@@ -1,0 +1,82 @@
+//! `-q` and `-v`: how much is said, and by whom. And that no escape sequences are, where there is no terminal.
+
+use std::fs;
+
+use insta::assert_snapshot;
+
+use crate::process::windlass;
+
+#[test]
+fn a_quiet_run_prints_its_result_alone() {
+    for words in ["train linear --epochs 1 -q", "-q launch linear --epochs 1", "launch --quiet linear --epochs 1"] {
+        let told = windlass(words).run().succeeded();
+        assert!(told.stdout.starts_with("\n run "), "{told}");
+        assert!(!told.stdout.contains("live page") && !told.stdout.contains("wrote "), "{told}");
+        assert_eq!(told.stderr, "", "{told}");
+    }
+}
+
+#[test]
+fn a_quiet_run_still_warns() {
+    let words = "train linear --epochs 1 --quiet";
+    let told = windlass(words).env("WINDLASS_LEARNIG_RATE", "1").run().succeeded();
+    assert_eq!(told.stderr, "warning: WINDLASS_LEARNIG_RATE sets nothing; did you mean WINDLASS_LEARNING_RATE?\n");
+    let failed = windlass("train linear --steps 1000 --learning-rate 1e30 -q").run();
+    assert_eq!(failed.exit_code(), Some(3), "{failed}");
+    assert!(failed.stderr.contains("error: "), "{failed}");
+}
+
+#[test]
+fn the_events_of_a_quiet_run_are_its_result() {
+    let told = windlass("launch linear --epochs 1 -q --format json").run().succeeded();
+    assert_eq!(told.stdout.lines().count(), 1, "{told}");
+    assert_eq!(told.event("summary")["model"], "linear");
+}
+
+#[test]
+fn a_verbose_run_logs_what_is_there_for_developers() {
+    let launched = windlass("-v launch linear --epochs 1 --run-dir run").run().succeeded();
+    let log = fs::read_to_string(launched.directory().join("run/worker-0.log")).unwrap();
+    assert!(log.contains(" DEBUG "), "{log}");
+    // What is said about a run is no setting of it.
+    let settings = fs::read_to_string(launched.directory().join("run/run.toml")).unwrap();
+    assert!(!settings.contains("verbose") && !settings.contains("quiet"), "{settings}");
+    let again = launched.windlass("launch linear --epochs 1 --run-dir again").run().succeeded();
+    let log = fs::read_to_string(again.directory().join("again/worker-0.log")).unwrap();
+    assert!(!log.contains(" DEBUG "), "{log}");
+}
+
+#[test]
+fn quiet_and_verbose_exclude_each_other() {
+    assert_snapshot!(windlass("-q train linear -v").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --quiet and --verbose exclude each other
+    ");
+}
+
+#[test]
+fn where_there_is_no_terminal_there_are_no_escape_sequences() {
+    let place = windlass("train linear --epochs 1 --run-dir runs/a -v").run().succeeded();
+    let others = [
+        "launch linear --epochs 1 --run-dir runs/b",
+        "train linear --bogus",
+        "train mnist --help",
+        "--help",
+        "runs list",
+        "runs show a",
+        "runs compare a b",
+        "checkpoint list runs/a",
+        "checkpoint inspect runs/a",
+        "compare runs/a runs/b",
+        "status 127.0.0.1:1",
+        "eval linear --checkpoint runs/a",
+    ];
+    for told in
+        std::iter::once(place.windlass("runs list").run()).chain(others.map(|words| place.windlass(words).run()))
+    {
+        assert!(!told.stdout.contains('\x1b') && !told.stderr.contains('\x1b'), "{told}");
+    }
+    assert!(!place.stdout.contains('\x1b') && !place.stderr.contains('\x1b'), "{place}");
+}
