@@ -214,7 +214,7 @@ impl<S: OwnShard> Coordinator<S> {
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
-            warn!("{worker} is gone: {reason}; training continues without it");
+            warn!(target: NOTICE, "{worker} is gone: {reason}; training continues without it");
             self.history.note(self.now, HistoryKind::Dead, format!("{worker} is gone: {reason}"));
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
