@@ -12,11 +12,6 @@
 #SBATCH --spread-job
 #SBATCH --partition=gpu
 
-if ((${SLURM_JOB_END_TIME:-0} > 0 && ${SLURM_JOB_END_TIME:-0} - ${SLURM_JOB_START_TIME:-0} <= 120)); then
-  echo "the time limit is too short: the tasks are told to stop 120 s before it; submit with a longer --time" >&2
-  exit 2
-fi
-
 export WINDLASS_SLURM_PS=2
 # Tasks on one node take ports in a row from here. Jobs with the same number of tasks and job numbers near each other do
 # not collide; jobs with different numbers of tasks can. A task whose port is taken says so: submit the job again.
@@ -31,16 +26,23 @@ requeue() {
   echo "$1 (exit code $code): requeueing job $SLURM_JOB_ID"
   scontrol requeue "$SLURM_JOB_ID"
 }
+requeue_unless_often() {
+  if ((${SLURM_RESTART_COUNT:-0} < 20)); then
+    requeue "$1"
+  else
+    echo "$1 (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up"
+  fi
+}
 case $code in
   138 | 143) # Told to stop, with a checkpoint written: resume from it.
-    requeue "the tasks were told to stop"
+    if ((SECONDS >= 30)); then
+      requeue "the tasks were told to stop"
+    else # The tasks are told 120 s before the time limit. If that is no longer, they never make a step.
+      requeue_unless_often "the tasks were told to stop as soon as they had started; does --time leave more than 120 s?"
+    fi
     ;;
   5 | 137) # A task was lost or killed: resume from the last checkpoint, but not for ever.
-    if ((${SLURM_RESTART_COUNT:-0} < 20)); then
-      requeue "a task was lost"
-    else
-      echo "a task was lost (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up"
-    fi
+    requeue_unless_often "a task was lost"
     ;;
 esac
 exit "$code"

@@ -45,6 +45,18 @@ pub enum CheckpointError {
         /// The store.
         location: String,
     },
+    /// The store does not allow reading, listing or removing.
+    #[error("cannot {action} `{object}` in `{location}`: {reason}")]
+    Denied {
+        /// The store.
+        location: String,
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        object: String,
+        /// What the store says.
+        reason: String,
+    },
     /// The store failed in another way.
     #[error("cannot {action} `{object}` in `{location}`: {reason}")]
     Store {
@@ -141,6 +153,12 @@ pub enum CheckpointError {
         /// The attempt.
         id: CheckpointId,
     },
+    /// The run has gone on from an earlier checkpoint before this one was published.
+    #[error("checkpoint {id} was given up: the run goes on from an earlier one")]
+    GivenUp {
+        /// The attempt.
+        id: CheckpointId,
+    },
     /// The checkpoint is of another model.
     #[error("checkpoint {id} does not fit: {}", describe_misfit(*.index, .expected.as_deref(), .found.as_deref()))]
     DoesNotFit {
@@ -222,7 +240,11 @@ impl CheckpointError {
 
     /// What the store said while it was being read, listed or removed from.
     pub(crate) fn store(location: &str, action: &'static str, object: &str, error: &object_store::Error) -> Self {
-        Self::Store { location: location.to_owned(), action, object: object.to_owned(), reason: innermost(error) }
+        let (location, object, reason) = (location.to_owned(), object.to_owned(), innermost(error));
+        match is_denied(error) {
+            true => Self::Denied { location, action, object, reason },
+            false => Self::Store { location, action, object, reason },
+        }
     }
 }
 
@@ -295,6 +317,13 @@ fn time(seconds: u64) -> String {
 /// The kind of the system's error at the root of a store's, if there is one.
 fn io_kind(error: &object_store::Error) -> Option<io::ErrorKind> {
     causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
+}
+
+/// True if the store refuses whoever asks: that does not pass by itself.
+fn is_denied(error: &object_store::Error) -> bool {
+    let refused =
+        matches!(error, object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. });
+    refused || io_kind(error) == Some(io::ErrorKind::PermissionDenied)
 }
 
 /// What the store says at its most precise: its outer texts repeat the inner ones.

@@ -24,9 +24,11 @@ impl CheckpointId {
         Self { step, generation, attempt: rand::random() }
     }
 
-    /// The attempt of this number by the coordinator of a generation, which has drawn `salt`, at this step.
-    pub fn of_attempt(step: u64, generation: u64, number: u64, salt: u16) -> Self {
-        Self { step, generation, attempt: (number as u32) << 16 | u32::from(salt) }
+    /// The attempt of this number by the coordinator of a generation, which has drawn `salt`, at this step. Numbers beyond
+    /// 24 bits share the greatest.
+    pub fn of_attempt(step: u64, generation: u64, number: u64, salt: u8) -> Self {
+        let number = number.min((1 << 24) - 1) as u32;
+        Self { step, generation, attempt: number << 8 | u32::from(salt) }
     }
 
     /// The name of its manifest within the store.
@@ -115,6 +117,14 @@ mod tests {
     fn a_later_generation_is_newer_whatever_its_step() {
         assert!(id(100, 3) > id(200, 2));
         assert!(id(200, 2) > id(100, 2));
+    }
+
+    #[test]
+    fn of_two_attempts_at_one_step_the_later_is_the_newer() {
+        let attempt = |number| CheckpointId::of_attempt(5, 1, number, 255 - (number % 256) as u8);
+        for number in [1, 255, 65_535, 65_536, (1 << 24) - 2] {
+            assert!(attempt(number + 1) > attempt(number), "{number}");
+        }
     }
 
     #[test]

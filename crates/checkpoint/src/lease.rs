@@ -34,6 +34,17 @@ pub(crate) struct Claim {
     pub(crate) released: bool,
     /// The generation in which the run began.
     first_generation: u64,
+    /// How its run ended. Versions before this was written have left it out.
+    ending: Option<Ending>,
+}
+
+/// How a run ended, as its last coordinator has told everyone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// The exit code of all tasks.
+    pub exit_code: u8,
+    /// Why, if it did not go well.
+    pub reason: String,
 }
 
 /// A generation that was claimed, to be renewed every [`RENEW_EVERY`] and released at the end.
@@ -70,6 +81,8 @@ pub struct Pulse {
 pub struct RunEnd {
     /// The newest whole checkpoint that it left, if any.
     pub newest: Option<Manifest>,
+    /// How it ended, if its coordinator has left word of it.
+    pub ending: Option<Ending>,
 }
 
 impl RunEnd {
@@ -90,7 +103,7 @@ impl Store {
         }
         let found = self.newest_whole().await?.manifest;
         let newest = found.filter(|manifest| manifest.id.generation >= claim.first_generation);
-        Ok(Some(RunEnd { newest }))
+        Ok(Some(RunEnd { newest, ending: claim.ending }))
     }
 
     /// The newest claim; `None` if there is none, or it cannot be read.
@@ -209,6 +222,11 @@ impl Lease {
         self.store.replace(&generation_object(self.generation), self.claim.to_json()).await
     }
 
+    /// Says how the run has ended, to be written when the lease is released.
+    pub fn set_ending(&mut self, ending: Ending) {
+        self.claim.ending = Some(ending);
+    }
+
     /// Says that the run has ended, so that the next need not wait.
     pub async fn release(&mut self) -> Result<(), CheckpointError> {
         self.claim.released = true;
@@ -275,6 +293,25 @@ mod tests {
         assert!(claimed.is_some() && renewed != claimed && renewed.is_some_and(|pulse| !pulse.released));
         lease.release().await.unwrap();
         assert!(store.pulse().await.unwrap().is_some_and(|pulse| pulse.released));
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_released_says_how_its_run_ended() {
+        let store = store();
+        let mut lease = store.lease(alive(), false).await.unwrap();
+        let ending = Ending { exit_code: 143, reason: "ps 1 was told to stop".into() };
+        lease.set_ending(ending.clone());
+        lease.renew().await.unwrap();
+        assert!(store.run_end(None).await.unwrap().is_none(), "it lives");
+        lease.release().await.unwrap();
+        assert_eq!(store.run_end(None).await.unwrap().unwrap().ending, Some(ending));
+    }
+
+    #[test]
+    fn a_claim_of_an_earlier_version_is_read() {
+        let mut json = serde_json::to_value(Claim::default()).unwrap();
+        json.as_object_mut().unwrap().remove("ending");
+        assert_eq!(serde_json::from_value::<Claim>(json).unwrap(), Claim::default());
     }
 
     #[tokio::test]

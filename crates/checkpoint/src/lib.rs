@@ -65,7 +65,7 @@ pub use holder::Holder;
 pub use id::{BadCheckpointId, CheckpointId};
 pub use image::ShardImage;
 pub use layout::PartLayout;
-pub use lease::{Followed, Lease, Pulse, RENEW_EVERY, RunEnd};
+pub use lease::{Ending, Followed, Lease, Pulse, RENEW_EVERY, RunEnd};
 pub use list::{Found, Listed};
 pub use manifest::{FORMAT, Manifest, PartRecord, ServerState, WorkerPosition, WorkerState};
 pub use occupancy::Occupancy;

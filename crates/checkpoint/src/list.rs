@@ -124,7 +124,10 @@ impl Store {
         let attempts = listed.common_prefixes.iter().map(|path| self.name(path));
         // What has another name is not ours.
         Ok(Ids {
-            manifests: manifests.filter_map(|name| name.parse().ok()).collect(),
+            manifests: manifests
+                .filter_map(|name| name.parse().ok())
+                .filter(|id| self.check_owned(id).is_ok())
+                .collect(),
             attempts: attempts.filter_map(|name| name.parse().ok()).collect(),
         })
     }

@@ -34,12 +34,13 @@ impl Store {
                 false => drop(self.known_damaged().insert(manifest.id)),
             }
         }
-        self.prune_since(0, keep).await
+        self.prune_since(0, keep, None).await
     }
 
     /// As [`Store::prune`], of the checkpoints since a generation: earlier ones, which are of other runs, stay. Nothing is
     /// read for it: those count as damaged of which that is known from their sizes, or from [`Store::newest_verified`].
-    pub async fn prune_since(&self, generation: u64, keep: usize) -> Result<Pruned, CheckpointError> {
+    /// Fails with [`CheckpointError::Fenced`] once another coordinator has taken over from the one of generation `own`.
+    pub async fn prune_since(&self, generation: u64, keep: usize, own: Option<u64>) -> Result<Pruned, CheckpointError> {
         let mut pruned = Pruned::default();
         let mut kept: Vec<CheckpointId> = Vec::new();
         for listed in self.list().await?.into_iter().filter(|listed| listed.id.generation >= generation) {
@@ -48,6 +49,7 @@ impl Store {
                 Err(CheckpointError::LaterFormat { .. }) => {}
                 _ if kept.is_empty() => {}
                 _ => {
+                    self.check_own(own).await?;
                     self.delete(&listed.id).await?;
                     pruned.checkpoints.push(listed.id);
                 }
@@ -59,11 +61,20 @@ impl Store {
         pruned.attempts = self.orphans(newest).await?;
         pruned.attempts.retain(|id| id.generation >= generation);
         for id in &pruned.attempts {
+            self.check_own(own).await?;
             self.remove_parts(id).await?;
         }
+        self.check_own(own).await?;
         self.forget_generations().await?;
-        self.sweep_staged(newest)?;
+        self.sweep_staged(*newest).await?;
         Ok(pruned)
+    }
+
+    async fn check_own(&self, own: Option<u64>) -> Result<(), CheckpointError> {
+        match own {
+            Some(generation) => self.check_generation(generation).await,
+            None => Ok(()),
+        }
     }
 
     /// Removes a checkpoint.
@@ -84,31 +95,37 @@ impl Store {
         for object in self.list_below(&id.to_string()).await? {
             self.remove(self.name(&object.location)).await?;
         }
-        match &self.directory {
-            Some(directory) => done(fs::remove_dir_all(directory.join(id.to_string()))),
-            None => Ok(()),
-        }
-        .map_err(|error| self.sweep_failed(&id.to_string(), &error))
+        let Some(folder) = self.directory.as_ref().map(|directory| directory.join(id.to_string())) else {
+            return Ok(());
+        };
+        unblocked(move || done(fs::remove_dir_all(folder)))
+            .await
+            .map_err(|error| self.sweep_failed(&id.to_string(), &error))
     }
 
     /// In a directory, removes the unfinished files (`name#1`) of manifests and claims that a crash has left.
-    fn sweep_staged(&self, newest: &CheckpointId) -> Result<(), CheckpointError> {
-        let Some(directory) = &self.directory else {
+    async fn sweep_staged(&self, newest: CheckpointId) -> Result<(), CheckpointError> {
+        let Some(directory) = self.directory.clone() else {
             return Ok(());
         };
-        let manifest = |name: &str| name.strip_suffix(".json")?.parse::<CheckpointId>().ok();
-        let generation = |name: &str| name.parse::<u64>().ok();
-        sweep(directory, |name| manifest(name).is_some_and(|id| id.age() < newest.age()))
-            .and_then(|()| {
-                sweep(&directory.join("generations"), |name| generation(name).is_some_and(|it| it < newest.generation))
-            })
-            .map_err(|error| self.sweep_failed("unfinished files", &error))
+        let swept = unblocked(move || {
+            let manifest = |name: &str| name.strip_suffix(".json")?.parse::<CheckpointId>().ok();
+            let generation = |name: &str| name.parse::<u64>().ok();
+            sweep(&directory, |name| manifest(name).is_some_and(|id| id.age() < newest.age()))?;
+            sweep(&directory.join("generations"), |name| generation(name).is_some_and(|it| it < newest.generation))
+        });
+        swept.await.map_err(|error| self.sweep_failed("unfinished files", &error))
     }
 
     fn sweep_failed(&self, object: &str, error: &io::Error) -> CheckpointError {
         let (location, object, reason) = (self.location.clone(), object.to_owned(), error.to_string());
         CheckpointError::Store { location, action: "remove", object, reason }
     }
+}
+
+/// Does something with files on a thread of its own: a disk may hang.
+async fn unblocked(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(error.into()))
 }
 
 /// Removes the files `name#…` of a directory whose name is old.

@@ -25,6 +25,8 @@ pub struct Store {
     read: ReadCounter,
     /// Checkpoints whose sizes are right and whose bytes were found not to be.
     known_damaged: Arc<Mutex<BTreeSet<CheckpointId>>>,
+    /// Checkpoints that do not count, should they still be published.
+    disowned: Arc<Mutex<BTreeSet<CheckpointId>>>,
 }
 
 /// How many bytes have been read from the stores that share it: whoever waits sees that reading makes progress.
@@ -55,6 +57,7 @@ impl Store {
             directory,
             read: ReadCounter::default(),
             known_damaged: Arc::default(),
+            disowned: Arc::default(),
         })
     }
 
@@ -74,6 +77,7 @@ impl Store {
             directory: None,
             read: ReadCounter::default(),
             known_damaged: Arc::default(),
+            disowned: Arc::default(),
         }
     }
 
@@ -87,11 +91,30 @@ impl Store {
     /// The generation is looked at before, not while, the manifest is written. That is enough: should another
     /// coordinator take over in between, what it publishes is newer than this whatever their steps.
     pub async fn publish(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
-        let json = manifest.to_json()?;
-        self.check_generation(manifest.id.generation).await?;
-        match self.create(&manifest.id.manifest_object(), json.into()).await? {
+        let (id, json) = (manifest.id, manifest.to_json()?);
+        self.check_generation(id.generation).await?;
+        self.check_owned(&id)?;
+        match self.create(&id.manifest_object(), json.into()).await? {
+            true if self.check_owned(&id).is_err() => {
+                // The store has taken long, and the run has gone back to an earlier one.
+                self.delete(&id).await?;
+                self.check_owned(&id)
+            }
             true => Ok(()),
-            false => Err(CheckpointError::AlreadyPublished { id: manifest.id }),
+            false => Err(CheckpointError::AlreadyPublished { id }),
+        }
+    }
+
+    /// Gives up a checkpoint whose publication is under way: the run goes on from an earlier one. Should it be published
+    /// all the same, it is removed, and nobody who shares this store finds it meanwhile.
+    pub fn disown(&self, id: CheckpointId) {
+        self.disowned.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    pub(crate) fn check_owned(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
+        match self.disowned.lock().unwrap_or_else(PoisonError::into_inner).contains(id) {
+            true => Err(CheckpointError::GivenUp { id: *id }),
+            false => Ok(()),
         }
     }
 

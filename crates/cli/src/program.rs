@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
@@ -24,6 +25,8 @@ use crate::{
 
 /// What `windlass` itself is called.
 const NAME: &str = "windlass";
+/// Flags that `train` refuses without a place for checkpoints and curves.
+const OF_A_RUN_DIR: [&str; 5] = ["checkpoint_steps", "checkpoint_secs", "checkpoint_stall_secs", "keep", "histograms"];
 
 /// The program, with the models that it knows. Users know it by the name of its file.
 pub struct Program {
@@ -194,10 +197,11 @@ impl Program {
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (_, matches) = self.model(matches);
         check_for_manifest(&parse(matches)?, &parse(matches)?)?;
-        let checkpoint: CheckpointArgs = parse(matches)?;
-        if !has_run_dir && checkpoint.checkpoint_steps.is_some() {
+        let is_given = |flag: &&str| matches.value_source(flag) == Some(ValueSource::CommandLine);
+        if let Some(flag) = OF_A_RUN_DIR.into_iter().find(is_given).filter(|_| !has_run_dir) {
             let hint = "--storage WHERE, before the model, says where".to_owned();
-            return Err(Failure::usage("there is nowhere to write checkpoints").with_hint(hint));
+            let message = format!("--{}: there is nowhere to write checkpoints and curves", flag.replace('_', "-"));
+            return Err(Failure::usage(message).with_hint(hint));
         }
         self.check_run(words, None, has_run_dir)
     }

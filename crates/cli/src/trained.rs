@@ -1,7 +1,10 @@
 //! The values of a trained network, for programs that use them.
 
 use anyhow::Context;
+use burn::module::Module;
+use burn::tensor::Device;
 use windlass_checkpoint::Store;
+use windlass_worker::replica::tensors::{MissingValues, load_by_name};
 
 use crate::store_location;
 
@@ -9,14 +12,14 @@ use crate::store_location;
 ///
 /// ```no_run
 /// # fn main() -> windlass::anyhow::Result<()> {
-/// use windlass::burn::tensor::{Device, Tensor, TensorData};
+/// use windlass::burn::nn::LinearConfig;
+/// use windlass::burn::tensor::Device;
 ///
-/// let trained = windlass::Trained::load("runs/mnist-1")?;
+/// let trained = windlass::Trained::load("runs/mine-1")?;
 /// println!("{} after {} steps", trained.model, trained.step);
-/// let first = &trained.parameters[0];
-/// let weights = TensorData::new(first.values.clone(), first.shape.clone());
-/// let weights: Tensor<2> = Tensor::from_data(weights, &Device::flex());
-/// # drop(weights);
+/// let device = Device::flex();
+/// let network = trained.fill(LinearConfig::new(2, 1).init(&device), &device)?;
+/// # drop(network);
 /// # Ok(())
 /// # }
 /// ```
@@ -63,5 +66,39 @@ impl Trained {
                 values.map(|named| TrainedParameter { name: named.name, shape: named.shape, values: named.values });
             Ok(Self { model: manifest.run.model.clone(), step: manifest.id.step, parameters: parameters.collect() })
         })
+    }
+
+    /// A network of the same structure with the trained values instead of its own.
+    ///
+    /// # Errors
+    /// If a parameter of the network has no values here, or not as many as it takes.
+    pub fn fill<M: Module>(&self, network: M, device: &Device) -> Result<M, MissingValues> {
+        let values = |name: &str| self.parameters.iter().find(|parameter| parameter.name == name);
+        load_by_name(network, |name| values(name).map(|parameter| parameter.values.clone()), device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::LinearConfig;
+    use burn::tensor::Tensor;
+
+    use super::*;
+
+    #[test]
+    fn a_network_of_the_same_structure_gets_the_trained_values() {
+        let parameter = |name: &str, shape: &[usize], values: &[f32]| TrainedParameter {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            values: values.to_vec(),
+        };
+        let parameters = vec![parameter("weight", &[2, 1], &[1.0, 2.0]), parameter("bias", &[1], &[3.0])];
+        let trained = Trained { model: "line".to_owned(), step: 1, parameters };
+        let device = Device::flex();
+        let network = trained.fill(LinearConfig::new(2, 1).init(&device), &device).unwrap();
+        let answer = network.forward(Tensor::<2>::from_data([[10.0, 100.0]], &device));
+        assert_eq!(answer.into_data().to_vec::<f32>().unwrap(), [213.0]);
+        let error = trained.fill(LinearConfig::new(3, 1).init(&device), &device).unwrap_err();
+        assert_eq!(error.to_string(), "parameter `weight` of shape [3, 1] has 2 values");
     }
 }

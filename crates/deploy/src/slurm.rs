@@ -11,9 +11,11 @@ use windlass_core::lifecycle::exit_code;
 use crate::command::{Naming, arguments, grace_seconds};
 use crate::{Layout, Request};
 
-/// How often a job may have been restarted, for whatever reason, when it is requeued after a loss. A run that fails each
-/// time must not stay in the queue for ever.
+/// How often a job may have been restarted, for whatever reason, when it is requeued after a loss, or after it was told to
+/// stop at once. A run that fails each time must not stay in the queue for ever.
 const MOST_RESTARTS: u32 = 20;
+/// A job that was told to stop before this time has hardly trained.
+const SOON_SECONDS: u32 = 30;
 
 pub(crate) fn render(request: &Request) -> String {
     let tasks = request.ps + request.workers;
@@ -33,9 +35,6 @@ pub(crate) fn render(request: &Request) -> String {
     for option in options(request, tasks) {
         script.push_str(&format!("#SBATCH {option}\n"));
     }
-    if request.storage.is_some() {
-        script.push_str(&time_check(request));
-    }
     let words: Vec<String> =
         arguments(request, Job::Worker, &Naming::Variables).iter().map(|word| quote(word)).collect();
     script.push_str(&format!(
@@ -54,31 +53,16 @@ srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} \\
         command = words.join(" "),
     ));
     if request.storage.is_some() {
-        script.push_str(&requeue());
+        script.push_str(&requeue(grace_seconds(request)));
     }
     script.push_str("exit \"$code\"\n");
     script
 }
 
-/// Refuses a time limit by which the tasks would be told to stop as soon as they start: the job would be requeued for ever
-/// and never make a step. Older versions of Slurm do not say when a job ends.
-fn time_check(request: &Request) -> String {
-    let grace = grace_seconds(request);
-    format!(
-        "
-if ((${{SLURM_JOB_END_TIME:-0}} > 0 && ${{SLURM_JOB_END_TIME:-0}} - ${{SLURM_JOB_START_TIME:-0}} <= {grace})); then
-  echo \"the time limit is too short: the tasks are told to stop {grace} s before it; submit with a longer --time\" >&2
-  exit {usage}
-fi
-",
-        usage = exit_code::USAGE
-    )
-}
-
 /// Puts the job back in the queue if it can resume. Nothing restarts a single task within a step, so after the loss of a
 /// ps the others give up, and the whole job starts again. `srun` returns the highest code of all tasks: a task that is
 /// killed hides the others' code.
-fn requeue() -> String {
+fn requeue(grace: i64) -> String {
     let (stopped, peers, killed) = (exit_code::TERMINATED, exit_code::PEERS, 137);
     format!(
         "
@@ -86,16 +70,23 @@ requeue() {{
   echo \"$1 (exit code $code): requeueing job $SLURM_JOB_ID\"
   scontrol requeue \"$SLURM_JOB_ID\"
 }}
+requeue_unless_often() {{
+  if ((${{SLURM_RESTART_COUNT:-0}} < {MOST_RESTARTS})); then
+    requeue \"$1\"
+  else
+    echo \"$1 (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up\"
+  fi
+}}
 case $code in
   138 | {stopped}) # Told to stop, with a checkpoint written: resume from it.
-    requeue \"the tasks were told to stop\"
+    if ((SECONDS >= {SOON_SECONDS})); then
+      requeue \"the tasks were told to stop\"
+    else # The tasks are told {grace} s before the time limit. If that is no longer, they never make a step.
+      requeue_unless_often \"the tasks were told to stop as soon as they had started; does --time leave more than {grace} s?\"
+    fi
     ;;
   {peers} | {killed}) # A task was lost or killed: resume from the last checkpoint, but not for ever.
-    if ((${{SLURM_RESTART_COUNT:-0}} < {MOST_RESTARTS})); then
-      requeue \"a task was lost\"
-    else
-      echo \"a task was lost (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up\"
-    fi
+    requeue_unless_often \"a task was lost\"
     ;;
 esac
 "

@@ -51,13 +51,14 @@ impl Removal {
         if let Some(inner) = run_within(path)? {
             return Err(RunsError::HoldsOthers { path: path.to_owned(), inner });
         }
+        // Before the lock is taken, by which the run would look alive.
+        let run = Run::read(path)?;
         let active = |by: String| RunsError::Active { path: path.to_owned(), by };
         let lock = lock(path).map_err(|()| active("a process of this machine holds its lock".to_owned()))?;
         let living = living(path).map_err(|why| RunsError::Unclear { path: path.to_owned(), why })?;
         if let Some(by) = living {
             return Err(active(by));
         }
-        let run = Run::read(path)?;
         if let Some(entry) = entry_of_another(path, Path::new(&run.checkpoints_in))? {
             return Err(RunsError::HoldsMore { path: path.to_owned(), entry });
         }

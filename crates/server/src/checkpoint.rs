@@ -12,6 +12,9 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::plan::ServerPlan;
 use windlass_core::run::{LearningRate, RunSpec};
 
+/// How long after a failure that may pass a store is tried again.
+pub(crate) const RETRY_EVERY: Duration = Duration::from_secs(1);
+
 /// Whether, when and where a run's checkpoints are written. Only ps 0's word counts.
 #[derive(Debug, Clone)]
 pub struct CheckpointConfig {

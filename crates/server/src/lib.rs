@@ -18,7 +18,7 @@ mod shard;
 mod task;
 
 pub use checkpoint::{CheckpointConfig, Part, Resume, before_generation, generation_of};
-pub use records::RunRecords;
+pub use records::{RunRecords, judge_end};
 pub use server_machine::{Holding, LAST_WORDS, ServerEffect, ServerEvent, ServerMachine, Unprepared};
 pub use shard::{CutError, ParameterShard, Snapshot};
 pub use task::{Server, ServerConfig};

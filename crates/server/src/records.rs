@@ -34,30 +34,39 @@ impl RunRecords {
             return Ok(None);
         }
         let store = Store::open_counted(&self.location, ReadCounter::default()).await?;
-        let Some(end) = store.run_end(generation).await? else { return Ok(None) };
-        let finished = end.finished_at();
-        Ok(match (incarnation, finished) {
-            (Some(_), Some(step)) => Some((0, format!("the run ended at step {step} while this task was away"))),
-            (Some(_), None) => Some((exit_code::PEERS, "the run ended while this task was away".to_owned())),
-            (None, Some(step)) if self.is_enough(&end, step) => {
-                Some((0, format!("the run in {} has ended at step {step}", self.location)))
-            }
-            (None, _) => None,
-        }
-        .map(|(exit_code, reason)| Outcome { exit_code, reason }))
+        let end = store.run_end(generation).await?;
+        Ok(end.and_then(|end| judge_end(&end, incarnation.is_some(), self.limits, &self.location)))
     }
 }
 
-impl RunRecords {
-    /// Whether a run that ended at this step has had what this task would train for.
-    fn is_enough(&self, end: &RunEnd, step: u64) -> bool {
-        let Limits { steps, epochs } = self.limits;
-        let trained = end.newest.as_ref().map(|manifest| &manifest.run);
-        let same_epochs = trained.is_some_and(|run| {
-            run.steps == steps && run.data.as_ref().is_some_and(|data| epochs.is_some() && data.epochs == epochs)
-        });
-        same_epochs || steps.is_some_and(|steps| steps <= step)
-    }
+/// What the end of a run means for a task that has missed it: for one that had a part in it, how the run ended; for one that
+/// would join it, that nothing is left to do, if so. `None` if such a task is to go on waiting.
+pub fn judge_end(end: &RunEnd, had_a_part: bool, limits: Limits, location: &str) -> Option<Outcome> {
+    let code = end.ending.as_ref().map(|ending| ending.exit_code);
+    let (exit_code, reason) = match (had_a_part, end.finished_at()) {
+        (true, Some(step)) if code.is_none_or(|code| code == 0) => {
+            (0, format!("the run ended at step {step} while this task was away"))
+        }
+        (true, _) => {
+            let reason = end.ending.as_ref().map(|ending| ending.reason.as_str()).filter(|reason| !reason.is_empty());
+            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            (code.unwrap_or(exit_code::PEERS), format!("the run ended while this task was away{reason}"))
+        }
+        (false, Some(step)) if is_enough(end, step, limits) => {
+            (0, format!("the run in {location} has ended at step {step}"))
+        }
+        (false, _) => return None,
+    };
+    Some(Outcome { exit_code, reason })
+}
+
+/// Whether a run that ended at this step has had what a task of these limits would train for.
+fn is_enough(end: &RunEnd, step: u64, Limits { steps, epochs }: Limits) -> bool {
+    let trained = end.newest.as_ref().map(|manifest| &manifest.run);
+    let same_epochs = trained.is_some_and(|run| {
+        run.steps == steps && run.data.as_ref().is_some_and(|data| epochs.is_some() && data.epochs == epochs)
+    });
+    same_epochs || steps.is_some_and(|steps| steps <= step)
 }
 
 impl Records for RunRecords {
@@ -69,5 +78,25 @@ impl Records for RunRecords {
                 None
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_checkpoint::Ending;
+
+    use super::*;
+
+    #[test]
+    fn who_has_slept_through_the_end_of_a_run_ends_with_its_exit_code() {
+        let told = |ending: Option<u8>| {
+            let ending = ending.map(|exit_code| Ending { exit_code, reason: "ps 1 was told to stop".into() });
+            let end = RunEnd { newest: None, ending };
+            judge_end(&end, true, Limits { steps: None, epochs: None }, "there").unwrap()
+        };
+        let stopped = told(Some(exit_code::TERMINATED));
+        assert_eq!(stopped.exit_code, exit_code::TERMINATED);
+        assert_eq!(stopped.reason, "the run ended while this task was away: ps 1 was told to stop");
+        assert_eq!(told(None).exit_code, exit_code::PEERS, "an earlier version has left no word of it");
     }
 }

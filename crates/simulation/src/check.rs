@@ -20,6 +20,8 @@ pub struct Watch {
     restored_with: BTreeMap<u32, BTreeSet<Pushed>>,
     /// The latest process of each worker that each server has applied a push of.
     applied: BTreeMap<(u32, u32), Incarnation>,
+    /// The latest process of each worker that each server was told to be dead, gone or replaced.
+    gone: BTreeMap<(u32, u32), Incarnation>,
     /// The clocks of bounded staleness by server and worker.
     clocks: BTreeMap<u32, BTreeMap<u32, u64>>,
     /// True if no batch may be found in the parameters twice.
@@ -70,6 +72,10 @@ impl Watch {
     /// A server has applied a push of this process for the first time, or a piece of it.
     pub fn apply(&mut self, server: u32, asked: &Asked) {
         let push = asked.request.push;
+        let gone = self.gone.get(&(server, push.worker.0)).copied().unwrap_or_default();
+        if push.incarnation <= gone {
+            self.fail(|| format!("{} of {:?} changed ps {server}, which knows it gone", push.worker, push.incarnation));
+        }
         let latest = self.applied.entry((server, push.worker.0)).or_default();
         if *latest > push.incarnation {
             let latest = *latest;
@@ -79,8 +85,15 @@ impl Watch {
         }
     }
 
-    /// A worker has joined at this clock: it is waited for from now on.
-    pub fn join(&mut self, server: u32, worker: u32, clock: u64) {
+    /// A process of a worker is dead or has left, as this server knows: it changes nothing any more.
+    pub fn gone(&mut self, server: u32, worker: u32, incarnation: Incarnation) {
+        let gone = self.gone.entry((server, worker)).or_default();
+        *gone = (*gone).max(incarnation);
+    }
+
+    /// A process of a worker has joined at this clock: it is waited for from now on, and those before it are gone.
+    pub fn join(&mut self, server: u32, (worker, incarnation): (u32, Incarnation), clock: u64) {
+        self.gone(server, worker, Incarnation(incarnation.0.saturating_sub(1)));
         self.clocks.entry(server).or_default().insert(worker, clock);
     }
 
@@ -117,11 +130,11 @@ impl Watch {
     }
 
     /// A checkpoint was published: every part of it is there, of one step.
-    pub fn check_published(&mut self, manifest: &Manifest, store: &Store, calm: bool) {
+    pub fn check_published(&mut self, manifest: &Manifest, store: &Store, all_live: bool) {
         self.published += 1;
         for (part, state) in manifest.parts.iter().zip(&manifest.servers) {
             // A push of a worker that died may have reached some servers only.
-            let whole = store.part(&part.object).is_some() && (state.version == manifest.id.step || !calm);
+            let whole = store.part(&part.object).is_some() && (state.version == manifest.id.step || !all_live);
             if !whole {
                 self.fail(|| {
                     format!("checkpoint {} has a part of ps {} at {}", manifest.id, part.server, state.version)

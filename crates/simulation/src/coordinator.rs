@@ -5,19 +5,23 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use windlass_checkpoint::{CheckpointError, CheckpointId};
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Phase;
 use windlass_server::coordinator::{
-    Claimed, Coordinator, CoordinatorConfig, Effect, Event as CoordinatorEvent, OwnShard, TICK,
+    Beginning, Claimed, Coordinator, CoordinatorConfig, Effect, Event as CoordinatorEvent, OwnShard, TICK,
 };
 use windlass_server::{CheckpointConfig, Resume};
 
 use crate::shard::Shard;
 use crate::store::{self, LOCATION};
 use crate::world::{Connection, Message, Pid, Port, Timer, World};
+
+/// How long nothing may move while a checkpoint is written or published.
+const STALL: Duration = Duration::from_secs(15);
 
 /// The shard of a process, if it has one.
 pub type SharedShard = Rc<RefCell<Option<Shard>>>;
@@ -53,11 +57,15 @@ pub struct CoordinatorNode {
     early: Vec<CoordinatorEvent>,
     opened: BTreeSet<Connection>,
     generation: u64,
+    /// The claim before, as first generation and whether it crashed.
+    followed: Option<(u64, bool)>,
     /// The time at the last tick, by a clock that stands still while the process does.
     ticked_at: Duration,
     ticked: Duration,
     /// A later checkpoint is not published before an earlier one.
     published_by: Duration,
+    /// Those that are being published.
+    under_way: BTreeSet<CheckpointId>,
 }
 
 impl CoordinatorNode {
@@ -73,9 +81,11 @@ impl CoordinatorNode {
             early: Vec::new(),
             opened: BTreeSet::new(),
             generation: 0,
+            followed: None,
             ticked_at: Duration::ZERO,
             ticked: world.now,
             published_by: Duration::ZERO,
+            under_way: BTreeSet::new(),
         }
     }
 
@@ -92,10 +102,9 @@ impl CoordinatorNode {
         };
         let claimed = scenario.checkpoints.map(|(every_steps, every)| {
             let (generation, followed) = world.store.claim();
-            self.generation = generation;
-            let found = world.store.find(generation, followed);
+            (self.generation, self.followed) = (generation, followed);
             let at = world.store_delay().0;
-            world.remind(self.pid, at, Timer::Found(1, Some(Box::new(found))));
+            world.remind(self.pid, at, Timer::Found(1, None));
             let config = CheckpointConfig {
                 location: LOCATION.to_owned(),
                 every,
@@ -103,11 +112,11 @@ impl CoordinatorNode {
                 keep: 1000,
                 resume: Resume::Auto,
                 restarted: true,
-                stall: Duration::from_secs(15),
+                stall: STALL,
                 take_over: false,
                 description: String::new(),
             };
-            Claimed { config, location: LOCATION.to_owned(), generation, salt: 0 }
+            Claimed { config, location: LOCATION.to_owned(), generation, salt: 0, goes_on: followed.is_some() }
         });
         self.machine = Some(Coordinator::new(config, Beside(self.shard.clone()), claimed));
         (self.ticked_at, self.ticked) = (Duration::ZERO, world.now);
@@ -139,7 +148,7 @@ impl CoordinatorNode {
         world.remind(self.pid, world.now + TICK, Timer::Tick);
         if self.generation > 0 && world.store.newest_generation() > self.generation {
             let (generation, newest) = (self.generation, world.store.newest_generation());
-            let error = windlass_checkpoint::CheckpointError::Fenced { generation, newest };
+            let error = CheckpointError::Fenced { generation, newest };
             self.handle(CoordinatorEvent::Overtaken(error), world);
         }
     }
@@ -174,22 +183,37 @@ impl CoordinatorNode {
     /// The store has done something.
     pub fn stored(&mut self, timer: Timer, world: &mut World) {
         let event = match timer {
-            Timer::Found(lookup, Some(found)) => CoordinatorEvent::Found(lookup, Ok(found)),
+            Timer::Found(lookup, first) => CoordinatorEvent::Found(lookup, self.find(first, world)),
             Timer::Published(number, manifest, fails) => {
+                self.under_way.remove(&manifest.id);
                 let published = if fails { Err(store::full()) } else { world.store.publish((*manifest).clone()) };
                 if published.is_ok() {
                     let World { watch, store, scenario, .. } = world;
-                    watch.check_published(&manifest, store, scenario.is_calm());
+                    watch.check_published(&manifest, store, scenario.keeps_its_processes());
                 }
                 CoordinatorEvent::Published(number, published)
             }
-            Timer::Released => {
-                world.store.release(self.generation);
+            Timer::Released(outcome) => {
+                world.store.release(self.generation, outcome);
                 CoordinatorEvent::Released
             }
             _ => return,
         };
         self.handle(event, world);
+    }
+
+    /// Looks up what to begin from, or to go back to. What is still being published by then is given up.
+    fn find(&mut self, first: Option<Box<Beginning>>, world: &mut World) -> Result<Box<Beginning>, CheckpointError> {
+        if world.store.is_unreadable(world.now) {
+            world.store.kept_a_run_from_beginning |= first.is_none() && self.followed.is_none();
+            return Err(store::unreadable());
+        }
+        let given_up = std::mem::take(&mut self.under_way);
+        given_up.into_iter().for_each(|id| world.store.disown(id));
+        Ok(Box::new(match first {
+            Some(first) => world.store.find_again(*first),
+            None => world.store.find(self.generation, self.followed),
+        }))
     }
 
     fn handle(&mut self, event: CoordinatorEvent, world: &mut World) {
@@ -206,19 +230,19 @@ impl CoordinatorNode {
                 }
                 Effect::Admit(..) => {}
                 Effect::Look(lookup, first) => {
-                    let at = world.store_delay().0.max(self.published_by);
-                    let found = world.store.find_again(*first);
-                    world.remind(self.pid, at, Timer::Found(lookup, Some(Box::new(found))));
+                    let at = world.store_delay().0.max(self.published_by.min(world.now + STALL));
+                    world.remind(self.pid, at, Timer::Found(lookup, first));
                 }
                 Effect::Publish(number, manifest, _) => {
+                    self.under_way.insert(manifest.id);
                     let (at, fails) = world.store_delay();
                     self.published_by = at.max(self.published_by);
                     world.remind(self.pid, self.published_by, Timer::Published(number, manifest, fails));
                 }
                 Effect::BeganIn(first) => world.store.began_in(self.generation, first),
-                Effect::Release => {
+                Effect::Release(outcome) => {
                     let at = world.now + world.random.millis(1, 50);
-                    world.remind(self.pid, at, Timer::Released);
+                    world.remind(self.pid, at, Timer::Released(outcome));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_core::cluster::TaskId;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;
 use windlass_core::membership::Patience;
@@ -28,8 +28,32 @@ pub enum Fault {
     Disconnect(TaskId),
     /// The checkpoint store is in trouble for a while.
     Store(Trouble, Duration),
-    /// Every process is told to stop, one after another.
-    Stop,
+    /// Processes are told to stop, one after another.
+    Stop(Whom),
+    /// The process of a worker dies and is not started again: nobody counts these workers.
+    ScaleDown(TaskId),
+}
+
+/// Who is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whom {
+    /// Everyone.
+    All,
+    /// Every worker.
+    Workers,
+    /// The process of one task.
+    One(TaskId),
+}
+
+impl Whom {
+    /// Whether this task is told.
+    pub fn includes(self, task: TaskId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Workers => task.job == Job::Worker,
+            Self::One(one) => one == task,
+        }
+    }
 }
 
 /// A cluster, a run, and what goes wrong in it.
@@ -43,6 +67,8 @@ pub struct Scenario {
     pub workers: u32,
     /// Whether nobody is told how many.
     pub dynamic: bool,
+    /// Whether worker 0 comes long after the others.
+    pub first_worker_is_late: bool,
     /// Whether each ps is in the process of the worker of its number.
     pub colocated: bool,
     /// Steps and time between two checkpoints, if there are any.
@@ -103,6 +129,7 @@ impl Scenario {
             servers,
             workers,
             dynamic: random.percent(20),
+            first_worker_is_late: false,
             colocated,
             checkpoints,
             patience: Patience::new(random.millis(2000, 8000)),
@@ -122,20 +149,52 @@ impl Scenario {
                 }
             }
         }
+        if random.percent(6) {
+            scenario.leave_in_the_middle(random);
+        }
         scenario
+    }
+
+    /// Somebody leaves when it matters: a server whose connection breaks while the last checkpoint is written, all workers
+    /// while a run rolls back, or a worker before the run begins.
+    fn leave_in_the_middle(&mut self, random: &mut Random) {
+        let (at, server) = (random.millis(500, 4000), TaskId::ps(random.below(u64::from(self.servers)) as u32));
+        match random.below(3) {
+            0 => {
+                self.faults.push((at, Fault::Stop(Whom::One(server))));
+                self.faults.push((at + random.millis(0, 80), Fault::Disconnect(server)));
+            }
+            1 if server != TaskId::ps(0) && !self.colocated => {
+                self.faults.push((at, Fault::Kill(server, random.millis(1500, 3000), false)));
+                self.faults.push((at + random.millis(1050, 1500), Fault::Stop(Whom::Workers)));
+            }
+            2 if self.dynamic && !self.colocated && self.workers > 1 => {
+                let worker = TaskId::worker(random.within(1, u64::from(self.workers) - 1) as u32);
+                self.faults.push((random.millis(700, 1500), Fault::ScaleDown(worker)));
+                self.first_worker_is_late = true;
+            }
+            _ => {}
+        }
     }
 
     fn fault(&self, random: &mut Random) -> Fault {
         let index = random.below(u64::from(self.servers + self.workers)) as u32;
         let task = if index < self.servers { TaskId::ps(index) } else { TaskId::worker(index - self.servers) };
+        if self.dynamic && !self.colocated && self.workers > 1 && random.percent(10) {
+            return Fault::ScaleDown(TaskId::worker(random.within(1, u64::from(self.workers) - 1) as u32));
+        }
         match random.below(100) {
-            0..35 => Fault::Kill(task, random.millis(20, 3000), random.percent(10)),
-            35..60 => Fault::Pause(task, random.millis(10, 15_000)),
-            60..75 => Fault::CutOff(task, random.millis(10, 12_000)),
-            75..90 => Fault::Disconnect(task),
-            90..95 => Fault::Store(Trouble::Full, random.millis(100, 8000)),
-            95..98 => Fault::Store(Trouble::Hangs, random.millis(100, 8000)),
-            _ => Fault::Stop,
+            0..33 => Fault::Kill(task, random.millis(20, 3000), random.percent(10)),
+            33..58 => Fault::Pause(task, random.millis(10, 15_000)),
+            58..73 => Fault::CutOff(task, random.millis(10, 12_000)),
+            73..88 => Fault::Disconnect(task),
+            88..91 => Fault::Store(Trouble::Full, random.millis(100, 8000)),
+            91..92 => Fault::Store(Trouble::Hangs, random.millis(100, 8000)),
+            92..93 => Fault::Store(Trouble::Hangs, random.millis(8000, 30_000)),
+            93..94 => Fault::Store(Trouble::Unreadable, random.millis(100, 8000)),
+            94..96 => Fault::Stop(Whom::All),
+            96..98 => Fault::Stop(Whom::Workers),
+            _ => Fault::Stop(Whom::One(task)),
         }
     }
 
@@ -144,6 +203,11 @@ impl Scenario {
     /// when its worker dies, and a gradient in the open round will count though it does not yet.
     pub fn counts_batches_once(&self) -> bool {
         self.run.parameters.len() == 1 && !matches!(self.run.mode, Mode::Sync { .. })
+    }
+
+    /// True if nobody dies, is told to stop or is taken for dead, whatever else goes wrong.
+    pub fn keeps_its_processes(&self) -> bool {
+        self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Disconnect(_) | Fault::Store(..)))
     }
 
     /// True if nothing goes wrong.

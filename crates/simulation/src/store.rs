@@ -1,13 +1,14 @@
 //! A checkpoint store in memory, which can fail, fill up or hang.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest};
+use windlass_checkpoint::{CheckpointError, CheckpointId, Ending, Manifest, RunEnd};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::lifecycle::Outcome;
+use windlass_core::limits::Limits;
 use windlass_server::coordinator::Beginning;
-use windlass_server::generation_of;
+use windlass_server::{generation_of, judge_end};
 
 use crate::shard::Values;
 
@@ -21,12 +22,15 @@ pub enum Trouble {
     Full,
     /// It does not answer.
     Hangs,
+    /// Nothing can be read or listed.
+    Unreadable,
 }
 
 /// A claimed generation.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Claim {
-    released: bool,
+    /// How its run ended, once it is released.
+    ending: Option<Ending>,
     first_generation: u64,
 }
 
@@ -37,6 +41,9 @@ pub struct Store {
     manifests: BTreeMap<CheckpointId, Manifest>,
     claims: BTreeMap<u64, Claim>,
     trouble: Option<(Trouble, Duration)>,
+    disowned: BTreeSet<CheckpointId>,
+    /// True if a run could not begin because it could not be read.
+    pub kept_a_run_from_beginning: bool,
 }
 
 impl Store {
@@ -54,13 +61,23 @@ impl Store {
         }
     }
 
+    /// True if reading fails now.
+    pub fn is_unreadable(&self, now: Duration) -> bool {
+        matches!(self.trouble, Some((Trouble::Unreadable, until)) if until > now)
+    }
+
+    /// Gives up a checkpoint that is being published.
+    pub fn disown(&mut self, id: CheckpointId) {
+        self.disowned.insert(id);
+    }
+
     /// Claims the next generation: its number, and the claim before it as first generation and whether it crashed. As
     /// every coordinator after the first was started again, its claim says that it goes on with the run.
     pub fn claim(&mut self) -> (u64, Option<(u64, bool)>) {
-        let last = self.claims.last_key_value().map(|(_, claim)| (claim.first_generation, !claim.released));
+        let last = self.claims.last_key_value().map(|(_, claim)| (claim.first_generation, claim.ending.is_none()));
         let generation = self.newest_generation() + 1;
         let first_generation = last.map_or(generation, |(first_generation, _)| first_generation);
-        self.claims.insert(generation, Claim { released: false, first_generation });
+        self.claims.insert(generation, Claim { ending: None, first_generation });
         (generation, last)
     }
 
@@ -76,16 +93,16 @@ impl Store {
         }
     }
 
-    /// Releases a claim.
-    pub fn release(&mut self, generation: u64) {
+    /// Releases a claim of a run that has ended like this.
+    pub fn release(&mut self, generation: u64, Outcome { exit_code, reason }: Outcome) {
         if let Some(claim) = self.claims.get_mut(&generation) {
-            claim.released = true;
+            claim.ending = Some(Ending { exit_code, reason });
         }
     }
 
     /// True if a claim was released.
     pub fn is_released(&self, generation: u64) -> bool {
-        self.claims.get(&generation).is_some_and(|claim| claim.released)
+        self.claims.get(&generation).is_some_and(|claim| claim.ending.is_some())
     }
 
     /// What a coordinator of a generation begins from that followed another.
@@ -133,28 +150,32 @@ impl Store {
             return Err(CheckpointError::Fenced { generation, newest });
         }
         let id = manifest.id;
+        if self.disowned.contains(&id) {
+            return Err(CheckpointError::GivenUp { id });
+        }
         self.manifests.insert(id, manifest);
         Ok(id)
     }
 
     /// What the store tells a task that has missed the end of its run of so many steps.
     pub fn outcome(&self, incarnation: Option<Incarnation>, steps: u64) -> Option<Outcome> {
-        let (newest, claim) = self.claims.last_key_value().filter(|(_, claim)| claim.released)?;
-        let last =
-            self.newest(claim.first_generation).filter(|manifest| manifest.last).map(|manifest| manifest.id.step);
-        let told = |exit_code| Some(Outcome { exit_code, reason: "the run ended meanwhile".to_owned() });
-        let Some(incarnation) = incarnation else {
-            return last.filter(|step| *step >= steps).and_then(|_| told(0));
-        };
-        let generation = generation_of(incarnation);
-        if !(claim.first_generation..=*newest).contains(&generation) {
+        let (newest, claim) = self.claims.last_key_value().filter(|(_, claim)| claim.ending.is_some())?;
+        let generations = claim.first_generation..=*newest;
+        if incarnation.is_some_and(|incarnation| !generations.contains(&generation_of(incarnation))) {
             return None;
         }
-        told(if last.is_some() { 0 } else { exit_code::PEERS })
+        let end = RunEnd { newest: self.newest(claim.first_generation), ending: claim.ending.clone() };
+        judge_end(&end, incarnation.is_some(), Limits { steps: Some(steps), epochs: None }, LOCATION)
     }
 }
 
 /// How a store says that it is full.
 pub fn full() -> CheckpointError {
     CheckpointError::Full { location: LOCATION.to_owned(), object: "part".to_owned() }
+}
+
+/// How a store says that it cannot be read.
+pub fn unreadable() -> CheckpointError {
+    let (location, object, reason) = (LOCATION.to_owned(), "/".to_owned(), "it is not there".to_owned());
+    CheckpointError::Store { location, action: "list", object, reason }
 }

@@ -33,3 +33,18 @@ fn a_sleeper_that_is_not_told_that_it_was_declared_dead_is_found() {
 fn a_torn_snapshot_is_found() {
     assert_found(Fault::TornSnapshot);
 }
+
+#[test]
+fn a_server_that_was_told_to_stop_and_loses_its_part_with_its_connection_is_found() {
+    assert_found(Fault::StoppedServerForgotten);
+}
+
+#[test]
+fn a_run_that_waits_for_workers_that_were_told_to_stop_is_found() {
+    assert_found(Fault::StoppedWorkersAwaited);
+}
+
+#[test]
+fn a_run_that_waits_for_a_worker_that_came_and_went_before_it_began_is_found() {
+    assert_found(Fault::EarlyWorkerAwaited);
+}

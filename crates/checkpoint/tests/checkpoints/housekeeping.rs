@@ -137,7 +137,7 @@ async fn a_checkpoint_that_a_run_has_passed_over_as_damaged_takes_no_place_of_a_
     edit_a_part(&directory, &damaged);
     assert_eq!(store.newest_verified().await.unwrap().manifest, Some(good));
     save(&store, &run, 1, id(3, 0, 1)).await.unwrap();
-    assert_eq!(store.prune_since(0, 2).await.unwrap().checkpoints, [damaged.id]);
+    assert_eq!(store.prune_since(0, 2, None).await.unwrap().checkpoints, [damaged.id]);
     assert_eq!(steps(&store).await, [3, 1]);
 }
 
@@ -233,4 +233,31 @@ async fn generations_go_on_counting_after_old_claims_are_pruned() {
         store.prune(1).await.unwrap();
     }
     assert_eq!(store.newest_generation().await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_coordinator_that_was_replaced_may_not_remove_checkpoints() {
+    let (store, run) = (memory(), small());
+    let first = store.claim_generation().await.unwrap();
+    for step in [5, 6] {
+        save(&store, &run, 1, id(step, first, 1)).await.unwrap();
+    }
+    store.claim_generation().await.unwrap();
+    let pruned = store.prune_since(0, 1, Some(first)).await;
+    assert!(matches!(pruned, Err(CheckpointError::Fenced { generation: 1, newest: 2 })), "{pruned:?}");
+    assert_eq!(steps(&store).await, [6, 5]);
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_was_given_up_is_neither_published_nor_found() {
+    let (store, run) = (memory(), small());
+    save(&store, &run, 1, id(4, 0, 1)).await.unwrap();
+    // Just before and just after the store has taken the manifest.
+    let early = id(5, 0, 1);
+    store.disown(early);
+    assert!(matches!(save(&store, &run, 1, early).await, Err(CheckpointError::GivenUp { .. })));
+    let late = save(&store, &run, 1, id(6, 0, 1)).await.unwrap().id;
+    store.disown(late);
+    assert_eq!(steps(&store).await, [4]);
+    assert_eq!(store.newest_whole().await.unwrap().manifest.unwrap().id.step, 4);
 }

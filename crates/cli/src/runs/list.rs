@@ -51,29 +51,76 @@ fn brief(run: &Run) -> Result<Value, Failure> {
     Ok(value)
 }
 
-fn table(runs: &[Run], columns: Option<u16>) -> String {
-    let mut table = table_within(columns);
-    table.set_header(["run", "state", "model", "layout", "mode", "step", "result", "loss", "began (UTC)", "size"]);
-    for column in [5, 7, 9] {
-        table.column_mut(column).into_iter().for_each(|column| {
+/// A column: its heading, what it says of a run, whether that is a number, and when it is left out of a table that is too
+/// wide: the highest first, and 0 never.
+struct Column {
+    heading: &'static str,
+    cell: fn(&Run) -> String,
+    is_number: bool,
+    goes: u8,
+}
+
+const COLUMNS: [Column; 10] = [
+    column("run", 0, |run| figures::plain(&run.path.display().to_string())),
+    column("state", 0, |run| {
+        format!("{}{}", run.ending.word(), if run.problems.is_empty() { "" } else { " (damaged)" })
+    }),
+    column("model", 0, |run| or_dash(&run.model)),
+    column("layout", 1, |run| run.layout.map_or("–".into(), |layout| layout.to_string())),
+    column("mode", 2, |run| or_dash(&run.mode)),
+    number("step", 0, |run| figures::count(run.step)),
+    column("result", 0, |run| run.scores.first().map_or("–".into(), |score| figures::plain(&score.to_string()))),
+    number("loss", 4, |run| run.loss.map_or("–".into(), figures::value)),
+    column("began (UTC)", 3, |run| run.began.map_or("–".into(), minute)),
+    number("size", 5, |run| figures::bytes(run.bytes)),
+];
+
+const fn column(heading: &'static str, goes: u8, cell: fn(&Run) -> String) -> Column {
+    Column { heading, cell, is_number: false, goes }
+}
+
+const fn number(heading: &'static str, goes: u8, cell: fn(&Run) -> String) -> Column {
+    Column { is_number: true, ..column(heading, goes, cell) }
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "–".to_owned() } else { figures::plain(text) }
+}
+
+/// The runs in as many columns as there is room for, and below them what was left out.
+fn table(runs: &[Run], width: Option<u16>) -> String {
+    let mut shown: Vec<&Column> = COLUMNS.iter().collect();
+    let mut text = lines(runs, &shown, None);
+    let is_too_wide =
+        |text: &str| width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width.into()));
+    while is_too_wide(&text) {
+        let Some(last) = shown.iter().map(|column| column.goes).max().filter(|goes| *goes > 0) else {
+            return lines(runs, &shown, width);
+        };
+        shown.retain(|column| column.goes != last);
+        text = lines(runs, &shown, None);
+    }
+    let left_out: Vec<&str> = COLUMNS
+        .iter()
+        .map(|column| column.heading)
+        .filter(|name| shown.iter().all(|column| column.heading != *name))
+        .collect();
+    if !left_out.is_empty() {
+        text += &format!("\n\nnot shown for lack of room: {} (--json has all)", left_out.join(", "));
+    }
+    text
+}
+
+fn lines(runs: &[Run], columns: &[&Column], width: Option<u16>) -> String {
+    let mut table = table_within(width);
+    table.set_header(columns.iter().map(|column| column.heading));
+    for (index, _) in columns.iter().enumerate().filter(|(_, column)| column.is_number) {
+        table.column_mut(index).into_iter().for_each(|column| {
             column.set_cell_alignment(CellAlignment::Right);
         });
     }
-    let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { figures::plain(text) };
     for run in runs {
-        let damage = if run.problems.is_empty() { "" } else { " (damaged)" };
-        table.add_row([
-            figures::plain(&run.path.display().to_string()),
-            format!("{}{damage}", run.ending.word()),
-            or_dash(&run.model),
-            run.layout.map_or("–".into(), |layout| layout.to_string()),
-            or_dash(&run.mode),
-            figures::count(run.step),
-            run.scores.first().map_or("–".into(), |score| figures::plain(&score.to_string())),
-            run.loss.map_or("–".into(), figures::value),
-            run.began.map_or("–".into(), minute),
-            figures::bytes(run.bytes),
-        ]);
+        table.add_row(columns.iter().map(|column| (column.cell)(run)));
     }
     table.trim_fmt()
 }
@@ -90,5 +137,23 @@ mod tests {
         std::fs::write(run.join("run.toml"), "model-name = \"m\\u001b[2Jn\"\n").unwrap();
         let text = table(&[Run::read(&run).unwrap()], None);
         assert!(!text.contains('\u{1b}') && text.contains("m\u{fffd}[2Jn"), "{text:?}");
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_leaves_out_columns_and_says_which() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = directory.path().join("a");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("run.toml"), "model-name = \"mnist\"\n").unwrap();
+        let mut run = Run::read(&run).unwrap();
+        run.path = "runs/mnist-1794985859".into();
+        let wide = table(std::slice::from_ref(&run), Some(200));
+        assert!(wide.contains("began (UTC)") && !wide.contains("not shown"), "{wide}");
+        let narrow = table(&[run], Some(60));
+        assert!(narrow.lines().take(2).all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(
+            narrow.contains("runs/mnist-1794985859") && narrow.contains("not shown for lack of room: "),
+            "{narrow}"
+        );
     }
 }

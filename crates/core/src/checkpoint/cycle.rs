@@ -272,9 +272,11 @@ impl<P: Clone> Cycle<P> {
         Waits(waits.map(|(server, since)| (server, self.now.saturating_sub(since))).collect())
     }
 
-    /// Forgets what is under way: a server was lost.
-    pub fn reset(&mut self) {
-        self.stage = Stage::Idle;
+    /// Forgets what is under way: a server was lost. Returns its number if the servers have yet to write all of it, and have
+    /// to be told.
+    pub fn reset(&mut self) -> Option<u64> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        matches!(stage, Stage::Marking { .. } | Stage::Writing { .. }).then_some(self.number)
     }
 }
 

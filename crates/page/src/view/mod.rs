@@ -178,7 +178,7 @@ fn phase_badge(status: &Status) -> Badge {
         Phase::Preparing => badge("preparing", "○", "wait"),
         Phase::Initialising => badge("initialising", "○", "wait"),
         Phase::Training if status.hang().is_some() => badge("stuck", "✕", "bad"),
-        Phase::Training if troubled => badge("training", "▲", "wait"),
+        Phase::Training if troubled || status.stalls() => badge("training", "▲", "wait"),
         Phase::Training => badge("training", "●", "good"),
         Phase::Finishing => badge("finishing", "●", "good"),
         Phase::Saving => badge("saving", "●", "good"),

@@ -197,7 +197,7 @@ impl Actor {
             }
             Effect::Close(id) => drop(self.connections.remove(&id)),
             Effect::Look(lookup, first) => {
-                self.store.iter().for_each(|store| store.look_up_again(lookup, *first.clone()))
+                self.store.iter().for_each(|store| store.look_up(lookup, first.as_deref().cloned()))
             }
             Effect::Publish(number, manifest, files) => {
                 if let Some(store) = &self.store {
@@ -207,8 +207,8 @@ impl Actor {
             Effect::BeganIn(generation) => {
                 self.store.iter().for_each(|store| store.lease.set_first_generation(generation))
             }
-            Effect::Release => {
-                if !self.store.as_mut().is_some_and(|store| store.lease.release()) {
+            Effect::Release(outcome) => {
+                if !self.store.as_mut().is_some_and(|store| store.lease.release(outcome)) {
                     self.handle(Event::Released);
                 }
             }

@@ -8,7 +8,7 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Decision, Outcome, Phase, exit_code};
 use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::control::proto::{
-    AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
+    Abandon, AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
 };
 
 use super::checkpoint::Checkpoints;
@@ -83,10 +83,10 @@ impl<S: OwnShard> Coordinator<S> {
             // Every task ends with it as its error.
             info!("ending the run: {}", outcome.reason);
         }
-        let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason };
+        let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason.clone() };
         self.members.tell(|_| true, &Kind::Over(over));
         if self.checkpoints.as_mut().is_some_and(Checkpoints::release) {
-            self.effects.push(Effect::Release);
+            self.effects.push(Effect::Release(outcome));
         }
     }
 
@@ -193,6 +193,10 @@ impl<S: OwnShard> Coordinator<S> {
         }
         if let Some(checkpoints) = &mut self.checkpoints {
             self.looking = Some(false);
+            if let Some(number) = checkpoints.cycle().reset() {
+                // Those servers that are left have no use for their parts.
+                self.members.tell(is_server, &Kind::Abandon(Abandon { number }));
+            }
             self.effects.extend(checkpoints.look_again());
         }
     }
@@ -210,7 +214,7 @@ impl<S: OwnShard> Coordinator<S> {
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
-            warn!("{worker} is gone: {reason}; training continues without it");
+            warn!(target: NOTICE, "{worker} is gone: {reason}; training continues without it");
             self.history.note(self.now, HistoryKind::Dead, format!("{worker} is gone: {reason}"));
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();

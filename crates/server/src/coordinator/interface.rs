@@ -8,6 +8,7 @@ use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
 use windlass_wire::control::proto::{CoordinatorMessage, Memory, ModelFile, TaskMessage};
 
@@ -46,7 +47,9 @@ pub struct Claimed {
     /// The generation that was claimed.
     pub generation: u64,
     /// A random number, so that no two attempts to write a checkpoint share objects.
-    pub salt: u16,
+    pub salt: u8,
+    /// True if a run goes on, whose tasks wait for this coordinator: for them, a store that fails is tried again.
+    pub goes_on: bool,
 }
 
 /// What happens to a coordinator.
@@ -88,14 +91,15 @@ pub enum Effect {
     Dismiss(SessionId),
     /// Close a connection.
     Close(SessionId),
-    /// Look for the newest checkpoint of the run, the so many-th time; without one it goes back to where it began.
-    Look(u64, Box<Beginning>),
+    /// Look for the newest checkpoint of the run, the so many-th time. Without one it goes back to where it began; if that is
+    /// not known yet, look for what to begin from.
+    Look(u64, Option<Box<Beginning>>),
     /// Publish the checkpoint of this number, after the files that go with it, and remove what is too old.
     Publish(u64, Box<Manifest>, Arc<[ModelFile]>),
     /// Remember with the lease in which generation the run began.
     BeganIn(u64),
-    /// Give the lease on the checkpoints up.
-    Release,
+    /// Give the lease on the checkpoints up, and leave word of how the run has ended.
+    Release(Outcome),
 }
 
 /// What the coordinator asks of the shard in its own process, if there is one yet.

@@ -13,6 +13,7 @@ use windlass_wire::control::proto::{Busy, Hello, Over, Waiting};
 use super::interface::{OwnShard, SessionId};
 use super::machine::Coordinator;
 use super::observation::RunFacts;
+use crate::NOTICE;
 
 /// Why a task is not let in.
 enum Refusal {
@@ -89,7 +90,11 @@ impl<S: OwnShard> Coordinator<S> {
             self.positions.set_pass(WorkerId(task.index), hello.batches);
         }
         let reconnected = earlier == Some(incarnation);
-        info!("{task} {}", if reconnected { "reconnected" } else { "joined" });
+        match (reconnected, self.lifecycle.phase()) {
+            (true, _) => info!("{task} reconnected"),
+            (false, Phase::Training) => info!(target: NOTICE, "{task} joined while the run trains"),
+            (false, _) => info!("{task} joined"),
+        }
         if !reconnected {
             self.history.joined(self.now, task, hello.process);
         }

@@ -175,6 +175,7 @@ impl<S: OwnShard> Coordinator<S> {
         if self.looking.is_some() && has_read_on {
             self.lifecycle.progressed(now);
         }
+        self.effects.extend(self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.look_if_due(now)));
         let decisions = self.lifecycle.tick(now);
         self.carry_out(decisions);
         self.dismiss_the_dead();
@@ -219,12 +220,15 @@ impl<S: OwnShard> Coordinator<S> {
         if let (Phase::Preparing, Some(_), Some(checkpoints)) =
             (self.lifecycle.phase(), self.looking, &self.checkpoints)
         {
-            let notice = format!("looking for a whole checkpoint in {}", checkpoints.looks_in());
+            let looking = || format!("looking for a whole checkpoint in {}", checkpoints.looks_in());
+            let notice = checkpoints.trouble().map_or_else(looking, str::to_owned);
             return Waiting { tasks: Vec::new(), notices: vec![notice] };
         }
         let mut tasks: Vec<String> = self.lifecycle.awaited().iter().map(ToString::to_string).collect();
         let refused = self.refused.iter().filter(|(task, _)| tasks.contains(task));
-        let notices = refused.map(|(task, reason)| format!("{task} was refused: {reason}")).collect();
+        let refused = refused.map(|(task, reason)| format!("{task} was refused: {reason}"));
+        let trouble = self.checkpoints.as_ref().and_then(Checkpoints::trouble).map(str::to_owned);
+        let notices = refused.chain(trouble).collect();
         if let Some(last) = tasks.last_mut() {
             last.push_str(self.lifecycle.awaited_for());
         }

@@ -67,6 +67,8 @@ pub struct Server {
     shard: Arc<ShardSlot>,
     /// The shard that is being allocated or restored.
     preparing: Option<Preparing>,
+    /// How long the others wait for this server to prepare.
+    peer_timeout: Duration,
     /// True once the run has begun, as far as this server knows.
     has_prepared: bool,
     /// Writes this server's parts of checkpoints, if it has any.
@@ -129,6 +131,7 @@ impl Server {
             origin: Instant::now(),
             shard,
             preparing: None,
+            peer_timeout: config.peer_timeout,
             has_prepared: false,
             saver: None,
             coordinator,

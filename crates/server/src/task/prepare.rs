@@ -6,18 +6,20 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tracing::info;
-use windlass_checkpoint::{BadCheckpointId, CheckpointError, CheckpointId, PartLayout, ReadCounter, Store};
+use tokio::time::Instant;
+use tracing::{info, warn};
+use windlass_checkpoint::{BadCheckpointId, CheckpointError, CheckpointId, PartLayout, ReadCounter, ShardImage, Store};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::exit_code;
-use windlass_core::plan::ShardPlan;
+use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::RunSpec;
 use windlass_wire::control::proto::Prepare;
 use windlass_wire::control::session::Progress;
 
 use super::{Saver, Server};
-use crate::checkpoint;
+use crate::NOTICE;
+use crate::checkpoint::{self, RETRY_EVERY, ResumePoint};
 use crate::server_machine::{Holding, Unprepared};
 use crate::shard::ParameterShard;
 
@@ -32,7 +34,7 @@ impl Server {
         self.instruments.probes().set_ready(false);
         self.saver = None;
         (self.preparing, self.has_prepared) = (None, true);
-        self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone()));
+        self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone(), self.peer_timeout));
     }
 
     /// Takes the shard that was in the making, and says what this server holds now.
@@ -64,10 +66,12 @@ pub(super) struct Preparing {
 }
 
 impl Preparing {
-    /// Begins to allocate or restore the shard of a server, whose heartbeats tell how that gets on. Ends with what is
-    /// returned here.
-    pub(super) fn start(id: ServerId, prepare: Prepare, progress: Progress) -> Self {
-        Self { task: tokio::spawn(self::prepare(id, prepare, progress)) }
+    /// Begins to allocate or restore the shard of a server, whose heartbeats tell how that gets on and whom the others await
+    /// for so long. Ends with what is returned here.
+    pub(super) fn start(id: ServerId, prepare: Prepare, progress: Progress, peer_timeout: Duration) -> Self {
+        // Its own word of what is wrong is to come before they give up.
+        let patience = peer_timeout.saturating_sub(3 * REPORT_EVERY);
+        Self { task: tokio::spawn(self::prepare(id, prepare, progress, patience)) }
     }
 
     /// Waits until there is a shard, if one is in the making.
@@ -88,7 +92,12 @@ impl Drop for Preparing {
 }
 
 /// Allocates or restores the shard of a server.
-async fn prepare(id: ServerId, prepare: Prepare, progress: Progress) -> Result<Prepared, PrepareError> {
+async fn prepare(
+    id: ServerId,
+    prepare: Prepare,
+    progress: Progress,
+    patience: Duration,
+) -> Result<Prepared, PrepareError> {
     let run: RunSpec = serde_json::from_str(&prepare.run)?;
     let plan = ShardPlan::new(&run.parameters, prepare.servers as usize, run.sharding);
     describe(&run, &plan, id);
@@ -103,14 +112,7 @@ async fn prepare(id: ServerId, prepare: Prepare, progress: Progress) -> Result<P
     let own = plan.servers[id.0 as usize].clone();
     let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
     let image = match restored {
-        true => {
-            let (id, read): (CheckpointId, _) = (prepare.restore.parse()?, ReadCounter::default());
-            let from = (&*prepare.restore_from, read.clone());
-            Some(tokio::select! {
-                image = checkpoint::restore(from, &id, &run, &own) => image?,
-                never = report(&read, &progress) => match never {},
-            })
-        }
+        true => Some(restore(&prepare, (&run, &own), &progress, patience).await?),
         false => None,
     };
     // It is copied into blocks.
@@ -135,6 +137,34 @@ async fn prepare(id: ServerId, prepare: Prepare, progress: Progress) -> Result<P
         saver.background().spawn_blocking(move || spares.fill());
     }
     Ok(Prepared { shard: Some(shard), saver, restored })
+}
+
+/// Reads what this server holds of its checkpoint. A store that fails in a way that may pass is tried again: all the others
+/// have come in, and would have to end with it.
+async fn restore(
+    prepare: &Prepare,
+    (run, own): (&RunSpec, &ServerPlan),
+    progress: &Progress,
+    patience: Duration,
+) -> Result<(ShardImage, ResumePoint), PrepareError> {
+    let id: CheckpointId = prepare.restore.parse()?;
+    let (began, mut told) = (Instant::now(), String::new());
+    loop {
+        let read = ReadCounter::default();
+        let restored = tokio::select! {
+            restored = checkpoint::restore((&*prepare.restore_from, read.clone()), &id, run, own) => restored,
+            never = report(&read, progress) => match never {},
+        };
+        let error = match restored {
+            Err(error) if error.may_pass() && began.elapsed() < patience => error.to_string(),
+            restored => return Ok(restored?),
+        };
+        if told != error {
+            warn!(target: NOTICE, "cannot restore yet: {error}; trying again");
+            told = error;
+        }
+        tokio::time::sleep(RETRY_EVERY).await;
+    }
 }
 
 /// Tells in the heartbeats how much has been read: whoever waits for this server sees that it gets on.
@@ -188,5 +218,63 @@ impl PrepareError {
             PrepareError::Run(_) => exit_code::USAGE,
             PrepareError::Id(_) | PrepareError::Checkpoint(_) => exit_code::CHECKPOINT,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::consistency::Mode;
+    use windlass_core::identity::Identity;
+    use windlass_core::optimizer::Optimizer;
+    use windlass_core::parameter::ParameterTable;
+    use windlass_core::plan::Sharding;
+    use windlass_core::schedule::Schedule;
+
+    use super::*;
+
+    fn run() -> RunSpec {
+        RunSpec {
+            model: "any".into(),
+            mode: Mode::Async,
+            optimizer: Optimizer::Sgd,
+            learning_rate: 0.1,
+            schedule: Schedule::Constant,
+            sharding: Sharding::RoundRobin,
+            steps: None,
+            deterministic: false,
+            staleness_scaling: false,
+            clip_norm: None,
+            parameters: ParameterTable::new(Vec::new()).unwrap(),
+            identity: Identity::default(),
+            data: None,
+        }
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_checkpoint_that_cannot_be_read_for_a_moment_is_tried_again() {
+        let (directory, id, run) = (tempfile::tempdir().unwrap(), CheckpointId::new(5, 1), run());
+        // A link to itself: neither there nor not there.
+        let manifest = directory.path().join(format!("{id}.json"));
+        std::os::unix::fs::symlink(&manifest, &manifest).unwrap();
+        let prepare = Prepare {
+            restore: id.to_string(),
+            restore_from: directory.path().to_str().unwrap().to_owned(),
+            ..Prepare::default()
+        };
+        let own = ShardPlan::new(&run.parameters, 1, run.sharding).servers[0].clone();
+        let progress = Progress::default();
+        let hasty = restore(&prepare, (&run, &own), &progress, Duration::ZERO).await;
+        assert!(matches!(hasty, Err(PrepareError::Checkpoint(CheckpointError::Store { .. }))));
+        let mend = async {
+            tokio::time::sleep(RETRY_EVERY / 2).await;
+            std::fs::remove_file(&manifest).unwrap();
+        };
+        let patience = Duration::from_secs(60);
+        let (restored, ()) = tokio::join!(restore(&prepare, (&run, &own), &progress, patience), mend);
+        assert!(
+            matches!(restored, Err(PrepareError::Checkpoint(CheckpointError::NotFound { .. }))),
+            "it was read again"
+        );
     }
 }

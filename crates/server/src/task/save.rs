@@ -32,7 +32,7 @@ pub(super) struct Saver {
 struct Writing {
     store: Store,
     layout: PartLayout,
-    /// HeldNumbers for as long as numbers of a part are in memory. A store that hangs has one part's at the most.
+    /// Held for as long as numbers of a part are in memory. A store that hangs has one part's at the most.
     turn: Arc<AsyncMutex<()>>,
     /// The last part that is whole.
     written: Mutex<Option<(u64, String)>>,
@@ -79,6 +79,13 @@ impl Saver {
             let reply = match reply {
                 Ok(part) => {
                     writing.set_written(Some((number, part.record.object.clone())));
+                    // It may have been given up since, when there was nothing whole to drop yet.
+                    if *given_up.borrow() >= number {
+                        if let Some(object) = writing.take_written(number) {
+                            writing.store.discard_part(&object).await;
+                        }
+                        return;
+                    }
                     let part = serde_json::to_string(&part).unwrap_or_default();
                     task_message::Kind::PartWritten(PartWritten { number, part })
                 }
@@ -93,8 +100,7 @@ impl Saver {
     /// Drops the part of a checkpoint that is given up, even if it is whole.
     pub(super) fn give_up(&self, number: u64) {
         self.given_up.send_replace(number);
-        let mut written = self.writing.written();
-        if let Some((_, object)) = written.take_if(|(last, _)| *last == number) {
+        if let Some(object) = self.writing.take_written(number) {
             let store = self.writing.store.clone();
             self.background().spawn(async move { store.discard_part(&object).await });
         }
@@ -144,6 +150,11 @@ impl Writing {
         }
         let record = part.finish().await?;
         Ok(Part { record, mark, notes, learning_rate, held_up: shard.longest_held_up() })
+    }
+
+    /// Takes the part of this number, if it is whole and nobody else has taken it, to be dropped.
+    fn take_written(&self, number: u64) -> Option<String> {
+        self.written().take_if(|(last, _)| *last == number).map(|(_, object)| object)
     }
 
     fn set_written(&self, written: Option<(u64, String)>) {

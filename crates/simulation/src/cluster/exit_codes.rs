@@ -1,31 +1,37 @@
 //! Which exit codes what went wrong explains.
 
-use windlass_core::cluster::TaskId;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::lifecycle::exit_code;
 
 use super::Cluster;
+use crate::scenario::Fault;
 
 impl Cluster {
     /// Whether all tasks have ended with an exit code that what went wrong explains.
     pub(super) fn check_exit_codes(&mut self) {
         let checkpoints = self.world.scenario.checkpoints.is_some();
-        let failed = self.exit_codes.values().any(|code| !matches!(*code, 0 | exit_code::PEERS));
         for (task, code) in self.exit_codes.clone() {
-            let (task_away, coordinator_away) = (self.away.contains_key(&task), self.away.contains_key(&TaskId::ps(0)));
+            let (task_away, coordinator_away) = (self.away.contains(&task), self.away.contains(&TaskId::ps(0)));
             let was_away = task_away || coordinator_away;
             // Its claim may not have been released, or not have said in which generation the run began.
             let unrecorded = task_away && coordinator_away;
             let right = match code {
                 0 => true,
-                exit_code::TERMINATED => self.stopped,
-                // A run whose last checkpoint could not be written, because the store or a server was away just then.
-                exit_code::CHECKPOINT => checkpoints && (self.store_failed || self.server_lost || self.stopped),
-                // Whoever was away when a run failed knows no more than that; and without checkpoints a run does not
-                // outlive its servers or all of its workers.
+                exit_code::TERMINATED => {
+                    self.stopped.contains(&task) || self.scaled_down.contains(&task) || self.stop_ends_the_run()
+                }
+                // A run whose last checkpoint could not be written, because the store or a server was away just then, or
+                // that could not begin: one that has begun waits for its store.
+                exit_code::CHECKPOINT => {
+                    checkpoints && (self.store_failed || self.server_lost || self.world.store.kept_a_run_from_beginning)
+                }
+                // Without checkpoints a run does not outlive its servers or all of its workers, and whoever was away when it
+                // ended finds nobody who knows of it.
                 exit_code::PEERS => {
-                    let excused = failed && was_away || unrecorded || self.lost_at_the_end || self.stopped;
-                    let excused = excused || self.unknown.contains(&task) && !checkpoints;
-                    excused || !checkpoints && !self.away.is_empty()
+                    let excused = unrecorded || self.lost_at_the_end || self.stopped_unheard();
+                    let unknown = self.unknown.contains(&task);
+                    let excused = excused || unknown && (was_away || self.world.scenario.dynamic && !checkpoints);
+                    excused || !checkpoints && (task_away || self.server_lost || self.all_workers_were_away())
                 }
                 _ => false,
             };
@@ -33,5 +39,32 @@ impl Cluster {
                 self.world.watch.fail(|| format!("{task} ended with exit code {code}"));
             }
         }
+    }
+
+    fn all_workers_were_away(&self) -> bool {
+        (0..self.world.scenario.workers).all(|worker| self.away.contains(&TaskId::worker(worker)))
+    }
+
+    /// True if those who were told to stop end the run for all: a server among them, or every worker that was there.
+    fn stop_ends_the_run(&self) -> bool {
+        let is_there = |worker: &TaskId| !self.stopped.contains(worker) && !self.away.contains(worker);
+        let any_server = self.stopped.iter().any(|task| task.job == Job::Ps);
+        let others = (0..self.world.scenario.workers).map(TaskId::worker).any(|worker| is_there(&worker));
+        any_server || !self.stopped.is_empty() && (self.some_were_away_at_stop || !others)
+    }
+
+    /// True if somebody who was told to stop, and is not started again, may have gone without the coordinator hearing of
+    /// it, so that it is waited for in vain: either of them was just away, or the goodbye was lost with a connection.
+    fn stopped_unheard(&self) -> bool {
+        let is_between =
+            |task: &TaskId| self.world.scenario.colocated || self.stopped.contains(task) || *task == TaskId::ps(0);
+        let parts_them = |fault: &Fault| match fault {
+            Fault::Kill(task, ..) | Fault::Pause(task, _) | Fault::CutOff(task, _) | Fault::Disconnect(task) => {
+                is_between(task)
+            }
+            Fault::Store(..) | Fault::Stop(_) | Fault::ScaleDown(_) => false,
+        };
+        let parted = self.world.scenario.faults.iter().any(|(_, fault)| parts_them(fault));
+        !self.stopped.is_empty() && (self.stopped_some || parted)
     }
 }

@@ -6,8 +6,12 @@ use windlass_core::cluster::{Job, TaskId};
 use windlass_core::lifecycle::exit_code;
 
 use super::Cluster;
-use crate::scenario::Fault;
+use crate::scenario::{Fault, Scenario, Whom};
+use crate::store::Trouble;
 use crate::world::{Event, Happening, Pid};
+
+/// A process that stands still for less is not missed: whoever has lost its connection has a second to come back.
+const UNNOTICED: Duration = Duration::from_millis(500);
 
 impl Cluster {
     /// Lets something go wrong.
@@ -16,15 +20,33 @@ impl Cluster {
         let now = self.world.now;
         match fault {
             Fault::Store(trouble, lasts) => {
-                self.store_failed = true;
+                // What cannot be read is read a while later.
+                self.store_failed |= trouble != Trouble::Unreadable;
                 self.world.store.fail(trouble, now + lasts);
             }
-            Fault::Stop => {
-                self.stopped = true;
-                for pid in 0..self.processes.len() {
-                    let at = now + self.world.random.millis(0, 50);
-                    self.world.at(at, Event::To(pid, Happening::Stop));
+            Fault::Stop(whom) => {
+                let Scenario { servers, workers, .. } = self.world.scenario;
+                let tasks = (0..servers).map(TaskId::ps).chain((0..workers).map(TaskId::worker));
+                for task in tasks.filter(|task| self.living(*task).is_none()).collect::<Vec<_>>() {
+                    self.some_were_away_at_stop = true;
+                    self.stopped_some |= task == TaskId::ps(0) || whom.includes(task);
                 }
+                for pid in 0..self.processes.len() {
+                    let tasks = self.processes[pid].tasks();
+                    if tasks.iter().any(|task| whom.includes(*task)) && self.world.conditions[pid].alive {
+                        let at = now + self.world.random.millis(0, 50);
+                        self.world.at(at, Event::To(pid, Happening::Stop));
+                        self.stopped.extend(tasks);
+                    }
+                }
+            }
+            Fault::ScaleDown(task) => {
+                let Some(pid) = self.living(task) else { return };
+                self.world.conditions[pid].alive = false;
+                self.world.disconnect(pid, Duration::ZERO);
+                self.note_away(task);
+                self.exit_codes.insert(task, exit_code::TERMINATED);
+                self.scaled_down.insert(task);
             }
             Fault::Kill(task, lasts, vanishes) => {
                 let Some(pid) = self.living(task) else { return };
@@ -32,14 +54,13 @@ impl Cluster {
                 let after = if vanishes { Duration::from_secs(10) } else { Duration::ZERO };
                 self.world.disconnect(pid, after);
                 let task = if self.world.scenario.colocated { TaskId::ps(task.index) } else { task };
-                self.note_away(task, now + lasts);
-                self.server_lost |= task.job == Job::Ps;
+                self.note_away(task);
                 // Whoever has heard that training is done has gone, and a server lost after that is not made up for.
                 self.lost_at_the_end |= task.job == Job::Ps && !self.exit_codes.is_empty();
                 // Nobody starts again what was told to stop, or a run that is over.
                 let coordinator = self.processes[pid].coordinator.as_ref();
                 let over = coordinator.and_then(|coordinator| coordinator.exit_code(&self.world));
-                if self.stopped || over.is_some() {
+                if self.stopped.contains(&task) || over.is_some() {
                     let code = over.unwrap_or(exit_code::TERMINATED);
                     self.exit_codes.insert(task, code);
                     if self.world.scenario.colocated {
@@ -54,12 +75,18 @@ impl Cluster {
                 // A second pause does not end the first: what waits for its end would come after what is sent later.
                 let paused_until = &mut self.world.conditions[pid].paused_until;
                 *paused_until = (*paused_until).max(now + lasts);
-                self.note_away(task, now + lasts);
+                let (since, until) = self.paused.entry(task).or_insert((now, now));
+                *since = if now > *until { now } else { *since };
+                *until = (*until).max(now + lasts);
+                if *until - *since >= UNNOTICED {
+                    self.note_away(task);
+                }
             }
             Fault::CutOff(task, lasts) => {
                 let Some(pid) = self.living(task) else { return };
                 self.world.conditions[pid].cut_off_until = now + lasts;
-                self.note_away(task, now + lasts);
+                // However short: whoever tries to connect just then notices only seconds later.
+                self.note_away(task);
                 if lasts > Duration::from_secs(8) {
                     let at = Duration::from_secs(8);
                     self.world.disconnect(pid, at);
@@ -72,12 +99,9 @@ impl Cluster {
         }
     }
 
-    fn note_away(&mut self, task: TaskId, until: Duration) {
+    fn note_away(&mut self, task: TaskId) {
         let tasks = [task, TaskId::ps(task.index), TaskId::worker(task.index)];
-        for task in tasks.iter().take(if self.world.scenario.colocated { 3 } else { 1 }) {
-            let known = self.away.entry(*task).or_default();
-            *known = (*known).max(until);
-        }
+        self.away.extend(tasks.iter().take(if self.world.scenario.colocated { 3 } else { 1 }));
         self.server_lost |= task.job == Job::Ps || self.world.scenario.colocated;
     }
 

@@ -21,7 +21,7 @@ use crate::world::{Condition, Event, Happening, Pid, Timer, World};
 use process::Process;
 
 /// How long a run may go on after the last fault is over.
-const BOUND: Duration = Duration::from_secs(400);
+const BOUND: Duration = Duration::from_secs(190);
 
 /// What came of a seed.
 #[derive(Debug, Clone)]
@@ -48,14 +48,24 @@ struct Cluster {
     world: World,
     processes: Vec<Process>,
     exit_codes: BTreeMap<TaskId, u8>,
-    /// Tasks that a process was lost of, or that were away, and when that was over.
-    away: BTreeMap<TaskId, Duration>,
-    stopped: bool,
+    /// Tasks that a process was lost of, or that were away for long enough to be missed.
+    away: BTreeSet<TaskId>,
+    /// When each task last began to stand still, and when that is over.
+    paused: BTreeMap<TaskId, (Duration, Duration)>,
+    /// Tasks whose processes were told to stop.
+    stopped: BTreeSet<TaskId>,
+    /// True if somebody who was to be told, or the coordinator, was not there: not started yet, to be started again, or
+    /// without a session to say goodbye on.
+    stopped_some: bool,
+    /// True if anybody was not there when others were told.
+    some_were_away_at_stop: bool,
+    /// Workers that went for good without a word.
+    scaled_down: BTreeSet<TaskId>,
     store_failed: bool,
     server_lost: bool,
     lost_at_the_end: bool,
-    /// Workers that the coordinator was never told of and has never seen. It does not wait for them at the end, and
-    /// without checkpoints there are no records to tell them of it.
+    /// Tasks whose process was never let in. Of a run that has failed before they came, the records do not tell them: for all
+    /// they know, another is about to begin. Workers that nobody has told the coordinator of are not waited for at the end.
     unknown: BTreeSet<TaskId>,
     last_fault: Duration,
 }
@@ -71,8 +81,12 @@ pub fn run(seed: u64, trace: bool) -> Report {
         world: World::new(random, scenario, trace),
         processes: Vec::new(),
         exit_codes: BTreeMap::new(),
-        away: BTreeMap::new(),
-        stopped: false,
+        away: BTreeSet::new(),
+        paused: BTreeMap::new(),
+        stopped: BTreeSet::new(),
+        stopped_some: false,
+        some_were_away_at_stop: false,
+        scaled_down: BTreeSet::new(),
         store_failed: false,
         server_lost: false,
         lost_at_the_end: false,
@@ -101,7 +115,13 @@ impl Cluster {
                 [(index < scenario.servers, TaskId::ps(index)), (index < scenario.workers, TaskId::worker(index))];
             for (_, task) in tasks.into_iter().filter(|(is_there, _)| *is_there) {
                 if task.job == Job::Ps || !scenario.colocated {
-                    let at = self.world.random.millis(0, 300);
+                    let (first, last) = match scenario.first_worker_is_late {
+                        true if task == TaskId::worker(0) => (3000, 3500),
+                        true => (0, 600),
+                        false if scenario.dynamic => (0, 2000),
+                        false => (0, 300),
+                    };
+                    let at = self.world.random.millis(first, last);
                     self.world.at(at, Event::Start(task));
                 }
             }
@@ -144,16 +164,20 @@ impl Cluster {
 
     /// Starts the process of a task, unless the run has ended meanwhile.
     fn start(&mut self, task: TaskId) {
-        let run_has_ended = self.exit_codes.keys().any(|ended| ended.job == Job::Ps);
+        let ended = self.exit_codes.iter().find(|(ended, _)| ended.job == Job::Ps).map(|(_, code)| *code);
         // Who has heard of the end has gone, but the records do not know of it yet: ps 0 was killed before it could say so,
         // and only when it is started again can those hear of it who have not.
         let unrecorded = task == TaskId::ps(0)
             && self.world.scenario.checkpoints.is_some()
             && self.exit_codes.values().all(|code| *code == 0);
-        if run_has_ended && !unrecorded || self.exit_codes.contains_key(&task) {
-            self.exit_codes.insert(task, 0);
+        if self.exit_codes.contains_key(&task) {
+            return;
+        }
+        if let Some(code) = ended.filter(|_| !unrecorded) {
+            // Whoever would start it sees that the run has ended, and how.
+            self.exit_codes.insert(task, code);
             if self.world.scenario.colocated {
-                self.exit_codes.insert(TaskId::worker(task.index), 0);
+                self.exit_codes.entry(TaskId::worker(task.index)).or_insert(code);
             }
             return;
         }
@@ -192,6 +216,7 @@ impl Cluster {
             farewell.tick();
             world.remind(pid, world.now + TICK, Timer::Farewell);
         }
+        self.stopped_some |= matches!(happening, Happening::Stop) && !process.is_in_session();
         process.happen(happening, world);
         self.end_if_done(pid);
     }
@@ -214,11 +239,9 @@ impl Cluster {
         for (task, outcome) in &ended {
             self.exit_codes.insert(*task, outcome.exit_code);
         }
-        if let Some(worker) =
-            process.worker.as_ref().filter(|worker| self.world.scenario.dynamic && !worker.was_let_in())
-        {
-            self.unknown.insert(worker.task());
-        }
+        let server = process.server.as_ref().filter(|server| !server.was_let_in()).map(ServerNode::task);
+        let worker = process.worker.as_ref().filter(|worker| !worker.was_let_in()).map(WorkerNode::task);
+        self.unknown.extend(server.into_iter().chain(worker));
         if let Some(server) = process.server.as_ref().filter(|_| ended.iter().all(|(_, end)| end.exit_code == 0)) {
             server.check_end(&mut self.world);
         }

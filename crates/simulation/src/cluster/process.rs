@@ -1,5 +1,6 @@
 //! A simulated process: what is in it, and which of that something happens to.
 
+use windlass_core::cluster::TaskId;
 use windlass_server::ServerEvent;
 use windlass_server::coordinator::Farewell;
 use windlass_wire::control::session::SessionEvent;
@@ -19,6 +20,18 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// The tasks that it plays.
+    pub(super) fn tasks(&self) -> Vec<TaskId> {
+        let server = self.server.as_ref().map(ServerNode::task);
+        server.into_iter().chain(self.worker.as_ref().map(WorkerNode::task)).collect()
+    }
+
+    /// True if all that is in it has a session with the coordinator.
+    pub(super) fn is_in_session(&self) -> bool {
+        let server = self.server.as_ref().is_none_or(ServerNode::is_in_session);
+        server && self.worker.as_ref().is_none_or(WorkerNode::is_in_session)
+    }
+
     /// Hands what happens to whoever it is for.
     pub(super) fn happen(&mut self, happening: Happening, world: &mut World) {
         match happening {
@@ -79,7 +92,7 @@ impl Process {
             Timer::Worker => self.worker(WorkerNode::tick, world),
             Timer::Tick => self.coordinator(CoordinatorNode::tick, world),
             Timer::StoreOpened => self.coordinator(CoordinatorNode::open, world),
-            Timer::Found(..) | Timer::Published(..) | Timer::Released => {
+            Timer::Found(..) | Timer::Published(..) | Timer::Released(_) => {
                 self.coordinator(|coordinator, world| coordinator.stored(timer, world), world);
             }
             Timer::Session(Port::ServerSession) => {

@@ -79,7 +79,10 @@ impl ServerNode {
                         };
                     world.remind(self.pid, at, Timer::Shard(self.shards, ShardTimer::ReadPiece(number)));
                 }
-                ShardEffect::Joined(worker, clock) => world.watch.join(self.id, worker.0, clock),
+                ShardEffect::Joined(worker, incarnation, clock) => {
+                    world.watch.join(self.id, (worker.0, incarnation), clock);
+                }
+                ShardEffect::Left(worker, incarnation) => world.watch.gone(self.id, worker.0, incarnation),
                 ShardEffect::Applied(asked, last) => {
                     world.watch.apply(self.id, &asked);
                     if last {

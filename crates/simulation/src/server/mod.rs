@@ -212,6 +212,16 @@ impl ServerNode {
         }
     }
 
+    /// True while the coordinator listens to it.
+    pub fn is_in_session(&self) -> bool {
+        self.line.session.is_welcomed()
+    }
+
+    /// True if the coordinator has ever let it in.
+    pub fn was_let_in(&self) -> bool {
+        self.line.let_in
+    }
+
     /// The task that this is.
     pub fn task(&self) -> TaskId {
         TaskId::ps(self.id)

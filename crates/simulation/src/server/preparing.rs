@@ -1,18 +1,26 @@
 //! How a simulated parameter server gets its shard, new or restored, and lets go of it.
 
+use std::time::Duration;
+
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::plan::ShardPlan;
 use windlass_server::{Holding, ServerEvent, Unprepared};
+use windlass_wire::control::proto::Prepare;
 
 use super::ServerNode;
 use crate::shard::Shard;
 use crate::store::LOCATION;
-use crate::world::{Port, World};
+use crate::world::{Port, Timer, World};
 
 impl ServerNode {
     /// The shard is allocated or restored.
     pub fn prepared(&mut self, number: u64, world: &mut World) {
+        let is_restored = |prepare: &Prepare| !prepare.restore.is_empty();
+        if self.preparing.as_ref().is_some_and(is_restored) && world.store.is_unreadable(world.now) {
+            // It is tried again.
+            return world.remind(self.pid, world.now + Duration::from_secs(1), Timer::Prepared(number));
+        }
         let Some(prepare) = self.preparing.take_if(|prepare| prepare.number == number) else { return };
         let run = world.scenario.run.clone();
         let plan = ShardPlan::new(&run.parameters, prepare.servers as usize, run.sharding);

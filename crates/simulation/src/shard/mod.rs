@@ -36,8 +36,10 @@ pub enum ShardEffect {
     RoundPiece,
     /// Read the next block of this cut in a moment.
     ReadPiece(u64),
-    /// A worker has joined at this clock.
-    Joined(WorkerId, u64),
+    /// A process of a worker has joined at this clock.
+    Joined(WorkerId, Incarnation, u64),
+    /// A process of a worker is waited for no more.
+    Left(WorkerId, Incarnation),
     /// A push was applied to a block, or counted in a round; the last of its blocks if true.
     Applied(Asked, bool),
     /// A cut has been read, or cannot be.
@@ -106,7 +108,7 @@ impl Shard {
     pub fn announce(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
         let is_new = self.announced.insert((worker, incarnation));
         if is_new {
-            self.effects.push(ShardEffect::Joined(worker, clock));
+            self.effects.push(ShardEffect::Joined(worker, incarnation, clock));
         }
         self.gate.join(worker, incarnation, clock)
     }
@@ -148,6 +150,7 @@ impl Shard {
     fn change_rounds(&mut self, now: Duration) {
         while !self.leaving.is_empty() && self.is_free(now) {
             let Some((worker, incarnation)) = self.leaving.pop_front() else { return };
+            self.effects.push(ShardEffect::Left(worker, incarnation));
             if self.gate.leave(worker, incarnation) {
                 self.begin_round();
             }

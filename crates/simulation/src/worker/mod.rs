@@ -255,6 +255,11 @@ impl WorkerNode {
         self.end_if_left(world);
     }
 
+    /// True while the coordinator listens to it.
+    pub fn is_in_session(&self) -> bool {
+        self.line.session.is_welcomed()
+    }
+
     /// True if the coordinator has ever let it in.
     pub fn was_let_in(&self) -> bool {
         self.line.let_in

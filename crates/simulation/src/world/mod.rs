@@ -74,12 +74,12 @@ pub enum Timer {
     Tick,
     /// The coordinator's checkpoints are open.
     StoreOpened,
-    /// The checkpoint to begin from is found, the so many-th time.
+    /// The checkpoint to go back to is found, the so many-th time, or where the run began; or what to begin from.
     Found(u64, Option<Box<windlass_server::coordinator::Beginning>>),
     /// A manifest is written, or it failed.
     Published(u64, Box<windlass_checkpoint::Manifest>, bool),
-    /// The lease is released.
-    Released,
+    /// The lease is released, with word of how the run ended.
+    Released(Outcome),
     /// A session.
     Session(Port),
     /// The shard of this number.

@@ -35,6 +35,8 @@ fn what_is_wrong_is_said_before_anything_is_printed() {
         ("k8s --storage pvc:runs -- mnist --checkpoint-steps 0", "--checkpoint-steps must be at least 1"),
         ("compose -- mnist --checkpoint-secs -5", "--checkpoint-secs"),
         ("k8s -- mnist --checkpoint-steps 50", "--storage WHERE"),
+        ("slurm -- mnist --checkpoint-secs 5", "--storage WHERE"),
+        ("k8s -- mnist --histograms", "--storage WHERE"),
         ("k8s -- mnist --resume runs/a", "leave --resume out"),
     ] {
         let told = windlass(&format!("manifest {words}")).run();

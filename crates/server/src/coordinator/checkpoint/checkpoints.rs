@@ -19,11 +19,11 @@ use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
 use windlass_wire::control::proto::ModelFile;
 
-use crate::NOTICE;
-use crate::checkpoint::{CheckpointConfig, Part, Resume};
+use crate::checkpoint::{CheckpointConfig, Part, RETRY_EVERY, Resume};
 use crate::coordinator::data_positions::DataPositions;
 use crate::coordinator::history::SavedCheckpoint;
 use crate::coordinator::interface::{Claimed, Effect};
+use crate::{CANNOT_CONTINUE, NOTICE};
 
 /// A store that takes less in a second is not waited for.
 const SLOWEST_BYTES: usize = 10_000_000;
@@ -46,7 +46,7 @@ pub struct Beginning {
 pub(in crate::coordinator) struct Checkpoints {
     location: String,
     generation: u64,
-    salt: u16,
+    salt: u8,
     config: CheckpointConfig,
     cycle: Cycle<Part>,
     id: Option<CheckpointId>,
@@ -60,15 +60,38 @@ pub(in crate::coordinator) struct Checkpoints {
     lookups: u64,
     /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
-    /// Whether the one under way is.
-    last: bool,
-    /// For how long at the most it has held up a push, and the size of its parts.
-    held_up: Duration,
-    /// The number of the one that is published, when it was begun, and the size of its parts.
-    publishing: (u64, Duration, u64),
+    /// Those that are being published, by their numbers: more than one if the store takes too long.
+    publishing: BTreeMap<u64, Publication>,
+    /// What keeps a checkpoint from being looked up.
+    trouble: Option<LookupTrouble>,
+    /// True if the tasks of a run that had begun wait for this coordinator.
+    goes_on: bool,
     /// What goes with the values of the trained network.
     files: Arc<[ModelFile]>,
     lease: LeaseStage,
+}
+
+/// A checkpoint that is being published.
+#[derive(Debug)]
+struct Publication {
+    /// When it was begun.
+    begun: Duration,
+    /// The size of its parts.
+    bytes: u64,
+    /// For how long at the most it has held up a push.
+    held_up: Duration,
+    /// Whether it is the run's last.
+    last: bool,
+}
+
+/// A store that fails while a checkpoint is looked up.
+#[derive(Debug)]
+struct LookupTrouble {
+    since: Duration,
+    /// When it is tried again; `None` while it is.
+    again: Option<Duration>,
+    /// What is wrong, for whoever waits.
+    notice: String,
 }
 
 /// What has become of the lease on the checkpoints.
@@ -81,7 +104,8 @@ enum LeaseStage {
 
 impl Checkpoints {
     /// The checkpoints of a run that holds this claim. What to begin from is being looked for, for the first time.
-    pub(in crate::coordinator) fn new(Claimed { config, location, generation, salt }: Claimed) -> Self {
+    pub(in crate::coordinator) fn new(claimed: Claimed) -> Self {
+        let Claimed { config, location, generation, salt, goes_on } = claimed;
         let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
         Self {
             location,
@@ -95,9 +119,9 @@ impl Checkpoints {
             beginning: None,
             lookups: 1,
             published: None,
-            last: false,
-            held_up: Duration::ZERO,
-            publishing: (0, Duration::ZERO, 0),
+            publishing: BTreeMap::new(),
+            trouble: None,
+            goes_on,
             files: Arc::default(),
             lease: LeaseStage::Held,
         }
@@ -209,11 +233,44 @@ impl Checkpoints {
     /// Looks for the newest checkpoint anew, after a server was lost; one that is just being published counts. Where the
     /// run began is not forgotten: without a checkpoint of its own it goes back there, now or later.
     pub(in crate::coordinator) fn look_again(&mut self) -> Option<Effect> {
-        self.cycle.reset();
         // If it has yet to be found what the run begins from, that will do.
         let first = self.first.clone()?;
+        self.trouble = None;
         self.lookups += 1;
-        Some(Effect::Look(self.lookups, Box::new(first)))
+        Some(Effect::Look(self.lookups, Some(Box::new(first))))
+    }
+
+    /// Notes that the last look has failed. True if it is worth another one: a store may fail for a moment, and the tasks of
+    /// a run that had begun wait for it. Whoever begins a run hears at once.
+    pub(in crate::coordinator) fn is_looked_for_again(
+        &mut self,
+        error: &CheckpointError,
+        now: Duration,
+        patience: Duration,
+    ) -> bool {
+        let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
+        let had_begun = self.goes_on || self.first.is_some();
+        if !had_begun || !error.may_pass() || now.saturating_sub(since) >= patience {
+            return false;
+        }
+        let notice = format!("{CANNOT_CONTINUE}: {error}");
+        if self.trouble.as_ref().is_none_or(|trouble| trouble.notice != notice) {
+            warn!(target: NOTICE, "{notice}; trying again");
+        }
+        self.trouble = Some(LookupTrouble { since, again: Some(now + RETRY_EVERY), notice });
+        true
+    }
+
+    /// Looks once more if the last look has failed a while ago.
+    pub(in crate::coordinator) fn look_if_due(&mut self, now: Duration) -> Option<Effect> {
+        self.trouble.as_mut()?.again.take_if(|again| now >= *again)?;
+        self.lookups += 1;
+        Some(Effect::Look(self.lookups, self.first.clone().map(Box::new)))
+    }
+
+    /// What keeps a checkpoint from being looked up, in words.
+    pub(in crate::coordinator) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_ref().map(|trouble| trouble.notice.as_str())
     }
 
     /// True if this is the answer to the last look.
@@ -225,7 +282,9 @@ impl Checkpoints {
     pub(in crate::coordinator) fn begin_from(&mut self, found: Beginning) {
         self.first.get_or_insert_with(|| found.clone());
         self.beginning = Some(found);
-        self.published = None;
+        (self.published, self.trouble) = (None, None);
+        // Whatever is published of these from now on, the run does not go on from it.
+        self.publishing.clear();
     }
 
     pub(in crate::coordinator) fn cycle(&mut self) -> &mut Cycle<Part> {
@@ -277,10 +336,14 @@ impl Checkpoints {
         manifest.first_generation = self.beginning.as_ref().map_or(self.generation, |began| began.first_generation);
         let since = self.found().map(|(began, _)| began.trained_since_in(&run.parameters));
         manifest.set_trained_since(since.unwrap_or_default());
-        (manifest.last, self.last) = (last, last);
-        self.held_up = parts.values().map(|part| part.held_up).max().unwrap_or_default();
-        let bytes = parts.values().map(|part| part.record.bytes).sum();
-        self.publishing = (self.cycle.number(), self.cycle.begun_at(), bytes);
+        manifest.last = last;
+        let publication = Publication {
+            begun: self.cycle.begun_at(),
+            bytes: parts.values().map(|part| part.record.bytes).sum(),
+            held_up: parts.values().map(|part| part.held_up).max().unwrap_or_default(),
+            last,
+        };
+        self.publishing.insert(self.cycle.number(), publication);
         Some(Effect::Publish(self.cycle.number(), Box::new(manifest), self.files.clone()))
     }
 
@@ -289,34 +352,27 @@ impl Checkpoints {
         self.config.keep
     }
 
-    /// The checkpoint of this step, which was published just now.
-    pub(in crate::coordinator) fn saved(&self, number: u64, step: u64, at: Duration) -> SavedCheckpoint {
-        match self.publishing {
-            (published, begun, bytes) if published == number => {
-                let (duration, held_up) = (at.saturating_sub(begun), self.held_up);
-                SavedCheckpoint { at, step, bytes, duration, held_up, written_before: None }
-            }
-            // One that nobody awaits any more: the next is under way.
-            _ => SavedCheckpoint { at, step, ..SavedCheckpoint::default() },
-        }
-    }
-
-    /// Notes what became of publishing. False if nobody waits for that any more.
+    /// Notes what became of publishing: whether anybody waits for that still, and what is saved by it.
     pub(in crate::coordinator) fn published(
         &mut self,
         number: u64,
         published: &Result<CheckpointId, CheckpointError>,
-    ) -> bool {
+        at: Duration,
+    ) -> (bool, Option<SavedCheckpoint>) {
         let awaited = self.cycle.published(number, published.is_ok());
-        if let Ok(id) = published {
-            self.published = Some((id.step, self.last));
-            let held_up = 1e3 * self.held_up.as_secs_f64();
-            info!(
-                "checkpoint of step {} is in {}; pushes were delayed by at most {held_up:.1} ms",
-                id.step, self.location
-            );
-        }
-        awaited
+        let publication = self.publishing.remove(&number);
+        let (Ok(id), Some(Publication { begun, bytes, held_up, last })) = (published, publication) else {
+            return (awaited, None);
+        };
+        self.published = Some((id.step, last));
+        info!(
+            "checkpoint of step {} is in {}; pushes were delayed by at most {:.1} ms",
+            id.step,
+            self.location,
+            1e3 * held_up.as_secs_f64()
+        );
+        let duration = at.saturating_sub(begun);
+        (awaited, Some(SavedCheckpoint { at, step: id.step, bytes, duration, held_up, written_before: None }))
     }
 
     /// What is to be told the servers next, if the time has come for a checkpoint.
@@ -325,3 +381,7 @@ impl Checkpoints {
         if next.is_some() || !self.cycle.is_due(now, step) { next } else { self.cycle.begin(now, step) }
     }
 }
+
+#[cfg(test)]
+#[path = "checkpoints_tests.rs"]
+mod tests;

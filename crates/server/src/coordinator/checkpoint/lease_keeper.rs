@@ -2,13 +2,14 @@
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::warn;
-use windlass_checkpoint::{CheckpointError, Lease, RENEW_EVERY};
+use windlass_checkpoint::{CheckpointError, Ending, Lease, RENEW_EVERY};
+use windlass_core::lifecycle::Outcome;
 
 use crate::coordinator::interface::Event;
 
 /// The lease as the coordinator holds it. If the coordinator is dropped, the lease is no longer renewed.
 pub(in crate::coordinator) struct LeaseKeeper {
-    end: Option<oneshot::Sender<()>>,
+    end: Option<oneshot::Sender<Outcome>>,
     first_generation: watch::Sender<u64>,
 }
 
@@ -26,17 +27,17 @@ impl LeaseKeeper {
         self.first_generation.send_replace(generation);
     }
 
-    /// Gives the lease up; [`Event::Released`] tells when that is done. False if there is none any more: another run has
-    /// taken over.
-    pub(in crate::coordinator) fn release(&mut self) -> bool {
-        self.end.take().is_some_and(|end| end.send(()).is_ok())
+    /// Gives the lease up, and leaves word of how the run has ended; [`Event::Released`] tells when that is done. False if
+    /// there is none any more: another run has taken over.
+    pub(in crate::coordinator) fn release(&mut self, outcome: Outcome) -> bool {
+        self.end.take().is_some_and(|end| end.send(outcome).is_ok())
     }
 }
 
 async fn keep(
     mut lease: Lease,
     mut begun: watch::Receiver<u64>,
-    mut ended: oneshot::Receiver<()>,
+    mut ended: oneshot::Receiver<Outcome>,
     done: mpsc::Sender<Event>,
 ) {
     let mut warned = false;
@@ -45,7 +46,8 @@ async fn keep(
             () = tokio::time::sleep(RENEW_EVERY) => {}
             Ok(()) = begun.changed() => lease.set_first_generation(*begun.borrow_and_update()),
             told = &mut ended => {
-                if told.is_ok() {
+                if let Ok(Outcome { exit_code, reason }) = told {
+                    lease.set_ending(Ending { exit_code, reason });
                     // If it fails, the next run finds out by itself that this one is gone.
                     let _ = lease.release().await;
                     let _ = done.send(Event::Released).await;

@@ -5,7 +5,6 @@
 //! such as a full disk. A run that is about to begin ends at once: whoever has started it can mend that and start it again.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval_at};
@@ -15,7 +14,7 @@ use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::control::proto::{CoordinatorMessage, Waiting};
 
 use super::store_keeper::StoreKeeper;
-use crate::checkpoint::CheckpointConfig;
+use crate::checkpoint::{CheckpointConfig, RETRY_EVERY};
 use crate::coordinator::actor::ActorConfig;
 use crate::coordinator::interface::{Claimed, Event, SessionId};
 use crate::coordinator::machine::SPEAK_EVERY;
@@ -24,9 +23,6 @@ use crate::{CANNOT_CONTINUE, NOTICE};
 
 /// How much of what happens meanwhile is kept. The rest waits where it is.
 const EARLY: usize = 256;
-
-/// How long after a failure that may pass it is tried again.
-const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// What was opened, and what has happened meanwhile.
 pub(in crate::coordinator) struct Opened {
@@ -65,10 +61,10 @@ async fn open_patiently(
     done: &mpsc::Sender<Event>,
     told: watch::Sender<String>,
 ) -> Result<(StoreKeeper, Claimed), CheckpointError> {
-    let until = Instant::now() + config.peer_timeout.saturating_sub(SPEAK_EVERY);
+    let (began, patience) = (Instant::now(), config.peer_timeout.saturating_sub(SPEAK_EVERY));
     loop {
         let error = match StoreKeeper::open(checkpoints.clone(), &config.address, done.clone()).await {
-            Err(error) if error.may_pass() && Instant::now() < until => error,
+            Err(error) if error.may_pass() && began.elapsed() < patience => error,
             opened => return opened,
         };
         if !checkpoints.restarted && !has_unfinished_run(&checkpoints.location).await {
@@ -101,6 +97,8 @@ fn mention(event: &SessionInput, notice: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use windlass_checkpoint::Holder;
     use windlass_core::membership::Patience;
     use windlass_instruments::Instruments;

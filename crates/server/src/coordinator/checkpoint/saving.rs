@@ -130,17 +130,20 @@ impl<S: OwnShard> Coordinator<S> {
                     self.prepare();
                 }
             }
-            Event::Found(_, Err(error)) => self.refuse_to_begin(unusable(&error)),
+            Event::Found(_, Err(error)) => {
+                let patience = self.config.peer_timeout.saturating_sub(SPEAK_EVERY);
+                if !checkpoints.is_looked_for_again(&error, self.now, patience) {
+                    self.refuse_to_begin(unusable(&error));
+                }
+            }
             _ => {}
         }
     }
 
     fn published(&mut self, number: u64, published: Result<windlass_checkpoint::CheckpointId, CheckpointError>) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
-        let awaited = checkpoints.published(number, &published);
-        if let Ok(id) = &published {
-            self.history.saved(checkpoints.saved(number, id.step, self.now));
-        }
+        let (awaited, saved) = checkpoints.published(number, &published, self.now);
+        saved.into_iter().for_each(|saved| self.history.saved(saved));
         if let Some(saving) = self.saving.as_mut().filter(|saving| saving.attempt == Some(number)) {
             saving.written |= published.is_ok();
         }

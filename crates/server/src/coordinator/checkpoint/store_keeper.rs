@@ -1,12 +1,14 @@
 //! What a coordinator has done in the checkpoint store, beside it: a checkpoint is looked for, published, and old ones
-//! are removed. Each may take a while or hang; the coordinator hears of it when it is done. Decides nothing.
+//! are removed. Each may take a while or hang; the coordinator hears of it when it is done. When that is, and how long a
+//! lookup waits for what is just being published, is all that is decided here.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Mutex, mpsc};
 use tracing::warn;
-use windlass_checkpoint::{CheckpointError, CheckpointId, Holder, Manifest, ReadCounter, Store};
+use windlass_checkpoint::{CheckpointError, CheckpointId, Followed, Holder, Manifest, ReadCounter, Store};
 use windlass_wire::control::proto::ModelFile;
 
 use super::beginning;
@@ -18,16 +20,24 @@ use crate::coordinator::interface::{Claimed, Event};
 /// How long removing old checkpoints may keep a new one from being told of.
 const PRUNING: Duration = Duration::from_secs(10);
 
+/// Checkpoints that are being published, or wait for it.
+type UnderWay = std::sync::Mutex<BTreeSet<CheckpointId>>;
+
 /// A run's hold on its checkpoint store.
 pub(in crate::coordinator) struct StoreKeeper {
     store: Arc<Store>,
     pub(in crate::coordinator) lease: LeaseKeeper,
     config: CheckpointConfig,
+    /// The run of the holder before.
+    followed: Option<Followed>,
+    generation: u64,
     /// What is read to find a checkpoint, and how much of it had been when last asked.
     read: ReadCounter,
     seen_read: u64,
     /// Held while one is published: a later one is never published before it.
     publishing: Arc<Mutex<()>>,
+    /// Those that are being published, or wait for it.
+    under_way: Arc<UnderWay>,
     done: mpsc::Sender<Event>,
 }
 
@@ -50,28 +60,40 @@ impl StoreKeeper {
             config: config.clone(),
             location: store.location().to_owned(),
             generation,
-            salt: CheckpointId::new(0, 0).attempt as u16,
+            salt: CheckpointId::new(0, 0).attempt as u8,
+            goes_on: config.restarted || followed.is_some_and(|followed| followed.crashed),
         };
         let keeper = Self {
             lease: LeaseKeeper::start(lease, done.clone()),
             store,
             config,
-            read: read.clone(),
+            followed,
+            generation,
+            read,
             seen_read: 0,
             publishing: Arc::default(),
+            under_way: Arc::default(),
             done,
         };
-        let (config, store) = (keeper.config.clone(), keeper.store.clone());
-        keeper.spawn_lookup(1, async move { beginning::find(&config, (&store, read), generation, followed).await });
+        keeper.look_up(1, None);
         Ok((keeper, claimed))
     }
 
-    /// Looks for the newest checkpoint anew; one that is just being published counts. Without one the run goes back to
-    /// where it began.
-    pub(in crate::coordinator) fn look_up_again(&self, lookup: u64, first: Beginning) {
-        let (store, publishing, stall) = (self.store.clone(), self.publishing.clone(), self.config.stall);
+    /// Looks for the newest checkpoint of the run. One that is just being published counts, unless the store takes too long
+    /// for it: then it is given up, for it must not appear when the run has gone on from an earlier one. Without one the
+    /// run goes back to where it began; as long as that is not known, this looks for what to begin from.
+    pub(in crate::coordinator) fn look_up(&self, lookup: u64, first: Option<Beginning>) {
+        let (store, config, read) = (self.store.clone(), self.config.clone(), self.read.clone());
+        let (generation, followed) = (self.generation, self.followed);
+        let (publishing, under_way) = (self.publishing.clone(), self.under_way.clone());
         self.spawn_lookup(lookup, async move {
-            let _ = tokio::time::timeout(stall, publishing.lock()).await;
+            let Some(first) = first else {
+                return beginning::find(&config, (&store, read), generation, followed).await;
+            };
+            if tokio::time::timeout(config.stall, publishing.lock()).await.is_err() {
+                let given_up = under_way.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                given_up.into_iter().for_each(|id| store.disown(id));
+            }
             beginning::find_again(first, &store).await
         });
     }
@@ -99,10 +121,12 @@ impl StoreKeeper {
     pub(in crate::coordinator) fn publish(&self, number: u64, mut manifest: Box<Manifest>, files: Arc<[ModelFile]>) {
         manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (store, keep) = (self.store.clone(), self.config.keep);
-        let (publishing, done) = (self.publishing.clone(), self.done.clone());
+        let (publishing, under_way, done) = (self.publishing.clone(), self.under_way.clone(), self.done.clone());
+        under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(manifest.id);
         tokio::spawn(async move {
             let _turn = publishing.lock().await;
             let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
+            under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&manifest.id);
             let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, &published, keep)).await;
             if let Ok(Err(error)) = tidied {
                 warn!("cannot remove old checkpoints: {error}");
@@ -128,7 +152,7 @@ async fn tidy(
     keep: usize,
 ) -> Result<(), CheckpointError> {
     match published {
-        Ok(_) => store.prune_since(manifest.first_generation, keep).await.map(drop),
+        Ok(_) => store.prune_since(manifest.first_generation, keep, Some(manifest.id.generation)).await.map(drop),
         Err(_) => {
             store.discard(&manifest.id).await;
             Ok(())
