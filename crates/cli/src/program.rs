@@ -18,8 +18,8 @@ use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, with
 use crate::terminal::{self, Terminal};
 use crate::version::VERSION;
 use crate::{
-    bench, checkpoint, compare, data, decode, eval, health, launch, manifest, misuse, model_flags, runs, status,
-    termination, train,
+    bench, checkpoint, compare, data, decode, devices, eval, health, launch, manifest, misuse, model_flags, runs,
+    status, termination, train,
 };
 
 /// What `windlass` itself is called.
@@ -135,7 +135,14 @@ impl Program {
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
-        let watching = [compare::command(), runs::command(), status::command(), manifest::command(), health::command()];
+        let watching = [
+            compare::command(),
+            runs::command(),
+            status::command(),
+            devices::command(),
+            manifest::command(),
+            health::command(),
+        ];
         tools(command).subcommands(watching)
     }
 
@@ -162,6 +169,7 @@ impl Program {
             Some(("compare", matches)) => compare::run(matches, |words, workers| self.check_run(words, Some(workers))),
             Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),
+            Some(("devices", matches)) => devices::run(matches),
             Some(("manifest", matches)) => manifest::run(matches, |words| self.check_training(words)),
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),

@@ -7,7 +7,6 @@ mod bulk;
 mod course;
 mod layouts;
 mod peers;
-mod processor;
 
 use std::path::PathBuf;
 
@@ -57,7 +56,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             peers.push(peers::measure(program)?);
         }
     }
-    println!("{}", processor::describe());
+    println!("{}", crate::processor::describe());
     print_layouts(&rounds);
     println!();
     course::print(&courses);

@@ -25,6 +25,7 @@ fn without_a_command_there_is_help() {
       compare     Run a model in several layouts and compare the results
       runs        List, show, compare and remove run directories
       status      Show how a run is doing
+      devices     List what this machine and this build can compute on
       manifest    Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
       health      Ask tasks whether they are alive
       help        Print this message or the help of the given subcommand(s)
