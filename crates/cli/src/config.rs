@@ -19,14 +19,13 @@ use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, T
 use crate::failure::Failure;
 use crate::optimizer_options;
 use crate::output::count;
+use crate::placement::Placement;
 use crate::settings::{Origin, Settings};
 use crate::signals::{StoppedBy, unix_seconds};
 use crate::store_location::{self, CHECKPOINTS};
 
 /// The least that a ps is given of a model where all ps are on one host.
 const ONE_HOST_MIN_BYTES: usize = 4 << 20;
-/// The most replicas in one process: each has a network and threads of its own.
-const MOST_TOWERS: usize = 256;
 
 /// Everything a task needs to know that the user decides.
 #[derive(Debug, Clone)]
@@ -34,8 +33,8 @@ pub(crate) struct TaskConfig {
     pub(crate) run: RunConfig,
     pub(crate) setup: Setup,
     pub(crate) threads: Option<usize>,
-    /// Replicas in each worker.
-    pub(crate) towers: usize,
+    /// What each worker computes on.
+    pub(crate) placement: Placement,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
@@ -50,7 +49,7 @@ pub(crate) struct TaskConfig {
 
 impl TaskConfig {
     pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
-        let TrainArgs { training, output, checkpoint, .. } = args;
+        let TrainArgs { training, device, output, checkpoint, .. } = args;
         let run = run_config(training, output, defaults, workers)?;
         output.run_dir.as_deref().map(check_run_dir).transpose()?;
         if training.threads == Some(0) {
@@ -60,7 +59,7 @@ impl TaskConfig {
             run,
             setup: Setup { seed: training.seed, data_dir: training.data_dir.clone() },
             threads: training.threads,
-            towers: towers(training)?,
+            placement: Placement::new(training, device)?,
             patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
             started: started(output.started_at),
@@ -290,16 +289,6 @@ fn run_config(
         model_flags: BTreeMap::new(),
         data_dir: args.data_dir.as_deref().map(absolute_path),
     })
-}
-
-fn towers(args: &TrainingArgs) -> Result<usize, Failure> {
-    match args.towers {
-        0 => Err(Failure::usage("--towers is 0, but must be at least 1")),
-        towers if towers > MOST_TOWERS => {
-            Err(Failure::usage(format!("--towers is {towers}, but there are at most {MOST_TOWERS} in a worker")))
-        }
-        towers => Ok(towers),
-    }
 }
 
 /// The longest that a gradient may be, as the user or else the model says.

@@ -31,6 +31,7 @@ mod misuse;
 mod model_flags;
 mod optimizer_options;
 mod output;
+mod placement;
 mod processor;
 mod program;
 mod progress;

@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
 use crate::args::{
-    CheckpointArgs, ClusterArgs, ConfigArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
+    CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
 };
 use crate::config::{COMMAND_VARIABLE, TaskConfig};
 use crate::eval::EvalArgs;
@@ -129,7 +129,7 @@ impl Program {
             ))
             .subcommand(subcommands("Start a whole cluster on this machine and train on it", "launch", |command| {
                 let command = LaunchArgs::augment_args(ConfigArgs::augment_args(command));
-                let command = TrainingArgs::augment_args(command);
+                let command = DeviceArgs::augment_args(TrainingArgs::augment_args(command));
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
@@ -309,6 +309,7 @@ impl<M: Model> Entry for ModelEntry<M> {
             config: parse(matches)?,
             cluster: ClusterArgs::default(),
             training: parse(matches)?,
+            device: parse(matches)?,
             checkpoint: parse(matches)?,
             output: parse(matches)?,
             settings,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use burn::tensor::Device;
 use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
@@ -19,6 +20,7 @@ use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
+use windlass_worker::devices::ComputeDevice;
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
@@ -33,7 +35,9 @@ use crate::progress::{Progress, SharedExtent};
 use crate::run_file::RunFile;
 use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{config, eval, finished, listening, logging, model_flags, output, resume, run_file, signals, version};
+use crate::{
+    config, eval, finished, listening, logging, model_flags, output, placement, resume, run_file, signals, version,
+};
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -68,6 +72,11 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         output::print_line(settings.trim_end());
         return Ok(());
     }
+    let task = resolved.as_ref().map(|resolved| resolved.task);
+    let devices = match task.unwrap_or(TaskId::CHIEF) {
+        task if task.job == Job::Worker => config.placement.devices(task)?,
+        _ => Vec::new(),
+    };
     if let Some(resolved) = &resolved {
         config.fit_to(&resolved.cluster, &args.training);
     }
@@ -87,12 +96,12 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let runtime = runtime()?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
     let extent = progress.extent();
-    let task = resolved.as_ref().map(|resolved| resolved.task);
     let runtime = Ending(Some(runtime));
     let TaskId { job, index } = task.unwrap_or(TaskId::CHIEF);
     let instruments = Instruments::new(&version::build(), &job.to_string(), index);
     let run_dir = args.output.run_dir.clone();
-    let mut process = Process { runtime, config, task, extent, instruments, run_dir, watch: progress.watcher() };
+    let mut process =
+        Process { runtime, config, task, devices, extent, instruments, run_dir, watch: progress.watcher() };
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {
@@ -124,6 +133,8 @@ struct Process {
     config: TaskConfig,
     /// The task of a cluster that it plays, if it does not train alone.
     task: Option<TaskId>,
+    /// What it computes on, with a replica of the network on each.
+    devices: Vec<ComputeDevice>,
     extent: SharedExtent,
     /// How it is seen from outside.
     instruments: Instruments,
@@ -295,6 +306,7 @@ impl Process {
             started: self.config.started,
             stop: self.config.stop.clone(),
             board: self.config.board.clone(),
+            placement: self.config.placement.is_logged.then(|| placement::names(&self.devices)),
             history: self.run_dir.as_deref().map(|directory| directory.join("history.jsonl")),
             instruments: self.instruments.clone(),
         }
@@ -317,21 +329,29 @@ impl Process {
         let unusable = |error| Failure::usage(format!("{error:#}"));
         let model: M = task::load(flags, &self.config.setup).map_err(unusable)?;
         let run = &self.config.run;
+        let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
         let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
-        let replica: Box<dyn Replica> = match (self.config.towers, self.threads()) {
-            (towers @ 2.., Some(threads)) => {
-                Box::new(Towers::of(model, towers, threads, &config).map_err(Failure::usage)?)
+        let replica: Box<dyn Replica> = match (&devices[..], self.threads()) {
+            ([device], _) => {
+                let config = LocalConfig { device: device.clone(), ..config };
+                Box::new(Local::new(model, config).map_err(Failure::usage)?)
             }
-            _ => Box::new(Local::new(model, config).map_err(Failure::usage)?),
+            (devices, threads) => {
+                Box::new(Towers::of(model, devices, threads.unwrap_or(1), &config).map_err(Failure::usage)?)
+            }
         };
         run.order(replica.info(), id, workers).map_err(Failure::usage)?;
         Ok(replica)
     }
 
-    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores.
+    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores;
+    /// whoever feeds a card needs no more than one.
     fn threads(&self) -> Option<usize> {
-        let all = || (self.config.towers > 1).then(|| std::thread::available_parallelism().map_or(1, usize::from));
-        self.config.threads.or_else(all)
+        let by_devices = match &self.devices[..] {
+            [device] => (!device.is_cpu()).then_some(1),
+            _ => Some(std::thread::available_parallelism().map_or(1, usize::from)),
+        };
+        self.config.threads.or(by_devices)
     }
 
     fn train(&mut self, replica: Box<dyn Replica>, worker: WorkerConfig) -> Ended {

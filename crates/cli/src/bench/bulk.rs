@@ -140,6 +140,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<String, F
         started: Instant::now(),
         stop: Arc::new(Interrupt::default()),
         board: BoardConfig::default(),
+        placement: None,
         history: None,
         instruments: Instruments::default(),
     };

@@ -108,6 +108,12 @@ impl Inventory {
         Self { backends, cards }
     }
 
+    /// The processor alone, without asking any driver.
+    pub fn of_the_processor() -> Self {
+        let backend = BackendDevices { kind: DeviceKind::Cpu, devices: vec![ComputeDevice::cpu()], missing: None };
+        Self { backends: vec![backend], cards: Vec::new() }
+    }
+
     /// All devices, by backend.
     pub fn devices(&self) -> impl Iterator<Item = &ComputeDevice> {
         self.backends.iter().flat_map(|backend| &backend.devices)

@@ -109,7 +109,11 @@ impl<M: Model> Local<M> {
         let LocalConfig { device, seed, accumulate, is_tower } = config;
         let is_independent = if is_tower { Independence::Unknown } else { Independence::Never };
         let device = device.autodiff();
-        let (network, specs) = first(&*model, &device, seed, tensors::list);
+        let (mut network, specs) = first(&*model, &device, seed, tensors::list);
+        if device != Device::flex() {
+            let values = on_the_processor(&*model, seed).into_iter().map(Into::into).collect();
+            network = tensors::load(network, values, &device);
+        }
         let mut specs = specs?;
         let by_rows = RowParameters::mark(&mut specs, model.row_parameters())?;
         let table = ParameterTable::new(specs)?;
@@ -229,7 +233,7 @@ impl<M: Model> Replica for Local<M> {
         let values = if self.is_fresh && !self.has_state {
             self.values()
         } else {
-            first(&*self.source.model, &self.source.device, self.source.seed, tensors::values).1
+            on_the_processor(&*self.source.model, self.source.seed)
         };
         values.into_iter().map(Into::into).collect()
     }
@@ -359,6 +363,11 @@ fn first<M: Model, T>(model: &M, device: &Device, seed: u64, read: impl FnOnce(&
         let seen = read(&network);
         (network, seen)
     })
+}
+
+/// The values before training. Each device draws numbers of its own; so that all begin with the same, the CPU's count.
+fn on_the_processor<M: Model>(model: &M, seed: u64) -> Vec<Vec<f32>> {
+    first(model, &Device::flex().autodiff(), seed, tensors::values).1
 }
 
 #[cfg(test)]
