@@ -12,6 +12,7 @@ use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tracing::{info, warn};
 use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
+use windlass_core::footprint::in_words;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_instruments::Instruments;
@@ -355,7 +356,13 @@ impl Process {
     }
 
     fn train(&mut self, replica: Box<dyn Replica>, worker: WorkerConfig) -> Ended {
-        task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, &mut self.watch)
+        let ended = task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, &mut self.watch);
+        for device in self.devices.iter().filter(|device| !device.is_cpu()) {
+            if let Some((reserved, in_use)) = device.reserved_memory() {
+                info!("{}: {} of memory reserved, {} in use", device.name, in_words(reserved), in_words(in_use));
+            }
+        }
+        ended
     }
 
     /// A worker takes no streams; its port says how it is, from the start: loading data may take long.

@@ -58,6 +58,11 @@ impl ComputeDevice {
         self.name.kind == DeviceKind::Cpu
     }
 
+    /// Bytes that this process has reserved of its memory and those in use, if the backend counts them.
+    pub fn reserved_memory(&self) -> Option<(u64, u64)> {
+        self.device.memory_pool_usage().map(|usage| (usage.bytes_reserved, usage.bytes_in_use))
+    }
+
     /// What the device calls itself and where it is plugged in. This opens it, which takes memory on a card.
     pub fn details(&self) -> Details {
         backend::details(self)

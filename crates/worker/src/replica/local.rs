@@ -133,7 +133,7 @@ impl<M: Model> Local<M> {
 
     /// A copy of the values that the network has now.
     pub fn values(&self) -> Vec<Vec<f32>> {
-        tensors::values(self.network())
+        tensors::values(self.network(), &self.source.device)
     }
 
     /// Puts a batch together.
@@ -164,8 +164,7 @@ impl<M: Model> Local<M> {
             drop(network.valid());
         }
         let mut gradients = loss.backward();
-        let loss = loss.inner().into_data().iter::<f32>().next().unwrap_or(f32::NAN);
-        let gradients = tensors::take_gradients(network, &mut gradients);
+        let (loss, gradients) = tensors::take_gradients(network, loss.inner(), &mut gradients);
         self.is_independent = is_independent;
         (loss, gradients)
     }
@@ -176,7 +175,7 @@ impl<M: Model> Local<M> {
         let (mut sums, mut losses) = (Sums::new(&table, rows), 0.0);
         let factor = if self.source.model.loss_is_summed() { 1.0 } else { 1.0 / parts.len() as f32 };
         let is_by_row = |index: usize| rows.iter().any(|request| request.parameter.0 as usize == index);
-        let whole = tensors::some_values(self.network(), &is_by_row);
+        let whole = tensors::some_values(self.network(), &is_by_row, &self.source.device);
         for Part { batch, rows: own, seed } in parts {
             if !rows.is_empty() {
                 // What is not accessed by row stays.
@@ -253,12 +252,13 @@ impl<M: Model> Replica for Local<M> {
             self.accumulate(parts, &rows)
         };
         let loss = if self.source.model.loss_is_summed() { loss * (1.0 / samples as f32) } else { loss };
-        let state = if self.has_state { tensors::state(self.network(), &self.table) } else { Vec::new() };
+        let state =
+            if self.has_state { tensors::state(self.network(), &self.table, &self.source.device) } else { Vec::new() };
         Ok(StepResult { loss, gradients, state, samples })
     }
 
     fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {
-        let state = self.has_state.then(|| tensors::state(self.network(), &self.table));
+        let state = self.has_state.then(|| tensors::state(self.network(), &self.table, &self.source.device));
         if batch.rows().is_empty() {
             self.step(batch)?;
         } else {
@@ -367,7 +367,8 @@ fn first<M: Model, T>(model: &M, device: &Device, seed: u64, read: impl FnOnce(&
 
 /// The values before training. Each device draws numbers of its own; so that all begin with the same, the CPU's count.
 fn on_the_processor<M: Model>(model: &M, seed: u64) -> Vec<Vec<f32>> {
-    first(model, &Device::flex().autodiff(), seed, tensors::values).1
+    let device = Device::flex().autodiff();
+    first(model, &device, seed, |network| tensors::values(network, &device)).1
 }
 
 #[cfg(test)]
