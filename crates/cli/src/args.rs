@@ -137,6 +137,33 @@ pub(crate) struct TrainingArgs {
     pub(crate) threads: Option<usize>,
 }
 
+/// What workers compute on.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Devices (the command `devices` lists those of this machine)")]
+pub(crate) struct DeviceArgs {
+    /// Device that every worker computes on, such as gpu, gpu:1, cuda:0 or /job:worker/device:GPU:1 [default: cpu]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Devices, separated by commas: a replica of the network on each of them in every worker, as with --towers
+    #[arg(long, value_name = "NAMES", conflicts_with = "device")]
+    pub(crate) devices: Option<String>,
+    /// What to do if a device does not exist
+    #[arg(long, value_enum, default_value_t = SoftPlacement::Off)]
+    pub(crate) soft_placement: SoftPlacement,
+    /// Print where each parameter is held and computed on
+    #[arg(long)]
+    pub(crate) log_placement: bool,
+}
+
+/// What becomes of a worker whose device does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SoftPlacement {
+    /// Warn, and compute on one that exists
+    On,
+    /// Refuse to start
+    Off,
+}
+
 /// When the chief scores the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Evaluate {
@@ -230,6 +257,8 @@ pub(crate) struct TrainArgs {
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
     pub(crate) training: TrainingArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) checkpoint: CheckpointArgs,
     #[command(flatten)]

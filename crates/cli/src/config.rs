@@ -19,14 +19,13 @@ use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, T
 use crate::failure::Failure;
 use crate::optimizer_options;
 use crate::output::count;
+use crate::placement::Placement;
 use crate::settings::{Origin, Settings};
 use crate::signals::{StoppedBy, unix_seconds};
 use crate::store_location::{self, CHECKPOINTS};
 
 /// The least that a ps is given of a model where all ps are on one host.
 const ONE_HOST_MIN_BYTES: usize = 4 << 20;
-/// The most replicas in one process: each has a network and threads of its own.
-const MOST_TOWERS: usize = 256;
 
 /// The longest that anything is waited for: any multiple of it can still be added to the time of day.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -37,6 +36,8 @@ pub(crate) struct TaskConfig {
     pub(crate) run: RunConfig,
     pub(crate) setup: Setup,
     pub(crate) threads: Option<usize>,
+    /// What each worker computes on.
+    pub(crate) placement: Placement,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
@@ -51,8 +52,10 @@ pub(crate) struct TaskConfig {
 
 impl TaskConfig {
     pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
-        let TrainArgs { training, output, checkpoint, .. } = args;
+        let TrainArgs { training, device, output, checkpoint, .. } = args;
+        let placement = Placement::new(training, device)?;
         let run = run_config(training, output, defaults, workers)?;
+        let run = RunConfig { towers: placement.replicas(run.batch_size * run.accumulate)?, ..run };
         output.run_dir.as_deref().map(check_run_dir).transpose()?;
         if training.threads == Some(0) {
             return Err(Failure::usage("--threads is 0, but must be at least 1"));
@@ -61,6 +64,7 @@ impl TaskConfig {
             run,
             setup: Setup { seed: training.seed, data_dir: training.data_dir.clone() },
             threads: training.threads,
+            placement,
             patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
             started: started(output.started_at),
@@ -298,7 +302,7 @@ fn run_config(
         sharding: sharding(args)?,
         batch_size,
         accumulate: args.accumulate,
-        towers: towers(args.towers, batch_size * args.accumulate)?,
+        towers: 1,
         clip_norm: clip_norm(args.clip_norm, defaults.clip_norm)?,
         steps,
         epochs,
@@ -312,21 +316,6 @@ fn run_config(
         model_flags: BTreeMap::new(),
         data_dir: args.data_dir.as_deref().map(absolute_path),
     })
-}
-
-fn towers(towers: usize, samples_a_step: usize) -> Result<usize, Failure> {
-    match towers {
-        0 => Err(Failure::usage("--towers is 0, but must be at least 1")),
-        towers if towers > MOST_TOWERS => {
-            Err(Failure::usage(format!("--towers is {towers}, but there are at most {MOST_TOWERS} in a worker")))
-        }
-        towers if towers > samples_a_step => {
-            let samples = count(samples_a_step, "sample");
-            Err(Failure::usage(format!("--towers is {towers}, but a worker's step has only {samples}"))
-                .with_hint("raise --batch-size, or use fewer towers".to_owned()))
-        }
-        towers => Ok(towers),
-    }
 }
 
 /// The longest that a gradient may be, as the user or else the model says.

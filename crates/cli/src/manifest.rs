@@ -35,7 +35,8 @@ pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String], bool) -> Resul
 }
 
 /// Whether this build can compute on GPUs.
-const HAS_GPU_BACKEND: bool = false;
+const HAS_GPU_BACKEND: bool =
+    cfg!(any(feature = "cuda", feature = "rocm", feature = "vulkan", feature = "metal", feature = "wgpu"));
 
 fn unusable(error: Error) -> Failure {
     Failure::usage(&error).with_hint(error.hint())

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
-use windlass_worker::event::{Event, Report};
+use windlass_worker::event::{Event, Placed, PlacedParameter, Report};
 use windlass_worker::summary::{Summary, WorkerSummary};
 
 use crate::failure::Failure;
@@ -58,6 +58,7 @@ pub(crate) fn human(event: &Event) -> String {
                 if started.chief { ", chief" } else { "" },
             )
         }
+        Event::Placed(placed) => self::placed(placed),
         Event::Step(step) | Event::Progress(step) => format!(
             "worker {}  step {:>6}  global {:>6}  epoch {:>3}  batch {:>4} of {}  loss {:<10.6}  avg {:.2} ms",
             step.worker,
@@ -94,6 +95,25 @@ pub(crate) fn human(event: &Event) -> String {
         Event::Notice { text } => format!("warning: {text}"),
         Event::Wrote { path } => format!("wrote {}", path.display()),
     }
+}
+
+/// Where a worker computes; from the chief, a line for each parameter, too.
+fn placed(placed: &Placed) -> String {
+    let devices = placed.devices.join(", ");
+    let mut text = format!("worker {} computes on {devices}", placed.worker);
+    if placed.parameters.is_empty() {
+        return text;
+    }
+    let mut table = plain_table();
+    table.set_header(["parameter", "shape", "held by", "computed on"]);
+    for PlacedParameter { name, shape, servers } in &placed.parameters {
+        let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
+        let servers: Vec<String> = servers.iter().map(|server| format!("ps {server}")).collect();
+        table.add_row([name.clone(), shape.join(" x "), servers.join(", "), devices.clone()]);
+    }
+    text.push('\n');
+    text.push_str(&table.trim_fmt());
+    text
 }
 
 fn batches(number: usize) -> String {

@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
 use crate::args::{
-    CheckpointArgs, ClusterArgs, ConfigArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
+    CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
 };
 use crate::config::{COMMAND_VARIABLE, TaskConfig};
 use crate::eval::EvalArgs;
@@ -19,8 +19,8 @@ use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, with
 use crate::terminal::{self, Terminal};
 use crate::version::{self, VERSION};
 use crate::{
-    bench, checkpoint, compare, completions, data, decode, eval, health, launch, man, manifest, misuse, model_flags,
-    runs, status, termination, top, train, verbosity,
+    bench, checkpoint, compare, completions, data, decode, devices, eval, health, launch, man, manifest, misuse,
+    model_flags, runs, status, termination, top, train, verbosity,
 };
 
 /// What `windlass` itself is called.
@@ -133,14 +133,15 @@ impl Program {
             ))
             .subcommand(subcommands("Start a whole cluster on this machine and train on it", "launch", |command| {
                 let command = LaunchArgs::augment_args(ConfigArgs::augment_args(command));
-                let command = TrainingArgs::augment_args(command);
+                let command = DeviceArgs::augment_args(TrainingArgs::augment_args(command));
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
                 EvalArgs::augment_args(command.mut_args(as_in_training))
             }));
         let watching = [compare::command(), runs::command(), status::command(), top::command()];
-        let supporting = [manifest::command(), health::command(), completions::command(), man::command()];
+        let supporting =
+            [devices::command(), manifest::command(), health::command(), completions::command(), man::command()];
         let command = tools(command).subcommands(watching).subcommands(supporting);
         verbosity::with_flags(command)
     }
@@ -173,6 +174,7 @@ impl Program {
             Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),
             Some(("top", matches)) => top::run(matches),
+            Some(("devices", matches)) => devices::run(matches),
             Some(("manifest", matches)) => {
                 manifest::run(matches, |words, has_run_dir| self.check_training(words, has_run_dir))
             }
@@ -323,6 +325,7 @@ impl<M: Model> Entry for ModelEntry<M> {
             config: parse(matches)?,
             cluster: ClusterArgs::default(),
             training: parse(matches)?,
+            device: parse(matches)?,
             checkpoint: parse(matches)?,
             output: parse(matches)?,
             settings,

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use burn::tensor::Device;
 use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
+use windlass_core::footprint::in_words;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_instruments::Instruments;
@@ -21,6 +23,7 @@ use windlass_wire::client::Interrupt;
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
+use windlass_worker::devices::ComputeDevice;
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::{Model, Setup};
 use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
@@ -36,7 +39,9 @@ use crate::progress::{Progress, SharedExtent};
 use crate::run_file::RunFile;
 use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{config, eval, finished, listening, logging, model_flags, output, resume, run_file, signals, version};
+use crate::{
+    config, eval, finished, listening, logging, model_flags, output, placement, resume, run_file, signals, version,
+};
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -78,6 +83,11 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         output::print_line(settings.trim_end());
         return Ok(());
     }
+    let task = resolved.as_ref().map(|resolved| resolved.task);
+    let devices = match task.unwrap_or(TaskId::CHIEF) {
+        task if task.job == Job::Worker => config.placement.devices(task)?,
+        _ => Vec::new(),
+    };
     if let Some(resolved) = &resolved {
         config.fit_to(&resolved.cluster, &args.training);
     }
@@ -97,13 +107,12 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let runtime = runtime()?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &terminal);
     let extent = progress.extent();
-    let task = resolved.as_ref().map(|resolved| resolved.task);
     let runtime = Ending(Some(runtime));
     let TaskId { job, index } = task.unwrap_or(TaskId::CHIEF);
     let instruments = Instruments::new(&version::build(), &job.to_string(), index);
     let run_dir = args.output.run_dir.clone();
     let watch = SharedWatcher(Arc::new(Mutex::new(progress.watcher())));
-    let mut process = Process { runtime, config, task, extent, instruments, run_dir, watch };
+    let mut process = Process { runtime, config, task, devices, extent, instruments, run_dir, watch };
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {
@@ -135,6 +144,8 @@ struct Process {
     config: TaskConfig,
     /// The task of a cluster that it plays, if it does not train alone.
     task: Option<TaskId>,
+    /// What it computes on, with a replica of the network on each.
+    devices: Vec<ComputeDevice>,
     extent: SharedExtent,
     /// How it is seen from outside.
     instruments: Instruments,
@@ -316,6 +327,7 @@ impl Process {
             started: self.config.started,
             stop: self.config.stop.clone(),
             board: self.config.board.clone(),
+            placement: self.config.placement.is_logged.then(|| placement::names(&self.devices)),
             history: self.run_dir.as_deref().map(|directory| directory.join("history.jsonl")),
             instruments: self.instruments.clone(),
         }
@@ -338,10 +350,11 @@ impl Process {
     ) -> Result<Box<dyn Replica>, Failure> {
         let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
         let threads = self.threads();
+        let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
         let (sender, loaded) = tokio::sync::oneshot::channel();
         let load = move || {
             let loaded = threads::caught("loading the model", || {
-                let replica = load_replica::<M>(&flags, &setup, &run, threads)?;
+                let replica = load_replica::<M>(&flags, &setup, &run, &devices, threads)?;
                 run.order(replica.info(), id, workers).map_err(Failure::usage)?;
                 Ok(replica)
             });
@@ -374,16 +387,26 @@ impl Process {
         replica
     }
 
-    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores.
+    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores;
+    /// whoever feeds a card needs no more than one.
     fn threads(&self) -> Option<usize> {
-        let all = || (self.config.run.towers > 1).then(|| std::thread::available_parallelism().map_or(1, usize::from));
-        self.config.threads.or_else(all)
+        let by_devices = match &self.devices[..] {
+            [device] => (!device.is_cpu()).then_some(1),
+            _ => Some(std::thread::available_parallelism().map_or(1, usize::from)),
+        };
+        self.config.threads.or(by_devices)
     }
 
     fn train(&mut self, replica: Box<dyn Replica>, worker: WorkerConfig) -> Ended {
         let watch = self.watch.clone();
         let told = Box::new(move |event: &Event| watch.tell(event));
-        task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, told)
+        let ended = task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, told);
+        for device in self.devices.iter().filter(|device| !device.is_cpu()) {
+            if let Some((reserved, in_use)) = device.reserved_memory() {
+                info!("{}: {} of memory reserved, {} in use", device.name, in_words(reserved), in_words(in_use));
+            }
+        }
+        ended
     }
 
     /// A worker takes no streams; its port says how it is, from the start: loading data may take long.
@@ -518,13 +541,17 @@ fn load_replica<M: Model>(
     flags: &M::Flags,
     setup: &Setup,
     run: &RunConfig,
+    devices: &[Device],
     threads: Option<usize>,
 ) -> Result<Box<dyn Replica>, Failure> {
     let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
     let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
-    Ok(match (run.towers, threads) {
-        (towers @ 2.., Some(threads)) => Box::new(Towers::of(model, towers, threads, &config).map_err(Failure::usage)?),
-        _ => Box::new(Local::new(model, config).map_err(Failure::usage)?),
+    Ok(match devices {
+        [device] => {
+            let config = LocalConfig { device: device.clone(), ..config };
+            Box::new(Local::new(model, config).map_err(Failure::usage)?)
+        }
+        devices => Box::new(Towers::of(model, devices, threads.unwrap_or(1), &config).map_err(Failure::usage)?),
     })
 }
 

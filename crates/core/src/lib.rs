@@ -8,6 +8,7 @@ pub mod block;
 pub mod checkpoint;
 pub mod cluster;
 pub mod consistency;
+pub mod device;
 pub mod difference;
 pub mod fault;
 pub mod footprint;

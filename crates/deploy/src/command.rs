@@ -90,6 +90,11 @@ pub(crate) fn arguments(request: &Request, job: Job, naming: &Naming<'_>) -> Vec
     if request.kind != Kind::Slurm && !flags.iter().any(|flag| flag == "--peer-timeout") {
         add("--peer-timeout", PEER_TIMEOUT_SECONDS.to_owned());
     }
+    let says_where = |flag: &String| ["--device", "--devices", "--towers"].contains(&flag.as_str());
+    if job == Job::Worker && request.gpus > 0 && !flags.iter().any(says_where) {
+        let cards: Vec<String> = (0..request.gpus).map(|index| format!("gpu:{index}")).collect();
+        add("--devices", cards.join(","));
+    }
     // The index of an Indexed Job, and Slurm's task number, leave this open.
     if request.ps == 0 && !matches!(naming, Naming::Variables) {
         arguments.push("--colocate".to_owned());

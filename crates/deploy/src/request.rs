@@ -99,7 +99,9 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// GPUs for a program that uses none.
-    #[error("--gpus {gpus} is given, but this build of windlass has no GPU backend: the GPUs would stay idle")]
+    #[error(
+        "--gpus {gpus} is given, but this build of windlass has no GPU backend: workers of an image of it would be refused"
+    )]
     GpusWithoutBackend {
         /// GPUs for each worker.
         gpus: u32,

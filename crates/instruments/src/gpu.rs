@@ -33,6 +33,21 @@ impl GpuMeter {
     }
 }
 
+/// The memory of the card at this address on the bus, such as `0000:07:00.0`: as NVIDIA's library says, or Linux of a card
+/// of AMD.
+pub fn card_memory(pci_address: &str) -> Option<u64> {
+    let nvidia = || {
+        let nvml = Nvml::init().ok()?;
+        let memory = nvml.device_by_pci_bus_id(pci_address).ok()?.memory_info().ok()?;
+        Some(memory.total)
+    };
+    let amd = || {
+        let file = format!("/sys/bus/pci/devices/{pci_address}/mem_info_vram_total");
+        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    };
+    nvidia().or_else(amd)
+}
+
 fn usage(nvml: &Nvml, index: u32) -> Result<GpuUsage, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let memory = device.memory_info()?;

@@ -14,8 +14,8 @@ mod usage_instruments;
 mod worker;
 
 pub use exposition::{Build, Instruments};
-pub use gpu::GpuUsage;
-pub use memory::{AvailableMemory, available_memory};
+pub use gpu::{GpuUsage, card_memory};
+pub use memory::{AvailableMemory, available_memory, total_memory};
 pub use probes::Probes;
 pub use prometheus;
 pub use ps::{PsInstruments, PushFate};

@@ -25,6 +25,14 @@ pub fn available_memory() -> Option<AvailableMemory> {
     (machine > 0).then_some(AvailableMemory { process, machine })
 }
 
+/// All memory that this process could have if nobody else took any: the machine's, or what its control group allows.
+pub fn total_memory() -> Option<u64> {
+    let mut system = System::new();
+    system.refresh_memory();
+    let limit = system.cgroup_limits().map_or(u64::MAX, |group| group.total_memory);
+    Some(system.total_memory().min(limit)).filter(|bytes| *bytes > 0)
+}
+
 /// What a machine with that much memory left grants to a process in these groups. The group's own account of what is free
 /// counts files that it has read as taken; they make room for whoever needs it.
 fn room(machine: u64, groups: impl Iterator<Item = CGroupLimits>) -> u64 {
@@ -52,5 +60,6 @@ mod tests {
     fn this_machine_tells_what_it_has() {
         let AvailableMemory { process, machine } = available_memory().unwrap();
         assert!((1 << 20..1 << 50).contains(&process) && process <= machine, "{process} of {machine}");
+        assert!((1 << 20..1 << 50).contains(&total_memory().unwrap()));
     }
 }

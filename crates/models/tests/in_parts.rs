@@ -1,6 +1,7 @@
 //! `--accumulate` and `--towers`: a step computed in parts, one after the other or side by side, is the step of the whole
 //! batch, for every model.
 
+use burn::tensor::Device;
 use clap::{Args, Command, FromArgMatches};
 use windlass_models::{Autoencoder, Linear, Mnist, Seq2Seq, SpatialTransformer};
 use windlass_worker::batches::order::DataPosition;
@@ -28,7 +29,7 @@ fn replica<M: Model>(model: M, split: Split) -> Box<dyn Replica> {
     let config = LocalConfig { accumulate, ..LocalConfig::on_cpu(1) };
     match towers {
         1 => Box::new(Local::new(model, config).unwrap()),
-        _ => Box::new(Towers::of(model, towers, towers, &config).unwrap()),
+        _ => Box::new(Towers::of(model, &vec![Device::flex(); towers], towers, &config).unwrap()),
     }
 }
 

@@ -19,8 +19,18 @@ pub struct TensorBuffer(Bytes);
 impl TensorBuffer {
     /// The values of a tensor, without a copy if no other tensor shares them.
     pub(crate) fn take<const D: usize>(tensor: Tensor<D>) -> Self {
-        let data = tensor.into_data().try_cast_as::<f32>().expect("parameters are floats");
-        Self(data.into_parts().0)
+        Self::read(tensor.into_data())
+    }
+
+    /// Values as they were read from a device.
+    pub(crate) fn read(data: TensorData) -> Self {
+        let bytes = data.try_cast_as::<f32>().expect("parameters are floats").into_parts().0;
+        // What a driver maps into memory need not begin where a float may.
+        if bytemuck::try_cast_slice::<u8, f32>(&bytes).is_ok() {
+            return Self(bytes);
+        }
+        let floats = bytes.chunks_exact(size_of::<f32>()).map(bytemuck::pod_read_unaligned);
+        floats.collect::<Vec<f32>>().into()
     }
 
     /// A tensor with these values, without a copy.

@@ -116,6 +116,8 @@ pub struct WorkerConfig {
     pub stop: Arc<Interrupt>,
     /// Curves for TensorBoard: the run's, written by the chief, and each worker's own.
     pub board: BoardConfig,
+    /// Whether it is told where every parameter is: the names of the devices that this worker computes on.
+    pub placement: Option<Vec<String>>,
     /// Where the loss over time is written, by the chief; `None` for nowhere.
     pub history: Option<PathBuf>,
     /// How this task is seen from outside.

@@ -15,6 +15,8 @@ use crate::summary::Summary;
 pub enum Event {
     /// A worker is about to train.
     Started(Started),
+    /// Where a worker computes, and where the parameters are, if that is to be told.
+    Placed(Placed),
     /// A worker has done a step. Not every step is told; see `--log-every`.
     Step(Step),
     /// Where a worker is, a few times a second, for whoever watches a terminal. It is in no log.
@@ -83,6 +85,28 @@ pub struct Started {
 
 fn one() -> usize {
     1
+}
+
+/// See [`Event::Placed`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// The worker.
+    pub worker: u32,
+    /// The devices that it computes on, each with a replica of the whole network.
+    pub devices: Vec<String>,
+    /// Every parameter; told by the chief alone.
+    pub parameters: Vec<PlacedParameter>,
+}
+
+/// Where a parameter is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedParameter {
+    /// Its path in the network.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The servers that hold a part of it, by their numbers.
+    pub servers: Vec<u32>,
 }
 
 /// See [`Event::Step`] and [`Event::Progress`].

@@ -8,6 +8,7 @@ pub mod buffer;
 mod config;
 mod control;
 pub mod dataset;
+pub mod devices;
 pub mod event;
 mod gradient;
 pub mod history;

@@ -14,8 +14,8 @@ use windlass_core::identity::{Fingerprint, Identity, ModelFlag};
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_core::parameter::ParameterTable;
-use windlass_core::plan::ShardPlan;
+use windlass_core::parameter::{ParameterId, ParameterSpec, ParameterTable};
+use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::{DataSpec, RunSpec};
 use windlass_instruments::{AvailableMemory, available_memory};
 use windlass_wire::client::{ClientConfig, ClientError, Route};
@@ -28,7 +28,7 @@ use crate::board::hparams;
 use crate::buffer::ParameterClient;
 pub use crate::config::{RunConfig, WorkerConfig};
 use crate::control::{Control, Joining};
-use crate::event::{Event, Finished, Started, Watcher};
+use crate::event::{Event, Finished, Placed, PlacedParameter, Started, Watcher};
 use crate::history::HistoryConfig;
 use crate::model::{Model, Setup};
 use crate::replica::{ModelInfo, Replica};
@@ -289,7 +289,12 @@ impl Worker {
         client: &mut Connected,
         watch: &mut Watcher,
     ) -> Result<Achievement, TrainError> {
+        let servers = begin.servers.len();
         let client = self.connected(incarnation, begin.servers, client)?;
+        if let Some(devices) = self.config.placement.as_ref().filter(|_| self.began_at.is_none()) {
+            let parameters = if control.is_chief() { self.placed(servers) } else { Vec::new() };
+            watch(&Event::Placed(Placed { worker: self.config.id.0, devices: devices.clone(), parameters }));
+        }
         let (_, first) = *self.began_at.get_or_insert((begin.global_step, begin.batches));
         self.training.go_to(begin.batches, &begin.note, begin.global_step);
         watch(&Event::Started(Started {
@@ -322,6 +327,24 @@ impl Worker {
             seconds: began.elapsed().as_secs_f64(),
         }));
         Ok(Achievement::Trained(Box::new(self.report(incarnation))))
+    }
+
+    /// Which servers hold each parameter.
+    fn placed(&self, servers: usize) -> Vec<PlacedParameter> {
+        let plan = ShardPlan::new(&self.spec.parameters, servers, self.spec.sharding);
+        let holders = |id: ParameterId| {
+            let holds = |server: &ServerPlan| {
+                server.segments.iter().any(|segment| segment.parameter == id)
+                    || server.stripes.iter().any(|stripe| stripe.parameter == id)
+            };
+            (0..).zip(&plan.servers).filter(|(_, server)| holds(server)).map(|(index, _)| index).collect()
+        };
+        let placed = |(id, spec): (ParameterId, &ParameterSpec)| PlacedParameter {
+            name: spec.name.clone(),
+            shape: spec.shape.clone(),
+            servers: holders(id),
+        };
+        self.spec.parameters.iter().map(placed).collect()
     }
 
     fn report(&self, incarnation: Incarnation) -> WorkerReport {

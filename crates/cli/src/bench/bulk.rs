@@ -171,6 +171,7 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<Moved, Fa
         started: Instant::now(),
         stop: Arc::new(Interrupt::default()),
         board: BoardConfig::default(),
+        placement: None,
         history: None,
         instruments: Instruments::default(),
     };

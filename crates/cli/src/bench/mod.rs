@@ -7,7 +7,6 @@ mod bulk;
 mod course;
 mod layouts;
 mod peers;
-mod processor;
 
 use std::path::PathBuf;
 
@@ -91,7 +90,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let transports = [bulk::Transport::Local, bulk::Transport::Tcp].into_iter().filter(|_| args.bulk > 0);
     let bulk = transports.map(|transport| bulk::measure(args.bulk * 1_000_000, transport));
     let results = Results {
-        processor: processor::describe(),
+        processor: crate::processor::describe(),
         rounds: args.rounds,
         batch_size: layouts::BATCH,
         layouts: layouts(&rounds),

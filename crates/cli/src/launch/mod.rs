@@ -62,6 +62,7 @@ pub(crate) fn run(
         output::print_line(settings.trim_end());
         return Ok(());
     }
+    config.placement.check(launch.workers)?;
     if let Some(reason) = finished::already(model, model_flags, args, &config.run, launch.workers)? {
         progress.watcher()(&Event::AlreadyFinished { reason });
         return Ok(());

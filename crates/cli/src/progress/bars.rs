@@ -59,7 +59,8 @@ impl Bars {
             }
             Event::Summary(_) => self.clear(),
             Event::AlreadyFinished { .. } => self.clear(),
-            Event::Report(_)
+            Event::Placed(_)
+            | Event::Report(_)
             | Event::Warning(_)
             | Event::Epoch(_)
             | Event::Wrote { .. }

@@ -10,11 +10,13 @@ const NOT_SETTINGS: [&str; 8] =
     ["help", "version", "config", "print-config", "print-cluster", "started-at", "progress", "restarted"];
 
 /// A setting of a higher layer replaces these of lower layers, because they only make sense with its old value.
-const REPLACES: [(&str, &[&str]); 4] = [
+const REPLACES: [(&str, &[&str]); 6] = [
     ("steps", &["epochs"]),
     ("epochs", &["steps"]),
     ("optimizer", &["optimizer-option"]),
     ("mode", &["replicas-to-aggregate", "staleness"]),
+    ("towers", &["devices"]),
+    ("devices", &["towers"]),
 ];
 
 /// A setting with this value replaces this one of lower layers, which the value excludes.
@@ -26,7 +28,7 @@ const EXCLUDES: [(&str, &str, &str); 4] = [
 ];
 
 /// Flags that take a list as one value, with commas.
-const COMMA_LISTS: [&str; 2] = ["ps-hosts", "worker-hosts"];
+const COMMA_LISTS: [&str; 3] = ["devices", "ps-hosts", "worker-hosts"];
 
 /// A table of a configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

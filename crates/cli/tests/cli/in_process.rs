@@ -154,6 +154,7 @@ fn worker_config(id: WorkerId, layout: Layout, servers: &[Server]) -> WorkerConf
         started: Instant::now(),
         stop: Arc::default(),
         board: windlass_worker::board::BoardConfig::default(),
+        placement: None,
         history: None,
         instruments: Instruments::default(),
     }

@@ -6,6 +6,7 @@ mod cluster;
 mod comparing;
 mod curves;
 mod data;
+mod devices;
 mod digits;
 mod docs;
 mod dynamic;

@@ -172,6 +172,16 @@ fn only_workers_get_gpus() {
             let limits = &template["spec"]["containers"][0]["resources"]["limits"];
             let is_worker = template["metadata"]["labels"]["app.kubernetes.io/component"] == "worker";
             assert_eq!(limits["nvidia.com/gpu"] == "2", is_worker, "{kind}");
+            let text = template.to_string();
+            assert_eq!(text.contains(r#""--devices","gpu:0,gpu:1""#), is_worker, "{kind}: {text}");
         }
+    }
+}
+
+#[test]
+fn a_command_that_says_what_to_compute_on_is_left_alone() {
+    for flag in ["--device gpu", "--devices=cpu,gpu:0", "--towers 4"] {
+        let manifest = manifest(&format!("k8s --gpus 2 --name a -- mnist {flag}"));
+        assert!(!manifest.contains("gpu:0,gpu:1"), "{flag}: {manifest}");
     }
 }

@@ -110,7 +110,11 @@ impl<M: Model> Local<M> {
         let LocalConfig { device, seed, accumulate, is_tower } = config;
         let is_independent = if is_tower { Independence::Unknown } else { Independence::Never };
         let device = device.autodiff();
-        let (network, specs) = first(&*model, &device, seed, tensors::list);
+        let (mut network, specs) = first(&*model, &device, seed, tensors::list);
+        if device != Device::flex() {
+            let values = on_the_processor(&*model, seed).into_iter().map(Into::into).collect();
+            network = tensors::load(network, values, &device);
+        }
         let mut specs = specs?;
         let by_rows = RowParameters::mark(&mut specs, model.row_parameters())?;
         let table = ParameterTable::new(specs)?;
@@ -130,7 +134,7 @@ impl<M: Model> Local<M> {
 
     /// A copy of the values that the network has now.
     pub fn values(&self) -> Vec<Vec<f32>> {
-        tensors::values(self.network())
+        tensors::values(self.network(), &self.source.device)
     }
 
     /// Puts a batch together.
@@ -161,8 +165,7 @@ impl<M: Model> Local<M> {
             drop(network.valid());
         }
         let mut gradients = loss.backward();
-        let loss = loss.inner().into_data().iter::<f32>().next().unwrap_or(f32::NAN);
-        let gradients = tensors::take_gradients(network, &mut gradients);
+        let (loss, gradients) = tensors::take_gradients(network, loss.inner(), &mut gradients);
         self.is_independent = is_independent;
         (loss, gradients)
     }
@@ -176,7 +179,7 @@ impl<M: Model> Local<M> {
         let samples: usize = parts.iter().map(|part| part.samples).sum();
         let largest = parts.iter().map(|part| part.samples).max().unwrap_or(1) as f32;
         let is_by_row = |index: usize| rows.iter().any(|request| request.parameter.0 as usize == index);
-        let whole = tensors::some_values(self.network(), &is_by_row);
+        let whole = tensors::some_values(self.network(), &is_by_row, &self.source.device);
         for Part { batch, samples, rows: own, seed } in parts {
             if !rows.is_empty() {
                 // What is not accessed by row stays.
@@ -235,7 +238,7 @@ impl<M: Model> Replica for Local<M> {
         let values = if self.is_fresh && !self.has_state {
             self.values()
         } else {
-            first(&*self.source.model, &self.source.device, self.source.seed, tensors::values).1
+            on_the_processor(&*self.source.model, self.source.seed)
         };
         values.into_iter().map(Into::into).collect()
     }
@@ -255,12 +258,13 @@ impl<M: Model> Replica for Local<M> {
             self.accumulate(parts, &rows)
         };
         let loss = if self.source.model.loss_is_summed() { loss * (1.0 / samples as f32) } else { loss };
-        let state = if self.has_state { tensors::state(self.network(), &self.table) } else { Vec::new() };
+        let state =
+            if self.has_state { tensors::state(self.network(), &self.table, &self.source.device) } else { Vec::new() };
         Ok(StepResult { loss, gradients, state, samples })
     }
 
     fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {
-        let state = self.has_state.then(|| tensors::state(self.network(), &self.table));
+        let state = self.has_state.then(|| tensors::state(self.network(), &self.table, &self.source.device));
         if batch.rows().is_empty() {
             self.step(batch)?;
         } else {
@@ -365,6 +369,12 @@ fn first<M: Model, T>(model: &M, device: &Device, seed: u64, read: impl FnOnce(&
         let seen = read(&network);
         (network, seen)
     })
+}
+
+/// The values before training. Each device draws numbers of its own; so that all begin with the same, the CPU's count.
+fn on_the_processor<M: Model>(model: &M, seed: u64) -> Vec<Vec<f32>> {
+    let device = Device::flex().autodiff();
+    first(model, &device, seed, |network| tensors::values(network, &device)).1
 }
 
 #[cfg(test)]

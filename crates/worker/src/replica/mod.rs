@@ -8,6 +8,7 @@ mod accumulation;
 pub mod local;
 pub mod tensors;
 mod towers;
+mod transfer;
 
 use std::any::Any;
 use std::path::PathBuf;

@@ -10,6 +10,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Gradients, Int, Shape, Tensor, TensorData};
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 
+use super::transfer::{Download, Uploaded};
 use crate::buffer::TensorBuffer;
 
 /// Up to here integers are the same as floats, which is how servers keep them.
@@ -42,27 +43,29 @@ pub(crate) fn list(module: &impl Module) -> Result<Vec<ParameterSpec>, LargeInte
 }
 
 /// A copy of all values of a module.
-pub(crate) fn values(module: &impl Module) -> Vec<Vec<f32>> {
-    some_values(module, &|_| true)
+pub(crate) fn values(module: &impl Module, device: &Device) -> Vec<Vec<f32>> {
+    some_values(module, &|_| true, device).into_iter().map(|values| values.to_vec()).collect()
 }
 
 /// A copy of the values of some parameters, by their number; the other buffers are empty.
-pub(crate) fn some_values(module: &impl Module, wanted: &dyn Fn(usize) -> bool) -> Vec<Vec<f32>> {
-    let mut reader = Reader { wanted, index: 0, values: Vec::new() };
+pub(crate) fn some_values(module: &impl Module, wanted: &dyn Fn(usize) -> bool, device: &Device) -> Vec<TensorBuffer> {
+    let mut reader = Reader { wanted, index: 0, values: Download::from(device) };
     module.visit(&mut reader);
-    reader.values
+    reader.values.finish()
 }
 
 /// The same, of state alone; the other buffers are empty.
-pub(crate) fn state(module: &impl Module, table: &ParameterTable) -> Vec<TensorBuffer> {
+pub(crate) fn state(module: &impl Module, table: &ParameterTable, device: &Device) -> Vec<TensorBuffer> {
     let kinds: Vec<ParameterKind> = table.iter().map(|(_, spec)| spec.kind).collect();
-    some_values(module, &|index| kinds[index] == ParameterKind::State).into_iter().map(TensorBuffer::from).collect()
+    some_values(module, &|index| kinds[index] == ParameterKind::State, device)
 }
 
 /// The module with these values. Where a buffer is empty, what was there stays; of a parameter reached by rows there may
 /// be any number of them.
 pub(crate) fn load<M: Module>(module: M, values: Vec<TensorBuffer>, device: &Device) -> M {
-    module.map(&mut Loader { values: values.into_iter(), device })
+    let is_sent = *device != Device::flex() && values.iter().any(|values| !values.is_empty());
+    let uploaded = is_sent.then(|| Uploaded::new(&values, device));
+    module.map(&mut Loader { values: values.into_iter(), uploaded, device })
 }
 
 /// A parameter whose values are not there or are not as many as they should be.
@@ -94,11 +97,19 @@ pub fn load_by_name<M: Module>(
     Ok(load(module, found.collect::<Result<_, _>>()?, device))
 }
 
-/// The gradients of what is trained; the other buffers are empty.
-pub(crate) fn take_gradients(module: &impl Module, gradients: &mut Gradients) -> Vec<TensorBuffer> {
-    let mut taker = Taker { gradients, taken: Vec::new() };
+/// A loss, and the gradients of what is trained; the other buffers are empty.
+pub(crate) fn take_gradients(
+    module: &impl Module,
+    loss: Tensor<1>,
+    gradients: &mut Gradients,
+) -> (f32, Vec<TensorBuffer>) {
+    let mut taken = Download::from(&loss.device());
+    taken.add(loss);
+    let mut taker = Taker { gradients, taken };
     module.visit(&mut taker);
-    taker.taken
+    let mut taken = taker.taken.finish();
+    let loss = taken.remove(0).first().copied().unwrap_or(f32::NAN);
+    (loss, taken)
 }
 
 #[derive(Default)]
@@ -171,63 +182,83 @@ impl ModuleVisitor for Demands {
 struct Reader<'a> {
     wanted: &'a dyn Fn(usize) -> bool,
     index: usize,
-    values: Vec<Vec<f32>>,
+    values: Download,
 }
 
 impl Reader<'_> {
-    fn read(&mut self, values: impl FnOnce() -> Vec<f32>) {
-        self.values.push(if (self.wanted)(self.index) { values() } else { Vec::new() });
+    /// Whether the next is wanted. If it is not, its buffer stays empty.
+    fn wants(&mut self) -> bool {
+        let wanted = (self.wanted)(self.index);
+        if !wanted {
+            self.values.put(TensorBuffer::default());
+        }
         self.index += 1;
+        wanted
     }
 }
 
 impl ModuleVisitor for Reader<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.read(|| param.val().inner().into_data().try_into_vec_as::<f32>().expect("parameters are floats"));
+        if self.wants() {
+            self.values.add(param.val().inner());
+        }
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.read(|| integers(param).into_iter().map(|value| value as f32).collect());
+        if self.wants() {
+            self.values.put(integers(param).into_iter().map(|value| value as f32).collect::<Vec<f32>>().into());
+        }
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.read(|| param.val().into_data().iter::<bool>().map(|value| f32::from(u8::from(value))).collect());
+        if self.wants() {
+            let values: Vec<f32> =
+                param.val().into_data().iter::<bool>().map(|value| f32::from(u8::from(value))).collect();
+            self.values.put(values.into());
+        }
     }
 }
 
 struct Loader<'a> {
     values: std::vec::IntoIter<TensorBuffer>,
+    /// The same on the device, if that is another than the host.
+    uploaded: Option<Uploaded>,
     device: &'a Device,
 }
 
 impl Loader<'_> {
-    /// The next values, unless those that are there are to stay.
-    fn next(&mut self) -> Option<TensorBuffer> {
-        Some(self.values.next().expect("one buffer a parameter")).filter(|values| !values.is_empty())
+    /// The next values, unless those that are there are to stay; on the device, too, if they have been sent there.
+    fn next(&mut self) -> Option<(TensorBuffer, Option<Tensor<1>>)> {
+        let values = Some(self.values.next().expect("one buffer a parameter")).filter(|values| !values.is_empty())?;
+        let uploaded = self.uploaded.as_mut().map(|uploaded| uploaded.next(values.len()));
+        Some((values, uploaded))
     }
 }
 
 impl ModuleMapper for Loader<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(values) = self.next() else { return param };
+        let Some((values, uploaded)) = self.next() else { return param };
         param.map(|old| {
             let (mut shape, require_grad) = (old.shape(), old.is_require_grad());
             drop(old);
             // What is reached by rows has as many as were asked for.
             shape[0] = values.len() / shape.iter().skip(1).product::<usize>();
-            let new = values.into_tensor(shape, self.device);
+            let new = match uploaded {
+                Some(uploaded) => Tensor::from_inner(uploaded.reshape(shape)),
+                None => values.into_tensor(shape, self.device),
+            };
             if require_grad { new.require_grad() } else { new }
         })
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let Some(values) = self.next() else { return param };
+        let Some((values, _)) = self.next() else { return param };
         let values: Vec<i64> = values.iter().map(|value| *value as i64).collect();
         param.map(|old| Tensor::from_data(TensorData::new(values, old.shape()), (self.device, old.dtype())))
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        let Some(values) = self.next() else { return param };
+        let Some((values, _)) = self.next() else { return param };
         let values: Vec<bool> = values.iter().map(|value| *value != 0.0).collect();
         param.map(|old| Tensor::from_data(TensorData::new(values, old.shape()), (self.device, old.dtype())))
     }
@@ -235,26 +266,26 @@ impl ModuleMapper for Loader<'_> {
 
 struct Taker<'a> {
     gradients: &'a mut Gradients,
-    taken: Vec<TensorBuffer>,
+    taken: Download,
 }
 
 impl ModuleVisitor for Taker<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
-        self.taken.push(match value.grad_remove(self.gradients) {
-            None if !value.is_require_grad() => TensorBuffer::default(),
-            Some(gradient) => TensorBuffer::take(gradient),
+        match value.grad_remove(self.gradients) {
+            None if !value.is_require_grad() => self.taken.put(TensorBuffer::default()),
+            Some(gradient) => self.taken.add(gradient),
             // A parameter that the loss does not depend on.
-            None => vec![0.0; value.shape().num_elements()].into(),
-        });
+            None => self.taken.put(vec![0.0; value.shape().num_elements()].into()),
+        }
     }
 
     fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
-        self.taken.push(TensorBuffer::default());
+        self.taken.put(TensorBuffer::default());
     }
 
     fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
-        self.taken.push(TensorBuffer::default());
+        self.taken.put(TensorBuffer::default());
     }
 }
 

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use burn::tensor::Device;
 use rayon::ThreadPool;
 use windlass_core::parameter::{Access, ParameterTable};
 use windlass_wire::client::RowRequest;
@@ -48,16 +49,25 @@ impl Towers {
         Self { towers, source, rows: Vec::new() }
     }
 
-    /// So many replicas of a model on one device, which share these threads: each has one at the least.
-    pub fn of<M: Model>(model: M, towers: usize, threads: usize, config: &LocalConfig) -> anyhow::Result<Self> {
-        let (model, config) = (Arc::new(model), LocalConfig { is_tower: true, ..config.clone() });
-        let tower = |index| {
-            let replica: Box<dyn Replica> = Box::new(Local::sharing(model.clone(), config.clone())?);
-            let own = threads / towers + usize::from(index < threads % towers);
-            Ok((replica, threads::pool(own.max(1))?))
-        };
-        let built: anyhow::Result<Vec<_>> = (0..towers).map(tower).collect();
-        built.map(Self::new)
+    /// A replica of a model on each of these devices. Those on the CPU share these threads, each having one at the least;
+    /// the others have one to feed them.
+    pub fn of<M: Model>(model: M, devices: &[Device], threads: usize, config: &LocalConfig) -> anyhow::Result<Self> {
+        let model = Arc::new(model);
+        let on_cpu = devices.iter().filter(|device| **device == Device::flex()).count();
+        let mut rank = 0;
+        let mut towers = Vec::with_capacity(devices.len());
+        for device in devices {
+            let config = LocalConfig { device: device.clone(), is_tower: true, ..config.clone() };
+            let replica: Box<dyn Replica> = Box::new(Local::sharing(model.clone(), config)?);
+            let own = if *device == Device::flex() {
+                rank += 1;
+                threads / on_cpu + usize::from(rank <= threads % on_cpu)
+            } else {
+                1
+            };
+            towers.push((replica, threads::pool(own.max(1))?));
+        }
+        Ok(Self::new(towers))
     }
 
     fn first(&self) -> &dyn Replica {

@@ -26,6 +26,7 @@ fn without_a_command_there_is_help() {
       runs         List, show, compare and remove run directories
       status       Show how a run is doing
       top          Watch a run on a live screen
+      devices      List what this machine and this build can compute on
       manifest     Print a manifest or script that starts a run on Kubernetes, Compose or Slurm
       health       Ask tasks whether they are alive
       completions  Print a completion script for a shell

@@ -1,7 +1,7 @@
-//! The processor that was measured: figures mean little without its name.
+//! The processor of this machine, as it is shown to users.
 
 /// Its name, cores and widest vector instructions.
-pub(super) fn describe() -> String {
+pub(crate) fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let name = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| name(&text));
     let name = name.unwrap_or_else(|| format!("an unnamed {} processor", std::env::consts::ARCH));

@@ -1,0 +1,181 @@
+//! The devices of this machine that this build can compute on, and what keeps it from others. Nothing here trains.
+//!
+//! A backend is compiled in or not, its driver is there or not, and a mask may hide some of what the driver has. Whatever
+//! is the case, it is told and does not panic.
+
+mod backend;
+mod choose;
+mod driver;
+
+use burn::tensor::Device;
+pub use choose::{Chosen, Fallback, PlacementError, choose};
+pub use driver::{Mask, masks};
+use windlass_core::device::{DeviceKind, LocalName};
+
+/// The backends, the first that has a card being the one that `gpu` reaches it by.
+pub const BACKENDS: [DeviceKind; 6] =
+    [DeviceKind::Cpu, DeviceKind::Cuda, DeviceKind::Rocm, DeviceKind::Metal, DeviceKind::Vulkan, DeviceKind::Wgpu];
+
+/// What this machine has.
+#[derive(Debug, Clone)]
+pub struct Inventory {
+    /// One for each of [`BACKENDS`].
+    pub backends: Vec<BackendDevices>,
+    /// The graphics cards, each once, whichever backends reach it: `gpu:0`, `gpu:1`…
+    pub cards: Vec<ComputeDevice>,
+}
+
+/// What there is of a backend.
+#[derive(Debug, Clone)]
+pub struct BackendDevices {
+    /// Which one.
+    pub kind: DeviceKind,
+    /// Its devices.
+    pub devices: Vec<ComputeDevice>,
+    /// Why there are none.
+    pub missing: Option<Missing>,
+}
+
+/// A device that this build can compute on.
+#[derive(Debug, Clone)]
+pub struct ComputeDevice {
+    /// Its name: backend and number.
+    pub name: LocalName,
+    /// As Burn knows it.
+    pub device: Device,
+    /// Whether it is a processor that a graphics driver passes off as a card. It is no `gpu`.
+    pub is_software: bool,
+}
+
+impl ComputeDevice {
+    /// The processor.
+    pub fn cpu() -> Self {
+        Self { name: LocalName::new(DeviceKind::Cpu, 0), device: Device::flex(), is_software: false }
+    }
+
+    /// Whether it computes in this process's own memory and threads.
+    pub fn is_cpu(&self) -> bool {
+        self.name.kind == DeviceKind::Cpu
+    }
+
+    /// Bytes that this process has reserved of its memory and those in use, if the backend counts them.
+    pub fn reserved_memory(&self) -> Option<(u64, u64)> {
+        self.device.memory_pool_usage().map(|usage| (usage.bytes_reserved, usage.bytes_in_use))
+    }
+
+    /// What the device calls itself and where it is plugged in. This opens it, which takes memory on a card.
+    pub fn details(&self) -> Details {
+        backend::details(self)
+    }
+}
+
+/// What a backend tells of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Details {
+    /// What it calls itself.
+    pub description: Option<String>,
+    /// Its address on the bus, such as `0000:07:00.0`.
+    pub pci_address: Option<String>,
+    /// Why nothing is known of it.
+    pub error: Option<String>,
+}
+
+/// Why there is no device of a backend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// The backend is not compiled in.
+    #[error("not in this build (cargo feature `{feature}`){}", driver.map(|driver| format!("; this machine has {driver}")).unwrap_or_default())]
+    NotBuilt {
+        /// What to build it with.
+        feature: &'static str,
+        /// The driver that it would use, if this machine has it.
+        driver: Option<&'static str>,
+    },
+    /// There is no driver.
+    #[error("this machine does not have {driver}")]
+    NoDriver {
+        /// Which one.
+        driver: &'static str,
+    },
+    /// There is a driver, but it has no device to show.
+    #[error("this machine has {driver}, but it shows no device")]
+    NoDevice {
+        /// Which one.
+        driver: &'static str,
+    },
+}
+
+impl Inventory {
+    /// Looks what there is. Opens cards only if two backends may reach the same one.
+    pub fn of_this_machine() -> Self {
+        let backends: Vec<BackendDevices> = BACKENDS.into_iter().map(backend_devices).collect();
+        let cards = backend::distinct(backends.iter().map(|backend| cards_of(&backend.devices)).collect());
+        Self { backends, cards }
+    }
+
+    /// The processor alone, without asking any driver.
+    pub fn of_the_processor() -> Self {
+        let backend = BackendDevices { kind: DeviceKind::Cpu, devices: vec![ComputeDevice::cpu()], missing: None };
+        Self { backends: vec![backend], cards: Vec::new() }
+    }
+
+    /// All devices, by backend.
+    pub fn devices(&self) -> impl Iterator<Item = &ComputeDevice> {
+        self.backends.iter().flat_map(|backend| &backend.devices)
+    }
+
+    /// The number of a device among the graphics cards.
+    pub fn card_number(&self, device: &ComputeDevice) -> Option<usize> {
+        self.cards.iter().position(|card| card.name == device.name)
+    }
+
+    /// The devices that a kind stands for.
+    fn of_kind(&self, kind: DeviceKind) -> &[ComputeDevice] {
+        if kind == DeviceKind::Gpu {
+            return &self.cards;
+        }
+        let of_kind = self.backends.iter().find(|backend| backend.kind == kind);
+        of_kind.map_or(&[], |backend| &backend.devices)
+    }
+}
+
+fn backend_devices(kind: DeviceKind) -> BackendDevices {
+    let found = backend::enumerate(kind);
+    let missing = match &found {
+        Some(devices) if !devices.is_empty() => None,
+        found => Some(driver::missing(kind, found.is_some())),
+    };
+    BackendDevices { kind, devices: found.unwrap_or_default(), missing }
+}
+
+fn cards_of(devices: &[ComputeDevice]) -> Vec<ComputeDevice> {
+    devices.iter().filter(|device| !device.is_cpu() && !device.is_software).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_has_its_processor() {
+        let inventory = Inventory::of_this_machine();
+        assert_eq!(inventory.devices().next().unwrap().name.to_string(), "cpu:0");
+        for backend in &inventory.backends {
+            assert_eq!(backend.devices.is_empty(), backend.missing.is_some(), "{backend:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_what_it_takes() {
+        let none = Missing::NotBuilt { feature: "cuda", driver: None };
+        assert_eq!(none.to_string(), "not in this build (cargo feature `cuda`)");
+        let driver = "an NVIDIA driver";
+        let one = Missing::NotBuilt { feature: "cuda", driver: Some(driver) };
+        assert_eq!(one.to_string(), "not in this build (cargo feature `cuda`); this machine has an NVIDIA driver");
+        assert_eq!(Missing::NoDriver { driver }.to_string(), "this machine does not have an NVIDIA driver");
+        assert_eq!(
+            Missing::NoDevice { driver }.to_string(),
+            "this machine has an NVIDIA driver, but it shows no device"
+        );
+    }
+}
