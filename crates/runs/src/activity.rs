@@ -5,7 +5,7 @@
 //! were started one by one. Some network file systems have locks that other machines do not see, and a run that took over
 //! another's directory may have none.
 
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -61,12 +61,14 @@ pub(crate) fn fresh_status(directory: &Path) -> Option<String> {
 
 /// Whether a process holds the lock. The look takes a shared lock for a moment, which nobody who only looks minds.
 fn is_locked(directory: &Path) -> bool {
-    let Ok(file) = File::open(directory.join(LOCK_FILE)) else { return false };
+    let Ok(file) = files::open(&directory.join(LOCK_FILE)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! The files of a run directory as they were read, and what follows from all of them together.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
 use windlass_page::{LastStatus, STATUS_FILE, Status};
@@ -158,9 +158,30 @@ fn noted<T>(name: &str, read: Result<Option<T>, String>, problems: &mut Vec<Stri
 }
 
 pub(crate) fn read_status(path: &Path) -> Result<Option<LastStatus>, String> {
-    match fs::read(path.join(STATUS_FILE)) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string()),
+    let text = read_if_there(&path.join(STATUS_FILE))?;
+    text.map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string())).transpose()
+}
+
+/// The content of a file; nothing if there is none.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    match read(path) {
+        Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The content of a regular file. Whatever else has its name may have no end, or keep whoever opens it waiting.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    open(path)?.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// A regular file, opened for reading.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    match fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use windlass_page::STATUS_FILE;
 
 use crate::error::RunsError;
+use crate::files;
 use crate::names::{CHECKPOINTS, LOCK_FILE, RUN_FILE, SUMMARY_FILE};
 use crate::settings;
 
@@ -67,7 +68,7 @@ pub(crate) fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, RunsError
 
 /// Whether a run has left its files in this directory.
 pub fn is_run_dir(directory: &Path) -> bool {
-    let json = |name: &str| fs::read(directory.join(name)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let json = |name: &str| files::read(&directory.join(name)).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let has = |value: &Value, keys: [&str; 2]| keys.iter().all(|key| value.get(key).is_some());
     has_settings(directory)
         || directory.join(CHECKPOINTS).join("generations").is_dir()
@@ -77,7 +78,7 @@ pub fn is_run_dir(directory: &Path) -> bool {
 
 /// Whether it has a file with the settings of a run, perhaps a damaged one.
 fn has_settings(directory: &Path) -> bool {
-    let Ok(text) = fs::read(directory.join(RUN_FILE)) else { return false };
+    let Ok(text) = files::read(&directory.join(RUN_FILE)) else { return false };
     let text = String::from_utf8_lossy(&text);
     settings::is_of_a_run(&text) || directory.join(LOCK_FILE).is_file()
 }

@@ -1,12 +1,12 @@
 //! `run.toml`: all settings of a run, and where each comes from.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use toml::{Spanned, Value};
 
+use crate::files;
 use crate::names::RUN_FILE;
 
 /// Origin of a setting that nobody has set.
@@ -59,11 +59,9 @@ type Table = BTreeMap<String, Spanned<Value>>;
 impl Settings {
     /// Of a run directory; nothing if it has none.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
-        match fs::read_to_string(directory.join(RUN_FILE)) {
-            Ok(text) => Self::parse(&text).map(Some),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        let Some(text) = files::read_if_there(&directory.join(RUN_FILE))? else { return Ok(None) };
+        let text = String::from_utf8(text).map_err(|error| error.to_string())?;
+        Self::parse(&text).map(Some)
     }
 
     fn parse(text: &str) -> Result<Self, String> {

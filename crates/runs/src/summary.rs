@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::files;
 use crate::names::SUMMARY_FILE;
 use crate::run::Score;
 
@@ -82,11 +82,8 @@ pub struct Warning {
 impl Summary {
     /// Of a run directory; nothing if it has none.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
-        match fs::read(directory.join(SUMMARY_FILE)) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        let text = files::read_if_there(&directory.join(SUMMARY_FILE))?;
+        text.map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string())).transpose()
     }
 
     /// The final scores, in their order.

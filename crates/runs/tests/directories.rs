@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 
 use windlass_page::{Curve, LastStatus, Phase, STATUS_FILE, Status};
 use windlass_runs::names::{LOCK_FILE, RUN_FILE, SUMMARY_FILE};
@@ -79,6 +80,29 @@ fn damage_is_told_and_the_rest_is_read_all_the_same() {
     let run = run_of(&[(RUN_FILE, &cut), (LOCK_FILE, ""), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, "{\"wri")]);
     assert_eq!((run.step, run.problems.len()), (400, 2));
     assert!(run.problems[0].starts_with("run.toml: ") && run.problems[1].starts_with("status.json: "), "{run:?}");
+}
+
+/// Whoever opens one to read waits for somebody who writes.
+fn make_fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let ended = last_status(Some(0), Phase::Over, 400);
+    let all = [(RUN_FILE, &*settings(2, "0.01")), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, &*ended), (LOCK_FILE, "")];
+    for (fifo, _) in all {
+        let root = tempfile::tempdir().unwrap();
+        let [odd, other] = ["a", "b"].map(|name| root.path().join(name));
+        [&odd, &other].iter().for_each(|directory| fs::create_dir(directory).unwrap());
+        write(&other, &all);
+        write(&odd, &all.iter().copied().filter(|(name, _)| *name != fifo).collect::<Vec<_>>());
+        make_fifo(&odd.join(fifo));
+        let found = windlass_runs::find(root.path()).unwrap();
+        assert_eq!(found.runs, [odd.clone(), other], "{fifo}");
+        let expected = if fifo == LOCK_FILE { vec![] } else { vec![format!("{fifo}: not a regular file")] };
+        assert_eq!(Run::read(&odd).unwrap().problems, expected);
+    }
 }
 
 #[test]
