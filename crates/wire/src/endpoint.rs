@@ -162,12 +162,16 @@ fn unresolved(address: &str, error: &dyn Display) -> io::Error {
 }
 
 /// The error of a connection, without the numbers of the system.
-fn in_words(error: &io::Error) -> io::Error {
+pub(crate) fn in_words(error: &io::Error) -> io::Error {
     let text = match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused: nothing is listening there yet",
         io::ErrorKind::TimedOut => "no answer: is the host up, and the port open?",
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "no route to the host",
-        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => "it closed the connection",
+        // The system has taken the connection, and the process does nothing with it.
+        io::ErrorKind::WouldBlock => "it does not answer: is it suspended, or its machine overloaded?",
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::UnexpectedEof => {
+            "it closed the connection"
+        }
         io::ErrorKind::AddrNotAvailable => "this machine has no address of that kind (IPv4 or IPv6)",
         _ => return io::Error::new(error.kind(), error.to_string()),
     };
@@ -238,6 +242,15 @@ mod tests {
         let nobody = Endpoint { address: format!("[::1]:{}", port()), local_name: String::new() };
         let error = connect(&nobody).unwrap_err();
         assert_eq!(error.to_string(), "connection refused: nothing is listening there yet");
+    }
+
+    #[test]
+    fn a_server_that_takes_a_connection_and_does_not_answer_is_told_without_numbers_of_the_system() {
+        let (mut ours, _theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
+        let error = io::Read::read(&mut ours, &mut [0]).unwrap_err();
+        assert_eq!(in_words(&error).to_string(), "it does not answer: is it suspended, or its machine overloaded?");
+        assert_eq!(in_words(&error).kind(), error.kind());
     }
 
     #[test]

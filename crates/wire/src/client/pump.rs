@@ -11,6 +11,7 @@ use windlass_core::cluster::ServerId;
 use super::lane::{Lane, gather, scatter};
 use super::{ClientError, FloatBuffer, Link, ParameterClient, Pending};
 use crate::control::proto::Endpoint;
+use crate::endpoint;
 use crate::retry::REPORT_EVERY;
 use crate::stream::Socket;
 use crate::stream::exchange::wait_ready;
@@ -299,8 +300,8 @@ impl<B: FloatBuffer> ParameterClient<B> {
     }
 }
 
-fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
-    let mut socket = handshake::begin(crate::endpoint::connect(endpoint)?)?;
+fn connect(to: &Endpoint) -> io::Result<Socket> {
+    let mut socket = handshake::begin(endpoint::connect(to)?).map_err(|error| endpoint::in_words(&error))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
