@@ -88,8 +88,7 @@ pub(crate) fn fetch(address: &str, patience: Duration) -> Result<Status, Failure
 }
 
 fn parse(address: &str, answer: &str) -> Result<Status, Failure> {
-    serde_json::from_str(answer)
-        .map_err(|error| Failure::usage(format!("{address} does not answer like a run: {error}")))
+    Status::from_json(answer).map_err(|error| Failure::usage(format!("{address} does not answer like a run: {error}")))
 }
 
 /// The host and the port of an address as users give it, or as the log and `launch` print it.

@@ -3,6 +3,7 @@
 //! All of it is JSON at `/status.json`. Every field has a default, so that an older `windlass status` reads what a newer
 //! run says. Durations are in seconds, and ages are as of the moment the status was made.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use windlass_core::cluster::TaskId;
 use windlass_core::hang::{self, HangReport, TaskState, Wait};
@@ -265,7 +266,27 @@ pub struct Checkpoint {
     pub bytes: u64,
 }
 
+/// What every status says, of whatever version: without it something else has answered.
+#[derive(Deserialize)]
+struct Always {
+    #[serde(rename = "phase")]
+    _phase: IgnoredAny,
+    #[serde(rename = "step")]
+    _step: IgnoredAny,
+    #[serde(rename = "workers")]
+    _workers: IgnoredAny,
+}
+
 impl Status {
+    /// Reads what a coordinator of any version has answered.
+    ///
+    /// # Errors
+    /// If it is not the status of a run.
+    pub fn from_json(text: &str) -> serde_json::Result<Self> {
+        serde_json::from_str::<Always>(text)?;
+        serde_json::from_str(text)
+    }
+
     /// Why nothing progresses; `None` if the run is not training, or is getting on.
     pub fn hang(&self) -> Option<HangReport> {
         let hangs = self.phase == Phase::Training && self.stalled_secs >= self.hang_after_secs.max(HANG_SECS);
@@ -317,6 +338,17 @@ mod tests {
             serde_json::from_str(r#"{"model": "mnist", "workers": [{"index": 1}], "new": 1}"#).unwrap();
         assert_eq!((status.model.as_str(), status.workers[0].index), ("mnist", 1));
         assert_eq!(status.phase, Phase::Gathering);
+    }
+
+    #[test]
+    fn an_answer_that_lacks_what_every_status_has_is_none() {
+        for other in ["{}", "[]", "null", r#"{"status": "ok"}"#, r#"{"phase": {"name": "training"}, "step": 4}"#] {
+            assert!(Status::from_json(other).is_err(), "{other}");
+        }
+        let older = r#"{"phase": {"name": "training"}, "step": 4, "workers": []}"#;
+        assert_eq!(Status::from_json(older).unwrap().step, 4);
+        let text = serde_json::to_string(&Status::default()).unwrap();
+        assert_eq!(Status::from_json(&text).unwrap(), Status::default());
     }
 
     #[test]
