@@ -97,7 +97,7 @@ mod tests {
         let device = Device::flex();
         let network = trained.fill(LinearConfig::new(2, 1).init(&device), &device).unwrap();
         let answer = network.forward(Tensor::<2>::from_data([[10.0, 100.0]], &device));
-        assert_eq!(answer.into_data().to_vec::<f32>().unwrap(), [213.0]);
+        assert_eq!(answer.into_data().try_to_vec::<f32>().unwrap(), [213.0]);
         let error = trained.fill(LinearConfig::new(3, 1).init(&device), &device).unwrap_err();
         assert_eq!(error.to_string(), "parameter `weight` of shape [3, 1] has 2 values");
     }

@@ -20,10 +20,12 @@ impl Cluster {
                 exit_code::TERMINATED => {
                     self.stopped.contains(&task) || self.scaled_down.contains(&task) || self.stop_ends_the_run()
                 }
-                // A run whose last checkpoint could not be written, because the store or a server was away just then, or
-                // that could not begin: one that has begun waits for its store.
+                // A run whose last checkpoint could not be written, because the store was away just then, or that could not
+                // begin: one that has begun waits for its store. Without a server, only one that was told to stop ends so.
                 exit_code::CHECKPOINT => {
-                    checkpoints && (self.store_failed || self.server_lost || self.world.store.kept_a_run_from_beginning)
+                    let stopped_without_a_server = self.server_lost && !self.stopped.is_empty();
+                    let without_its_store = self.store_failed || self.world.store.kept_a_run_from_beginning;
+                    checkpoints && (without_its_store || stopped_without_a_server)
                 }
                 // Without checkpoints a run does not outlive its servers or all of its workers, and whoever was away when it
                 // ended finds nobody who knows of it.
@@ -31,6 +33,10 @@ impl Cluster {
                     let excused = unrecorded || self.lost_at_the_end || self.stopped_unheard();
                     let unknown = self.unknown.contains(&task);
                     let excused = excused || unknown && (was_away || self.world.scenario.dynamic && !checkpoints);
+                    let gone = |worker| self.stopped.contains(&worker) || self.scaled_down.contains(&worker);
+                    // Those who were scaled down have gone without a word.
+                    let nobody_is_left = (0..self.world.scenario.workers).map(TaskId::worker).all(gone);
+                    let excused = excused || nobody_is_left && !self.scaled_down.is_empty();
                     excused || !checkpoints && (task_away || self.server_lost || self.all_workers_were_away())
                 }
                 _ => false,

@@ -6,7 +6,7 @@ use windlass_core::cluster::{Job, TaskId};
 use windlass_core::lifecycle::exit_code;
 
 use super::Cluster;
-use crate::scenario::{Fault, Scenario, Whom};
+use crate::scenario::{Fault, Scenario};
 use crate::store::Trouble;
 use crate::world::{Event, Happening, Pid};
 
