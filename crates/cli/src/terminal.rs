@@ -101,7 +101,8 @@ pub(crate) fn print_failure(failure: &Failure) {
         _ => line.to_owned(),
     };
     let lines: Vec<String> = text.lines().map(broken).collect();
-    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
+    // In one piece: the log of a launched task is written to by its launcher, too.
+    let _ = io::stderr().lock().write_all((lines.join("\n") + "\n").as_bytes());
 }
 
 /// Whether what is printed here may have colours: on a terminal that has some, unless `NO_COLOR` is set

@@ -3,6 +3,7 @@
 //! A child inherits the listening socket of its task, so that its port is taken before it starts and tasks can
 //! connect to each other in any order. The kernel ends it if the launcher dies, whatever kills the launcher.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -13,6 +14,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal};
 use windlass_core::cluster::TaskId;
@@ -30,6 +32,9 @@ use crate::tied::tie;
 
 /// What a line of a log begins with that says that the task is started, perhaps once more.
 pub(super) const STARTED: &str = "==== ";
+
+/// As many events as a pipe holds: a task may have ended, and said why in its log, before those are read.
+const MOST_LATE: usize = 512;
 
 /// Names the inherited listening socket to a child.
 const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
@@ -62,8 +67,30 @@ pub(super) struct Child {
     pub(super) log: PathBuf,
     /// The same log, which can be read even if its directory was removed.
     file: File,
+    told: Told,
     processes: Processes,
     running: bool,
+}
+
+/// What a task has told of late, in the words that were added to its log.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<VecDeque<String>>>);
+
+impl Told {
+    fn add(&self, text: String) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST_LATE {
+            told.pop_front();
+        }
+        told.push_back(text);
+    }
+
+    /// The task's own words among the last lines of its log, without those that were added meanwhile.
+    fn own_words<'a>(&self, lines: &[&'a str]) -> Vec<&'a str> {
+        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_own = |line: &&&str| !told.iter().flat_map(|text| text.lines()).any(|told| told == **line);
+        lines.iter().filter(is_own).copied().collect()
+    }
 }
 
 impl Plan {
@@ -125,10 +152,12 @@ impl Plan {
         let pid = Pid::from_child(&process);
         let stdout = process.stdout.take();
         let (messages, processes) = (self.messages.clone(), self.processes.clone());
+        let told = Told::default();
+        let tells = told.clone();
         processes.started(task, pid);
         std::thread::spawn(move || {
             if let Some(stdout) = stdout {
-                listen(stdout, file, &messages);
+                listen(stdout, file, &tells, &messages);
             }
             let ended = match process.wait() {
                 Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
@@ -137,7 +166,7 @@ impl Plan {
             processes.ended(task, pid);
             messages.send(Message::Ended(task, ended));
         });
-        Ok(Child { task, log: log.to_owned(), file: kept, processes: self.processes.clone(), running: true })
+        Ok(Child { task, log: log.to_owned(), file: kept, told, processes: self.processes.clone(), running: true })
     }
 }
 
@@ -158,6 +187,11 @@ impl Child {
             bytes.extend_from_slice(&chunk[..count]);
         }
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Its own words among the last lines of its log, without what it has told as an event.
+    pub(super) fn own_words<'a>(&self, lines: &[&'a str]) -> Vec<&'a str> {
+        self.told.own_words(lines)
     }
 
     /// Asks it to end, unless it has been asked before.
@@ -206,14 +240,17 @@ pub(crate) fn inherited_listener() -> Option<TcpListener> {
 }
 
 /// Passes a task's events on, and adds them to its log in words.
-fn listen(stdout: ChildStdout, mut log: File, messages: &Outbox) {
+fn listen(stdout: ChildStdout, mut log: File, told: &Told, messages: &Outbox) {
     for line in BufReader::new(stdout).lines() {
         let Ok(line) = line else { return };
         match serde_json::from_str::<Event>(&line) {
             Ok(event) => {
                 // A notice is in the log already.
                 if !matches!(event, Event::Progress(_) | Event::Notice { .. }) {
-                    let _ = writeln!(log, "{}", output::human(&event));
+                    // In one piece: the task writes to the same file.
+                    let text = output::human(&event) + "\n";
+                    let _ = log.write_all(text.as_bytes());
+                    told.add(text);
                 }
                 messages.send(Message::Event(event));
             }
@@ -227,5 +264,26 @@ fn listen(stdout: ChildStdout, mut log: File, messages: &Outbox) {
                 }
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_task_tells_while_it_fails_is_not_taken_for_its_last_words() {
+        let told = Told::default();
+        told.add("worker 0 finished: 600 steps\n".to_owned());
+        told.add(" run    linear on 1 ps\n steps  600\n\nwrote run/summary.json\n".to_owned());
+        let log = ["error: the disk is full", " run    linear on 1 ps", " steps  600", "", "hint: make room"];
+        assert_eq!(told.own_words(&log), ["error: the disk is full", "hint: make room"]);
+    }
+
+    #[test]
+    fn of_what_a_task_tells_only_the_latest_is_kept() {
+        let told = Told::default();
+        (0..=MOST_LATE).for_each(|step| told.add(format!("step {step}\n")));
+        assert_eq!(told.own_words(&["step 0", "step 1", "step 512"]), ["step 0"]);
     }
 }

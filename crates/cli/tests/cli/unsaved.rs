@@ -50,6 +50,8 @@ fn a_run_whose_last_checkpoint_cannot_be_written_ends_with_4() {
             says_that_it_was_not_saved(&told);
             assert!(told.stderr.contains("WARN no checkpoint: "), "the launcher passes it on: {told}");
             assert!(told.directory().join("run/summary.json").exists(), "it has ended all the same: {told}");
+            let said = told.stderr.rfind("error: ").map_or("", |at| &told.stderr[at..]);
+            assert!(said.lines().count() <= 2, "the summary is no part of the error: {told}");
         }
     }
 }

@@ -93,7 +93,8 @@ impl Launcher {
             let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n  ");
             return Failure { exit_code, message: format!("{task} {how}; the end of {log}:\n  {tail}"), hint: None };
         };
-        let (hints, words): (Vec<&str>, Vec<&str>) = lines[said..].iter().partition(|line| line.starts_with(HINT));
+        let words = child.own_words(&lines[said..]);
+        let (hints, words): (Vec<&str>, Vec<&str>) = words.into_iter().partition(|line| line.starts_with(HINT));
         let message = words.join("\n");
         Failure {
             exit_code,
