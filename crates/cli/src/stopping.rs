@@ -103,7 +103,9 @@ impl Stop<'_> {
     /// Whether it was written when the run was told to stop, or needed not to be.
     fn newest(&self, step: u64, created: u64) -> Newest {
         let seen = self.extent.map_or(0, Extent::global_step);
-        let is_last = self.told.is_none_or(|told| created >= told) || step >= seen;
+        // Both times are whole seconds: one from just before may look like one from just after.
+        let may_be_last = self.unsaved.is_none() && self.told.is_none_or(|told| created >= told);
+        let is_last = may_be_last || step >= seen;
         if is_last { Newest::Last(step) } else { Newest::Earlier(step) }
     }
 
@@ -238,6 +240,7 @@ mod tests {
             directory.path().display()
         );
         assert_eq!(stop.checkpoint(&stop.newest(400, 1990)), kept);
+        assert_eq!(stop.checkpoint(&stop.newest(400, 2000)), kept, "written within the same second");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The launcher while its tasks run: it shows what they tell, decides what becomes of the run when one of them ends, and
 //! ends the others when the run does.
 
+mod deadline;
 mod ending;
 
 use std::collections::BTreeSet;
@@ -20,17 +21,9 @@ use crate::failure::Failure;
 use crate::output::count;
 use crate::progress::Progress;
 use crate::signals::{StopSignal, is_stop, unix_seconds};
+use deadline::{DRAIN, Deadline, GRACE};
 pub(super) use ending::Resumption;
 use ending::describe;
-
-/// How long tasks have to end after one has failed.
-const GRACE: Duration = Duration::from_secs(5);
-/// How long they have when the run was told to stop, and a last checkpoint may have to be written: a little longer than
-/// a server waits for word of it.
-const DRAIN: Duration = Duration::from_secs(70);
-/// How long those have that hold parameters. A large checkpoint takes its time, and one that does not get on is given up
-/// by themselves.
-const SAVE: Duration = Duration::from_secs(1800);
 
 pub(super) struct Launcher {
     plan: Plan,
@@ -49,9 +42,11 @@ pub(super) struct Launcher {
     unsaved: Option<String>,
     /// What ps 0 says while it cannot open the checkpoints.
     stuck: Option<String>,
-    /// Until when those who hold parameters may write the last checkpoint.
-    save_until: Option<Instant>,
-    /// Whether tasks were killed before they could end by themselves.
+    /// Until when tasks have, if the run ends.
+    deadline: Deadline,
+    /// Tasks that were killed because they did not end in time.
+    overdue: BTreeSet<TaskId>,
+    /// Whether tasks were killed before the run could be saved.
     at_once: bool,
     summarised: bool,
 }
@@ -96,7 +91,8 @@ impl Launcher {
             stopped: Vec::new(),
             unsaved: None,
             stuck: None,
-            save_until: None,
+            deadline: Deadline::default(),
+            overdue: BTreeSet::new(),
             at_once: false,
             summarised: false,
         }
@@ -104,28 +100,17 @@ impl Launcher {
 
     /// Until every task has ended.
     pub(super) fn run(mut self, messages: &Inbox) -> Result<(), Failure> {
-        let mut deadline: Option<Instant> = None;
         while self.children.iter().any(Child::is_running) {
-            let message = match messages.next(deadline) {
+            let message = match messages.next(self.deadline.at()) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout) => {
-                    deadline = self.kill_overdue();
+                    self.kill_overdue();
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            match self.handle(message) {
-                Some(End::Within(grace)) if deadline.is_none() => {
-                    deadline = Some(Instant::now() + grace);
-                    self.children.iter().filter(|child| child.is_running()).for_each(Child::terminate);
-                }
-                Some(End::By(grace)) => deadline = deadline.or_else(|| Some(Instant::now() + grace)),
-                Some(End::AtOnce) => (deadline, self.save_until) = (Some(Instant::now()), None),
-                _ => {}
-            }
-            if deadline.is_some() {
-                self.plan.processes.are_ending();
-            }
+            let end = self.handle(message);
+            self.set_deadline(end, Instant::now());
         }
         // What the last task told may still be on its way.
         while let Some(message) = messages.next_if_any() {
@@ -147,14 +132,52 @@ impl Launcher {
         }
     }
 
+    fn set_deadline(&mut self, end: Option<End>, now: Instant) {
+        match end {
+            Some(End::Within(grace)) if self.deadline.set(now + grace) => {
+                self.children.iter().filter(|child| child.is_running()).for_each(Child::terminate);
+            }
+            Some(End::By(grace)) => {
+                self.deadline.set(now + grace);
+            }
+            Some(End::AtOnce) => {
+                self.at_once = true;
+                self.deadline.shorten(now);
+            }
+            Some(End::Within(_)) | None => {}
+        }
+        if !self.coordinator_runs() {
+            // The chief may still be writing the summary.
+            let is_complete = self.cause.is_some() || self.summarised;
+            self.deadline.shorten(now + if is_complete { GRACE } else { DRAIN });
+        }
+        if self.deadline.at().is_some() {
+            self.plan.processes.are_ending();
+        }
+    }
+
     /// Kills the tasks that have not ended in time; of a run that was told to stop, first only those that have no part in
-    /// its last checkpoint. Returns until when the others have.
-    fn kill_overdue(&mut self) -> Option<Instant> {
-        let save_until = self.save_until.take();
-        let is_overdue = |child: &&Child| child.is_running() && !(save_until.is_some() && self.may_hold(child.task));
-        self.children.iter().filter(is_overdue).for_each(Child::kill);
-        self.at_once |= save_until.is_none();
-        save_until
+    /// its last checkpoint.
+    fn kill_overdue(&mut self) {
+        let may_save = self.deadline.pass();
+        let running = self.children.iter().filter(|child| child.is_running());
+        let (saving, overdue): (Vec<&Child>, Vec<&Child>) =
+            running.partition(|child| may_save && self.may_hold(child.task));
+        overdue.iter().for_each(|child| child.kill());
+        let (saving, overdue) = (tasks(saving), tasks(overdue));
+        if !self.at_once && !overdue.is_subset(&self.overdue) {
+            warn!("killed {}, which did not end in time", named(&overdue));
+        }
+        if !saving.is_empty() {
+            warn!("waiting for {} to save the run; a second signal stops at once", named(&saving));
+        }
+        self.at_once |= !may_save && self.coordinator_runs();
+        self.overdue.extend(overdue);
+    }
+
+    /// Without the coordinator the run is over: ps 0, or worker 0 of those that hold parameters themselves.
+    fn coordinator_runs(&self) -> bool {
+        self.children.first().is_some_and(Child::is_running)
     }
 
     /// How soon the run is to be ended, if it is.
@@ -199,13 +222,18 @@ impl Launcher {
         let stuck = self.stuck.take();
         self.unsaved = self.unsaved.take().or_else(|| stuck.map(|why| format!("{NOT_SAVED}: {why}")));
         self.cause.get_or_insert(Cause::Stopped(signal.exit_code(), Some((signal, unix_seconds()))));
-        self.save_until = Some(Instant::now() + SAVE);
+        self.deadline.let_save(Instant::now());
         End::Within(DRAIN)
     }
 
     fn task_ended(&mut self, task: TaskId, ended: Ended) -> Option<End> {
         let position = self.children.iter().position(|child| child.task == task)?;
         self.children[position].ended();
+        // Whoever outlives a run that went well has nothing to add to it.
+        let is_late = position > 0 && self.summarised && !self.coordinator_runs();
+        if self.cause.is_none() && (self.overdue.contains(&task) || (is_late && matches!(ended, Ended::Killed(_)))) {
+            return None;
+        }
         if self.cause.is_none() && self.start_again(position, ended) {
             return None;
         }
@@ -233,26 +261,40 @@ impl Launcher {
                     self.cause = Some(Cause::Stopped(code as u8, None));
                     // The coordinator ends the run, and the last checkpoint may have to be written; but a run that has
                     // not begun waits for whoever is missing.
-                    self.save_until = self.has_begun().then(|| Instant::now() + SAVE);
-                    Some(if self.has_begun() { End::By(DRAIN) } else { End::Within(GRACE) })
+                    Some(if self.has_begun() { self.end_and_save() } else { End::Within(GRACE) })
                 }
             },
             ended => {
                 let failure = self.describe_failure(&self.children[position], ended);
-                self.cause = Some(match ended {
-                    Ended::Killed(_) => Cause::Died(failure),
-                    Ended::Exited(_) => Cause::Failed(failure),
-                });
-                Some(End::Within(GRACE))
+                let is_killed = matches!(ended, Ended::Killed(_));
+                self.cause = Some(if is_killed { Cause::Died(failure) } else { Cause::Failed(failure) });
+                let is_whole = is_killed && !self.may_hold(task) && self.has_begun();
+                Some(if is_whole { self.end_and_save() } else { End::Within(GRACE) })
             }
         }
+    }
+
+    /// Ends a run whose parameters are all there. With a worker left the coordinator ends it; without one it would wait
+    /// for those to come back that nobody starts.
+    fn end_and_save(&mut self) -> End {
+        self.deadline.let_save(Instant::now());
+        if self.has_worker() {
+            return End::By(DRAIN);
+        }
+        if self.coordinator_runs() {
+            warn!("no worker is left; the ps save the run and stop");
+        }
+        End::Within(DRAIN)
+    }
+
+    fn has_worker(&self) -> bool {
+        self.children.iter().any(|child| child.task.job == Job::Worker && child.is_running())
     }
 
     /// Training goes on without a task, as it would on many machines; but not without the parameters that it may have
     /// held, and it does not begin without it.
     fn goes_on_without(&self, task: TaskId) -> bool {
-        let trains = |child: &Child| child.task.job == Job::Worker && child.is_running();
-        !self.may_hold(task) && self.children.iter().any(trains) && self.has_begun()
+        !self.may_hold(task) && self.coordinator_runs() && self.has_worker() && self.has_begun()
     }
 
     /// Whether a task holds parameters, as far as is known.
@@ -302,6 +344,14 @@ impl Launcher {
             }
         }
     }
+}
+
+fn tasks(children: Vec<&Child>) -> BTreeSet<TaskId> {
+    children.into_iter().map(|child| child.task).collect()
+}
+
+fn named(tasks: &BTreeSet<TaskId>) -> String {
+    tasks.iter().map(TaskId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Drop for Launcher {

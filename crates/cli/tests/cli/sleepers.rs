@@ -166,6 +166,15 @@ fn a_colocated_shard_that_slept_for_longer_than_its_timeout_comes_back() {
 }
 
 #[test]
+fn a_launched_run_ends_without_a_worker_that_never_wakes() {
+    let run = Launching::start(20_000, "");
+    run.cluster.event("step", 1);
+    run.put_to_sleep("worker", 1);
+    let told = run.ends_well();
+    assert!(told.stderr.contains("killed worker 1, which did not end in time"), "{told}");
+}
+
+#[test]
 fn a_worker_whose_host_vanished_is_replaced_by_one_that_is_started_elsewhere() {
     // With the default timeout: the one that claims its place does not have to wait for it.
     let cluster = ByHand::new((1, 2), "--steps 1000000");

@@ -170,6 +170,39 @@ fn a_launched_run_whose_ps_is_told_to_stop_says_so() {
 }
 
 #[test]
+fn a_launched_run_that_is_told_to_stop_ends_without_a_ps_that_never_wakes() {
+    let run = Launched::start(&format!(
+        "linear {ENDLESS} --ps 2 --min-shard-bytes 0 --worker-timeout 1 --checkpoint-secs 0 --checkpoint-steps 200 \
+         --restart 6"
+    ));
+    run.logged("ps-0", "checkpoint of step ");
+    run.task("ps", 1).signal(Signal::STOP);
+    run.0.signal(Signal::TERM);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(4), "{told}");
+    assert!(told.stderr.contains("killed ps 1, which did not end in time"), "{told}");
+    assert!(told.after("error: SIGTERM ").contains("the last checkpoint could not be written: lost ps 1"), "{told}");
+    assert!(told.after("checkpoint: step ").contains("the last one could not be written"), "{told}");
+}
+
+#[test]
+fn a_launched_run_that_nobody_trains_any_more_is_saved_and_ends() {
+    for (last, exit_code) in [(Signal::TERM, 143), (Signal::KILL, 1)] {
+        let run = Launched::start(&format!("linear {ENDLESS}"));
+        run.event("step", 0);
+        run.event("step", 1);
+        let first = if last == Signal::TERM { Signal::KILL } else { Signal::TERM };
+        run.task("worker", 0).signal(first);
+        run.0.log("; the others continue");
+        run.task("worker", 1).signal(last);
+        let told = run.wait();
+        assert_eq!(told.exit_code(), Some(exit_code), "{told}");
+        assert!(told.stderr.contains("no worker is left; the ps save the run and stop"), "{told}");
+        assert!(checkpointed(&told) > 0, "{told}");
+    }
+}
+
+#[test]
 fn a_task_started_by_hand_names_its_own_command() {
     let hosts = Hosts::new(1, 2);
     let words = format!("linear {ENDLESS} --format json");
