@@ -444,24 +444,26 @@ impl Process {
         Err(self.explained(ended.outcome.into(), args))
     }
 
-    /// If it was told to stop: adds where the run stands and how it goes on.
+    /// If it was told to stop, or could not be saved: adds where the run stands and how it goes on.
     fn explained(&mut self, failure: Failure, args: &TrainArgs) -> Failure {
         let signal = self.config.stopped_by.get().copied();
-        let unsaved = failure.why_not_saved().filter(|_| signal.is_some()).map(str::to_owned);
-        if failure.exit_code != exit_code::TERMINATED && unsaved.is_none() {
+        let unsaved = failure.why_not_saved().map(str::to_owned);
+        // Of a run that was launched, the launcher tells.
+        let is_launched = args.output.started_at.is_some();
+        if failure.exit_code != exit_code::TERMINATED && (unsaved.is_none() || signal.is_none() && is_launched) {
             return failure;
         }
         if let Some((signal, time)) = signal {
             let task = self.task.unwrap_or(TaskId::worker(0)).to_string();
             self.watch.tell(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
         }
+        let harm = failure.clone();
         let (exit_code, why) = match signal {
             Some((signal, _)) if unsaved.is_some() => (failure.exit_code, signal.name().to_owned()),
             Some((signal, _)) => (signal.exit_code(), signal.name().to_owned()),
             None => (failure.exit_code, failure.message),
         };
-        // Of a run that was launched, the launcher tells.
-        if args.output.started_at.is_some() {
+        if is_launched {
             return Failure { exit_code, message: unsaved.unwrap_or(why), hint: None };
         }
         let is_server = self.task.is_some_and(|task| task.job == Job::Ps);
@@ -482,10 +484,11 @@ impl Process {
                 at_once: false,
                 died: false,
             };
-            match self.task {
-                None => stop.report("resume", &own_command),
-                Some(_) if is_one_of_many => stop.report_alone("resume this task", &own_command),
-                Some(_) => stop.report("resume this task", &own_command),
+            let what = if self.task.is_some() { "resume this task" } else { "resume" };
+            match (signal, &stop.unsaved) {
+                (None, Some(_)) => stop.report_remains(harm, what, &own_command),
+                _ if is_one_of_many => stop.report_alone(what, &own_command),
+                _ => stop.report(what, &own_command),
             }
         })
     }

@@ -17,6 +17,10 @@ pub enum Fault {
     StoppedServerForgotten,
     /// While a run goes back to a checkpoint, workers that were told to stop are waited for.
     StoppedWorkersAwaited,
+    /// A server that is lost while the last checkpoint of a run that went well is written ends the run.
+    LostWhileSaving,
+    /// A server that was told to stop and dies while the last checkpoint is written is not missed.
+    StoppedServerNotMissed,
     /// A worker that nobody has asked for is waited for when it comes and goes before the run begins.
     EarlyWorkerAwaited,
 }

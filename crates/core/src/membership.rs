@@ -114,9 +114,8 @@ impl Membership {
     /// Lets a process back in whose connection broke, if it has not been declared dead meanwhile. One that has said goodbye
     /// stays as finished as it was: it may still have a part of the last checkpoint to write.
     pub fn rejoin(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> bool {
-        let known = self.members.get_mut(&task).filter(|member| member.incarnation == incarnation);
         let has_left = |member: &Member| member.presence == Presence::Finished;
-        match known.filter(|member| member.presence != Presence::Dead) {
+        match self.undeclared(task, incarnation) {
             Some(member) if !(has_left(member) && fault::is_back(Fault::StoppedServerForgotten)) => {
                 member.connected = true;
                 member.heard = now;
@@ -128,7 +127,7 @@ impl Membership {
 
     /// Notes a sign of life.
     pub fn heard(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
-        if let Some(member) = self.present(task, incarnation) {
+        if let Some(member) = self.undeclared(task, incarnation) {
             member.heard = now;
         }
     }
@@ -140,7 +139,7 @@ impl Membership {
 
     /// Notes that a process's connection broke.
     pub fn disconnected(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
-        if let Some(member) = self.present(task, incarnation) {
+        if let Some(member) = self.undeclared(task, incarnation) {
             member.connected = false;
             member.heard = now;
         }
@@ -148,15 +147,21 @@ impl Membership {
 
     /// Notes that a process said goodbye. False if it no longer played the task.
     pub fn finished(&mut self, task: TaskId, incarnation: Incarnation) -> bool {
-        let member = self.present(task, incarnation);
+        let member = self.undeclared(task, incarnation).filter(|member| member.presence == Presence::Present);
         member.map(|member| member.presence = Presence::Finished).is_some()
     }
 
-    /// Declares dead whoever has been away too long, and returns them with the reason.
-    pub fn expire(&mut self, now: Duration) -> Vec<(TaskId, String)> {
+    /// Declares dead whoever has been away too long, and returns them with the reason. Whoever has said goodbye may go,
+    /// unless it `has_to_stay` for a last thing to do.
+    pub fn expire(&mut self, now: Duration, has_to_stay: impl Fn(TaskId) -> bool) -> Vec<(TaskId, String)> {
         let mut expired = Vec::new();
         for (task, member) in &mut self.members {
-            if member.presence != Presence::Present {
+            let is_missed = match member.presence {
+                Presence::Present => true,
+                Presence::Finished => has_to_stay(*task),
+                Presence::Dead => false,
+            };
+            if !is_missed {
                 continue;
             }
             let away = now.saturating_sub(member.heard);
@@ -192,9 +197,10 @@ impl Membership {
         self.presence(task) == Some(Presence::Present)
     }
 
-    fn present(&mut self, task: TaskId, incarnation: Incarnation) -> Option<&mut Member> {
+    /// The process that plays a task, if it is this one and was not declared dead.
+    fn undeclared(&mut self, task: TaskId, incarnation: Incarnation) -> Option<&mut Member> {
         let member = self.members.get_mut(&task)?;
-        (member.incarnation == incarnation && member.presence == Presence::Present).then_some(member)
+        (member.incarnation == incarnation && member.presence != Presence::Dead).then_some(member)
     }
 }
 
@@ -216,6 +222,10 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    fn expire(membership: &mut Membership, now: Duration) -> Vec<(TaskId, String)> {
+        membership.expire(now, |_| false)
+    }
+
     fn membership() -> (Membership, Incarnation) {
         let mut membership = Membership::new(Patience::new(seconds(10)), Incarnation(0));
         let incarnation = membership.join(TASK, seconds(0)).unwrap();
@@ -226,9 +236,9 @@ mod tests {
     fn a_silent_process_dies_after_the_timeout_and_only_once() {
         let (mut membership, incarnation) = membership();
         membership.heard(TASK, incarnation, seconds(5));
-        assert!(membership.expire(seconds(14)).is_empty());
-        assert_eq!(membership.expire(seconds(15)).len(), 1);
-        assert!(membership.expire(seconds(16)).is_empty());
+        assert!(expire(&mut membership, seconds(14)).is_empty());
+        assert_eq!(expire(&mut membership, seconds(15)).len(), 1);
+        assert!(expire(&mut membership, seconds(16)).is_empty());
         assert_eq!(membership.presence(TASK), Some(Presence::Dead));
     }
 
@@ -236,15 +246,15 @@ mod tests {
     fn a_broken_connection_is_forgiven_for_a_second() {
         let (mut membership, incarnation) = membership();
         membership.disconnected(TASK, incarnation, seconds(5));
-        assert!(membership.expire(Duration::from_millis(5999)).is_empty());
+        assert!(expire(&mut membership, Duration::from_millis(5999)).is_empty());
         assert!(membership.rejoin(TASK, incarnation, Duration::from_millis(5999)));
-        assert!(membership.expire(seconds(7)).is_empty());
+        assert!(expire(&mut membership, seconds(7)).is_empty());
     }
 
     #[test]
     fn a_process_declared_dead_cannot_come_back_as_itself() {
         let (mut membership, incarnation) = membership();
-        membership.expire(seconds(10));
+        expire(&mut membership, seconds(10));
         assert!(!membership.rejoin(TASK, incarnation, seconds(11)));
         let next = membership.join(TASK, seconds(11)).unwrap();
         assert!(next > incarnation);
@@ -259,7 +269,7 @@ mod tests {
         assert_eq!(membership.join(TASK, seconds(2)), Err(Occupied::Unsure), "that may have been on its way");
         membership.heard(TASK, incarnation, seconds(3));
         assert_eq!(membership.join(TASK, seconds(3)), Err(Occupied::Alive));
-        assert!(membership.expire(seconds(5)).is_empty(), "and it stays");
+        assert!(expire(&mut membership, seconds(5)).is_empty(), "and it stays");
         membership.disconnected(TASK, incarnation, seconds(5));
         assert!(membership.join(TASK, seconds(5)).is_ok());
     }
@@ -269,9 +279,9 @@ mod tests {
         let (mut membership, vanished) = membership();
         membership.heard(TASK, vanished, seconds(1));
         assert_eq!(membership.join(TASK, seconds(2)), Err(Occupied::Unsure));
-        assert!(membership.expire(seconds(4)).is_empty());
+        assert!(expire(&mut membership, seconds(4)).is_empty());
         assert_eq!(membership.join(TASK, seconds(4)), Err(Occupied::Unsure));
-        assert_eq!(membership.expire(seconds(5)), [(TASK, "no sign of life for 4.0 s".to_owned())]);
+        assert_eq!(expire(&mut membership, seconds(5)), [(TASK, "no sign of life for 4.0 s".to_owned())]);
         assert!(membership.join(TASK, seconds(5)).unwrap() > vanished);
     }
 
@@ -280,7 +290,23 @@ mod tests {
         let (mut membership, incarnation) = membership();
         assert!(membership.finished(TASK, incarnation));
         membership.disconnected(TASK, incarnation, seconds(1));
-        assert!(membership.expire(seconds(100)).is_empty());
+        assert!(expire(&mut membership, seconds(100)).is_empty());
+    }
+
+    #[test]
+    fn a_finished_task_that_has_to_stay_is_missed_like_any_other() {
+        let (mut lost, incarnation) = membership();
+        lost.finished(TASK, incarnation);
+        lost.disconnected(TASK, incarnation, seconds(1));
+        assert!(lost.expire(Duration::from_millis(1999), |_| true).is_empty());
+        assert_eq!(lost.expire(seconds(2), |_| true).len(), 1);
+        assert_eq!(lost.presence(TASK), Some(Presence::Dead));
+
+        let (mut silent, incarnation) = membership();
+        silent.finished(TASK, incarnation);
+        silent.heard(TASK, incarnation, seconds(5));
+        assert!(silent.expire(seconds(14), |_| true).is_empty());
+        assert_eq!(silent.expire(seconds(15), |_| true).len(), 1);
     }
 
     #[test]
@@ -300,7 +326,7 @@ mod tests {
         membership.join(TASK, seconds(1)).unwrap();
         membership.disconnected(TASK, old, seconds(2));
         membership.heard(TASK, old, seconds(2));
-        assert!(membership.expire(seconds(5)).is_empty());
+        assert!(expire(&mut membership, seconds(5)).is_empty());
     }
 
     #[test]

@@ -155,14 +155,16 @@ impl Scenario {
         scenario
     }
 
-    /// Somebody leaves when it matters: a server whose connection breaks while the last checkpoint is written, all workers
-    /// while a run rolls back, or a worker before the run begins.
+    /// Somebody leaves when it matters: a server whose connection breaks, or that dies, while the last checkpoint is written,
+    /// all workers while a run rolls back, or a worker before the run begins.
     fn leave_in_the_middle(&mut self, random: &mut Random) {
         let (at, server) = (random.millis(500, 4000), TaskId::ps(random.below(u64::from(self.servers)) as u32));
         match random.below(3) {
             0 => {
                 self.faults.push((at, Fault::Stop(Whom::One(server))));
-                self.faults.push((at + random.millis(0, 80), Fault::Disconnect(server)));
+                let after = at + random.millis(0, 80);
+                let dies = Fault::Kill(server, random.millis(20, 3000), false);
+                self.faults.push((after, if random.percent(30) { dies } else { Fault::Disconnect(server) }));
             }
             1 if server != TaskId::ps(0) && !self.colocated => {
                 self.faults.push((at, Fault::Kill(server, random.millis(1500, 3000), false)));

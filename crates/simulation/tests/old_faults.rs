@@ -40,6 +40,16 @@ fn a_server_that_was_told_to_stop_and_loses_its_part_with_its_connection_is_foun
 }
 
 #[test]
+fn a_run_that_ends_because_a_server_is_lost_while_it_is_saved_is_found() {
+    assert_found(Fault::LostWhileSaving);
+}
+
+#[test]
+fn a_server_that_was_told_to_stop_and_dies_and_is_not_missed_is_found() {
+    assert_found(Fault::StoppedServerNotMissed);
+}
+
+#[test]
 fn a_run_that_waits_for_workers_that_were_told_to_stop_is_found() {
     assert_found(Fault::StoppedWorkersAwaited);
 }

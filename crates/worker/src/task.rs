@@ -214,7 +214,11 @@ impl Worker {
         while let Some((incarnation, work)) = control.next() {
             let done = match work {
                 Work::Initialise(servers) => self.initialise(incarnation, servers, &mut client),
-                Work::Train(start) => self.train(&control, incarnation, start, &mut client, watch),
+                Work::Train(start) => {
+                    // What was summed up before the run rolled back is not how it ends.
+                    summary = None;
+                    self.train(&control, incarnation, start, &mut client, watch)
+                }
                 Work::Summarise(servers, finished) => {
                     self.summarise(incarnation, servers, &mut client, &finished).map(|summed_up| {
                         summary = Some(summed_up);

@@ -1,12 +1,22 @@
 //! How a run ends: with a last checkpoint if there are parameters worth one, and else at once.
 
 use super::{Decision, Lifecycle, NOT_SAVED, Outcome, Phase, exit_code};
+use crate::cluster::{Job, TaskId, WorkerId};
 use crate::membership::Presence;
 
 impl Lifecycle {
-    /// A task failed in a way that ends the run.
+    /// Something failed in a way that ends the run.
     pub fn failed(&mut self, outcome: Outcome) -> Vec<Decision> {
         self.end(outcome)
+    }
+
+    /// A task failed in a way that ends the run. A worker then says goodbye.
+    pub fn task_failed(&mut self, task: TaskId, exit_code: u8, error: String) -> Vec<Decision> {
+        let reason = format!("{task}: {error}");
+        if task.job == Job::Worker {
+            self.failures.insert(WorkerId(task.index), error);
+        }
+        self.end(Outcome { exit_code, reason })
     }
 
     /// Another coordinator has taken over the run: it ends here, and nothing of it can be saved any more.

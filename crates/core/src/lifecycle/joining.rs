@@ -19,6 +19,9 @@ pub enum JoinError {
     /// The task is not in the cluster.
     #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
     Unknown(TaskId, String),
+    /// The run ends once its last checkpoint is written: ask again.
+    #[error("the last checkpoint of the run is being written; waiting for the end")]
+    Saving,
     /// The run has ended, or is about to.
     #[error("the run has ended")]
     Over(Outcome),
@@ -66,7 +69,8 @@ impl Lifecycle {
         let chief = TaskId::from(self.chief);
         match &self.phase {
             Phase::Over(outcome) => Err(JoinError::Over(outcome.clone())),
-            Phase::Saving(outcome) if task.job == Job::Worker => Err(JoinError::Over(outcome.clone())),
+            // It is not known yet how the run ends: should a server be lost now, it goes on.
+            Phase::Saving(_) if task.job == Job::Worker => Err(JoinError::Saving),
             // The chief itself, started again before its process is known to be dead, still has to score.
             Phase::Finishing if task.job == Job::Worker && task != chief && !self.is_abandoned() => {
                 // While the connection of the chief is broken, it is not known whether somebody else has to score.
@@ -83,6 +87,7 @@ impl Lifecycle {
     fn worker_joined(&mut self, worker: WorkerId, incarnation: Incarnation) -> Decision {
         self.left.remove(&worker);
         self.leaving.remove(&worker);
+        self.failures.remove(&worker);
         if self.phase != Phase::Gathering && !self.membership.is_present(TaskId::from(self.chief)) {
             self.chief = worker;
         }

@@ -1,6 +1,7 @@
 //! Tasks that leave or die: a run goes on without a worker, under another chief if need be, and goes back to a
 //! checkpoint when a server was lost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Decision, Lifecycle, Outcome, Phase, exit_code};
@@ -17,7 +18,8 @@ impl Lifecycle {
     /// Lets time pass: declares the silent dead, and gives up on those who do not come.
     pub fn tick(&mut self, now: Duration) -> Vec<Decision> {
         let mut decisions = self.part_with_leavers(now);
-        for (task, reason) in self.membership.expire(now) {
+        let has_to_write = self.servers_with_a_part_to_write();
+        for (task, reason) in self.membership.expire(now, |task| has_to_write.contains(&task)) {
             decisions.extend(match task.job {
                 Job::Ps if self.phase == Phase::Gathering => Vec::new(),
                 Job::Ps if matches!(self.phase, Phase::Over(_)) => Vec::new(),
@@ -61,11 +63,17 @@ impl Lifecycle {
         self.end(Outcome { exit_code: exit_code::TERMINATED, reason })
     }
 
-    fn was_told_to_stop(&self, worker: WorkerId) -> bool {
-        self.membership.presence(worker.into()) == Some(Presence::Finished)
+    fn was_told_to_stop(&self, task: impl Into<TaskId>) -> bool {
+        self.membership.presence(task.into()) == Some(Presence::Finished)
     }
 
-    /// The others train without those who were told to stop a while ago.
+    /// The servers that the last checkpoint cannot be written without, though they may have said goodbye.
+    fn servers_with_a_part_to_write(&self) -> BTreeSet<TaskId> {
+        let saves = matches!(self.phase, Phase::Saving(_)) && !fault::is_back(Fault::StoppedServerNotMissed);
+        self.active_servers().filter(|_| saves).collect()
+    }
+
+    /// The others train without those who have said goodbye a while ago: they were told to stop, or have failed.
     pub(super) fn part_with_leavers(&mut self, now: Duration) -> Vec<Decision> {
         // By then the cut of a last checkpoint is made, and no round that one of them is missing from is before it.
         let patience = if matches!(self.phase, Phase::Saving(_)) { 3 * FAREWELL } else { FAREWELL };
@@ -73,7 +81,8 @@ impl Lifecycle {
         let parted: Vec<WorkerId> = self.leaving.extract_if(.., parted).map(|(worker, _)| worker).collect();
         let mut decisions = Vec::new();
         for worker in parted {
-            decisions.extend(self.worker_left(worker, "told to stop".to_owned()));
+            let reason = self.failures.remove(&worker).unwrap_or_else(|| "told to stop".to_owned());
+            decisions.extend(self.worker_left(worker, reason));
             decisions.extend(self.go_on_without(worker));
         }
         decisions
@@ -124,11 +133,11 @@ impl Lifecycle {
     }
 
     /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
-    /// there again.
+    /// there again. So does a run that was done but for its last checkpoint; its workers stay until that is written.
     pub(super) fn server_lost(&mut self, reason: String) -> Vec<Decision> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
-            Phase::Saving(_) => return self.not_saved(&reason),
+            Phase::Saving(outcome) if !self.trains_again_after(outcome) => return self.not_saved(&reason),
             _ => {}
         }
         if !self.config.checkpoints {
@@ -139,9 +148,18 @@ impl Lifecycle {
         self.servers_here_since = None;
         self.left.clear();
         self.leaving.clear();
+        self.failures.clear();
         for worker in self.workers() {
             self.membership.dismiss(worker.into());
         }
         vec![Decision::Regather(reason)]
+    }
+
+    /// True if a run that was to end like this goes on when its last checkpoint is lost. Nobody trains a run again that
+    /// was told to stop or has failed, and who was told to stop meanwhile does not stay for that.
+    fn trains_again_after(&self, outcome: &Outcome) -> bool {
+        let servers_stay = !self.active_servers().any(|server| self.was_told_to_stop(server));
+        let workers_stay = self.workers().iter().any(|worker| !self.was_told_to_stop(*worker));
+        outcome.exit_code == 0 && servers_stay && workers_stay && !fault::is_back(Fault::LostWhileSaving)
     }
 }

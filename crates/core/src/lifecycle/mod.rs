@@ -96,8 +96,10 @@ pub struct Lifecycle {
     ready: BTreeSet<TaskId>,
     chief: WorkerId,
     left: BTreeMap<WorkerId, String>,
-    /// Workers that were told to stop, and since when; the others still train with them.
+    /// Workers that have said goodbye, and since when; the others still train with them.
     leaving: BTreeMap<WorkerId, Duration>,
+    /// What workers that have failed have said of it.
+    failures: BTreeMap<WorkerId, String>,
     /// Whom the run waits for, since when without any progress of theirs, and in which phase.
     awaited_since: BTreeMap<TaskId, Duration>,
     awaited_in: std::mem::Discriminant<Phase>,
@@ -125,6 +127,7 @@ impl Lifecycle {
             chief: WorkerId(0),
             left: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            failures: BTreeMap::new(),
             awaited_since: BTreeMap::new(),
             awaited_in: std::mem::discriminant(&Phase::Gathering),
             servers_here_since: None,

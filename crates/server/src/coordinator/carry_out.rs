@@ -188,6 +188,7 @@ impl<S: OwnShard> Coordinator<S> {
         warn!(target: NOTICE, "{reason}; training continues when it is back");
         self.history.note(self.now, HistoryKind::Dead, reason);
         self.seen_step = self.seen_step.max(self.step());
+        self.saving = None;
         for worker in self.lifecycle.workers() {
             self.members.remove(worker.into());
         }
@@ -214,7 +215,9 @@ impl<S: OwnShard> Coordinator<S> {
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
-            warn!(target: NOTICE, "{worker} is gone: {reason}; training continues without it");
+            let saves = matches!(self.lifecycle.phase(), Phase::Saving(_));
+            let goes_on = if saves { "" } else { "; training continues without it" };
+            warn!(target: NOTICE, "{worker} is gone: {reason}{goes_on}");
             self.history.note(self.now, HistoryKind::Dead, format!("{worker} is gone: {reason}"));
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();

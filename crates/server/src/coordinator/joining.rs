@@ -28,7 +28,12 @@ impl<S: OwnShard> Coordinator<S> {
     pub(super) fn hello(&mut self, id: SessionId, hello: &Hello, heard: u64) {
         match self.admit(id, hello, heard) {
             Ok(()) => {}
-            Err(Refusal::ForNow(reason)) => self.members.dismiss(id, Kind::Busy(Busy { reason })),
+            Err(Refusal::ForNow(reason)) => {
+                if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
+                    self.untold.put_off(hello);
+                }
+                self.members.dismiss(id, Kind::Busy(Busy { reason }));
+            }
             Err(Refusal::ForGood(outcome)) => {
                 if !outcome.reason.is_empty() {
                     let task = format!("{} {}", hello.job, hello.index);
@@ -63,7 +68,7 @@ impl<S: OwnShard> Coordinator<S> {
         let joined = self.lifecycle.join(task, earlier, self.now);
         let (incarnation, mut decisions) = joined.map_err(|error| match error {
             JoinError::Over(outcome) => Refusal::ForGood(outcome),
-            JoinError::Contested(_) => Refusal::ForNow(error.to_string()),
+            JoinError::Contested(_) | JoinError::Saving => Refusal::ForNow(error.to_string()),
             error => refuse(error.to_string()),
         })?;
         if hello.begun {
@@ -78,6 +83,7 @@ impl<S: OwnShard> Coordinator<S> {
             self.memory.extend(hello.memory.map(|memory| (task.index, memory)));
         }
         self.refused.remove(&task.to_string());
+        self.untold.let_in(hello);
         if let Some(run) = run {
             self.mention_difference(task, &run);
             if let Some(checkpoints) = &mut self.checkpoints {

@@ -56,7 +56,7 @@ pub struct Coordinator<S> {
     pub(super) prepare: Prepare,
     /// The last checkpoint, while the run waits for it.
     pub(super) saving: Option<LastCheckpoint>,
-    /// Those who have yet to hear that the run cannot begin.
+    /// Those who have yet to hear that the run cannot begin, or how it has ended.
     pub(super) untold: Untold,
     pub(super) endpoints: BTreeMap<u32, Endpoint>,
     /// The memory that each server found when it was started, as far as it knows.

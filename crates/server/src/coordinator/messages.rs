@@ -4,7 +4,7 @@ use tracing::info;
 use windlass_core::checkpoint::{Setback, SetbackKind};
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::{Outcome, Phase};
+use windlass_core::lifecycle::Phase;
 use windlass_wire::control::proto::{Failure, Heartbeat, task_message};
 
 use super::history::HistoryKind;
@@ -42,10 +42,9 @@ impl<S: OwnShard> Coordinator<S> {
                 self.lifecycle.concluded(worker)
             }
             task_message::Kind::Failed(failure) if self.is_of_now(task, incarnation, &failure) => {
-                let reason = format!("{task}: {}", failure.reason);
                 // A failure is never a success, whatever its number.
                 let exit_code = u8::try_from(failure.exit_code).ok().filter(|code| *code > 0).unwrap_or(u8::MAX);
-                self.lifecycle.failed(Outcome { exit_code, reason })
+                self.lifecycle.task_failed(task, exit_code, failure.reason)
             }
             task_message::Kind::Goodbye(_) => {
                 let decisions = self.lifecycle.goodbye(task, incarnation, self.now);

@@ -1,4 +1,5 @@
-//! A run that cannot begin: those who have not come yet are told when they do, rather than left to wait for ps 0.
+//! Those who are not let in and have yet to hear why: of a run that cannot begin, or that is about to end. They are told
+//! when they come again, rather than left to wait for ps 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use windlass_wire::control::proto::Hello;
 use super::interface::{OwnShard, SessionId};
 use super::machine::Coordinator;
 
-/// Tasks that have yet to hear that the run cannot begin.
+/// Tasks that have yet to hear that the run cannot begin, or how it has ended.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     tasks: BTreeSet<String>,
@@ -21,9 +22,19 @@ impl Untold {
         self.tasks.len()
     }
 
+    /// A task is to come again to hear how the run ends.
+    pub(super) fn put_off(&mut self, hello: &Hello) {
+        self.tasks.insert(name(hello));
+    }
+
+    /// A task was let in, and hears of the end like all others.
+    pub(super) fn let_in(&mut self, hello: &Hello) {
+        self.tasks.remove(&name(hello));
+    }
+
     /// A task has been told on this session, which it closes when it has heard.
     pub(super) fn dismissed(&mut self, id: SessionId, hello: &Hello) {
-        let task = format!("{} {}", hello.job, hello.index);
+        let task = name(hello);
         if self.tasks.contains(&task) {
             self.told.insert(id, task);
         }
@@ -35,6 +46,10 @@ impl Untold {
             self.tasks.remove(&task);
         }
     }
+}
+
+fn name(hello: &Hello) -> String {
+    format!("{} {}", hello.job, hello.index)
 }
 
 impl<S: OwnShard> Coordinator<S> {

@@ -1,7 +1,9 @@
 //! Which exit codes what went wrong explains.
 
+use std::time::Duration;
+
 use windlass_core::cluster::{Job, TaskId};
-use windlass_core::lifecycle::exit_code;
+use windlass_core::lifecycle::{Outcome, exit_code};
 
 use super::Cluster;
 use crate::scenario::Fault;
@@ -43,6 +45,19 @@ impl Cluster {
             };
             if !right {
                 self.world.watch.fail(|| format!("{task} ended with exit code {code}"));
+            }
+        }
+    }
+
+    /// Whoever is dead is called lost, and not awaited as if it were slow to write its part of the last checkpoint.
+    pub(super) fn check_whom_it_blames(&mut self, outcome: &Outcome) {
+        let missed_after = self.world.scenario.patience.silent + Duration::from_secs(2);
+        for server in (0..self.world.scenario.servers).map(TaskId::ps) {
+            let slow = [format!("no answer from {server}"), format!("{server} made no progress")];
+            let is_blamed = slow.iter().any(|slow| outcome.reason.contains(slow.as_str()));
+            let killed = self.killed.get(&server).filter(|_| is_blamed);
+            if killed.is_some_and(|killed| *killed + missed_after < self.world.now) {
+                self.world.watch.fail(|| format!("{server} is dead, but the run says: {}", outcome.reason));
             }
         }
     }

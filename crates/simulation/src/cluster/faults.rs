@@ -55,6 +55,7 @@ impl Cluster {
                 self.world.disconnect(pid, after);
                 let task = if self.world.scenario.colocated { TaskId::ps(task.index) } else { task };
                 self.note_away(task);
+                self.killed.insert(task, now);
                 // Whoever has heard that training is done has gone, and a server lost after that is not made up for.
                 self.lost_at_the_end |= task.job == Job::Ps && !self.exit_codes.is_empty();
                 // Nobody starts again what was told to stop, or a run that is over.

@@ -50,6 +50,8 @@ struct Cluster {
     exit_codes: BTreeMap<TaskId, u8>,
     /// Tasks that a process was lost of, or that were away for long enough to be missed.
     away: BTreeSet<TaskId>,
+    /// When the processes of tasks were killed that have not been started again.
+    killed: BTreeMap<TaskId, Duration>,
     /// When each task last began to stand still, and when that is over.
     paused: BTreeMap<TaskId, (Duration, Duration)>,
     /// Tasks whose processes were told to stop.
@@ -82,6 +84,7 @@ pub fn run(seed: u64, trace: bool) -> Report {
         processes: Vec::new(),
         exit_codes: BTreeMap::new(),
         away: BTreeSet::new(),
+        killed: BTreeMap::new(),
         paused: BTreeMap::new(),
         stopped: BTreeSet::new(),
         stopped_some: false,
@@ -181,6 +184,7 @@ impl Cluster {
             }
             return;
         }
+        self.killed.remove(&task);
         let pid = self.processes.len();
         self.world.conditions.push(Condition { alive: true, ..Condition::default() });
         self.world.directory.insert(task, pid);
@@ -245,6 +249,7 @@ impl Cluster {
         if let Some(server) = process.server.as_ref().filter(|_| ended.iter().all(|(_, end)| end.exit_code == 0)) {
             server.check_end(&mut self.world);
         }
+        ended.iter().for_each(|(_, outcome)| self.check_whom_it_blames(outcome));
         self.say(|| format!("process {pid} ends: {ended:?}"));
         self.world.disconnect_gently(pid);
         self.world.conditions[pid].alive = false;

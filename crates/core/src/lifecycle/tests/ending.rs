@@ -127,16 +127,89 @@ fn a_run_whose_last_checkpoint_could_not_be_written_is_no_success() {
 }
 
 #[test]
-fn a_server_lost_before_the_last_checkpoint_is_written_is_no_success_either() {
-    let (mut run, _) = training_with_checkpoints();
-    run.worker_finished(WorkerId(0));
-    run.worker_finished(WorkerId(1));
-    run.concluded(WorkerId(0));
+fn a_server_lost_while_the_last_checkpoint_is_written_is_waited_for_and_the_run_trains_the_rest_again() {
+    for restarted in [false, true] {
+        let (mut run, [first, _]) = saving();
+        run.disconnected(PS, Incarnation(1), seconds(1));
+        let decisions = if restarted { join(&mut run, PS, 1).1 } else { run.tick(seconds(3)) };
+        assert!(matches!(&decisions[..], [Decision::Regather(_)]), "{decisions:?}");
+        assert_eq!(run.phase(), &Phase::Gathering);
+        if !restarted {
+            join(&mut run, PS, 4);
+        }
+        assert!(join(&mut run, TaskId::worker(0), 4).0 > first, "it stayed for the end");
+        assert!(join(&mut run, TaskId::worker(1), 4).1.contains(&Decision::Prepare));
+        assert_eq!(run.server_ready(PS, true), [Decision::Start(WorkerId(0)), Decision::Start(WorkerId(1))]);
+        run.worker_finished(WorkerId(0));
+        run.worker_finished(WorkerId(1));
+        assert_eq!(run.concluded(WorkerId(0)), [Decision::Save]);
+        assert_eq!(run.saved(), [Decision::Over(Outcome::done())]);
+    }
+}
+
+#[test]
+fn a_server_lost_while_the_last_checkpoint_is_written_is_not_waited_for_for_ever() {
+    let (mut run, _) = saving();
     run.disconnected(PS, Incarnation(1), seconds(1));
-    let decisions = run.tick(seconds(3));
-    let over =
-        decisions.iter().find_map(|effect| if let Decision::Over(outcome) = effect { Some(outcome) } else { None });
-    let over = over.unwrap_or_else(|| panic!("not over: {decisions:?}"));
-    assert_eq!(over.exit_code, exit_code::CHECKPOINT);
-    assert!(over.reason.contains("could not be written: lost ps 0: "), "{}", over.reason);
+    assert!(matches!(&run.tick(seconds(3))[..], [Decision::Regather(_)]));
+    assert!(gave_up(&run.tick(seconds(63))).starts_with("gave up waiting for ps 0, "));
+}
+
+#[test]
+fn a_run_that_was_told_to_stop_ends_unsaved_without_a_server_that_has_said_goodbye_and_is_lost() {
+    let (mut run, _) = training_with_checkpoints();
+    let server = run.incarnation(PS).unwrap();
+    assert_eq!(run.goodbye(PS, server, seconds(1)), [Decision::Save]);
+    run.disconnected(PS, server, seconds(1));
+    assert_eq!(run.tick(Duration::from_millis(1999)), []);
+    let lost = "lost ps 0: its connection broke and it did not come back";
+    let reason = format!("ps 0 was told to stop, and {NOT_SAVED}: {lost}");
+    assert_eq!(run.tick(seconds(2)), [Decision::Over(Outcome { exit_code: exit_code::CHECKPOINT, reason })]);
+}
+
+#[test]
+fn a_run_is_not_trained_again_without_those_who_were_told_to_stop_while_it_was_saved() {
+    let two_servers = || {
+        let mut run = Lifecycle::new(LifecycleConfig { servers: 2, checkpoints: true, ..config(1) });
+        let incarnations = [PS, TaskId::ps(1), TaskId::worker(0)].map(|task| join(&mut run, task, 0).0);
+        run.server_ready(PS, false);
+        run.server_ready(TaskId::ps(1), false);
+        run.initialised();
+        run.worker_finished(WorkerId(0));
+        assert_eq!(run.concluded(WorkerId(0)), [Decision::Save]);
+        (run, incarnations)
+    };
+    for leaver in [PS, TaskId::worker(0)] {
+        let (mut run, [first, second, worker]) = two_servers();
+        let leaving = if leaver == PS { first } else { worker };
+        assert_eq!(run.goodbye(leaver, leaving, seconds(1)), []);
+        run.disconnected(TaskId::ps(1), second, seconds(1));
+        let decisions = run.tick(seconds(2));
+        let over = decisions.last();
+        assert!(
+            matches!(over, Some(Decision::Over(outcome)) if outcome.exit_code == exit_code::CHECKPOINT),
+            "{decisions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_worker_that_comes_while_the_last_checkpoint_is_written_is_to_ask_again() {
+    let (mut run, [first, _]) = saving();
+    run.disconnected(TaskId::worker(0), first, seconds(1));
+    assert_eq!(run.join(TaskId::worker(0), None, seconds(1)), Err(JoinError::Saving));
+    run.not_saved("the disk is full");
+    let Err(JoinError::Over(outcome)) = run.join(TaskId::worker(0), None, seconds(2)) else { panic!("let in") };
+    assert_eq!(outcome.exit_code, exit_code::CHECKPOINT);
+}
+
+#[test]
+fn a_worker_that_leaves_because_it_has_failed_is_not_said_to_have_been_told_to_stop() {
+    let (mut run, [_, second]) = training_with_checkpoints();
+    let error = "gave up on ps 0 after 25 s";
+    assert_eq!(run.task_failed(TaskId::worker(1), exit_code::PEERS, error.to_owned()), [Decision::Save]);
+    goodbye(&mut run, 1);
+    assert_eq!(run.tick(3 * FAREWELL), [Decision::Left(WorkerId(1), second, error.to_owned())]);
+    let reason = format!("worker 1: {error}");
+    assert_eq!(run.saved(), [Decision::Over(Outcome { exit_code: exit_code::PEERS, reason })]);
 }

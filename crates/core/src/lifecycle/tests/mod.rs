@@ -63,6 +63,15 @@ fn training_with_checkpoints() -> (Lifecycle, [Incarnation; 2]) {
     training_of(Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) }))
 }
 
+/// As [`training_with_checkpoints`], with nothing left to do but to write the last one.
+fn saving() -> (Lifecycle, [Incarnation; 2]) {
+    let (mut run, incarnations) = training_with_checkpoints();
+    run.worker_finished(WorkerId(0));
+    run.worker_finished(WorkerId(1));
+    assert_eq!(run.concluded(WorkerId(0)), [Decision::Save]);
+    (run, incarnations)
+}
+
 /// Keeps everybody alive until then, and lets that much time pass.
 fn pass_with_all_alive(run: &mut Lifecycle, now: u64) -> Vec<Decision> {
     for task in [PS, TaskId::worker(0), TaskId::worker(1)] {
