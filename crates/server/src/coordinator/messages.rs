@@ -21,7 +21,7 @@ impl<S: OwnShard> Coordinator<S> {
                 self.note_progress(task, heartbeat);
                 return;
             }
-            task_message::Kind::ServerReady(ready) if ready.number == self.prepare.number => {
+            task_message::Kind::ServerReady(ready) if self.is_prepared_for(ready.number) => {
                 self.lifecycle.server_ready(task, ready.restored)
             }
             task_message::Kind::Marked(_)
@@ -91,10 +91,16 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
+    /// Whether the servers are to prepare as they were last told. While a checkpoint is looked up they are about to be told
+    /// anew, and who has prepared as before has to once more.
+    fn is_prepared_for(&self, number: u64) -> bool {
+        number == self.prepare.number && self.looking.is_none()
+    }
+
     /// Whether a failure is one of what was asked for last: a server fails to prepare, a worker to train.
     fn is_of_now(&self, task: TaskId, incarnation: Incarnation, failure: &Failure) -> bool {
         match task.job {
-            Job::Ps => failure.prepare == self.prepare.number,
+            Job::Ps => self.is_prepared_for(failure.prepare),
             Job::Worker => failure.incarnation == incarnation.0,
         }
     }
