@@ -424,10 +424,12 @@ async fn watch_over(mut batches: Watch, control: Arc<Control>, given_up: mpsc::S
         let (control, given_up) = (control.clone(), given_up.clone());
         let runtime = tokio::runtime::Handle::current();
         let ending = tokio::task::spawn_blocking(move || {
-            let ended = control.abandon(&error, &runtime);
-            ended.map(|(outcome, was_let_in)| given_up.send(Ended { was_let_in, ..Ended::with(outcome) }))
+            let Some((outcome, was_let_in)) = control.abandon(&error, &runtime) else { return false };
+            // Nobody waits for it if the worker has ended meanwhile.
+            let _ = given_up.send(Ended { was_let_in, ..Ended::with(outcome) });
+            true
         });
-        if !matches!(ending.await, Ok(None)) {
+        if ending.await.unwrap_or(true) {
             return;
         }
     }
