@@ -128,6 +128,7 @@ fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
         "runs",
         "status",
         "top",
+        "devices",
         "manifest",
         "health",
         "completions",
