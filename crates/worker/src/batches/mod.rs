@@ -3,7 +3,7 @@
 //! A thread of its own makes them ahead, so that a slow disk does not hold up training and a worker can be told to stop
 //! while it waits for one. Batches that take microseconds the worker makes itself, while the servers are at work: handing
 //! them over would cost a short step more, and another thread would take the core of a worker that the others wait for.
-//! Should one of those take long after all, [`making`] lets others notice.
+//! Should one of those take long after all, `making` lets others notice.
 
 pub(crate) mod making;
 pub mod order;
