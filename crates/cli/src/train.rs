@@ -1,5 +1,7 @@
 //! `windlass train MODEL`: a whole run in this process, or one task of a cluster.
 
+mod loading;
+
 use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Deref;
@@ -7,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use burn::tensor::Device;
 use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -25,11 +26,10 @@ use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
 use windlass_worker::devices::ComputeDevice;
 use windlass_worker::event::{Event, Stopped, Watcher};
-use windlass_worker::model::{Model, Setup};
-use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
+use windlass_worker::model::Model;
+use windlass_worker::replica::Replica;
 use windlass_worker::summary::Summary;
-use windlass_worker::task::{self, Ended, RunConfig, WorkerConfig};
-use windlass_worker::threads;
+use windlass_worker::task::{self, Ended, WorkerConfig};
 
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
@@ -45,8 +45,6 @@ use crate::{
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// What the thread that loads the model has for its stack: as much as a main thread.
-const LOADING_STACK: usize = 8 << 20;
 
 pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<(), Failure> {
     let role = resolve_role(&args.cluster, &args.settings)?;
@@ -339,64 +337,6 @@ impl Process {
         Some(Arc::new(RunRecords::new(checkpoints.location.clone(), limits)))
     }
 
-    /// A worker's copy of the model, with its data. Loaded before anything is started: what is wrong with it leaves nobody
-    /// waiting. It may take minutes, and there is nothing yet to be saved, so who is told to stop meanwhile does not wait
-    /// for it.
-    fn load<M: Model>(
-        &self,
-        flags: &M::Flags,
-        id: WorkerId,
-        workers: Option<u32>,
-    ) -> Result<Box<dyn Replica>, Failure> {
-        let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
-        let threads = self.threads();
-        let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
-        let (sender, loaded) = tokio::sync::oneshot::channel();
-        let load = move || {
-            let loaded = threads::caught("loading the model", || {
-                let replica = load_replica::<M>(&flags, &setup, &run, &devices, threads)?;
-                run.order(replica.info(), id, workers).map_err(Failure::usage)?;
-                Ok(replica)
-            });
-            let _ = sender.send(loaded);
-        };
-        let thread = std::thread::Builder::new().name("load".to_owned()).stack_size(LOADING_STACK);
-        thread.spawn(load).map_err(Failure::internal)?;
-        self.runtime.block_on(async {
-            tokio::select! {
-                loaded = loaded => loaded.map_err(Failure::internal)?,
-                () = signals::stopped(&self.config.stop) => Err(told_to_stop()),
-            }
-        })
-    }
-
-    /// The same, while this task's port says how it is. What else connects has to come again, as to a task that is not
-    /// there yet.
-    fn load_and_answer<M: Model>(
-        &self,
-        flags: &M::Flags,
-        id: WorkerId,
-        workers: Option<u32>,
-        listener: &TcpListener,
-    ) -> Result<Box<dyn Replica>, Failure> {
-        let answering = self.serve_instruments(listener.try_clone().map_err(Failure::internal)?)?;
-        let replica = self.load::<M>(flags, id, workers);
-        answering.abort();
-        // From here on the server takes what comes.
-        let _ = self.runtime.block_on(answering);
-        replica
-    }
-
-    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores;
-    /// whoever feeds a card needs no more than one.
-    fn threads(&self) -> Option<usize> {
-        let by_devices = match &self.devices[..] {
-            [device] => (!device.is_cpu()).then_some(1),
-            _ => Some(std::thread::available_parallelism().map_or(1, usize::from)),
-        };
-        self.config.threads.or(by_devices)
-    }
-
     fn train(&mut self, replica: Box<dyn Replica>, worker: WorkerConfig) -> Ended {
         let watch = self.watch.clone();
         let told = Box::new(move |event: &Event| watch.tell(event));
@@ -537,25 +477,6 @@ async fn stopped(stop: Arc<Interrupt>) {
 
 fn told_to_stop() -> Failure {
     Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }.into()
-}
-
-/// The model on this process's devices.
-fn load_replica<M: Model>(
-    flags: &M::Flags,
-    setup: &Setup,
-    run: &RunConfig,
-    devices: &[Device],
-    threads: Option<usize>,
-) -> Result<Box<dyn Replica>, Failure> {
-    let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
-    let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
-    Ok(match devices {
-        [device] => {
-            let config = LocalConfig { device: device.clone(), ..config };
-            Box::new(Local::new(model, config).map_err(Failure::usage)?)
-        }
-        devices => Box::new(Towers::of(model, devices, threads.unwrap_or(1), &config).map_err(Failure::usage)?),
-    })
 }
 
 fn is_coordinator(resolved: &ResolvedTask) -> bool {

@@ -1,0 +1,96 @@
+//! Loading a worker's model and data onto its devices, before anything else is started. Nothing here trains or connects.
+
+use std::net::TcpListener;
+
+use burn::tensor::Device;
+use windlass_core::cluster::WorkerId;
+use windlass_worker::model::{Model, Setup};
+use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
+use windlass_worker::task::{self, RunConfig};
+use windlass_worker::threads;
+
+use super::{Process, told_to_stop};
+use crate::failure::Failure;
+use crate::signals;
+
+/// What the thread that loads the model has for its stack: as much as a main thread.
+const LOADING_STACK: usize = 8 << 20;
+
+impl Process {
+    /// A worker's copy of the model, with its data. Loaded before anything is started: what is wrong with it leaves nobody
+    /// waiting. It may take minutes, and there is nothing yet to be saved, so who is told to stop meanwhile does not wait
+    /// for it.
+    pub(super) fn load<M: Model>(
+        &self,
+        flags: &M::Flags,
+        id: WorkerId,
+        workers: Option<u32>,
+    ) -> Result<Box<dyn Replica>, Failure> {
+        let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
+        let threads = self.threads();
+        let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
+        let (sender, loaded) = tokio::sync::oneshot::channel();
+        let load = move || {
+            let loaded = threads::caught("loading the model", || {
+                let replica = load_replica::<M>(&flags, &setup, &run, &devices, threads)?;
+                run.order(replica.info(), id, workers).map_err(Failure::usage)?;
+                Ok(replica)
+            });
+            let _ = sender.send(loaded);
+        };
+        let thread = std::thread::Builder::new().name("load".to_owned()).stack_size(LOADING_STACK);
+        thread.spawn(load).map_err(Failure::internal)?;
+        self.runtime.block_on(async {
+            tokio::select! {
+                loaded = loaded => loaded.map_err(Failure::internal)?,
+                () = signals::stopped(&self.config.stop) => Err(told_to_stop()),
+            }
+        })
+    }
+
+    /// The same, while this task's port says how it is. What else connects has to come again, as to a task that is not
+    /// there yet.
+    pub(super) fn load_and_answer<M: Model>(
+        &self,
+        flags: &M::Flags,
+        id: WorkerId,
+        workers: Option<u32>,
+        listener: &TcpListener,
+    ) -> Result<Box<dyn Replica>, Failure> {
+        let answering = self.serve_instruments(listener.try_clone().map_err(Failure::internal)?)?;
+        let replica = self.load::<M>(flags, id, workers);
+        answering.abort();
+        // From here on the server takes what comes.
+        let _ = self.runtime.block_on(answering);
+        replica
+    }
+
+    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores;
+    /// whoever feeds a card needs no more than one.
+    pub(super) fn threads(&self) -> Option<usize> {
+        let by_devices = match &self.devices[..] {
+            [device] => (!device.is_cpu()).then_some(1),
+            _ => Some(std::thread::available_parallelism().map_or(1, usize::from)),
+        };
+        self.config.threads.or(by_devices)
+    }
+}
+
+/// The model on this process's devices.
+fn load_replica<M: Model>(
+    flags: &M::Flags,
+    setup: &Setup,
+    run: &RunConfig,
+    devices: &[Device],
+    threads: Option<usize>,
+) -> Result<Box<dyn Replica>, Failure> {
+    let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    let config = LocalConfig { accumulate: run.accumulate, ..LocalConfig::on_cpu(run.seed) };
+    Ok(match devices {
+        [device] => {
+            let config = LocalConfig { device: device.clone(), ..config };
+            Box::new(Local::new(model, config).map_err(Failure::usage)?)
+        }
+        devices => Box::new(Towers::of(model, devices, threads.unwrap_or(1), &config).map_err(Failure::usage)?),
+    })
+}
