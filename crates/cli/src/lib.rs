@@ -68,6 +68,7 @@ pub use windlass_worker::metrics::accuracy;
 pub use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metric, MetricKind, Metrics, Model, Reports, Setup};
 pub use windlass_worker::report;
 pub use windlass_worker::summary::Summary;
+pub use windlass_worker::{travel, travels};
 
 /// Training allocates and frees large buffers every step. The system's allocator gives them back to the kernel each time,
 /// which doubles the time of a small network's step.

@@ -98,6 +98,8 @@ pub struct Batch {
     draw: Option<Tensor<2>>,
 }
 
+windlass_worker::travels!(Batch { target, corrupted, draw });
+
 impl Coder {
     /// What is drawn of the inputs, and how far the codes' distributions are from N(0, 1), summed.
     fn forward(&self, input: Tensor<2>, draw: Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<1>>) {

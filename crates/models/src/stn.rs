@@ -87,6 +87,8 @@ pub struct Batch {
     dropout: Dropout,
 }
 
+windlass_worker::travels!(Batch { images, labels, dropout });
+
 impl Model for SpatialTransformer {
     const NAME: &'static str = "stn";
     const ABOUT: &'static str = "classify digits in clutter with a spatial transformer and convolutions";

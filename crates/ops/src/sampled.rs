@@ -54,6 +54,16 @@ impl LogUniformSampler {
 }
 
 impl Candidates {
+    /// Distinct classes that another process has drawn from `range` in so many tries.
+    pub fn drawn(classes: Vec<usize>, tries: u64, range: usize) -> Self {
+        Self { classes, tries, range }
+    }
+
+    /// In how many tries they were drawn, and from how many classes.
+    pub fn tries_and_range(&self) -> (u64, usize) {
+        (self.tries, self.range)
+    }
+
     /// How often `class` was expected in so many tries, each draw counted once.
     pub fn expected_count(&self, class: usize) -> f64 {
         let probability = (1.0 / (class + 1) as f64).ln_1p() / (self.range as f64).ln_1p();

@@ -25,3 +25,4 @@ pub mod task;
 mod telemetry;
 pub mod threads;
 pub mod train;
+pub mod travel;

@@ -12,6 +12,7 @@ use windlass_core::optimizer::{Adam, Optimizer};
 
 pub use crate::metrics::{Metric, MetricKind, Metrics};
 pub use crate::report::Reports;
+use crate::travel::Travel;
 
 /// A model that can be trained on one process or many.
 ///
@@ -25,8 +26,9 @@ pub trait Model: Sized + Send + Sync + 'static {
     type Flags: clap::Args + Clone + Send + Sync + 'static;
     /// The layers, as a Burn module. Parameters are known by their path in it.
     type Network: Module + 'static;
-    /// What one step computes on.
-    type Batch: Send + 'static;
+    /// What one step computes on. Tensors, tuples of them and options can be sent to another process as they are; a struct
+    /// says so with [`travels!`](crate::travels), or `impl Travel for MyBatch {}` if it cannot be sent.
+    type Batch: Travel;
 
     /// How the model is trained unless flags say otherwise.
     fn defaults(flags: &Self::Flags) -> Defaults;

@@ -45,6 +45,8 @@ struct Batch {
     sums: Vec<f32>,
 }
 
+windlass_worker::travels!(Batch { rows, words, sums });
+
 /// Word `place` of a sample. Low words come up more often.
 fn word(sample: usize, place: usize) -> usize {
     let draw = (sample * 7919 + place * 104_729 + 13) % (WORDS * WORDS);

@@ -1,9 +1,11 @@
 //! A batch as a step computes on it: which rows of the tables it touches, and all words by their place among those.
 
+use burn::tensor::Device;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use windlass_data::text::Batch;
 use windlass_ops::{Candidates, LogUniformSampler};
+use windlass_worker::travel::{Parcel, Travel, TravelError};
 
 /// A batch and the rows that it touches.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct StepBatch {
     pub(super) rows: Option<[Vec<u32>; 3]>,
 }
 
+windlass_worker::travels!(StepBatch { sentences, encoder_inputs, decoder_inputs, counted, weights, choice, rows });
+
 /// What the right words are told apart from.
 #[derive(Clone, Debug)]
 pub(super) enum Choice {
@@ -30,6 +34,33 @@ pub(super) enum Choice {
     Full { right: Vec<u32> },
     /// A sample of them. Places are rows of the output layer.
     Sampled { right: Vec<usize>, right_places: Vec<u32>, candidates: Candidates, candidate_places: Vec<u32> },
+}
+
+impl Travel for Choice {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        let (sampled, full) = match self {
+            Self::Full { right } => (None, right),
+            Self::Sampled { right, right_places, candidates, candidate_places } => {
+                let (tries, range) = candidates.tries_and_range();
+                (Some((right, candidate_places, candidates.classes, tries, range)), right_places)
+            }
+        };
+        (sampled, full).pack(parcel)
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        type Sampled = (Vec<usize>, Vec<u32>, Vec<usize>, u64, usize);
+        let (sampled, places) = <(Option<Sampled>, Vec<u32>)>::unpack(parcel, device)?;
+        Ok(match sampled {
+            None => Self::Full { right: places },
+            Some((right, candidate_places, classes, tries, range)) => Self::Sampled {
+                right,
+                right_places: places,
+                candidates: Candidates::drawn(classes, tries, range),
+                candidate_places,
+            },
+        })
+    }
 }
 
 /// How batches are made.

@@ -63,6 +63,8 @@ pub struct Dropout {
     pub(super) hidden: Option<Tensor<2>>,
 }
 
+windlass_worker::travels!(Dropout { localisation, hidden });
+
 /// What the network makes of images.
 pub(super) struct Reading {
     /// The transforms, and what is seen through them.

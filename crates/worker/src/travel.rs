@@ -1,0 +1,446 @@
+//! How a batch travels to another process that computes on it: as a list of tensors, which is all that a connection has
+//! to know.
+//!
+//! Tensors, numbers, texts, and tuples, options and lists of these travel by themselves. A struct of them is named in one
+//! line, with [`travels!`](crate::travels). Nothing here connects or computes.
+
+use std::any::type_name;
+use std::collections::VecDeque;
+
+pub use burn::tensor::Device;
+use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
+
+/// What may be a batch of a model. A type that does not travel implements it with nothing in it, `impl Travel for MyBatch
+/// {}`, and can be trained wherever its batches stay in one process.
+pub trait Travel: Sized + Send + 'static {
+    /// Adds it to a parcel.
+    fn pack(self, _parcel: &mut Parcel) -> Result<(), TravelError> {
+        Err(TravelError::Unable(type_name::<Self>()))
+    }
+
+    /// Takes it from a parcel, in which it is next.
+    fn unpack(_parcel: &mut Parcel, _device: &Device) -> Result<Self, TravelError> {
+        Err(TravelError::Unable(type_name::<Self>()))
+    }
+
+    /// Adds several in a row.
+    fn pack_all(all: Vec<Self>, parcel: &mut Parcel) -> Result<(), TravelError> {
+        parcel.put_length(all.len());
+        all.into_iter().try_for_each(|one| one.pack(parcel))
+    }
+
+    /// Takes several in a row.
+    fn unpack_all(parcel: &mut Parcel, device: &Device) -> Result<Vec<Self>, TravelError> {
+        let count = parcel.take_length()?;
+        // Each has at least one item: what is not there is not made room for.
+        if count > parcel.len() {
+            return Err(TravelError::Malformed(format!("a list of {count} in {} items", parcel.len())));
+        }
+        (0..count).map(|_| Self::unpack(parcel, device)).collect()
+    }
+}
+
+/// Why something does not travel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TravelError {
+    /// Its type does not say how.
+    #[error("{0} does not travel: it does not say how (see `windlass::travels!`)")]
+    Unable(&'static str),
+    /// What has arrived is something else.
+    #[error("what has arrived is not what was expected: {0}")]
+    Malformed(String),
+}
+
+/// Tensors on their way to another process. Floats are of 32 bits, integers of 64, booleans are bytes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Parcel(VecDeque<TensorData>);
+
+/// The most dimensions of a tensor.
+pub const MOST_DIMENSIONS: usize = 16;
+
+impl Parcel {
+    /// Whether there is nothing left in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many tensors are left in it.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The tensors that are left in it, in their order.
+    pub fn items(&self) -> impl Iterator<Item = &TensorData> {
+        self.0.iter()
+    }
+
+    /// Adds a tensor, as one of the types that travel.
+    pub fn put(&mut self, data: TensorData) {
+        let data = match data.dtype() {
+            DType::F32 | DType::I64 | DType::U8 => data,
+            DType::Bool(_) => {
+                let bytes: Vec<u8> = data.iter::<bool>().map(u8::from).collect();
+                TensorData::new(bytes, data.shape().clone())
+            }
+            dtype if dtype.is_float() => data.convert::<f32>(),
+            _ => data.convert::<i64>(),
+        };
+        self.0.push_back(data);
+    }
+
+    /// Takes the next tensor, which has this type.
+    pub fn take(&mut self, dtype: DType) -> Result<TensorData, TravelError> {
+        let next = self.0.pop_front().ok_or_else(|| TravelError::Malformed("too few tensors".to_owned()))?;
+        if next.dtype() != dtype {
+            return Err(TravelError::Malformed(format!("{:?} instead of {dtype:?}", next.dtype())));
+        }
+        Ok(next)
+    }
+
+    /// The same, if it has this many dimensions.
+    fn take_ranked(&mut self, dtype: DType, rank: usize) -> Result<TensorData, TravelError> {
+        let next = self.take(dtype)?;
+        match next.shape().num_dims() {
+            dimensions if dimensions == rank => Ok(next),
+            dimensions => Err(TravelError::Malformed(format!("{dimensions} dimensions instead of {rank}"))),
+        }
+    }
+
+    fn put_length(&mut self, length: usize) {
+        self.put(TensorData::new(vec![length as i64], [1]));
+    }
+
+    fn take_length(&mut self) -> Result<usize, TravelError> {
+        let length = one(&self.take_ranked(DType::I64, 1)?)?;
+        usize::try_from(length).map_err(|_| TravelError::Malformed(format!("a length of {length}")))
+    }
+}
+
+/// A tensor of these bytes, which have come from another process.
+pub fn received(dtype: DType, shape: Vec<usize>, bytes: Bytes) -> Result<TensorData, TravelError> {
+    let elements = shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
+    let expected = elements.and_then(|elements| elements.checked_mul(dtype.size()));
+    if shape.len() > MOST_DIMENSIONS || expected != Some(bytes.len()) {
+        return Err(TravelError::Malformed(format!("{} bytes for a tensor of shape {shape:?}", bytes.len())));
+    }
+    Ok(TensorData::from_bytes(bytes, shape, dtype))
+}
+
+fn one(data: &TensorData) -> Result<i64, TravelError> {
+    let mut values = data.iter::<i64>();
+    match (values.next(), values.next()) {
+        (Some(value), None) => Ok(value),
+        _ => Err(TravelError::Malformed("not a single number".to_owned())),
+    }
+}
+
+impl<const D: usize> Travel for Tensor<D> {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        parcel.put(self.into_data());
+        Ok(())
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        Ok(Self::from_data(parcel.take_ranked(DType::F32, D)?, device))
+    }
+}
+
+impl<const D: usize> Travel for Tensor<D, Int> {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        parcel.put(self.into_data());
+        Ok(())
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        Ok(Self::from_data(parcel.take_ranked(DType::I64, D)?, device))
+    }
+}
+
+impl<const D: usize> Travel for Tensor<D, Bool> {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        parcel.put(self.into_data());
+        Ok(())
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        let data = parcel.take_ranked(DType::U8, D)?;
+        let shape = data.shape().clone();
+        let values: Vec<bool> = data.iter::<u8>().map(|byte| byte != 0).collect();
+        Ok(Self::from_data(TensorData::new(values, shape), device))
+    }
+}
+
+/// Numbers travel as integers of 64 bits or as floats; many of them as one tensor.
+macro_rules! numbers_travel {
+    ($($number:ty: $carried:ty as $dtype:expr),* $(,)?) => {$(
+        impl Travel for $number {
+            fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+                Self::pack_all(vec![self], parcel)
+            }
+
+            fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+                match Self::unpack_all(parcel, device)?[..] {
+                    [number] => Ok(number),
+                    ref numbers => Err(TravelError::Malformed(format!("{} numbers instead of one", numbers.len()))),
+                }
+            }
+
+            fn pack_all(all: Vec<Self>, parcel: &mut Parcel) -> Result<(), TravelError> {
+                let carried: Vec<$carried> = all.into_iter().map(carry).collect();
+                let count = carried.len();
+                parcel.put(TensorData::new(carried, [count]));
+                Ok(())
+            }
+
+            fn unpack_all(parcel: &mut Parcel, _device: &Device) -> Result<Vec<Self>, TravelError> {
+                let data = parcel.take_ranked($dtype, 1)?;
+                data.iter::<$carried>().map(deliver).collect()
+            }
+        }
+
+        impl Carried<$carried> for $number {
+            fn carry(self) -> $carried {
+                self as $carried
+            }
+
+            fn deliver(carried: $carried) -> Option<Self> {
+                let delivered = carried as $number;
+                (delivered as $carried == carried || carried != carried).then_some(delivered)
+            }
+        }
+    )*};
+}
+
+/// A number that travels as another.
+trait Carried<C>: Sized {
+    fn carry(self) -> C;
+    fn deliver(carried: C) -> Option<Self>;
+}
+
+fn carry<C, N: Carried<C>>(number: N) -> C {
+    number.carry()
+}
+
+fn deliver<C: Copy + std::fmt::Display, N: Carried<C>>(carried: C) -> Result<N, TravelError> {
+    N::deliver(carried).ok_or_else(|| TravelError::Malformed(format!("{carried} is not a {}", type_name::<N>())))
+}
+
+numbers_travel!(
+    f32: f32 as DType::F32,
+    u8: i64 as DType::I64,
+    u16: i64 as DType::I64,
+    u32: i64 as DType::I64,
+    u64: i64 as DType::I64,
+    usize: i64 as DType::I64,
+    i8: i64 as DType::I64,
+    i16: i64 as DType::I64,
+    i32: i64 as DType::I64,
+    i64: i64 as DType::I64,
+);
+
+impl Travel for f64 {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        (self.to_bits() as i64).pack(parcel)
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        Ok(Self::from_bits(i64::unpack(parcel, device)? as u64))
+    }
+}
+
+impl Travel for bool {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        i64::from(self).pack(parcel)
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        Ok(i64::unpack(parcel, device)? != 0)
+    }
+}
+
+impl Travel for String {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        let bytes = self.into_bytes();
+        let count = bytes.len();
+        parcel.put(TensorData::new(bytes, [count]));
+        Ok(())
+    }
+
+    fn unpack(parcel: &mut Parcel, _device: &Device) -> Result<Self, TravelError> {
+        let bytes: Vec<u8> = parcel.take_ranked(DType::U8, 1)?.iter::<u8>().collect();
+        Self::from_utf8(bytes).map_err(|error| TravelError::Malformed(error.to_string()))
+    }
+}
+
+impl<T: Travel> Travel for Option<T> {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        self.is_some().pack(parcel)?;
+        self.map_or(Ok(()), |some| some.pack(parcel))
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        bool::unpack(parcel, device)?.then(|| T::unpack(parcel, device)).transpose()
+    }
+}
+
+impl<T: Travel> Travel for Vec<T> {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        T::pack_all(self, parcel)
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        T::unpack_all(parcel, device)
+    }
+}
+
+impl<T: Travel, const N: usize> Travel for [T; N] {
+    fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+        T::pack_all(self.into(), parcel)
+    }
+
+    fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+        let all = T::unpack_all(parcel, device)?;
+        let wrong = |all: Vec<T>| TravelError::Malformed(format!("{} instead of {N}", all.len()));
+        all.try_into().map_err(wrong)
+    }
+}
+
+impl Travel for () {
+    fn pack(self, _parcel: &mut Parcel) -> Result<(), TravelError> {
+        Ok(())
+    }
+
+    fn unpack(_parcel: &mut Parcel, _device: &Device) -> Result<Self, TravelError> {
+        Ok(())
+    }
+}
+
+macro_rules! tuples_travel {
+    ($($($name:ident)+;)*) => {$(
+        impl<$($name: Travel),+> Travel for ($($name,)+) {
+            #[allow(non_snake_case, reason = "each value is named like its type")]
+            fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
+                let ($($name,)+) = self;
+                $($name.pack(parcel)?;)+
+                Ok(())
+            }
+
+            fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
+                Ok(($($name::unpack(parcel, device)?,)+))
+            }
+        }
+    )*};
+}
+
+tuples_travel! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+}
+
+/// Says that a struct travels by these fields, which are all of its fields: `travels!(MyBatch { images, labels });`
+#[macro_export]
+macro_rules! travels {
+    ($name:ty { $($field:ident),+ $(,)? }) => {
+        impl $crate::travel::Travel for $name {
+            fn pack(self, parcel: &mut $crate::travel::Parcel) -> Result<(), $crate::travel::TravelError> {
+                let Self { $($field),+ } = self;
+                $($crate::travel::Travel::pack($field, parcel)?;)+
+                Ok(())
+            }
+
+            fn unpack(
+                parcel: &mut $crate::travel::Parcel,
+                device: &$crate::travel::Device,
+            ) -> Result<Self, $crate::travel::TravelError> {
+                Ok(Self { $($field: $crate::travel::Travel::unpack(parcel, device)?),+ })
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Mixed {
+        pixels: Tensor<3>,
+        labels: Option<Tensor<1, Int>>,
+        mask: Tensor<2, Bool>,
+        words: Vec<u32>,
+        rows: [Vec<usize>; 2],
+        name: String,
+        rates: (f32, f64),
+        is_last: bool,
+    }
+
+    travels!(Mixed { pixels, labels, mask, words, rows, name, rates, is_last });
+
+    fn arrived<T: Travel>(sent: T) -> Result<T, TravelError> {
+        let mut parcel = Parcel::default();
+        sent.pack(&mut parcel)?;
+        let arrived = T::unpack(&mut parcel, &Device::flex())?;
+        assert!(parcel.is_empty());
+        Ok(arrived)
+    }
+
+    #[test]
+    fn a_struct_arrives_as_it_was() {
+        let device = Device::flex();
+        let sent = Mixed {
+            pixels: Tensor::from_data(TensorData::new((0..12).map(|at| at as f32).collect(), [2, 3, 2]), &device),
+            labels: Some(Tensor::from_data([3, -1], &device)),
+            mask: Tensor::from_data([[true, false], [false, true]], &device),
+            words: vec![1, u32::MAX],
+            rows: [vec![5], Vec::new()],
+            name: "ünïcode".to_owned(),
+            rates: (0.1, 0.2),
+            is_last: true,
+        };
+        let (pixels, labels, mask) =
+            (sent.pixels.to_data(), sent.labels.clone().unwrap().to_data(), sent.mask.to_data());
+        let got = arrived(sent).unwrap();
+        assert_eq!(got.pixels.to_data(), pixels);
+        assert_eq!(got.labels.unwrap().to_data(), labels);
+        assert_eq!(got.mask.to_data(), mask);
+        assert_eq!((got.words, got.rows), (vec![1, u32::MAX], [vec![5], Vec::new()]));
+        assert_eq!((got.name.as_str(), got.rates, got.is_last), ("ünïcode", (0.1, 0.2), true));
+        assert_eq!(arrived(None::<Tensor<1>>).unwrap().map(|tensor| tensor.to_data()), None);
+        assert_eq!(arrived(u64::MAX).unwrap(), u64::MAX);
+        assert!(arrived(f32::NAN).unwrap().is_nan());
+    }
+
+    #[test]
+    fn a_type_that_does_not_say_how_it_travels_is_named() {
+        #[derive(Debug)]
+        struct Homebody;
+        impl Travel for Homebody {}
+        let refused = arrived((1_u32, Homebody)).unwrap_err().to_string();
+        assert!(refused.contains("Homebody does not travel"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_something_else_is_refused() {
+        let device = Device::flex();
+        let parcel = |pack: fn(&mut Parcel)| {
+            let mut parcel = Parcel::default();
+            pack(&mut parcel);
+            parcel
+        };
+        let float = |parcel: &mut Parcel| parcel.put(TensorData::new(vec![1.0_f32], [1]));
+        let negative = |parcel: &mut Parcel| parcel.put(TensorData::new(vec![-1_i64], [1]));
+        let many = |parcel: &mut Parcel| parcel.put(TensorData::new(vec![i64::MAX], [1]));
+        assert!(Tensor::<2>::unpack(&mut parcel(float), &device).is_err());
+        assert!(Tensor::<1, Int>::unpack(&mut parcel(float), &device).is_err());
+        assert!(Tensor::<1>::unpack(&mut Parcel::default(), &device).is_err());
+        assert!(u32::unpack(&mut parcel(negative), &device).is_err());
+        assert!(Vec::<Tensor<1>>::unpack(&mut parcel(negative), &device).is_err());
+        assert!(Vec::<Tensor<1>>::unpack(&mut parcel(many), &device).is_err());
+        assert!(received(DType::F32, vec![usize::MAX, 2], Bytes::from_bytes_vec(vec![0; 8])).is_err());
+        assert!(received(DType::F32, vec![3], Bytes::from_bytes_vec(vec![0; 8])).is_err());
+        assert!(received(DType::F32, vec![2], Bytes::from_bytes_vec(vec![0; 8])).is_ok());
+    }
+}
