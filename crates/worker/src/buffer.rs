@@ -33,6 +33,11 @@ impl TensorBuffer {
         floats.collect::<Vec<f32>>().into()
     }
 
+    /// The same values, of which every clone is another view until somebody writes to it.
+    pub(crate) fn shared(self) -> Self {
+        Self(self.0.shared())
+    }
+
     /// A tensor with these values, without a copy.
     pub(crate) fn into_tensor<const D: usize>(self, shape: Shape, device: &Device) -> Tensor<D> {
         Tensor::from_data(TensorData::from_bytes(self.0, shape, DType::F32), device)
@@ -88,6 +93,15 @@ impl FloatBuffer for TensorBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clones_of_shared_values_are_views_until_one_is_written_to() {
+        let shared = TensorBuffer::from(vec![1.0, 2.0]).shared();
+        let mut other = shared.clone();
+        assert_eq!(other.as_ptr(), shared.as_ptr());
+        other[0] = 3.0;
+        assert_eq!((&shared[..], &other[..]), (&[1.0, 2.0][..], &[3.0, 2.0][..]));
+    }
 
     #[test]
     fn a_gradient_and_the_values_in_its_place_stay_where_burn_put_them() {

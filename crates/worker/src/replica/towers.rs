@@ -150,11 +150,9 @@ impl Replica for Towers {
         if self.has_rows() {
             self.rows = values.iter().zip(&is_by_row).map(keep).collect();
         }
-        let (first, others) = self.towers.split_first_mut().expect("at least one tower");
-        for Tower { replica, .. } in others {
-            replica.load(values.clone());
-        }
-        first.replica.load(values);
+        // All towers compute on the same memory.
+        let values: Vec<TensorBuffer> = values.into_iter().map(TensorBuffer::shared).collect();
+        self.towers.iter_mut().for_each(|tower| tower.replica.load(values.clone()));
     }
 
     fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult> {
