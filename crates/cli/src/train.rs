@@ -325,7 +325,8 @@ impl Process {
             started: self.config.started,
             stop: self.config.stop.clone(),
             board: self.config.board.clone(),
-            placement: self.config.placement.is_logged.then(|| placement::names(&self.devices)),
+            devices: placement::names(&self.devices),
+            log_placement: self.config.placement.is_logged,
             history: self.run_dir.as_deref().map(|directory| directory.join("history.jsonl")),
             instruments: self.instruments.clone(),
         }

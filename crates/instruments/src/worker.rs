@@ -1,11 +1,12 @@
 //! What a worker counts.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::local::LocalHistogram;
-use prometheus::{Histogram, HistogramOpts};
+use prometheus::{GaugeVec, Histogram, HistogramOpts, Opts};
 
 use crate::ps::buckets;
 use crate::reading::{Readable, VALID, counter, gauge, seconds};
@@ -33,15 +34,44 @@ pub struct StepMeasurement {
     pub global_step: u64,
 }
 
+/// A place where replicas of a worker's network compute: a device of its own, or of a worker that has joined it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Its name.
+    pub name: String,
+    /// How many compute there.
+    pub replicas: u32,
+    /// Whether it can be reached now.
+    pub reachable: bool,
+}
+
+impl Site {
+    /// The devices of this process by their names, one for each replica.
+    pub fn of_devices(names: &[String]) -> Vec<Self> {
+        let mut sites: Vec<Self> = Vec::new();
+        for name in names {
+            match sites.iter_mut().find(|site| site.name == *name) {
+                Some(site) => site.replicas += 1,
+                None => sites.push(Self { name: name.clone(), replicas: 1, reachable: true }),
+            }
+        }
+        sites
+    }
+}
+
+/// Tells where steps are computed now, whoever asks.
+pub type Sites = Arc<dyn Fn() -> Vec<Site> + Send + Sync>;
+
 /// What a worker counts. Clones count together.
 ///
 /// A step of the smallest network takes 16 µs, so a step is counted under one lock that only a reader contends for, and
 /// becomes instruments when somebody reads.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct WorkerInstruments(Arc<Mutex<Counted>>);
 
-#[derive(Debug)]
 struct Counted {
+    /// Where its steps are computed.
+    sites: Option<Sites>,
     /// Sums over all steps; of the loss and the global step, the last.
     total: StepMeasurement,
     /// What has been observed since somebody last read `steps`.
@@ -54,7 +84,13 @@ impl Default for Counted {
         // From 16 µs to 67 s.
         let options = HistogramOpts::new("windlass_worker_step_seconds", "Time of a step.");
         let steps = Histogram::with_opts(options.buckets(buckets(16e-6, 2.0, 23))).expect(VALID);
-        Self { total: StepMeasurement::default(), unread: steps.local(), steps }
+        Self { sites: None, total: StepMeasurement::default(), unread: steps.local(), steps }
+    }
+}
+
+impl fmt::Debug for WorkerInstruments {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("WorkerInstruments").finish_non_exhaustive()
     }
 }
 
@@ -77,6 +113,11 @@ impl WorkerInstruments {
         };
     }
 
+    /// Has it told where steps are computed.
+    pub fn computes_on(&self, sites: Sites) {
+        self.lock().sites = Some(sites);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Counted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +127,7 @@ impl Readable for WorkerInstruments {
     fn instruments(&self) -> Vec<Box<dyn Collector>> {
         let counted = self.lock();
         counted.unread.flush();
-        let (total, steps) = (counted.total, counted.steps.clone());
+        let (total, steps, sites) = (counted.total, counted.steps.clone(), counted.sites.clone());
         drop(counted);
         let mut instruments: Vec<Box<dyn Collector>> = vec![
             Box::new(steps.clone()),
@@ -98,6 +139,9 @@ impl Readable for WorkerInstruments {
             counter("windlass_worker_received_bytes_total", "Bytes received from parameter servers.", total.received),
             gauge("windlass_worker_global_step", "The global step after the last step.", total.global_step as f64),
         ];
+        if let Some(sites) = sites {
+            instruments.push(replicas(&sites()));
+        }
         // Before the first step there is none.
         if steps.get_sample_count() > 0 {
             instruments.push(gauge("windlass_worker_loss", "The loss of the last batch.", f64::from(total.loss)));
@@ -106,9 +150,38 @@ impl Readable for WorkerInstruments {
     }
 }
 
+/// How many replicas compute at each site.
+fn replicas(sites: &[Site]) -> Box<dyn Collector> {
+    let options =
+        Opts::new("windlass_worker_replicas", "Replicas of the network by where they compute; 0 out of reach.");
+    let gauges = GaugeVec::new(options, &["device"]).expect(VALID);
+    for site in sites {
+        let replicas = if site.reachable { f64::from(site.replicas) } else { 0.0 };
+        gauges.with_label_values(&[&site.name]).set(replicas);
+    }
+    Box::new(gauges)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn replicas_are_counted_by_device_and_not_where_they_are_out_of_reach() {
+        let names = ["gpu:0", "gpu:1", "gpu:0"].map(str::to_owned);
+        let mut sites = Site::of_devices(&names);
+        sites[1].reachable = false;
+        let worker = WorkerInstruments::default();
+        worker.computes_on(Arc::new(move || sites.clone()));
+        let families = worker.instruments().into_iter().flat_map(|instrument| instrument.collect());
+        let family = families.into_iter().find(|family| family.name() == "windlass_worker_replicas").unwrap();
+        let counted = |metric: &prometheus::proto::Metric| {
+            (metric.get_label()[0].value().to_owned(), metric.get_gauge().get_value())
+        };
+        let mut counted: Vec<(String, f64)> = family.get_metric().iter().map(counted).collect();
+        counted.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(counted, [("gpu:0".to_owned(), 2.0), ("gpu:1".to_owned(), 0.0)]);
+    }
 
     #[test]
     fn before_the_first_step_there_is_no_loss() {

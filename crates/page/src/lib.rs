@@ -36,6 +36,6 @@ pub use headline::headline;
 pub use record::{LastStatus, STATUS_FILE};
 pub use screen::{Screen, Scroll, Silence};
 pub use serve::{EVENTS_PATH, router};
-pub use status::{Checkpoint, Node, Phase, Server, State, Status, TimeSplit, Worker};
+pub use status::{Checkpoint, Node, Phase, Server, Site, State, Status, TimeSplit, Worker};
 pub use text::text;
 pub use timeline::{Event, EventKind, Timeline};

@@ -180,6 +180,20 @@ pub struct Worker {
     pub memory_bytes: Option<u64>,
     /// Whom it waits for, and for how long already.
     pub wait: Option<Wait>,
+    /// Where its steps are computed.
+    pub sites: Vec<Site>,
+}
+
+/// A place where replicas of a worker's network compute: a device of its own, or of a worker that has joined it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Site {
+    /// Its name.
+    pub name: String,
+    /// How many compute there.
+    pub replicas: u32,
+    /// Whether it can be reached now.
+    pub reachable: bool,
 }
 
 impl Worker {

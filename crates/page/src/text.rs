@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use crate::figures::{byte_rate, bytes, count, duration, percent, plain, rate};
 use crate::headline::headline;
-use crate::status::{Server, Status, Worker};
+use crate::status::{Server, Site, Status, Worker};
 use crate::view::{ServerRow, View, WorkerRow};
 
 /// The narrowest screen that is written for.
@@ -23,6 +23,7 @@ pub fn text(status: &Status, width: usize) -> String {
     let mut parts = vec![textwrap::fill(&format!("{} {}", view.badge.symbol, headline(status)), width)];
     parts.push(textwrap::fill(&facts(status), width));
     parts.extend(workers(status, &view.workers, width));
+    parts.extend(sites(status, &view.workers, width));
     parts.extend(servers(status, &view.servers, width));
     parts.extend(checkpoints(status, width));
     let findings = view.chains.iter().chain(&view.findings);
@@ -88,6 +89,15 @@ fn workers(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> 
     }
     right_align(&mut table, 2..7);
     (!rows.is_empty()).then(|| trimmed(&table))
+}
+
+/// What workers compute on, where that is more than one device of their own.
+fn sites(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> {
+    let is_plain = |worker: &Worker| matches!(&worker.sites[..], [] | [Site { replicas: 1, reachable: true, .. }]);
+    let told = status.workers.iter().zip(rows).filter(|(worker, _)| !is_plain(worker)).take(ALL_TASKS);
+    let line = |(worker, row): (&Worker, &WorkerRow)| format!("worker {} computes {}", worker.index, row.sites);
+    let lines: Vec<String> = told.map(line).map(|line| textwrap::fill(&line, width)).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 fn waited(worker: &Worker) -> f64 {

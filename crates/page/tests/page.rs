@@ -12,7 +12,7 @@ use tower::ServiceExt;
 use windlass_core::cluster::TaskId;
 use windlass_core::hang::Wait;
 use windlass_core::straggler::Verdict;
-use windlass_page::{Curve, EVENTS_PATH, Event, EventKind, Phase, State, Status, router, text};
+use windlass_page::{Curve, EVENTS_PATH, Event, EventKind, Phase, Site, State, Status, router, text};
 
 use statuses::{hanging, server, training, with_straggler_and_dead_worker};
 
@@ -163,6 +163,19 @@ async fn the_page_of_a_small_run() {
     let page = body(status, "/").await;
     let shown = page.split("<template").next().unwrap();
     insta::assert_snapshot!(shown.replace("><", ">\n<"));
+}
+
+#[tokio::test]
+async fn what_a_worker_computes_on_is_shown() {
+    let site = |name: &str, replicas, reachable| Site { name: name.into(), replicas, reachable };
+    let mut status = training(2);
+    status.workers[0].sites = vec![site("cpu:0", 1, true)];
+    status.workers[1].sites = vec![site("gpu:0", 2, true), site("worker 3 at <b>:2222", 1, false)];
+    let page = body(status.clone(), "/").await;
+    assert!(page.contains("on cpu:0") && page.contains("on 2 × gpu:0, worker 3 at &lt;b&gt;:2222 (out of reach)"));
+    let text = text(&status, 80);
+    assert!(text.contains("worker 1 computes on 2 × gpu:0, worker 3 at <b>:2222 (out of reach)"), "{text}");
+    assert!(!text.contains("worker 0 computes"), "one device is what everybody expects: {text}");
 }
 
 #[test]

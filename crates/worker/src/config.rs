@@ -116,8 +116,10 @@ pub struct WorkerConfig {
     pub stop: Arc<Interrupt>,
     /// Curves for TensorBoard: the run's, written by the chief, and each worker's own.
     pub board: BoardConfig,
-    /// Whether it is told where every parameter is: the names of the devices that this worker computes on.
-    pub placement: Option<Vec<String>>,
+    /// The names of the devices that this worker computes on, one for each replica.
+    pub devices: Vec<String>,
+    /// Whether it is told where every parameter is.
+    pub log_placement: bool,
     /// Where the loss over time is written, by the chief; `None` for nowhere.
     pub history: Option<PathBuf>,
     /// How this task is seen from outside.

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use windlass_core::cluster::Job;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
-use windlass_instruments::Probes;
+use windlass_instruments::{Probes, Sites};
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
 use windlass_wire::control::proto::{Hello, ModelFile, task_message};
@@ -35,6 +35,8 @@ pub(crate) struct Joining {
     pub(crate) files: Vec<ModelFile>,
     /// Batches in one pass over its data.
     pub(crate) batches: u64,
+    /// Where steps are computed.
+    pub(crate) sites: Sites,
 }
 
 /// A worker's session, listened to in the background, and what there is to do.
@@ -82,7 +84,10 @@ impl Control {
         };
         let _guard = runtime.enter();
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
-        usage::report(config.instruments.usage(), progress, |_| ());
+        let sites = joining.sites;
+        usage::report(config.instruments.usage(), progress, move |heartbeat| {
+            heartbeat.sites = sites().into_iter().map(Into::into).collect();
+        });
         let session = Session::open(config.coordinator.clone(), hello, progress.clone(), persistence);
         let (sender, session) = session.split();
         let machine = WorkerMachine::new(config.id);

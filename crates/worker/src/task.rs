@@ -17,7 +17,7 @@ use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::{ParameterId, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::{DataSpec, RunSpec};
-use windlass_instruments::{AvailableMemory, available_memory};
+use windlass_instruments::{AvailableMemory, Site, Sites, available_memory};
 use windlass_wire::client::{ClientConfig, ClientError, Route};
 use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, WorkerReport};
 use windlass_wire::control::session::Progress;
@@ -155,6 +155,8 @@ fn check_memory(parameters: &ParameterTable, towers: usize) -> anyhow::Result<()
 
 struct Worker {
     config: WorkerConfig,
+    /// Where steps are computed.
+    sites: Sites,
     run: RunConfig,
     spec: RunSpec,
     files: Vec<ModelFile>,
@@ -175,6 +177,8 @@ impl Worker {
         }
         check_memory(replica.table(), run.towers)?;
         let spec = spec(&run, &*replica, &files);
+        let here = Site::of_devices(&config.devices);
+        let sites = replica.sites().unwrap_or_else(|| Arc::new(move || here.clone()));
         let train = TrainConfig {
             steps: run.steps,
             epochs: run.epochs,
@@ -183,7 +187,7 @@ impl Worker {
             clip_norm: run.clip_norm,
             data_patience: config.peer_timeout,
             evaluate_epochs: run.evaluate_epochs,
-            telemetry: telemetry(replica.info().name, &config, &run),
+            telemetry: telemetry(replica.info().name, &config, &run, &sites),
         };
         let progress = Progress::default();
         let mut training = Training::new(train, replica, order, progress.clone());
@@ -197,7 +201,7 @@ impl Worker {
                 pool
             }
         };
-        Ok(Self { config, run, spec, files, training, pool, progress, began_at: None })
+        Ok(Self { config, sites, run, spec, files, training, pool, progress, began_at: None })
     }
 
     /// Until the run is over. If this thread hangs, `given_up` hears how the worker has ended.
@@ -206,6 +210,7 @@ impl Worker {
             run: serde_json::to_string(&self.spec).unwrap_or_default(),
             files: std::mem::take(&mut self.files),
             batches: self.training.batches() as u64,
+            sites: self.sites.clone(),
         };
         let control = Arc::new(Control::open(runtime, &self.config, joining, &self.progress));
         let batches = Watch::new(self.training.making(), self.config.peer_timeout, self.config.stop.clone());
@@ -295,9 +300,10 @@ impl Worker {
     ) -> Result<Achievement, TrainError> {
         let servers = begin.servers.len();
         let client = self.connected(incarnation, begin.servers, client)?;
-        if let Some(devices) = self.config.placement.as_ref().filter(|_| self.began_at.is_none()) {
+        if self.config.log_placement && self.began_at.is_none() {
             let parameters = if control.is_chief() { self.placed(servers) } else { Vec::new() };
-            watch(&Event::Placed(Placed { worker: self.config.id.0, devices: devices.clone(), parameters }));
+            let devices = self.config.devices.clone();
+            watch(&Event::Placed(Placed { worker: self.config.id.0, devices, parameters }));
         }
         let (_, first) = *self.began_at.get_or_insert((begin.global_step, begin.batches));
         self.training.go_to(begin.batches, &begin.note, begin.global_step);
@@ -466,7 +472,9 @@ fn spec(run: &RunConfig, replica: &dyn Replica, files: &[ModelFile]) -> RunSpec 
     }
 }
 
-fn telemetry(model: &str, config: &WorkerConfig, run: &RunConfig) -> TelemetryConfig {
+fn telemetry(model: &str, config: &WorkerConfig, run: &RunConfig, sites: &Sites) -> TelemetryConfig {
+    let instruments = config.instruments.worker();
+    instruments.computes_on(sites.clone());
     let gradients_an_update = match run.mode {
         Mode::Sync { replicas_to_aggregate } => replicas_to_aggregate.or(config.workers).unwrap_or(1) as usize,
         _ => 1,
@@ -486,7 +494,7 @@ fn telemetry(model: &str, config: &WorkerConfig, run: &RunConfig) -> TelemetryCo
         board: config.board.clone(),
         hparams: hparams::of_run(model, config, run),
         history: HistoryConfig { file: config.history.clone(), started: config.started },
-        instruments: config.instruments.worker(),
+        instruments,
     }
 }
 

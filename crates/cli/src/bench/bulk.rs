@@ -171,7 +171,8 @@ pub(super) fn measure(elements: usize, transport: Transport) -> Result<Moved, Fa
         started: Instant::now(),
         stop: Arc::new(Interrupt::default()),
         board: BoardConfig::default(),
-        placement: None,
+        devices: vec!["cpu:0".to_owned()],
+        log_placement: false,
         history: None,
         instruments: Instruments::default(),
     };

@@ -31,6 +31,8 @@ pub(super) struct Launcher {
     progress: Progress,
     /// How often a task may still be started again.
     restarts: u32,
+    /// Whether one was.
+    has_restarted: bool,
     /// The servers that hold nothing.
     idle: BTreeSet<u32>,
     resumption: Resumption,
@@ -85,6 +87,7 @@ impl Launcher {
             children,
             progress,
             restarts,
+            has_restarted: false,
             idle: BTreeSet::new(),
             resumption,
             cause: None,
@@ -124,12 +127,21 @@ impl Launcher {
             Some(Cause::Failed(failure)) => Err(failure),
             Some(Cause::Died(failure)) => Err(self.describe_death(failure)),
             Some(Cause::Stopped(exit_code, signal)) => Err(self.describe_stop(exit_code, signal)),
-            None if !self.summarised => Err(Failure::internal("the run ended without a summary")),
+            None if !self.summarised => Err(self.without_summary()),
             None => {
                 self.progress.say(&format!("logs and checkpoints are in {}", self.plan.run_dir.display()));
                 Ok(())
             }
         }
+    }
+
+    /// All tasks have ended well, and none has told the summary: the chief was killed after the last step.
+    fn without_summary(&self) -> Failure {
+        if !self.has_restarted {
+            return Failure::internal("the run ended without a summary");
+        }
+        Failure::internal("training has ended, but its chief was killed before it could write the summary")
+            .with_hint(format!("the trained network is in {}", self.plan.run_dir.display()))
     }
 
     fn set_deadline(&mut self, end: Option<End>, now: Instant) {
@@ -331,6 +343,7 @@ impl Launcher {
             return false;
         }
         self.restarts -= 1;
+        self.has_restarted = true;
         let child = &mut self.children[position];
         match self.plan.start_again(child) {
             Ok(()) => {

@@ -154,7 +154,8 @@ fn worker_config(id: WorkerId, layout: Layout, servers: &[Server]) -> WorkerConf
         started: Instant::now(),
         stop: Arc::default(),
         board: windlass_worker::board::BoardConfig::default(),
-        placement: None,
+        devices: vec!["cpu:0".to_owned()],
+        log_placement: false,
         history: None,
         instruments: Instruments::default(),
     }

@@ -89,6 +89,7 @@ fn tasks_count_what_they_do() {
     for name in ["step_seconds_count", "compute_seconds_total", "samples_total", "sent_bytes_total", "loss"] {
         exceeds(worker, &format!("windlass_worker_{name}"), 0.0);
     }
+    exceeds(worker, "windlass_worker_replicas{device=\"cpu:0\"}", 0.0);
     let (_, text) = get(ps, "/metrics").unwrap();
     assert!(text.contains("windlass_build_info{commit="), "{text}");
     assert!(text.contains("windlass_ps_round_wait_seconds_total{worker="), "{text}");

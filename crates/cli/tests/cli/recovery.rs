@@ -9,8 +9,8 @@ use crate::cluster::{Hosts, Launched, Task, samples_an_update, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Told, eventually, windlass};
 
-/// Steps of a run here, and between two of its checkpoints.
-const STEPS: u64 = 8000;
+/// Steps of a run here, so many that none is over before its tasks are killed, and between two of its checkpoints.
+const STEPS: u64 = 20_000;
 const INTERVAL: u64 = 1000;
 
 /// Flags of every run here: a small network that is spread over all servers nevertheless.
@@ -235,7 +235,7 @@ fn a_colocated_run_goes_back_to_the_checkpoint_when_a_worker_is_killed() {
 #[test]
 fn a_worker_that_slept_through_its_death_comes_in_again_and_repeats_nothing() {
     // So many that the other is not done before this one's death is noticed.
-    let steps = 5 * STEPS;
+    let steps = 2 * STEPS;
     let run = Recovering::start_to(steps, "--worker-timeout 1");
     run.cluster.event("step", 1);
     let asleep = run.cluster.task("worker", 1);

@@ -21,7 +21,11 @@ pub(super) fn workers(view: &View) -> Markup {
 pub(super) fn worker(row: &WorkerRow) -> Markup {
     html! {
         tr data-item data-tone=(row.badge.tone) data-set="data-tone=badge.tone" {
-            th scope="row" { span data-text="name" { (row.name) } span.small data-text="address" { (row.address) } }
+            th scope="row" {
+                span data-text="name" { (row.name) }
+                span.small data-text="address" { (row.address) }
+                span.small data-text="sites" { (row.sites) }
+            }
             td data-label="State" { (badge("badge", &row.badge)) }
             (number("Step", "step", &row.step))
             (number("Last word", "age", &row.age))

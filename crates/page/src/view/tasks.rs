@@ -7,7 +7,10 @@ use windlass_core::hang::Wait;
 use super::{Badge, state_badge};
 use crate::figures::{bytes, count, duration, plain, rate};
 use crate::headline::tasks;
-use crate::status::{Server, State, Status, TimeSplit, Worker};
+use crate::status::{Server, Site, State, Status, TimeSplit, Worker};
+
+/// The most places of a worker's computation that are named.
+const SITES: usize = 4;
 
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct WorkerRow {
@@ -17,6 +20,8 @@ pub(crate) struct WorkerRow {
     pub is_chief: bool,
     pub name: String,
     pub address: String,
+    /// What it computes on.
+    pub sites: String,
     pub badge: Badge,
     pub step: String,
     pub age: String,
@@ -72,6 +77,7 @@ impl WorkerRow {
             is_chief: worker.chief,
             name: if worker.chief { format!("{name} (chief)") } else { name.to_string() },
             address: plain(&worker.address),
+            sites: sites(&worker.sites),
             badge,
             step: count(worker.step),
             age: age(worker.silent_secs),
@@ -124,6 +130,18 @@ pub(super) fn top_speed(status: &Status) -> f64 {
     let power = 10f64.powf(f64::from(top).log10().floor());
     let round = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].map(|digit| digit * power);
     round.into_iter().find(|round| *round >= f64::from(top)).unwrap_or(f64::from(top))
+}
+
+/// Where steps are computed: `2 × cpu:0`. Empty if that is not known.
+pub(crate) fn sites(sites: &[Site]) -> String {
+    let site = |site: &Site| {
+        let replicas = if site.replicas > 1 { format!("{} × ", site.replicas) } else { String::new() };
+        format!("{replicas}{}{}", plain(&site.name), if site.reachable { "" } else { " (out of reach)" })
+    };
+    let mut told: Vec<String> = sites.iter().take(SITES).map(site).collect();
+    let more = sites.len().saturating_sub(SITES);
+    told.extend((more > 0).then(|| format!("{more} more")));
+    if told.is_empty() { String::new() } else { format!("on {}", told.join(", ")) }
 }
 
 fn age(silent_secs: Option<f64>) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use windlass_instruments::{AvailableMemory, GpuUsage, Usage, UsageMeter};
+use windlass_instruments::{AvailableMemory, GpuUsage, Site, Usage, UsageMeter};
 
 use super::proto::{self, Heartbeat};
 use super::session::Progress;
@@ -39,6 +39,12 @@ fn message(usage: &Usage) -> proto::Usage {
         sent_per_second: node.sent_per_second,
         gpus: node.gpus.iter().map(gpu).collect(),
         memory_stall: node.memory_stall.unwrap_or(-1.0),
+    }
+}
+
+impl From<Site> for proto::Site {
+    fn from(Site { name, replicas, reachable }: Site) -> Self {
+        Self { name, replicas, reachable }
     }
 }
 

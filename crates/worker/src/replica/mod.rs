@@ -18,6 +18,7 @@ pub use local::{Local, LocalConfig, ReplicaError};
 pub use towers::Towers;
 use windlass_core::identity::Fingerprint;
 use windlass_core::parameter::ParameterTable;
+use windlass_instruments::Sites;
 use windlass_wire::client::RowRequest;
 
 use crate::buffer::TensorBuffer;
@@ -39,6 +40,11 @@ pub trait Replica: Send {
 
     /// How training is reported on, if the model wants it.
     fn reports(&self) -> Option<Reports>;
+
+    /// Where its steps are computed, if that is not on the devices of this process.
+    fn sites(&self) -> Option<Sites> {
+        None
+    }
 
     /// Where its batches come from.
     fn source(&self) -> Arc<dyn BatchSource>;

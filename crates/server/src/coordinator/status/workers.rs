@@ -8,7 +8,7 @@ use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::hang::Wait;
 use windlass_core::straggler::{Measured, Verdict, Window, judge};
 use windlass_page as page;
-use windlass_wire::control::proto::{Heartbeat, WorkerTotals};
+use windlass_wire::control::proto::{Heartbeat, Site, WorkerTotals};
 
 use super::recent::Recent;
 use super::{silent_secs, state};
@@ -20,6 +20,8 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(60);
 /// With fewer steps in a window, where it ends would decide how slow a worker seems.
 const STEPS_PER_WINDOW: f64 = 4.0;
 const WINDOWS: usize = 15;
+/// The most places of a worker's computation that are shown.
+const MOST_SITES: usize = 64;
 /// Between two of the speeds that are drawn.
 const SPEED_EVERY: Duration = Duration::from_secs(1);
 
@@ -92,6 +94,10 @@ impl WorkerWatch {
     }
 }
 
+fn site(site: &Site) -> page::Site {
+    page::Site { name: site.name.clone(), replicas: site.replicas, reachable: site.reachable }
+}
+
 impl Watched {
     fn is_alive(&self) -> bool {
         matches!(self.shown.state, page::State::Alive | page::State::Waiting)
@@ -128,6 +134,7 @@ impl Watched {
             cpus: observed.heartbeat.usage.as_deref().map(|usage| usage.cpus),
             memory_bytes: observed.heartbeat.usage.as_deref().map(|usage| usage.memory_bytes),
             wait: self.wait(run.at),
+            sites: observed.heartbeat.sites.iter().take(MOST_SITES).map(site).collect(),
             ..std::mem::take(&mut self.shown)
         };
         self.shown.clone()
