@@ -75,13 +75,23 @@ impl<S: OwnShard> Coordinator<S> {
                 let is_own = self.saving.as_ref().is_some_and(|saving| saving.attempt == Some(number));
                 let last = is_own && ends_well(self.lifecycle.phase());
                 self.effects.extend(checkpoints.publish(run, parts, last));
+                if is_own {
+                    self.lifecycle.parts_written();
+                }
             }
             Next::Abandon(setback) => {
                 self.set_back(setback);
                 self.members.tell(has_part, &Kind::Abandon(Abandon { number }));
             }
-            Next::Overdue(setback) => self.set_back(setback),
+            Next::Overdue(setback) => self.not_published(setback),
         }
+    }
+
+    /// Notes that a checkpoint was not published. If it was to be the last, a server may have been lost meanwhile.
+    fn not_published(&mut self, setback: Setback) {
+        self.set_back(setback);
+        let decisions = self.lifecycle.not_published();
+        self.carry_out(decisions);
     }
 
     /// Notes that a checkpoint came to nothing.
@@ -150,7 +160,7 @@ impl<S: OwnShard> Coordinator<S> {
         if let Err(error) = published
             && awaited
         {
-            self.set_back(Setback { reason: error.to_string(), kind: SetbackKind::Failed });
+            self.not_published(Setback { reason: error.to_string(), kind: SetbackKind::Failed });
         }
         if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
             self.save();
@@ -182,7 +192,10 @@ impl<S: OwnShard> Coordinator<S> {
     /// Sees to it that the last checkpoint comes to an end.
     pub(in crate::coordinator) fn go_on_saving(&mut self, now: Duration) {
         self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
-        self.save();
+        // Without a server that was lost meanwhile, it may be training that comes next.
+        if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
+            self.save();
+        }
     }
 
     /// Says what a checkpoint waits for: to everyone, if the end of the run does.

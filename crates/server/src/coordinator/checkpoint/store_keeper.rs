@@ -17,7 +17,7 @@ use super::lease_keeper::LeaseKeeper;
 use crate::checkpoint::CheckpointConfig;
 use crate::coordinator::interface::{Claimed, Event};
 
-/// How long removing old checkpoints may keep a new one from being told of.
+/// How long removing old checkpoints may take. Nothing but the next publication and the end of ps 0 waits for it.
 const PRUNING: Duration = Duration::from_secs(10);
 
 /// Checkpoints that are being published, or wait for it.
@@ -38,15 +38,19 @@ pub(in crate::coordinator) struct StoreKeeper {
     publishing: Arc<Mutex<()>>,
     /// Those that are being published, or wait for it.
     under_way: Arc<UnderWay>,
+    tidying: Tidying,
     done: mpsc::Sender<Event>,
 }
+
+/// Held while old checkpoints are removed. Whoever is about to end waits for it, so that none are left.
+pub(in crate::coordinator) type Tidying = Arc<Mutex<()>>;
 
 impl StoreKeeper {
     /// Opens the store, makes this coordinator the one that publishes, and begins to look for what to begin from.
     pub(in crate::coordinator) async fn open(
         config: CheckpointConfig,
         address: &str,
-        done: mpsc::Sender<Event>,
+        (done, tidying): (mpsc::Sender<Event>, Tidying),
     ) -> Result<(Self, Claimed), CheckpointError> {
         let read = ReadCounter::default();
         let store = Arc::new(Store::open_counted(&config.location, read.clone()).await?);
@@ -73,6 +77,7 @@ impl StoreKeeper {
             seen_read: 0,
             publishing: Arc::default(),
             under_way: Arc::default(),
+            tidying,
             done,
         };
         keeper.look_up(1, None);
@@ -117,21 +122,25 @@ impl StoreKeeper {
         std::mem::replace(&mut self.seen_read, read) < read
     }
 
-    /// Publishes a checkpoint, and removes what is too old.
+    /// Publishes a checkpoint, and then removes what is too old.
     pub(in crate::coordinator) fn publish(&self, number: u64, mut manifest: Box<Manifest>, files: Arc<[ModelFile]>) {
         manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (store, keep) = (self.store.clone(), self.config.keep);
         let (publishing, under_way, done) = (self.publishing.clone(), self.under_way.clone(), self.done.clone());
+        let tidying = self.tidying.clone();
         under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(manifest.id);
         tokio::spawn(async move {
             let _turn = publishing.lock().await;
             let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
             under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&manifest.id);
-            let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, &published, keep)).await;
+            let is_published = published.is_ok();
+            let _tidying = tidying.lock().await;
+            // Nobody waits for what comes after this: the checkpoint is as durable as it will be.
+            let _ = done.send(Event::Published(number, published)).await;
+            let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, is_published, keep)).await;
             if let Ok(Err(error)) = tidied {
                 warn!("cannot remove old checkpoints: {error}");
             }
-            let _ = done.send(Event::Published(number, published)).await;
         });
     }
 }
@@ -145,15 +154,10 @@ async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Res
 }
 
 /// Removes what is too old by now, or the parts of what could not be published.
-async fn tidy(
-    store: &Store,
-    manifest: &Manifest,
-    published: &Result<CheckpointId, CheckpointError>,
-    keep: usize,
-) -> Result<(), CheckpointError> {
-    match published {
-        Ok(_) => store.prune_since(manifest.first_generation, keep, Some(manifest.id.generation)).await.map(drop),
-        Err(_) => {
+async fn tidy(store: &Store, manifest: &Manifest, is_published: bool, keep: usize) -> Result<(), CheckpointError> {
+    match is_published {
+        true => store.prune_since(manifest.first_generation, keep, Some(manifest.id.generation)).await.map(drop),
+        false => {
             store.discard(&manifest.id).await;
             Ok(())
         }
