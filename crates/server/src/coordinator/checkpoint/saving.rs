@@ -141,12 +141,29 @@ impl<S: OwnShard> Coordinator<S> {
                 }
             }
             Event::Found(_, Err(error)) => {
-                let patience = self.config.peer_timeout.saturating_sub(SPEAK_EVERY);
+                let patience = lookup_patience(self.config.peer_timeout);
                 if !checkpoints.is_looked_for_again(&error, self.now, patience) {
                     self.refuse_to_begin(unusable(&error));
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Sees to it that a checkpoint is not looked for for ever.
+    pub(in crate::coordinator) fn go_on_looking(&mut self, has_read_on: bool) {
+        let (now, patience) = (self.now, lookup_patience(self.config.peer_timeout));
+        let is_waiting = matches!(self.lifecycle.phase(), Phase::Gathering | Phase::Preparing);
+        let Some(checkpoints) = self.checkpoints.as_mut().filter(|_| self.looking.is_some() && is_waiting) else {
+            return;
+        };
+        if has_read_on {
+            checkpoints.read_on(now);
+            self.lifecycle.progressed(now);
+        }
+        self.effects.extend(checkpoints.look_if_due(now));
+        if let Some(outcome) = checkpoints.gives_up_looking(now, patience) {
+            self.refuse_to_begin(outcome);
         }
     }
 
@@ -221,6 +238,11 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
+/// How long a checkpoint is looked for: its own word of what is wrong is to come before the tasks give up.
+fn lookup_patience(peer_timeout: Duration) -> Duration {
+    peer_timeout.saturating_sub(SPEAK_EVERY)
+}
+
 /// True once the run has ended well but for its last checkpoint.
 fn ends_well(phase: &Phase) -> bool {
     matches!(phase, Phase::Saving(outcome) if outcome.exit_code == 0)
@@ -234,3 +256,7 @@ pub(in crate::coordinator) fn unusable(error: &CheckpointError) -> Outcome {
     };
     Outcome { exit_code, reason: error.with_hint() }
 }
+
+#[cfg(test)]
+#[path = "saving_tests.rs"]
+mod tests;
