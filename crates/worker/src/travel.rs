@@ -147,7 +147,8 @@ impl<const D: usize> Travel for Tensor<D> {
 
 impl<const D: usize> Travel for Tensor<D, Int> {
     fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
-        parcel.put(self.into_data());
+        // Of bytes, too: as they are, only booleans travel as those.
+        parcel.put(self.into_data().convert::<i64>());
         Ok(())
     }
 
@@ -411,6 +412,17 @@ mod tests {
         assert_eq!(arrived(None::<Tensor<1>>).unwrap().map(|tensor| tensor.to_data()), None);
         assert_eq!(arrived(u64::MAX).unwrap(), u64::MAX);
         assert!(arrived(f32::NAN).unwrap().is_nan());
+    }
+
+    #[test]
+    fn integers_arrive_whatever_their_width() {
+        let device = Device::flex();
+        for dtype in [DType::U8, DType::I32, DType::I64] {
+            let sent =
+                Tensor::<1, Int>::from_data(TensorData::from([3_i64, 200]).convert_dtype(dtype), (&device, dtype));
+            assert_eq!(sent.dtype(), dtype);
+            assert_eq!(arrived(sent).unwrap().to_data().convert::<i64>(), TensorData::from([3_i64, 200]));
+        }
     }
 
     #[test]
