@@ -44,7 +44,7 @@ pub trait Travel: Sized + Send + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TravelError {
     /// Its type does not say how.
-    #[error("{0} does not travel: it does not say how (see `windlass::travels!`)")]
+    #[error("{0} cannot be sent to another process: describe it with `windlass::travels!`")]
     Unable(&'static str),
     /// What has arrived is something else.
     #[error("what has arrived is not what was expected: {0}")]
@@ -431,7 +431,7 @@ mod tests {
         struct Homebody;
         impl Travel for Homebody {}
         let refused = arrived((1_u32, Homebody)).unwrap_err().to_string();
-        assert!(refused.contains("Homebody does not travel"), "{refused}");
+        assert!(refused.contains("Homebody cannot be sent to another process"), "{refused}");
     }
 
     #[test]

@@ -180,7 +180,7 @@ async fn restore(
 /// Tells in the heartbeats how much has been read: whoever waits for this server sees that it gets on.
 async fn report(read: &ReadCounter, progress: &Progress) -> Infallible {
     loop {
-        let told = format!("its checkpoint: {} MB are read", read.bytes() / 1_000_000);
+        let told = format!("its checkpoint ({} MB read so far)", read.bytes() / 1_000_000);
         progress.lock().unwrap_or_else(PoisonError::into_inner).waiting = told;
         tokio::time::sleep(REPORT_EVERY).await;
     }

@@ -268,7 +268,7 @@ impl WorkerMachine {
             }
             // Whatever went wrong for a process that has been replaced since is nobody's concern any more.
             _ if self.incarnation != incarnation => {
-                effects.push(WorkerEffect::Mention(format!("rejoining; {error} before that")));
+                effects.push(WorkerEffect::Mention(format!("rejoining (before that: {error})")));
             }
             Cause::Released(server) => {
                 effects.push(WorkerEffect::Mention(format!("{server} released its parameters")));

@@ -69,7 +69,7 @@ fn a_failure_as_an_earlier_incarnation_is_not_reported() {
     machine.handle(welcome(8), NOW);
     let effects = machine.handle(setback(Cause::Unreachable), NOW);
     let [WorkerEffect::Mention(line)] = effects.as_slice() else { panic!("{effects:?}") };
-    assert_eq!(line, "rejoining; the error before that");
+    assert_eq!(line, "rejoining (before that: the error)");
 }
 
 #[test]
