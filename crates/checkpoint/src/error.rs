@@ -222,6 +222,25 @@ impl CheckpointError {
         matches!(self, Self::Full { .. } | Self::Store { .. })
     }
 
+    /// What the system said when a directory was to be opened or made. A disk that fails for a moment does not make the
+    /// location a bad one.
+    pub(crate) fn opening(location: &str, error: &io::Error) -> Self {
+        let (location, object) = (location.to_owned(), "/".to_owned());
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { location, object },
+            io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::InvalidInput => {
+                let reason = format!("{error}; give a directory that can be created and written");
+                Self::BadLocation { location, reason }
+            }
+            _ => Self::Store { location, action: "open", object, reason: error.to_string() },
+        }
+    }
+
     /// What the store said while it was being written to, as one of the cases a person can act upon.
     pub(crate) fn writing(location: &str, object: &str, error: object_store::Error) -> Self {
         let (location, object, reason) = (location.to_owned(), object.to_owned(), innermost(&error));

@@ -1,8 +1,8 @@
 //! From a text such as `/data/run` or `s3://bucket/run` to a place to keep objects.
 
-use std::fs;
 use std::path::{self, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -31,7 +31,7 @@ pub(crate) fn open(location: &str) -> Result<OpenedLocation, CheckpointError> {
         return Err(bad("it is empty; give a directory or a URL such as s3://bucket/run".to_owned()));
     }
     if !location.contains("://") {
-        return open_directory(location.into()).map_err(bad);
+        return open_directory(location, location.into());
     }
     let url = Url::parse(location).map_err(|error| bad(format!("it is not a URL: {error}")))?;
     let unknown = || bad("expected a directory, file://, s3://bucket/…, gs://bucket/… or az://container/…".to_owned());
@@ -39,7 +39,7 @@ pub(crate) fn open(location: &str) -> Result<OpenedLocation, CheckpointError> {
     match scheme {
         ObjectStoreScheme::Local => {
             let path = url.to_file_path().map_err(|()| bad("it is not a path on this machine".to_owned()))?;
-            open_directory(path).map_err(bad)
+            open_directory(location, path)
         }
         ObjectStoreScheme::Memory => {
             Ok(OpenedLocation { objects: Arc::new(InMemory::new()), prefix: Path::default(), directory: None })
@@ -57,12 +57,13 @@ pub(crate) fn open(location: &str) -> Result<OpenedLocation, CheckpointError> {
     }
 }
 
-fn open_directory(path: PathBuf) -> Result<OpenedLocation, String> {
-    let describe = |error: std::io::Error| format!("{error}; give a directory that can be created and written");
-    let path = path::absolute(path).map_err(describe)?;
-    fs::create_dir_all(&path).map_err(describe)?;
-    let directory = path.canonicalize().map_err(describe)?;
-    let objects = LocalFileSystem::new_with_prefix(&directory).map_err(|error| error.to_string())?;
+fn open_directory(location: &str, path: PathBuf) -> Result<OpenedLocation, CheckpointError> {
+    let failed = |error: io::Error| CheckpointError::opening(location, &error);
+    let path = path::absolute(path).map_err(failed)?;
+    fs::create_dir_all(&path).map_err(failed)?;
+    let directory = path.canonicalize().map_err(failed)?;
+    let objects = LocalFileSystem::new_with_prefix(&directory);
+    let objects = objects.map_err(|error| CheckpointError::store(location, "open", "/", &error))?;
     // A checkpoint must survive a power failure.
     let objects = Arc::new(objects.with_fsync(true));
     Ok(OpenedLocation { objects, prefix: Path::default(), directory: Some(directory) })
@@ -112,5 +113,18 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refusal = refusal(file.path().join("run").to_str().unwrap());
         assert!(refusal.contains("Not a directory") && refusal.contains("give a directory"), "{refusal}");
+        let refusal = self::refusal(file.path().to_str().unwrap());
+        assert!(refusal.starts_with("cannot keep checkpoints in ") && refusal.contains("File exists"), "{refusal}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_that_cannot_be_opened_for_a_moment_is_not_a_bad_location() {
+        let parent = tempfile::tempdir().unwrap();
+        // A link to itself: neither there nor not there.
+        let link = parent.path().join("link");
+        std::os::unix::fs::symlink(&link, &link).unwrap();
+        let error = open(link.join("run").to_str().unwrap()).err().expect("refused");
+        assert!(matches!(&error, CheckpointError::Store { action: "open", .. }) && error.may_pass(), "{error}");
     }
 }

@@ -111,7 +111,8 @@ impl Store {
         self.disowned.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
     }
 
-    pub(crate) fn check_owned(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
+    /// Fails with [`CheckpointError::GivenUp`] if this checkpoint does not count.
+    pub fn check_owned(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
         match self.disowned.lock().unwrap_or_else(PoisonError::into_inner).contains(id) {
             true => Err(CheckpointError::GivenUp { id: *id }),
             false => Ok(()),

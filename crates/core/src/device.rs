@@ -152,7 +152,7 @@ pub enum DeviceNameError {
     #[error("the name of a device is empty")]
     Empty,
     /// A part is none of those that names have.
-    #[error("{part:?} in the device name {name:?} is no job, replica, task or device")]
+    #[error("{part:?} in the device name {name:?} is not a job, replica, task or device")]
     UnknownPart {
         /// The whole text.
         name: String,
@@ -160,7 +160,7 @@ pub enum DeviceNameError {
         part: String,
     },
     /// A kind of device that does not exist.
-    #[error("{kind:?} in the device name {name:?} is no kind of device")]
+    #[error("{kind:?} in the device name {name:?} is not a kind of device")]
     UnknownKind {
         /// The whole text.
         name: String,

@@ -54,14 +54,14 @@ fn every_form_of_a_name_is_read() {
 fn what_names_no_device_is_refused_by_its_part() {
     assert_eq!(refused(""), "the name of a device is empty");
     for (text, error) in [
-        ("/", "\"\" in the device name \"/\" is no job, replica, task or device"),
-        ("//gpu:0", "\"\" in the device name \"//gpu:0\" is no job, replica, task or device"),
-        ("/gpu:0/", "\"\" in the device name \"/gpu:0/\" is no job, replica, task or device"),
-        ("/job", "\"job\" in the device name \"/job\" is no job, replica, task or device"),
-        ("/tpu:0", "\"tpu:0\" in the device name \"/tpu:0\" is no job, replica, task or device"),
-        ("tpu", "\"tpu\" in the device name \"tpu\" is no kind of device"),
-        ("task:2", "\"task\" in the device name \"task:2\" is no kind of device"),
-        ("/device:*:1", "\"*\" in the device name \"/device:*:1\" is no kind of device"),
+        ("/", "\"\" in the device name \"/\" is not a job, replica, task or device"),
+        ("//gpu:0", "\"\" in the device name \"//gpu:0\" is not a job, replica, task or device"),
+        ("/gpu:0/", "\"\" in the device name \"/gpu:0/\" is not a job, replica, task or device"),
+        ("/job", "\"job\" in the device name \"/job\" is not a job, replica, task or device"),
+        ("/tpu:0", "\"tpu:0\" in the device name \"/tpu:0\" is not a job, replica, task or device"),
+        ("tpu", "\"tpu\" in the device name \"tpu\" is not a kind of device"),
+        ("task:2", "\"task\" in the device name \"task:2\" is not a kind of device"),
+        ("/device:*:1", "\"*\" in the device name \"/device:*:1\" is not a kind of device"),
         ("gpu:", "\"\" in the device name \"gpu:\" is not a number"),
         ("gpu:-1", "\"-1\" in the device name \"gpu:-1\" is not a number"),
         ("gpu:+1", "\"+1\" in the device name \"gpu:+1\" is not a number"),

@@ -21,6 +21,8 @@ pub enum Fault {
     LostWhileSaving,
     /// A server that was told to stop and dies while the last checkpoint is written is not missed.
     StoppedServerNotMissed,
+    /// A server that is lost while the last checkpoint is published is missed, though its part is written.
+    NeededWhilePublished,
     /// A worker that nobody has asked for is waited for when it comes and goes before the run begins.
     EarlyWorkerAwaited,
 }

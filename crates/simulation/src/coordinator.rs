@@ -10,11 +10,13 @@ use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::Phase;
+use windlass_core::lifecycle::{NOT_SAVED, Phase};
 use windlass_server::coordinator::{
     Beginning, Claimed, Coordinator, CoordinatorConfig, Effect, Event as CoordinatorEvent, OwnShard, TICK,
 };
 use windlass_server::{CheckpointConfig, Resume};
+use windlass_wire::control::proto::Mark;
+use windlass_wire::control::proto::coordinator_message::Kind;
 
 use crate::shard::Shard;
 use crate::store::{self, LOCATION};
@@ -66,6 +68,8 @@ pub struct CoordinatorNode {
     published_by: Duration,
     /// Those that are being published.
     under_way: BTreeSet<CheckpointId>,
+    /// The number of the last attempt at the run's last checkpoint, and since when that has been published.
+    last: Option<(u64, Option<Duration>)>,
 }
 
 impl CoordinatorNode {
@@ -86,6 +90,7 @@ impl CoordinatorNode {
             ticked: world.now,
             published_by: Duration::ZERO,
             under_way: BTreeSet::new(),
+            last: None,
         }
     }
 
@@ -186,6 +191,7 @@ impl CoordinatorNode {
             Timer::Found(lookup, first) => CoordinatorEvent::Found(lookup, self.find(first, world)),
             Timer::Published(number, manifest, fails) => {
                 self.under_way.remove(&manifest.id);
+                self.last.take_if(|(last, _)| *last == number);
                 let published = if fails { Err(store::full()) } else { world.store.publish((*manifest).clone()) };
                 if published.is_ok() {
                     let World { watch, store, scenario, .. } = world;
@@ -219,9 +225,16 @@ impl CoordinatorNode {
     fn handle(&mut self, event: CoordinatorEvent, world: &mut World) {
         let now = self.now(world);
         let Some(machine) = &mut self.machine else { return };
-        for effect in machine.handle(event, now) {
+        let effects = machine.handle(event, now);
+        let saves = matches!(machine.phase(), Phase::Saving(_));
+        let published_for = self.last.and_then(|(_, since)| Some(now - since?));
+        check_that_nobody_is_missed(machine.phase(), published_for, world);
+        for effect in effects {
             match effect {
                 Effect::Send(id, message) => {
+                    if let Some(Kind::Mark(Mark { number })) = message.kind.as_ref().filter(|_| saves) {
+                        self.last = Some((*number, None));
+                    }
                     world.send(id as Connection, self.pid, Port::Coordinator, Message::Coordinator(Box::new(message)));
                 }
                 Effect::Dismiss(id) | Effect::Close(id) => {
@@ -236,7 +249,11 @@ impl CoordinatorNode {
                 Effect::Publish(number, manifest, _) => {
                     self.under_way.insert(manifest.id);
                     let (at, fails) = world.store_delay();
+                    let at = at.max(world.store.takes_manifests_from(world.now));
                     self.published_by = at.max(self.published_by);
+                    if let Some((_, since)) = self.last.as_mut().filter(|(last, _)| *last == number) {
+                        *since = Some(now);
+                    }
                     world.remind(self.pid, self.published_by, Timer::Published(number, manifest, fails));
                 }
                 Effect::BeganIn(first) => world.store.began_in(self.generation, first),
@@ -246,5 +263,21 @@ impl CoordinatorNode {
                 }
             }
         }
+    }
+}
+
+/// Once all parts of the last checkpoint are written, the loss of a server neither rolls the run back nor leaves it unsaved,
+/// unless the store takes too long for it.
+fn check_that_nobody_is_missed(phase: &Phase, published_for: Option<Duration>, world: &mut World) {
+    let missed = match phase {
+        Phase::Gathering => Some("the run rolls back"),
+        Phase::Over(outcome) if outcome.reason.contains(&format!("{NOT_SAVED}: lost ")) => {
+            Some(outcome.reason.as_str())
+        }
+        _ => None,
+    };
+    let is_in_time = |waited: Duration| waited + Duration::from_secs(1) < STALL;
+    if let Some(missed) = missed.filter(|_| published_for.is_some_and(is_in_time)) {
+        world.watch.fail(|| format!("all parts of the last checkpoint are written, but: {missed}"));
     }
 }

@@ -156,10 +156,10 @@ impl Scenario {
     }
 
     /// Somebody leaves when it matters: a server whose connection breaks, or that dies, while the last checkpoint is written,
-    /// all workers while a run rolls back, or a worker before the run begins.
+    /// or while that is published, all workers while a run rolls back, or a worker before the run begins.
     fn leave_in_the_middle(&mut self, random: &mut Random) {
         let (at, server) = (random.millis(500, 4000), TaskId::ps(random.below(u64::from(self.servers)) as u32));
-        match random.below(3) {
+        match random.below(4) {
             0 => {
                 self.faults.push((at, Fault::Stop(Whom::One(server))));
                 let after = at + random.millis(0, 80);
@@ -174,6 +174,15 @@ impl Scenario {
                 let worker = TaskId::worker(random.within(1, u64::from(self.workers) - 1) as u32);
                 self.faults.push((random.millis(700, 1500), Fault::ScaleDown(worker)));
                 self.first_worker_is_late = true;
+            }
+            3 if server != TaskId::ps(0) && self.checkpoints.is_some() => {
+                let after = at + random.millis(0, 1500);
+                if random.percent(50) {
+                    self.faults.push((at, Fault::Stop(Whom::One(server))));
+                }
+                let slow = Duration::from_secs(12).saturating_sub(at);
+                self.faults.push((at, Fault::Store(Trouble::SlowToPublish, slow)));
+                self.faults.push((after, Fault::Kill(server, random.millis(20, 3000), false)));
             }
             _ => {}
         }

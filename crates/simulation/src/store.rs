@@ -22,6 +22,8 @@ pub enum Trouble {
     Full,
     /// It does not answer.
     Hangs,
+    /// It takes parts, but manifests only later.
+    SlowToPublish,
     /// Nothing can be read or listed.
     Unreadable,
 }
@@ -58,6 +60,14 @@ impl Store {
             Some((Trouble::Hangs, until)) if until > now => (until, false),
             Some((Trouble::Full, until)) if until > now => (now, true),
             _ => (now, false),
+        }
+    }
+
+    /// When a manifest that is handed over now can be taken at the earliest.
+    pub fn takes_manifests_from(&self, now: Duration) -> Duration {
+        match self.trouble {
+            Some((Trouble::SlowToPublish, until)) => until.max(now),
+            _ => now,
         }
     }
 

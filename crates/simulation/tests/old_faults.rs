@@ -50,6 +50,11 @@ fn a_server_that_was_told_to_stop_and_dies_and_is_not_missed_is_found() {
 }
 
 #[test]
+fn a_server_that_is_missed_though_its_part_of_the_last_checkpoint_is_written_is_found() {
+    assert_found(Fault::NeededWhilePublished);
+}
+
+#[test]
 fn a_run_that_waits_for_workers_that_were_told_to_stop_is_found() {
     assert_found(Fault::StoppedWorkersAwaited);
 }

@@ -168,7 +168,7 @@ pub(crate) fn in_words(error: &io::Error) -> io::Error {
         io::ErrorKind::TimedOut => "no answer: is the host up, and the port open?",
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "no route to the host",
         // The system has taken the connection, and the process does nothing with it.
-        io::ErrorKind::WouldBlock => "it does not answer: is it suspended, or its machine overloaded?",
+        io::ErrorKind::WouldBlock => "it does not answer: is it suspended, or is its machine overloaded?",
         io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::UnexpectedEof => {
             "it closed the connection"
         }
@@ -249,7 +249,7 @@ mod tests {
         let (mut ours, _theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
         let error = io::Read::read(&mut ours, &mut [0]).unwrap_err();
-        assert_eq!(in_words(&error).to_string(), "it does not answer: is it suspended, or its machine overloaded?");
+        assert_eq!(in_words(&error).to_string(), "it does not answer: is it suspended, or is its machine overloaded?");
         assert_eq!(in_words(&error).kind(), error.kind());
     }
 

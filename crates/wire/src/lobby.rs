@@ -204,17 +204,16 @@ impl Visit {
         }
     }
 
-    /// The peer introduces the ps to each other, and the connection stays open meanwhile. There may be many such, and the
-    /// oldest is closed for the next.
-    pub fn introduces(&self) {
+    /// The peer introduces the ps to each other, and the connection stays open meanwhile. False if there are too many such:
+    /// they all say the same, and one that made room for another would call again at once.
+    pub fn introduces(&self) -> bool {
         let mut guests = self.0.lobby.lock();
-        let Some(guest) = guests.waiting.remove(&self.0.id) else { return };
-        guests.introducing.insert(self.0.id, guest);
-        let closed = if guests.introducing.len() > INTRODUCTIONS { guests.introducing.pop_first() } else { None };
-        drop(guests);
-        if let Some((_, guest)) = closed {
-            self.0.lobby.close(guest, "too many introductions");
+        if guests.introducing.len() >= INTRODUCTIONS {
+            return false;
         }
+        let guest = guests.waiting.remove(&self.0.id);
+        guests.introducing.extend(guest.map(|guest| (self.0.id, guest)));
+        true
     }
 
     /// The peer is this task: the connection may stay. A task has a few at the most, and the oldest is closed for the next.
@@ -331,16 +330,17 @@ mod tests {
         let mut workers = Vec::new();
         for port in 0..INTRODUCTIONS as u16 {
             workers.push(enter(&lobby, from(1, port), now, &closed));
-            workers[usize::from(port)].introduces();
+            assert!(workers[usize::from(port)].introduces());
         }
         let _stranger = enter(&lobby, from(2, 1), now, &closed);
         lobby.expire(now + STAY - Duration::from_millis(1));
         assert!(is_closed.try_recv().is_err());
         let one_more = enter(&lobby, from(1, 5000), now, &closed);
-        one_more.introduces();
-        assert_eq!(is_closed.try_iter().collect::<Vec<_>>(), [from(1, 0)]);
-        drop((workers, one_more));
+        assert!(!one_more.introduces());
+        assert!(is_closed.try_recv().is_err(), "nobody has to make room for it");
+        drop(workers);
         assert!(lobby.lock().introducing.is_empty());
+        assert!(one_more.introduces());
     }
 
     #[test]

@@ -128,8 +128,9 @@ impl Control {
 
     /// Says what came of the work. Of work that was given up, nobody wants to know.
     pub(crate) fn completed(&self, result: Result<Achievement, TrainError>) {
-        if !self.shared.lock().abandoned {
-            self.shared.handle(WorkerEvent::Completed(result.map_err(|error| setback(&error))));
+        let mut state = self.shared.lock();
+        if !state.abandoned {
+            self.shared.handle_locked(&mut state, WorkerEvent::Completed(result.map_err(|error| setback(&error))));
         }
     }
 
@@ -140,9 +141,10 @@ impl Control {
         if !state.machine.is_working() {
             return None;
         }
+        // Together: should it come back in between, what it says would be taken for the answer to something else.
         state.abandoned = true;
+        self.shared.handle_locked(&mut state, WorkerEvent::Completed(Err(setback(why))));
         drop(state);
-        self.shared.handle(WorkerEvent::Completed(Err(setback(why))));
         while self.next().is_some() {
             // It was let in again meanwhile, and cannot do this either.
             self.shared.handle(WorkerEvent::Completed(Err(setback(why))));
@@ -177,7 +179,11 @@ impl Control {
 impl Shared {
     /// Lets the machine decide, and does what it says, or leaves that to the worker's thread.
     fn handle(&self, event: WorkerEvent) {
-        let mut state = self.lock();
+        self.handle_locked(&mut self.lock(), event);
+    }
+
+    /// As [`Shared::handle`], for whoever has looked at the state first.
+    fn handle_locked(&self, state: &mut State, event: WorkerEvent) {
         for effect in state.machine.handle(event, self.began.elapsed()) {
             match effect {
                 WorkerEffect::Work(incarnation, work) => {
@@ -196,7 +202,6 @@ impl Shared {
                 WorkerEffect::End(outcome) => state.ended = Some(outcome),
             }
         }
-        drop(state);
         self.changed.notify_all();
     }
 

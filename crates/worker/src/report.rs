@@ -99,7 +99,7 @@ impl Reporter {
         let note = serde_json::to_string(&self.memory).expect("numbers and what was JSON before");
         anyhow::ensure!(
             note.len() <= NOTE_BYTES,
-            "what the model's report policy remembers is too long: {} bytes with the sums of losses, but the limit is \
+            "the memory of the model's report policy is too large: {} bytes including the sums of losses; the limit is \
              {NOTE_BYTES}",
             note.len()
         );
@@ -251,7 +251,7 @@ mod tests {
         assert!(reporter.note().is_ok());
         reporter.memory.policy = Some(vec![1; 3000].into());
         let error = reporter.note().unwrap_err().to_string();
-        assert!(error.starts_with("what the model's report policy remembers is too long: 6"), "{error}");
+        assert!(error.starts_with("the memory of the model's report policy is too large: 6"), "{error}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, Wor
 use windlass_wire::control::session::Progress;
 use windlass_wire::control::worker_machine::{Achievement, Work};
 
-use crate::batches::making::Watch;
+use crate::batches::making::{LOOK_EVERY, Watch};
 use crate::board::hparams;
 use crate::buffer::ParameterClient;
 pub use crate::config::{RunConfig, WorkerConfig};
@@ -60,9 +60,6 @@ impl Ended {
         Self { outcome, summary: None, before_joining: false, was_let_in: false }
     }
 }
-
-/// Between two looks at whether the thread that trains hangs.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs a worker from its start to its end. Blocks; `runtime` carries its session.
 pub fn run(

@@ -37,12 +37,14 @@ pub(crate) fn compute<T: Send, E: From<anyhow::Error> + Send>(
 pub fn caught<T, E: From<anyhow::Error>>(doing: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     // Whoever gets the error computes no more.
     let done = catch_unwind(AssertUnwindSafe(work));
-    done.unwrap_or_else(|panic| Err(anyhow!("panicked while {doing}: {}", in_words(&*panic)).into()))
+    done.unwrap_or_else(|panic| Err(anyhow!("panicked while {doing}{}", in_words(&*panic)).into()))
 }
 
-fn in_words(panic: &(dyn Any + Send)) -> &str {
+/// What is put after the news of a panic.
+fn in_words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.map_or_else(|| ", with no message".to_owned(), |text| format!(": {text}"))
 }
 
 /// The faster of one thread and `most` threads for this model. Gradients are computed and thrown away.

@@ -44,7 +44,7 @@ pub trait Travel: Sized + Send + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TravelError {
     /// Its type does not say how.
-    #[error("{0} does not travel: it does not say how (see `windlass::travels!`)")]
+    #[error("{0} cannot be sent to another process: describe it with `windlass::travels!`")]
     Unable(&'static str),
     /// What has arrived is something else.
     #[error("what has arrived is not what was expected: {0}")]
@@ -147,7 +147,8 @@ impl<const D: usize> Travel for Tensor<D> {
 
 impl<const D: usize> Travel for Tensor<D, Int> {
     fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
-        parcel.put(self.into_data());
+        // Of bytes, too: as they are, only booleans travel as those.
+        parcel.put(self.into_data().convert::<i64>());
         Ok(())
     }
 
@@ -414,12 +415,23 @@ mod tests {
     }
 
     #[test]
+    fn integers_arrive_whatever_their_width() {
+        let device = Device::flex();
+        for dtype in [DType::U8, DType::I32, DType::I64] {
+            let sent =
+                Tensor::<1, Int>::from_data(TensorData::from([3_i64, 200]).convert_dtype(dtype), (&device, dtype));
+            assert_eq!(sent.dtype(), dtype);
+            assert_eq!(arrived(sent).unwrap().to_data().convert::<i64>(), TensorData::from([3_i64, 200]));
+        }
+    }
+
+    #[test]
     fn a_type_that_does_not_say_how_it_travels_is_named() {
         #[derive(Debug)]
         struct Homebody;
         impl Travel for Homebody {}
         let refused = arrived((1_u32, Homebody)).unwrap_err().to_string();
-        assert!(refused.contains("Homebody does not travel"), "{refused}");
+        assert!(refused.contains("Homebody cannot be sent to another process"), "{refused}");
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn what_is_no_name_of_a_device_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --device: "tpu" in the device name "tpu:0" is no kind of device
+    error: --device: "tpu" in the device name "tpu:0" is not a kind of device
     hint: name one such as gpu:0 or /job:worker/task:1/device:GPU:0; the kinds are cpu, gpu, cuda, rocm, vulkan, metal, wgpu
     "#);
     assert_snapshot!(windlass("launch mnist --devices cpu,gpu:x").run(), @r#"

@@ -36,6 +36,19 @@ impl Lifecycle {
         if matches!(self.phase, Phase::Saving(_)) { Vec::new() } else { self.end_at_once(outcome) }
     }
 
+    /// All parts of the last checkpoint are written, and it is about to be published: whatever becomes of the servers now,
+    /// nothing of it is lost.
+    pub fn parts_written(&mut self) {
+        self.parts_are_written = matches!(self.phase, Phase::Saving(_));
+    }
+
+    /// The last checkpoint could not be published. Another attempt needs the servers again, and one that was lost meanwhile
+    /// is missed.
+    pub fn not_published(&mut self) -> Vec<Decision> {
+        self.parts_are_written = false;
+        self.lost_meanwhile.take().map_or_else(Vec::new, |reason| self.server_lost(reason))
+    }
+
     /// The last checkpoint is written.
     pub fn saved(&mut self) -> Vec<Decision> {
         match &self.phase {

@@ -20,7 +20,7 @@ pub enum JoinError {
     #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
     Unknown(TaskId, String),
     /// The run ends once its last checkpoint is written: ask again.
-    #[error("the last checkpoint of the run is being written; waiting for the end")]
+    #[error("the last checkpoint of the run is being written; waiting to hear how the run ends")]
     Saving,
     /// The run has ended, or is about to.
     #[error("the run has ended")]

@@ -70,7 +70,12 @@ impl Lifecycle {
     /// The servers that the last checkpoint cannot be written without, though they may have said goodbye.
     fn servers_with_a_part_to_write(&self) -> BTreeSet<TaskId> {
         let saves = matches!(self.phase, Phase::Saving(_)) && !fault::is_back(Fault::StoppedServerNotMissed);
-        self.active_servers().filter(|_| saves).collect()
+        self.active_servers().filter(|_| saves && !self.needs_no_server()).collect()
+    }
+
+    /// True while the last checkpoint waits for the store alone.
+    fn needs_no_server(&self) -> bool {
+        self.parts_are_written && !fault::is_back(Fault::NeededWhilePublished)
     }
 
     /// The others train without those who have said goodbye a while ago: they were told to stop, or have failed.
@@ -133,10 +138,15 @@ impl Lifecycle {
     }
 
     /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
-    /// there again. So does a run that was done but for its last checkpoint; its workers stay until that is written.
+    /// there again. So does a run that was done but for its last checkpoint; its workers stay until that is written. Once all
+    /// parts of that are, the loss matters only if it cannot be published.
     pub(super) fn server_lost(&mut self, reason: String) -> Vec<Decision> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
+            Phase::Saving(_) if self.needs_no_server() => {
+                self.lost_meanwhile.get_or_insert(reason);
+                return Vec::new();
+            }
             Phase::Saving(outcome) if !self.trains_again_after(outcome) => return self.not_saved(&reason),
             _ => {}
         }
@@ -144,6 +154,7 @@ impl Lifecycle {
             return self.end_at_once(Outcome { exit_code: exit_code::PEERS, reason });
         }
         (self.phase, self.again, self.finished_before) = (Phase::Gathering, true, false);
+        self.parts_are_written = false;
         self.awaited_since.clear();
         self.servers_here_since = None;
         self.left.clear();

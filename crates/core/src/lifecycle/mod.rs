@@ -109,6 +109,10 @@ pub struct Lifecycle {
     again: bool,
     /// True if the run had come to its end before this coordinator, and nobody has come who wants more.
     finished_before: bool,
+    /// True while the last checkpoint is published: all of its parts are written, and no server is needed for it.
+    parts_are_written: bool,
+    /// Why a server was lost meanwhile, should it be needed after all.
+    lost_meanwhile: Option<String>,
 }
 
 impl Lifecycle {
@@ -133,6 +137,8 @@ impl Lifecycle {
             servers_here_since: None,
             again: false,
             finished_before: false,
+            parts_are_written: false,
+            lost_meanwhile: None,
         }
     }
 

@@ -17,7 +17,7 @@ use windlass_page::Status;
 use windlass_wire::control::proto::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
 
-use super::checkpoint::{self, Opened, StoreKeeper};
+use super::checkpoint::{self, Opened, StoreKeeper, Tidying};
 use super::interface::{CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
 use super::machine::Coordinator;
 use super::observation::Observation;
@@ -48,6 +48,8 @@ pub(crate) struct ActorConfig {
     /// Where the run keeps what is known of it.
     pub(crate) run_dir: Option<PathBuf>,
     pub(crate) instruments: Instruments,
+    /// Held while old checkpoints are removed.
+    pub(crate) tidying: Tidying,
 }
 
 /// What the coordinator tells those in its process who are not part of it.

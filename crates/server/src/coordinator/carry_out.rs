@@ -198,7 +198,7 @@ impl<S: OwnShard> Coordinator<S> {
                 // Those servers that are left have no use for their parts.
                 self.members.tell(is_server, &Kind::Abandon(Abandon { number }));
             }
-            self.effects.extend(checkpoints.look_again());
+            self.effects.extend(checkpoints.look_again(self.now));
         }
     }
 

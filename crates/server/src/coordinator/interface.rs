@@ -74,7 +74,7 @@ pub enum Event {
     Overtaken(CheckpointError),
     /// The lease on the checkpoints was given up.
     Released,
-    /// The checkpoint to begin from or go back to has been looked up, the so many-th time.
+    /// The checkpoint to begin from or go back to has been looked up for the nth time.
     Found(u64, Result<Box<Beginning>, CheckpointError>),
     /// The checkpoints of the run cannot be opened.
     Unusable(CheckpointError),
@@ -91,7 +91,7 @@ pub enum Effect {
     Dismiss(SessionId),
     /// Close a connection.
     Close(SessionId),
-    /// Look for the newest checkpoint of the run, the so many-th time. Without one it goes back to where it began; if that is
+    /// Look for the newest checkpoint of the run, for the nth time. Without one it goes back to where it began; if that is
     /// not known yet, look for what to begin from.
     Look(u64, Option<Box<Beginning>>),
     /// Publish the checkpoint of this number, after the files that go with it, and remove what is too old.

@@ -98,7 +98,7 @@ impl<S: OwnShard> Coordinator<S> {
         let reconnected = earlier == Some(incarnation);
         match (reconnected, self.lifecycle.phase()) {
             (true, _) => info!("{task} reconnected"),
-            (false, Phase::Training) => info!(target: NOTICE, "{task} joined while the run trains"),
+            (false, Phase::Training) => info!(target: NOTICE, "{task} joined during training"),
             (false, _) => info!("{task} joined"),
         }
         if !reconnected {

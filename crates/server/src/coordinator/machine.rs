@@ -172,10 +172,7 @@ impl<S: OwnShard> Coordinator<S> {
 
     fn tick(&mut self, has_read_on: bool) {
         let now = self.now;
-        if self.looking.is_some() && has_read_on {
-            self.lifecycle.progressed(now);
-        }
-        self.effects.extend(self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.look_if_due(now)));
+        self.go_on_looking(has_read_on);
         let decisions = self.lifecycle.tick(now);
         self.carry_out(decisions);
         self.dismiss_the_dead();

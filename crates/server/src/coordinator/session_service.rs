@@ -19,6 +19,7 @@ use windlass_wire::control::session::Attach;
 use windlass_wire::lobby::Visit;
 
 use super::actor::{self, ActorConfig, Outlets};
+use super::checkpoint::Tidying;
 use super::farewell::Farewell;
 use super::interface::{SessionId, TICK};
 use crate::task::ShardSlot;
@@ -42,6 +43,8 @@ pub(crate) struct CoordinatorHandle {
     unheard: watch::Receiver<Option<usize>>,
     status: watch::Receiver<Arc<windlass_page::Status>>,
     end_recorded: watch::Receiver<bool>,
+    /// Held while old checkpoints are removed.
+    tidying: Tidying,
 }
 
 impl CoordinatorHandle {
@@ -50,9 +53,10 @@ impl CoordinatorHandle {
         let (count, unheard) = watch::channel(None);
         let (page, status) = watch::channel(Arc::default());
         let (recording, end_recorded) = watch::channel(false);
+        let tidying = config.tidying.clone();
         let outlets = Outlets { unheard: count, page, end_recorded: recording };
         tokio::spawn(actor::run(config, shard, outlets, inbox));
-        Self { events, next: Arc::new(AtomicU64::new(1)), unheard, status, end_recorded }
+        Self { events, next: Arc::new(AtomicU64::new(1)), unheard, status, end_recorded, tidying }
     }
 
     /// The gRPC side, to be served on the task's port.
@@ -73,7 +77,7 @@ impl CoordinatorHandle {
     }
 
     /// Waits until every task has heard the last word, and the run directory tells how the run ended, but not longer than
-    /// this while the process runs.
+    /// this while the process runs. Then old checkpoints that are being removed have the time that they have anyway.
     pub(crate) async fn ended(&self, longest: Duration) {
         let mut farewell = Farewell::new(longest);
         let (mut unheard, mut end_recorded) = (self.unheard.clone(), self.end_recorded.clone());
@@ -84,7 +88,7 @@ impl CoordinatorHandle {
             let have_heard = *unheard.borrow_and_update() == Some(0) || unheard.has_changed().is_err();
             let is_recorded = *end_recorded.borrow_and_update() || end_recorded.has_changed().is_err();
             if farewell.is_over(have_heard && is_recorded) {
-                return;
+                break;
             }
             tokio::select! {
                 Ok(()) = unheard.changed(), if !have_heard => {}
@@ -92,6 +96,7 @@ impl CoordinatorHandle {
                 _ = tick.tick() => farewell.tick(),
             }
         }
+        drop(self.tidying.lock().await);
     }
 
     /// Opens a session that is fed by `messages`, and returns what the coordinator says on it.

@@ -177,5 +177,6 @@ fn actor_config(config: &ServerConfig, address: &str) -> ActorConfig {
         address: address.to_owned(),
         run_dir: config.run_dir.clone(),
         instruments: config.instruments.clone(),
+        tidying: Arc::default(),
     }
 }

@@ -105,14 +105,18 @@ async fn prepare(
     if !plan.is_active(id) {
         return Ok(Prepared { shard: None, saver: None, restored });
     }
+    let deadline = Instant::now() + patience;
     let saver = match prepare.checkpoints.is_empty() {
         true => None,
-        false => Some(saver(&prepare.checkpoints, &run, &plan, id).await?),
+        false => Some(patiently(deadline, || saver(&prepare.checkpoints, &run, &plan, id)).await?),
     };
     let own = plan.servers[id.0 as usize].clone();
     let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
     let image = match restored {
-        true => Some(restore(&prepare, (&run, &own), &progress, patience).await?),
+        true => {
+            let id = prepare.restore.parse()?;
+            Some(patiently(deadline, || restore(&prepare, &id, (&run, &own), &progress)).await?)
+        }
         false => None,
     };
     // It is copied into blocks.
@@ -139,38 +143,44 @@ async fn prepare(
     Ok(Prepared { shard: Some(shard), saver, restored })
 }
 
-/// Reads what this server holds of its checkpoint. A store that fails in a way that may pass is tried again: all the others
-/// have come in, and would have to end with it.
-async fn restore(
-    prepare: &Prepare,
-    (run, own): (&RunSpec, &ServerPlan),
-    progress: &Progress,
-    patience: Duration,
-) -> Result<(ShardImage, ResumePoint), PrepareError> {
-    let id: CheckpointId = prepare.restore.parse()?;
-    let (began, mut told) = (Instant::now(), String::new());
+/// Does something with the store. One that fails in a way that may pass is tried again: all the others have come in, and
+/// would have to end with it.
+async fn patiently<T, F: Future<Output = Result<T, PrepareError>>>(
+    deadline: Instant,
+    attempt: impl Fn() -> F,
+) -> Result<T, PrepareError> {
+    let mut told = String::new();
     loop {
-        let read = ReadCounter::default();
-        let restored = tokio::select! {
-            restored = checkpoint::restore((&*prepare.restore_from, read.clone()), &id, run, own) => restored,
-            never = report(&read, progress) => match never {},
-        };
-        let error = match restored {
-            Err(error) if error.may_pass() && began.elapsed() < patience => error.to_string(),
-            restored => return Ok(restored?),
+        let error = match attempt().await {
+            Err(PrepareError::Checkpoint(error)) if error.may_pass() && Instant::now() < deadline => error.to_string(),
+            done => return done,
         };
         if told != error {
-            warn!(target: NOTICE, "cannot restore yet: {error}; trying again");
+            warn!(target: NOTICE, "cannot prepare yet: {error}; trying again");
             told = error;
         }
         tokio::time::sleep(RETRY_EVERY).await;
     }
 }
 
+/// Reads what this server holds of its checkpoint.
+async fn restore(
+    prepare: &Prepare,
+    id: &CheckpointId,
+    (run, own): (&RunSpec, &ServerPlan),
+    progress: &Progress,
+) -> Result<(ShardImage, ResumePoint), PrepareError> {
+    let read = ReadCounter::default();
+    tokio::select! {
+        restored = checkpoint::restore((&*prepare.restore_from, read.clone()), id, run, own) => Ok(restored?),
+        never = report(&read, progress) => match never {},
+    }
+}
+
 /// Tells in the heartbeats how much has been read: whoever waits for this server sees that it gets on.
 async fn report(read: &ReadCounter, progress: &Progress) -> Infallible {
     loop {
-        let told = format!("its checkpoint: {} MB are read", read.bytes() / 1_000_000);
+        let told = format!("its checkpoint ({} MB read so far)", read.bytes() / 1_000_000);
         progress.lock().unwrap_or_else(PoisonError::into_inner).waiting = told;
         tokio::time::sleep(REPORT_EVERY).await;
     }
@@ -232,6 +242,8 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     fn run() -> RunSpec {
         RunSpec {
             model: "any".into(),
@@ -250,31 +262,54 @@ mod tests {
         }
     }
 
+    /// A server's only task is to prepare for these checkpoints.
+    async fn prepared(prepare: &Prepare, patience: Duration) -> Result<Prepared, PrepareError> {
+        let prepare = Prepare { run: serde_json::to_string(&run()).unwrap(), servers: 1, ..prepare.clone() };
+        super::prepare(ServerId(0), prepare, Progress::default(), patience).await
+    }
+
+    /// A link to itself: neither there nor not there.
+    #[cfg(unix)]
+    fn break_link(path: &std::path::Path) {
+        std::os::unix::fs::symlink(path, path).unwrap();
+    }
+
     #[cfg(unix)]
     #[tokio::test]
     async fn a_checkpoint_that_cannot_be_read_for_a_moment_is_tried_again() {
-        let (directory, id, run) = (tempfile::tempdir().unwrap(), CheckpointId::new(5, 1), run());
-        // A link to itself: neither there nor not there.
+        let (directory, id) = (tempfile::tempdir().unwrap(), CheckpointId::new(5, 1));
         let manifest = directory.path().join(format!("{id}.json"));
-        std::os::unix::fs::symlink(&manifest, &manifest).unwrap();
-        let prepare = Prepare {
-            restore: id.to_string(),
-            restore_from: directory.path().to_str().unwrap().to_owned(),
-            ..Prepare::default()
-        };
-        let own = ShardPlan::new(&run.parameters, 1, run.sharding).servers[0].clone();
-        let progress = Progress::default();
-        let hasty = restore(&prepare, (&run, &own), &progress, Duration::ZERO).await;
+        break_link(&manifest);
+        let restore_from = directory.path().to_str().unwrap().to_owned();
+        let prepare = Prepare { restore: id.to_string(), restore_from, ..Prepare::default() };
+        let hasty = prepared(&prepare, Duration::ZERO).await;
         assert!(matches!(hasty, Err(PrepareError::Checkpoint(CheckpointError::Store { .. }))));
         let mend = async {
             tokio::time::sleep(RETRY_EVERY / 2).await;
             std::fs::remove_file(&manifest).unwrap();
         };
-        let patience = Duration::from_secs(60);
-        let (restored, ()) = tokio::join!(restore(&prepare, (&run, &own), &progress, patience), mend);
+        let (restored, ()) = tokio::join!(prepared(&prepare, PATIENCE), mend);
         assert!(
             matches!(restored, Err(PrepareError::Checkpoint(CheckpointError::NotFound { .. }))),
             "it was read again"
         );
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_opened_for_a_moment_is_tried_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        break_link(&link);
+        let checkpoints = link.join("run").to_str().unwrap().to_owned();
+        let prepare = Prepare { checkpoints, ..Prepare::default() };
+        let hasty = prepared(&prepare, Duration::ZERO).await;
+        assert!(matches!(hasty, Err(PrepareError::Checkpoint(CheckpointError::Store { action: "open", .. }))));
+        let mend = async {
+            tokio::time::sleep(RETRY_EVERY / 2).await;
+            std::fs::remove_file(&link).unwrap();
+        };
+        let (opened, ()) = tokio::join!(prepared(&prepare, PATIENCE), mend);
+        assert!(opened.is_ok_and(|prepared| prepared.saver.is_some()));
     }
 }

@@ -20,8 +20,8 @@ impl Cluster {
         let now = self.world.now;
         match fault {
             Fault::Store(trouble, lasts) => {
-                // What cannot be read is read a while later.
-                self.store_failed |= trouble != Trouble::Unreadable;
+                // What cannot be read or published is a while later.
+                self.store_failed |= !matches!(trouble, Trouble::Unreadable | Trouble::SlowToPublish);
                 self.world.store.fail(trouble, now + lasts);
             }
             Fault::Stop(whom) => {

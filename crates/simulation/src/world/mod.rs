@@ -74,7 +74,7 @@ pub enum Timer {
     Tick,
     /// The coordinator's checkpoints are open.
     StoreOpened,
-    /// The checkpoint to go back to is found, the so many-th time, or where the run began; or what to begin from.
+    /// The checkpoint to go back to is found for the nth time, or where the run began; or what to begin from.
     Found(u64, Option<Box<windlass_server::coordinator::Beginning>>),
     /// A manifest is written, or it failed.
     Published(u64, Box<windlass_checkpoint::Manifest>, bool),

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 use tracing::info;
 use windlass_core::cluster::TaskId;
 
@@ -18,7 +18,7 @@ use crate::control::dial::dial;
 use crate::control::proto::roster_client::RosterClient;
 use crate::control::proto::roster_server::{Roster, RosterServer};
 use crate::control::proto::{Held, Introduction};
-use crate::lobby::Visit;
+use crate::lobby::{INTRODUCTIONS, Visit};
 use crate::port::{self, Services};
 use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
 
@@ -43,7 +43,10 @@ impl Roster for Service {
 
     async fn introduce(&self, call: tonic::Request<Introduction>) -> Result<Response<Self::IntroduceStream>, Status> {
         // The call stays open.
-        call.extensions().get::<Visit>().into_iter().for_each(Visit::introduces);
+        if let Some(visit) = call.extensions().get::<Visit>().filter(|visit| !visit.introduces()) {
+            visit.was_dismissed();
+            return Err(Status::resource_exhausted(format!("{INTRODUCTIONS} workers introduce the ps already")));
+        }
         // One is enough: the others say the same.
         let _ = self.heard.try_send(call.into_inner().ps);
         let (held, answer) = mpsc::channel(1);
@@ -104,10 +107,16 @@ async fn introduce_to(task: TaskId, address: &str, ps: &[String]) {
                 backoff.reset();
                 away = Instant::now();
             }
-            Err(error) => {
+            // Others tell it, and may leave one day.
+            Err(status) if status.code() == Code::ResourceExhausted => {
+                away = Instant::now();
+                tokio::time::sleep(REPORT_EVERY).await;
+            }
+            Err(status) => {
                 if spoken.elapsed() >= REPORT_EVERY && away.elapsed() >= REPORT_EVERY {
                     spoken = Instant::now();
-                    info!("waiting for {task} at {address} ({} s): {error}", away.elapsed().as_secs());
+                    let (waited, error) = (away.elapsed().as_secs(), status.message());
+                    info!("waiting for {task} at {address} ({waited} s): {error}");
                 }
             }
         }
@@ -117,10 +126,9 @@ async fn introduce_to(task: TaskId, address: &str, ps: &[String]) {
 }
 
 /// Introduces the ps to one of them, and returns when that is gone.
-async fn held_by(address: &str, ps: &[String]) -> Result<(), String> {
-    let mut client = RosterClient::new(dial(address).await?);
-    let call = client.introduce(Introduction { ps: ps.to_vec() }).await;
-    let mut held = call.map_err(|status| status.message().to_owned())?.into_inner();
+async fn held_by(address: &str, ps: &[String]) -> Result<(), Status> {
+    let mut client = RosterClient::new(dial(address).await.map_err(Status::unavailable)?);
+    let mut held = client.introduce(Introduction { ps: ps.to_vec() }).await?.into_inner();
     while let Some(Ok(Held {})) = held.next().await {}
     Ok(())
 }

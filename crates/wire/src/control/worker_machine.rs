@@ -200,6 +200,8 @@ impl WorkerMachine {
             Told::Start(start) => {
                 self.servers.clone_from(&start.servers);
                 self.is_chief = start.chief;
+                // After a rollback the run is concluded anew, perhaps by another.
+                self.concluded = Outcome::done();
                 self.instruct(Work::Train(start));
             }
             Told::WorkerLeft(left) => self.hear_of_leaving(&left, effects),
@@ -266,7 +268,7 @@ impl WorkerMachine {
             }
             // Whatever went wrong for a process that has been replaced since is nobody's concern any more.
             _ if self.incarnation != incarnation => {
-                effects.push(WorkerEffect::Mention(format!("rejoining; {error} before that")));
+                effects.push(WorkerEffect::Mention(format!("rejoining (before that: {error})")));
             }
             Cause::Released(server) => {
                 effects.push(WorkerEffect::Mention(format!("{server} released its parameters")));
@@ -304,7 +306,8 @@ impl WorkerMachine {
         };
         if let Some(outcome) = ended {
             self.stage = Stage::Ended;
-            let outcome = if outcome == Outcome::done() { self.concluded.clone() } else { outcome };
+            let has_failed = outcome.exit_code == 0 && self.concluded.exit_code != 0;
+            let outcome = if has_failed { self.concluded.clone() } else { outcome };
             effects.push(WorkerEffect::End(outcome));
         } else if matches!(self.stage, Stage::Idle) {
             // What it was told as an earlier incarnation is not to be done any more.

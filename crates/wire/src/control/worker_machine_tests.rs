@@ -69,7 +69,7 @@ fn a_failure_as_an_earlier_incarnation_is_not_reported() {
     machine.handle(welcome(8), NOW);
     let effects = machine.handle(setback(Cause::Unreachable), NOW);
     let [WorkerEffect::Mention(line)] = effects.as_slice() else { panic!("{effects:?}") };
-    assert_eq!(line, "rejoining; the error before that");
+    assert_eq!(line, "rejoining (before that: the error)");
 }
 
 #[test]
@@ -139,4 +139,29 @@ fn a_session_that_ends_without_a_word_is_a_lost_coordinator() {
     let mut machine = training();
     machine.handle(WorkerEvent::Completed(Ok(Achievement::Trained(Box::default()))), NOW);
     assert_eq!(ended(&machine.handle(WorkerEvent::SessionEnded, NOW)), Some((5, "lost the session with ps 0")));
+}
+
+/// Worker 1, chief of a run whose conclusion has failed, in the same incarnation or after a rollback in the next.
+fn failed_to_conclude() -> WorkerMachine {
+    let mut chief = training();
+    chief.handle(WorkerEvent::Completed(Ok(Achievement::Trained(Box::default()))), NOW);
+    chief.handle(WorkerEvent::Told(Told::AllFinished(AllFinished { chief: 1, ..AllFinished::default() })), NOW);
+    let failed = Outcome { exit_code: 1, reason: "no picture".to_owned() };
+    chief.handle(WorkerEvent::Completed(Ok(Achievement::Concluded(failed))), NOW);
+    chief.handle(welcome(8), NOW);
+    chief
+}
+
+#[test]
+fn a_conclusion_that_failed_is_not_forgotten_when_the_run_ends_well_for_another_reason() {
+    let effects = failed_to_conclude().handle(over(0, "all steps have been made"), NOW);
+    assert_eq!(ended(&effects), Some((1, "no picture")));
+}
+
+#[test]
+fn a_conclusion_that_a_rollback_has_undone_does_not_count() {
+    let mut worker = failed_to_conclude();
+    worker.handle(start(), NOW);
+    worker.handle(WorkerEvent::Completed(Ok(Achievement::Trained(Box::default()))), NOW);
+    assert_eq!(ended(&worker.handle(over(0, ""), NOW)), Some((0, "")));
 }

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use tracing::info;
 
-use super::{SPEAK_EVERY, gave_up};
+use super::{SPEAK_EVERY, TimeAwake, gave_up};
 use crate::train::TrainError;
 use windlass_wire::client::{ClientError, Interrupt};
 
+/// How often somebody looks after it.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a batch that was begun has when the process is to end.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -35,10 +37,9 @@ impl Making {
         made
     }
 
-    /// How long the batch that is being made has taken so far.
-    fn taken(&self) -> Option<Duration> {
-        let since = Some(self.since.load(Ordering::Relaxed)).filter(|since| *since > 0)?;
-        Some(self.origin.elapsed().saturating_sub(Duration::from_micros(since)))
+    /// When the batch was begun that is being made.
+    fn since(&self) -> Option<u64> {
+        Some(self.since.load(Ordering::Relaxed)).filter(|since| *since > 0)
     }
 }
 
@@ -47,23 +48,36 @@ pub(crate) struct Watch {
     pub(crate) making: Making,
     pub(crate) patience: Duration,
     pub(crate) interrupt: Arc<Interrupt>,
+    /// The batch that was being made at the last look, by when it was begun, and for how long it has been since the first.
+    seen: Option<(u64, TimeAwake)>,
     /// For how long the batch had been awaited when that was last told.
     spoken: Duration,
 }
 
 impl Watch {
     pub(crate) fn new(making: Making, patience: Duration, interrupt: Arc<Interrupt>) -> Self {
-        Self { making, patience, interrupt, spoken: Duration::ZERO }
+        Self { making, patience, interrupt, seen: None, spoken: Duration::ZERO }
     }
 
-    /// Why the batch that is being made is not to be waited for any more, if that is so.
+    /// Why the batch that is being made is not to be waited for any more, if that is so. To be asked every [`LOOK_EVERY`].
     pub(crate) fn look(&mut self) -> Option<TrainError> {
-        let taken = self.making.taken().unwrap_or_default();
+        let taken = self.taken(self.making.since(), Instant::now());
         let (is_told, error) = self.judge(taken, self.interrupt.ends_all_waits());
         if is_told {
             info!("waiting for a batch of training data ({} s)", taken.as_secs());
         }
         error
+    }
+
+    /// How long the batch that was begun then has been made, as far as has been seen.
+    fn taken(&mut self, since: Option<u64>, now: Instant) -> Duration {
+        match (since, &mut self.seen) {
+            (Some(since), Some((seen, time))) if *seen == since => time.at(now),
+            (since, seen) => {
+                *seen = since.map(|since| (since, TimeAwake::new(LOOK_EVERY, now)));
+                Duration::ZERO
+            }
+        }
     }
 
     /// Whether it is time to tell of a batch that has taken so long, and whether to give it up.
@@ -118,8 +132,20 @@ mod tests {
     #[test]
     fn a_batch_counts_only_while_it_is_made() {
         let making = Making::new();
-        assert_eq!(making.taken(), None);
-        assert!(making.note(|| making.taken()).is_some());
-        assert_eq!(making.taken(), None);
+        assert_eq!(making.since(), None);
+        assert!(making.note(|| making.since()).is_some());
+        assert_eq!(making.since(), None);
+    }
+
+    #[test]
+    fn neither_an_earlier_batch_nor_the_time_in_which_the_process_stands_still_counts() {
+        let (mut watch, began) = (watch(), Instant::now());
+        assert_eq!(watch.taken(Some(7), began), Duration::ZERO);
+        assert_eq!(watch.taken(Some(7), began + LOOK_EVERY), LOOK_EVERY);
+        assert_eq!(watch.taken(Some(7), began + Duration::from_secs(3600)), 3 * LOOK_EVERY);
+        let later = began + Duration::from_secs(3601);
+        assert_eq!(watch.taken(Some(8), later), Duration::ZERO, "the next one");
+        assert_eq!(watch.taken(None, later + LOOK_EVERY), Duration::ZERO);
+        assert_eq!(watch.taken(Some(8), later + 2 * LOOK_EVERY), Duration::ZERO);
     }
 }

@@ -172,22 +172,45 @@ fn waited_for<T>(
     mut next: impl FnMut(Duration) -> Next<T>,
     may_wait: impl Fn() -> Result<(), ClientError>,
 ) -> Result<T, TrainError> {
-    let began = Instant::now();
-    let mut spoken = began;
+    let (mut time, mut spoken) = (TimeAwake::new(CHECK_EVERY, Instant::now()), Duration::ZERO);
     loop {
         match next(CHECK_EVERY) {
             Next::Ready(made) => return Ok(made),
             Next::Panicked => return Err(anyhow::anyhow!("the thread that makes batches has panicked").into()),
             Next::NotYet => may_wait()?,
         }
-        let waited = began.elapsed();
+        let waited = time.at(Instant::now());
         if waited > patience {
             return Err(gave_up(waited));
         }
-        if spoken.elapsed() >= SPEAK_EVERY {
-            spoken = Instant::now();
+        if waited >= spoken + SPEAK_EVERY {
+            spoken = waited;
             info!("waiting for a batch of training data ({} s)", waited.as_secs());
         }
+    }
+}
+
+/// For how long something has been waited for, by a clock that stands still while this process does: whoever was suspended
+/// has not waited, and rejoins.
+#[derive(Debug)]
+struct TimeAwake {
+    /// How often it is looked at.
+    every: Duration,
+    looked: Instant,
+    total: Duration,
+}
+
+impl TimeAwake {
+    fn new(every: Duration, now: Instant) -> Self {
+        Self { every, looked: now, total: Duration::ZERO }
+    }
+
+    /// The time so far. Of the time since the last look, only as much counts as lies between two looks of a process that
+    /// runs.
+    fn at(&mut self, now: Instant) -> Duration {
+        self.total += now.saturating_duration_since(self.looked).min(2 * self.every);
+        self.looked = now;
+        self.total
     }
 }
 
@@ -294,6 +317,16 @@ mod tests {
         for error in [batches.next(|| Ok(())).err().unwrap(), batches.sample(|| Ok(())).err().unwrap()] {
             assert_eq!(error.to_string(), "gave up waiting for a batch of training data after 0 s");
         }
+    }
+
+    #[test]
+    fn the_time_in_which_the_process_stands_still_is_not_waited() {
+        let began = Instant::now();
+        let mut time = TimeAwake::new(CHECK_EVERY, began);
+        assert_eq!(time.at(began + CHECK_EVERY), CHECK_EVERY);
+        let woken = began + Duration::from_secs(3600);
+        assert_eq!(time.at(woken), 3 * CHECK_EVERY);
+        assert_eq!(time.at(woken + CHECK_EVERY), 4 * CHECK_EVERY);
     }
 
     #[test]

@@ -213,3 +213,49 @@ fn a_worker_that_leaves_because_it_has_failed_is_not_said_to_have_been_told_to_s
     let reason = format!("worker 1: {error}");
     assert_eq!(run.saved(), [Decision::Over(Outcome { exit_code: exit_code::PEERS, reason })]);
 }
+
+/// As [`saving`], or told to stop by its server; with all parts of the last checkpoint written.
+fn publishing(is_told_to_stop: bool) -> Lifecycle {
+    let (mut run, server) = if is_told_to_stop {
+        let (mut run, _) = training_with_checkpoints();
+        let server = run.incarnation(PS).unwrap();
+        assert_eq!(run.goodbye(PS, server, seconds(1)), [Decision::Save]);
+        (run, server)
+    } else {
+        let (run, _) = saving();
+        let server = run.incarnation(PS).unwrap();
+        (run, server)
+    };
+    run.parts_written();
+    run.disconnected(PS, server, seconds(1));
+    run
+}
+
+#[test]
+fn a_server_lost_when_all_parts_of_the_last_checkpoint_are_written_costs_nothing() {
+    for is_told_to_stop in [true, false] {
+        for is_restarted in [true, false] {
+            let mut run = publishing(is_told_to_stop);
+            let decisions = if is_restarted { join(&mut run, PS, 1).1 } else { run.tick(seconds(3)) };
+            assert_eq!(decisions, []);
+            let exit_code = if is_told_to_stop { exit_code::TERMINATED } else { 0 };
+            assert!(matches!(&run.saved()[..], [Decision::Over(outcome)] if outcome.exit_code == exit_code));
+        }
+    }
+}
+
+#[test]
+fn a_server_lost_while_the_last_checkpoint_is_published_is_missed_if_that_fails() {
+    let mut run = publishing(true);
+    assert_eq!(run.tick(seconds(3)), []);
+    assert_eq!(run.not_published(), [], "it has said goodbye, and is missed when it is needed again");
+    let decisions = run.tick(seconds(3));
+    assert!(matches!(&decisions[..], [Decision::Over(outcome)] if outcome.exit_code == exit_code::CHECKPOINT));
+    let mut run = publishing(false);
+    assert_eq!(run.tick(seconds(3)), []);
+    assert!(matches!(&run.not_published()[..], [Decision::Regather(reason)] if reason.starts_with("lost ps 0: ")));
+    join(&mut run, PS, 4);
+    join(&mut run, TaskId::worker(0), 4);
+    assert!(join(&mut run, TaskId::worker(1), 4).1.contains(&Decision::Prepare));
+    assert_eq!(run.not_published(), [], "that is history");
+}

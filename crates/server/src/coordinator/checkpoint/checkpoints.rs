@@ -58,6 +58,8 @@ pub(in crate::coordinator) struct Checkpoints {
     beginning: Option<Beginning>,
     /// How often that was looked up.
     lookups: u64,
+    /// Since when it has been looked for without anything being read or found.
+    looking_since: Duration,
     /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
     /// Those that are being published, by their numbers: more than one if the store takes too long.
@@ -87,10 +89,11 @@ struct Publication {
 /// A store that fails while a checkpoint is looked up.
 #[derive(Debug)]
 struct LookupTrouble {
-    since: Duration,
     /// When it is tried again; `None` while it is.
     again: Option<Duration>,
-    /// What is wrong, for whoever waits.
+    /// What the store says.
+    error: String,
+    /// The same, for whoever waits.
     notice: String,
 }
 
@@ -118,6 +121,7 @@ impl Checkpoints {
             first: None,
             beginning: None,
             lookups: 1,
+            looking_since: Duration::ZERO,
             published: None,
             publishing: BTreeMap::new(),
             trouble: None,
@@ -232,10 +236,10 @@ impl Checkpoints {
 
     /// Looks for the newest checkpoint anew, after a server was lost; one that is just being published counts. Where the
     /// run began is not forgotten: without a checkpoint of its own it goes back there, now or later.
-    pub(in crate::coordinator) fn look_again(&mut self) -> Option<Effect> {
+    pub(in crate::coordinator) fn look_again(&mut self, now: Duration) -> Option<Effect> {
         // If it has yet to be found what the run begins from, that will do.
         let first = self.first.clone()?;
-        self.trouble = None;
+        (self.trouble, self.looking_since) = (None, now);
         self.lookups += 1;
         Some(Effect::Look(self.lookups, Some(Box::new(first))))
     }
@@ -248,17 +252,34 @@ impl Checkpoints {
         now: Duration,
         patience: Duration,
     ) -> bool {
-        let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
         let had_begun = self.goes_on || self.first.is_some();
-        if !had_begun || !error.may_pass() || now.saturating_sub(since) >= patience {
+        if !had_begun || !error.may_pass() || now.saturating_sub(self.looking_since) >= patience {
             return false;
         }
         let notice = format!("{CANNOT_CONTINUE}: {error}");
         if self.trouble.as_ref().is_none_or(|trouble| trouble.notice != notice) {
             warn!(target: NOTICE, "{notice}; trying again");
         }
-        self.trouble = Some(LookupTrouble { since, again: Some(now + RETRY_EVERY), notice });
+        self.trouble = Some(LookupTrouble { again: Some(now + RETRY_EVERY), error: error.to_string(), notice });
         true
+    }
+
+    /// Notes that more of a checkpoint has been read that is looked for.
+    pub(in crate::coordinator) fn read_on(&mut self, now: Duration) {
+        self.looking_since = now;
+    }
+
+    /// How the run ends if what is looked for has not been found for so long. A store may try again by itself for minutes, or
+    /// hang; the servers that wait for what it finds are not to blame.
+    pub(in crate::coordinator) fn gives_up_looking(&self, now: Duration, patience: Duration) -> Option<Outcome> {
+        let waited = now.saturating_sub(self.looking_since);
+        if waited < patience {
+            return None;
+        }
+        let (location, seconds) = (self.looks_in(), waited.as_secs());
+        let error = self.trouble.as_ref().map_or("the store does not answer", |trouble| &trouble.error);
+        let reason = format!("gave up looking for a whole checkpoint in {location} after {seconds} s: {error}");
+        Some(Outcome { exit_code: exit_code::CHECKPOINT, reason })
     }
 
     /// Looks once more if the last look has failed a while ago.

@@ -14,4 +14,4 @@ pub use checkpoints::Beginning;
 pub(super) use checkpoints::Checkpoints;
 pub(super) use opening::{Opened, open};
 pub(super) use saving::{LastCheckpoint, unusable};
-pub(super) use store_keeper::StoreKeeper;
+pub(super) use store_keeper::{StoreKeeper, Tidying};

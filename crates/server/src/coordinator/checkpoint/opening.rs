@@ -63,10 +63,12 @@ async fn open_patiently(
 ) -> Result<(StoreKeeper, Claimed), CheckpointError> {
     let (began, patience) = (Instant::now(), config.peer_timeout.saturating_sub(SPEAK_EVERY));
     loop {
-        let error = match StoreKeeper::open(checkpoints.clone(), &config.address, done.clone()).await {
-            Err(error) if error.may_pass() && began.elapsed() < patience => error,
-            opened => return opened,
-        };
+        let error =
+            match StoreKeeper::open(checkpoints.clone(), &config.address, (done.clone(), config.tidying.clone())).await
+            {
+                Err(error) if error.may_pass() && began.elapsed() < patience => error,
+                opened => return opened,
+            };
         if !checkpoints.restarted && !has_unfinished_run(&checkpoints.location).await {
             return Err(error);
         }
@@ -97,6 +99,7 @@ fn mention(event: &SessionInput, notice: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use windlass_checkpoint::Holder;
@@ -129,6 +132,7 @@ mod tests {
             checkpoints: Some(checkpoints),
             address: String::new(),
             run_dir: None,
+            tidying: Arc::default(),
             instruments: Instruments::default(),
         }
     }

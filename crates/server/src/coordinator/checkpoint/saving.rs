@@ -75,13 +75,23 @@ impl<S: OwnShard> Coordinator<S> {
                 let is_own = self.saving.as_ref().is_some_and(|saving| saving.attempt == Some(number));
                 let last = is_own && ends_well(self.lifecycle.phase());
                 self.effects.extend(checkpoints.publish(run, parts, last));
+                if is_own {
+                    self.lifecycle.parts_written();
+                }
             }
             Next::Abandon(setback) => {
                 self.set_back(setback);
                 self.members.tell(has_part, &Kind::Abandon(Abandon { number }));
             }
-            Next::Overdue(setback) => self.set_back(setback),
+            Next::Overdue(setback) => self.not_published(setback),
         }
+    }
+
+    /// Notes that a checkpoint was not published. If it was to be the last, a server may have been lost meanwhile.
+    fn not_published(&mut self, setback: Setback) {
+        self.set_back(setback);
+        let decisions = self.lifecycle.not_published();
+        self.carry_out(decisions);
     }
 
     /// Notes that a checkpoint came to nothing.
@@ -131,12 +141,29 @@ impl<S: OwnShard> Coordinator<S> {
                 }
             }
             Event::Found(_, Err(error)) => {
-                let patience = self.config.peer_timeout.saturating_sub(SPEAK_EVERY);
+                let patience = lookup_patience(self.config.peer_timeout);
                 if !checkpoints.is_looked_for_again(&error, self.now, patience) {
                     self.refuse_to_begin(unusable(&error));
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Sees to it that a checkpoint is not looked for for ever.
+    pub(in crate::coordinator) fn go_on_looking(&mut self, has_read_on: bool) {
+        let (now, patience) = (self.now, lookup_patience(self.config.peer_timeout));
+        let is_waiting = matches!(self.lifecycle.phase(), Phase::Gathering | Phase::Preparing);
+        let Some(checkpoints) = self.checkpoints.as_mut().filter(|_| self.looking.is_some() && is_waiting) else {
+            return;
+        };
+        if has_read_on {
+            checkpoints.read_on(now);
+            self.lifecycle.progressed(now);
+        }
+        self.effects.extend(checkpoints.look_if_due(now));
+        if let Some(outcome) = checkpoints.gives_up_looking(now, patience) {
+            self.refuse_to_begin(outcome);
         }
     }
 
@@ -150,7 +177,7 @@ impl<S: OwnShard> Coordinator<S> {
         if let Err(error) = published
             && awaited
         {
-            self.set_back(Setback { reason: error.to_string(), kind: SetbackKind::Failed });
+            self.not_published(Setback { reason: error.to_string(), kind: SetbackKind::Failed });
         }
         if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
             self.save();
@@ -182,7 +209,10 @@ impl<S: OwnShard> Coordinator<S> {
     /// Sees to it that the last checkpoint comes to an end.
     pub(in crate::coordinator) fn go_on_saving(&mut self, now: Duration) {
         self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
-        self.save();
+        // Without a server that was lost meanwhile, it may be training that comes next.
+        if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
+            self.save();
+        }
     }
 
     /// Says what a checkpoint waits for: to everyone, if the end of the run does.
@@ -208,6 +238,11 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
+/// How long a checkpoint is looked for: its own word of what is wrong is to come before the tasks give up.
+fn lookup_patience(peer_timeout: Duration) -> Duration {
+    peer_timeout.saturating_sub(SPEAK_EVERY)
+}
+
 /// True once the run has ended well but for its last checkpoint.
 fn ends_well(phase: &Phase) -> bool {
     matches!(phase, Phase::Saving(outcome) if outcome.exit_code == 0)
@@ -221,3 +256,7 @@ pub(in crate::coordinator) fn unusable(error: &CheckpointError) -> Outcome {
     };
     Outcome { exit_code, reason: error.with_hint() }
 }
+
+#[cfg(test)]
+#[path = "saving_tests.rs"]
+mod tests;

@@ -17,7 +17,7 @@ use super::lease_keeper::LeaseKeeper;
 use crate::checkpoint::CheckpointConfig;
 use crate::coordinator::interface::{Claimed, Event};
 
-/// How long removing old checkpoints may keep a new one from being told of.
+/// How long removing old checkpoints may take. Nothing but the next publication and the end of ps 0 waits for it.
 const PRUNING: Duration = Duration::from_secs(10);
 
 /// Checkpoints that are being published, or wait for it.
@@ -38,15 +38,19 @@ pub(in crate::coordinator) struct StoreKeeper {
     publishing: Arc<Mutex<()>>,
     /// Those that are being published, or wait for it.
     under_way: Arc<UnderWay>,
+    tidying: Tidying,
     done: mpsc::Sender<Event>,
 }
+
+/// Held while old checkpoints are removed. Whoever is about to end waits for it, so that none are left.
+pub(in crate::coordinator) type Tidying = Arc<Mutex<()>>;
 
 impl StoreKeeper {
     /// Opens the store, makes this coordinator the one that publishes, and begins to look for what to begin from.
     pub(in crate::coordinator) async fn open(
         config: CheckpointConfig,
         address: &str,
-        done: mpsc::Sender<Event>,
+        (done, tidying): (mpsc::Sender<Event>, Tidying),
     ) -> Result<(Self, Claimed), CheckpointError> {
         let read = ReadCounter::default();
         let store = Arc::new(Store::open_counted(&config.location, read.clone()).await?);
@@ -73,6 +77,7 @@ impl StoreKeeper {
             seen_read: 0,
             publishing: Arc::default(),
             under_way: Arc::default(),
+            tidying,
             done,
         };
         keeper.look_up(1, None);
@@ -90,10 +95,10 @@ impl StoreKeeper {
             let Some(first) = first else {
                 return beginning::find(&config, (&store, read), generation, followed).await;
             };
-            if tokio::time::timeout(config.stall, publishing.lock()).await.is_err() {
-                let given_up = under_way.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                given_up.into_iter().for_each(|id| store.disown(id));
-            }
+            let turn = tokio::time::timeout(config.stall, publishing.lock()).await;
+            // Whatever still waits for its turn comes too late, too.
+            under_way.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|id| store.disown(*id));
+            drop(turn);
             beginning::find_again(first, &store).await
         });
     }
@@ -117,21 +122,30 @@ impl StoreKeeper {
         std::mem::replace(&mut self.seen_read, read) < read
     }
 
-    /// Publishes a checkpoint, and removes what is too old.
+    /// Publishes a checkpoint, and then removes what is too old.
     pub(in crate::coordinator) fn publish(&self, number: u64, mut manifest: Box<Manifest>, files: Arc<[ModelFile]>) {
         manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (store, keep) = (self.store.clone(), self.config.keep);
         let (publishing, under_way, done) = (self.publishing.clone(), self.under_way.clone(), self.done.clone());
+        let tidying = self.tidying.clone();
         under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(manifest.id);
+        // At once if it is free, so that a lookup that is begun after this waits for it.
+        let turn = publishing.clone().try_lock_owned();
         tokio::spawn(async move {
-            let _turn = publishing.lock().await;
-            let published = publish(&store, &manifest, &files).await.map(|()| manifest.id);
-            under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&manifest.id);
-            let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, &published, keep)).await;
+            let _turn = match turn {
+                Ok(turn) => turn,
+                Err(_) => publishing.lock_owned().await,
+            };
+            let published = publish(&store, &manifest, &files).await;
+            let published = settle(&store, manifest.id, published, &under_way).await;
+            let is_published = published.is_ok();
+            let _tidying = tidying.lock().await;
+            // Nobody waits for what comes after this: the checkpoint is as durable as it will be.
+            let _ = done.send(Event::Published(number, published)).await;
+            let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, is_published, keep)).await;
             if let Ok(Err(error)) = tidied {
                 warn!("cannot remove old checkpoints: {error}");
             }
-            let _ = done.send(Event::Published(number, published)).await;
         });
     }
 }
@@ -144,18 +158,135 @@ async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Res
     store.publish(manifest).await
 }
 
-/// Removes what is too old by now, or the parts of what could not be published.
-async fn tidy(
+/// Decides whether a checkpoint that was published counts. It does not if a lookup has given it up meanwhile; from then on
+/// none can.
+async fn settle(
     store: &Store,
-    manifest: &Manifest,
-    published: &Result<CheckpointId, CheckpointError>,
-    keep: usize,
-) -> Result<(), CheckpointError> {
-    match published {
-        Ok(_) => store.prune_since(manifest.first_generation, keep, Some(manifest.id.generation)).await.map(drop),
-        Err(_) => {
+    id: CheckpointId,
+    published: Result<(), CheckpointError>,
+    under_way: &UnderWay,
+) -> Result<CheckpointId, CheckpointError> {
+    let owned = {
+        let mut under_way = under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.remove(&id);
+        store.check_owned(&id)
+    };
+    published?;
+    if let Err(given_up) = owned {
+        store.delete(&id).await?;
+        return Err(given_up);
+    }
+    Ok(id)
+}
+
+/// Removes what is too old by now, or the parts of what could not be published.
+async fn tidy(store: &Store, manifest: &Manifest, is_published: bool, keep: usize) -> Result<(), CheckpointError> {
+    match is_published {
+        true => store.prune_since(manifest.first_generation, keep, Some(manifest.id.generation)).await.map(drop),
+        false => {
             store.discard(&manifest.id).await;
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_checkpoint::PartLayout;
+    use windlass_core::consistency::Mode;
+    use windlass_core::identity::Identity;
+    use windlass_core::optimizer::Optimizer;
+    use windlass_core::parameter::ParameterTable;
+    use windlass_core::plan::{ShardPlan, Sharding};
+    use windlass_core::run::RunSpec;
+    use windlass_core::schedule::Schedule;
+
+    use super::*;
+    use crate::checkpoint::Resume;
+
+    /// A checkpoint without a parameter, of which the part is written.
+    async fn manifest(store: &Store, step: u64) -> Box<Manifest> {
+        let run = RunSpec {
+            model: "any".into(),
+            mode: Mode::Async,
+            optimizer: Optimizer::Sgd,
+            learning_rate: 0.1,
+            schedule: Schedule::Constant,
+            sharding: Sharding::RoundRobin,
+            steps: None,
+            deterministic: false,
+            staleness_scaling: false,
+            clip_norm: None,
+            parameters: ParameterTable::new(Vec::new()).unwrap(),
+            identity: Identity::default(),
+            data: None,
+        };
+        let id = CheckpointId::of_attempt(step, 1, step, 0);
+        let plan = ShardPlan::new(&run.parameters, 1, run.sharding);
+        let part = store.begin_part(&id, &PartLayout::new(&run, &plan.servers[0], 0, 1)).await.unwrap();
+        Box::new(Manifest::new(id, run, vec![part.finish().await.unwrap()]))
+    }
+
+    /// A keeper of an empty directory that has looked for what to begin from, that, and what it says.
+    async fn keeper(directory: &std::path::Path) -> (StoreKeeper, Beginning, mpsc::Receiver<Event>) {
+        let config = CheckpointConfig {
+            location: directory.to_str().unwrap().to_owned(),
+            every: None,
+            every_steps: None,
+            keep: 9,
+            resume: Resume::Auto,
+            restarted: false,
+            stall: Duration::from_secs(60),
+            take_over: false,
+            description: String::new(),
+        };
+        let (done, mut results) = mpsc::channel(16);
+        let (keeper, _) = StoreKeeper::open(config, "", (done, Arc::default())).await.unwrap();
+        let Some(Event::Found(1, Ok(first))) = results.recv().await else { panic!("nothing is found at first") };
+        (keeper, *first, results)
+    }
+
+    #[tokio::test]
+    async fn a_lookup_and_a_publication_agree_on_what_is_the_newest_whoever_is_first() {
+        for waits_for_its_turn in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let (keeper, first, mut results) = keeper(directory.path()).await;
+            keeper.publish(1, manifest(&keeper.store, 1).await, Arc::default());
+            let Some(Event::Published(1, Ok(_))) = results.recv().await else { panic!("not published") };
+            let newer = manifest(&keeper.store, 2).await;
+            // Its task is spawned first here, as it may be polled first elsewhere.
+            let turn = keeper.publishing.clone();
+            let tidied = turn.lock().await;
+            let held = waits_for_its_turn.then_some(tidied);
+            keeper.look_up(2, Some(first));
+            keeper.publish(2, newer, Arc::default());
+            drop(held);
+            let (mut found, mut is_published) = (None, None);
+            while found.is_none() || is_published.is_none() {
+                match results.recv().await {
+                    Some(Event::Found(2, result)) => found = result.unwrap().found,
+                    Some(Event::Published(2, result)) => is_published = Some(result.is_ok()),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let newest = keeper.store.newest_verified().await.unwrap().manifest;
+            assert_eq!(found.map(|found| found.id), newest.map(|newest| newest.id));
+            assert_eq!(is_published, Some(!waits_for_its_turn));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_that_is_given_up_as_it_is_published_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (keeper, ..) = keeper(directory.path()).await;
+        let manifest = manifest(&keeper.store, 1).await;
+        keeper.store.publish(&manifest).await.unwrap();
+        keeper.under_way.lock().unwrap().insert(manifest.id);
+        keeper.store.disown(manifest.id);
+        let settled = settle(&keeper.store, manifest.id, Ok(()), &keeper.under_way).await;
+        assert!(matches!(settled, Err(CheckpointError::GivenUp { .. })));
+        assert!(keeper.under_way.lock().unwrap().is_empty());
+        let elsewhere = Store::open(directory.path().to_str().unwrap()).unwrap();
+        assert!(elsewhere.newest_verified().await.unwrap().manifest.is_none());
     }
 }

@@ -16,6 +16,8 @@ use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 /// How long a goodbye is given to reach the coordinator, which closes the session when it has.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a task that is to ask again waits with that. At the end of a run ps 0 stays for twice as long.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// What happens on a session.
 #[derive(Debug)]
@@ -250,6 +252,8 @@ impl SessionMachine {
                 effects.push(SessionEffect::Mention(busy.reason.clone()));
             }
             self.busy = Some(busy.reason);
+            // It is there, and what it waits for has deadlines of its own.
+            self.away = Some(now);
             return self.stop_sending(Next::Reconnect, now, effects);
         }
         self.outbox.heard(message.heard);
@@ -295,7 +299,13 @@ impl SessionMachine {
     /// The coordinator has closed its side too, or has had long enough.
     fn part(&mut self, next: Next, now: Duration, effects: &mut Vec<SessionEffect>) {
         match next {
-            Next::Reconnect => self.reconnect(now, effects),
+            Next::Reconnect => {
+                self.reconnect(now, effects);
+                // Every hello carries the model's files.
+                if matches!(self.stage, Stage::Pausing(_)) {
+                    self.stage = Stage::Pausing(now + ASK_AGAIN_AFTER);
+                }
+            }
             Next::End => self.end(effects),
         }
     }

@@ -198,3 +198,24 @@ fn a_hello_says_of_which_incarnation_the_messages_were_that_have_been_heard() {
     };
     assert_eq!((hello.incarnation, hello.begun), (5, true));
 }
+
+#[test]
+fn a_coordinator_that_has_a_task_ask_again_is_not_given_up_and_not_asked_more_than_once_a_second() {
+    let (mut machine, mut now, mut hellos) = (machine(), Duration::ZERO, 0);
+    while now < 3 * PATIENCE {
+        now = machine.deadline().expect("it asks again");
+        let effects = machine.handle(SessionEvent::Tick, now);
+        assert!(over(&effects).is_none(), "{effects:?}");
+        if effects.iter().any(|effect| matches!(effect, SessionEffect::Open)) {
+            machine.handle(SessionEvent::Opened, now);
+            machine.handle(told(Told::Busy(Busy { reason: "not yet".to_owned() })), now);
+            machine.handle(SessionEvent::Broken, now);
+            hellos += 1;
+        }
+    }
+    assert_eq!(hellos, 3 * PATIENCE.as_secs() + 1);
+    // When it is gone, patience begins with the last that was heard of it.
+    let gone = now;
+    assert!(over(&refuse_until(&mut machine, gone + PATIENCE)).is_none());
+    assert!(over(&refuse_until(&mut machine, gone + PATIENCE + seconds(1.0))).is_some());
+}

@@ -1,0 +1,93 @@
+//! The coordinator's machine while its store is slow.
+
+use windlass_core::admission::ShardStatistics;
+use windlass_core::checkpoint::Standing;
+use windlass_core::cluster::WorkerId;
+use windlass_core::ledger::Incarnation;
+use windlass_core::membership::Patience;
+
+use super::*;
+use crate::checkpoint::{CheckpointConfig, Resume};
+use crate::coordinator::interface::{Claimed, CoordinatorConfig, TICK};
+
+struct NoShard;
+
+impl OwnShard for NoShard {
+    fn join(&self, _worker: WorkerId, _incarnation: Incarnation, _clock: u64) -> Option<Standing> {
+        None
+    }
+
+    fn clock(&self) -> Option<u64> {
+        None
+    }
+
+    fn retire(&self, _worker: WorkerId, _incarnation: Incarnation) -> Option<Standing> {
+        None
+    }
+
+    fn statistics(&self) -> Option<ShardStatistics> {
+        None
+    }
+}
+
+/// A coordinator that was restarted and waits for peers for a minute.
+fn coordinator() -> Coordinator<NoShard> {
+    let config = CoordinatorConfig {
+        servers: 1,
+        workers: Some(1),
+        patience: Patience::new(Duration::from_secs(10)),
+        peer_timeout: Duration::from_secs(60),
+        memory: None,
+        before: Incarnation(0),
+    };
+    let checkpoints = CheckpointConfig {
+        location: "there".to_owned(),
+        every: None,
+        every_steps: None,
+        keep: 1,
+        resume: Resume::Auto,
+        restarted: true,
+        stall: Duration::from_secs(60),
+        take_over: false,
+        description: String::new(),
+    };
+    let location = checkpoints.location.clone();
+    let claimed = Claimed { config: checkpoints, location, generation: 1, salt: 0, goes_on: true };
+    Coordinator::new(config, NoShard, Some(claimed))
+}
+
+/// Lets time pass until the run is over, and returns when and how that is.
+fn end_of(machine: &mut Coordinator<NoShard>, has_read_on: impl Fn(Duration) -> bool) -> (Duration, Outcome) {
+    let times = (0..).map(|ticks: u32| ticks * TICK).take_while(|now| *now < Duration::from_secs(600));
+    for now in times {
+        machine.handle(Event::Tick { has_read_on: has_read_on(now) }, now);
+        if let Phase::Over(outcome) = machine.phase() {
+            return (now, outcome.clone());
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_given_up_and_named_before_those_who_wait_for_it() {
+    let (at, outcome) = end_of(&mut coordinator(), |_| false);
+    let reason = "gave up looking for a whole checkpoint in there after 57 s: the store does not answer".to_owned();
+    assert_eq!((at, outcome), (Duration::from_secs(57), Outcome { exit_code: exit_code::CHECKPOINT, reason }));
+}
+
+#[test]
+fn a_store_whose_later_attempts_take_long_is_given_up_with_what_it_said_first() {
+    let mut machine = coordinator();
+    let (location, object, reason) = ("there".to_owned(), "/".to_owned(), "try later".to_owned());
+    let error = CheckpointError::Store { location, action: "list", object, reason };
+    machine.handle(Event::Found(1, Err(error)), Duration::from_secs(40));
+    let (_, outcome) = end_of(&mut machine, |_| false);
+    let reason = "gave up looking for a whole checkpoint in there after 57 s: cannot list `/` in `there`: try later";
+    assert_eq!((outcome.exit_code, outcome.reason.as_str()), (exit_code::CHECKPOINT, reason));
+}
+
+#[test]
+fn a_large_checkpoint_may_be_read_for_longer_than_peers_are_waited_for() {
+    let (at, outcome) = end_of(&mut coordinator(), |now| now <= Duration::from_secs(50));
+    assert_eq!((at, outcome.exit_code), (Duration::from_secs(107), exit_code::CHECKPOINT));
+}
