@@ -19,6 +19,7 @@ pub mod randomness;
 pub mod replica;
 pub mod report;
 pub mod rows;
+pub mod stages;
 pub mod summary;
 pub mod tally;
 pub mod task;

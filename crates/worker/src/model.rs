@@ -12,6 +12,7 @@ use windlass_core::optimizer::{Adam, Optimizer};
 
 pub use crate::metrics::{Metric, MetricKind, Metrics};
 pub use crate::report::Reports;
+pub use crate::stages::{Activation, Feeds, Stage, StageInput, Staged, Staging};
 use crate::travel::Travel;
 
 /// A model that can be trained on one process or many.
@@ -122,6 +123,11 @@ pub trait Model: Sized + Send + Sync + 'static {
     /// [`Model::loss`] they are rows 0, 1, 2… of the parameter; [`Model::evaluate`] has all rows.
     fn rows(&self, _batch: &Self::Batch) -> Vec<Vec<u32>> {
         Vec::new()
+    }
+
+    /// The stages by which `--place` divides it among devices, if it implements [`Staged`]: `Some(Staging::declared())`.
+    fn staging() -> Option<Staging<Self>> {
+        None
     }
 
     /// How training is reported on and its learning rate lowered, beside the log of steps.

@@ -16,6 +16,7 @@ mod overfitting;
 mod reports;
 mod saved;
 mod score;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -24,7 +25,7 @@ use burn::tensor::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use windlass_core::optimizer::{Adam, Optimizer};
-use windlass_worker::model::{Defaults, Fingerprint, FlagRole, MetricKind, Metrics, Model, Reports, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, MetricKind, Metrics, Model, Reports, Setup, Staging};
 
 use batch::{Batching, StepBatch};
 pub use cells::Cell;
@@ -132,6 +133,10 @@ impl Model for Seq2Seq {
             Some([from, to, output]) => vec![from.clone(), to.clone(), output.clone(), output.clone()],
             None => Vec::new(),
         }
+    }
+
+    fn staging() -> Option<Staging<Self>> {
+        Some(Staging::declared())
     }
 
     fn files(&self) -> Vec<(&'static str, String)> {

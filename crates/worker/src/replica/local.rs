@@ -69,16 +69,30 @@ pub struct Local<M: Model> {
     is_independent: Independence,
 }
 
-/// Whether a tower's forward pass draws random numbers. Burn has one generator a process: what draws from it must be
-/// alone, and towers take turns.
+/// Whether the forward pass of a tower or a stage draws random numbers. Burn has one generator a process: what draws from
+/// it must be alone, and they take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Independence {
+pub(super) enum Independence {
     /// It is not to be found out.
     Never,
     /// The next step shows it.
     Unknown,
     /// The first step drew nothing.
     Drawless,
+}
+
+impl Independence {
+    /// Does something that may draw random numbers, from this seed on; and what is known after it.
+    pub(super) fn run<T>(self, device: &Device, seed: u64, work: impl FnOnce() -> T) -> (T, Self) {
+        match self {
+            Self::Never => (randomness::seeded(device, seed, work), Self::Never),
+            Self::Drawless => (work(), Self::Drawless),
+            Self::Unknown => match randomness::watched(device, seed, work) {
+                (done, true) => (done, Self::Never),
+                (done, false) => (done, Self::Drawless),
+            },
+        }
+    }
 }
 
 /// The model, and what it takes to make batches of its data.
@@ -150,15 +164,7 @@ impl<M: Model> Local<M> {
     /// The loss of a part, as the model sums it up, and its gradients.
     fn compute(&mut self, batch: M::Batch, seed: u64) -> (f32, Vec<TensorBuffer>) {
         let (model, network, device) = (&*self.source.model, self.network(), &self.source.device);
-        let forward = || model.loss(network, batch);
-        let (loss, is_independent) = match self.is_independent {
-            Independence::Never => (randomness::seeded(device, seed, forward), Independence::Never),
-            Independence::Drawless => (forward(), Independence::Drawless),
-            Independence::Unknown => match randomness::watched(device, seed, forward) {
-                (loss, true) => (loss, Independence::Never),
-                (loss, false) => (loss, Independence::Drawless),
-            },
-        };
+        let (loss, is_independent) = self.is_independent.run(device, seed, || model.loss(network, batch));
         if self.has_state {
             // Only this has Burn bring running state up to date. Otherwise the next forward pass would, with what it
             // has kept from this one, over whatever has been loaded in between.
@@ -362,7 +368,12 @@ fn parts<B: 'static>(content: Box<dyn std::any::Any + Send>) -> Vec<Part<B>> {
 }
 
 /// The network before training, with every parameter drawn, and what is made of it.
-fn first<M: Model, T>(model: &M, device: &Device, seed: u64, read: impl FnOnce(&M::Network) -> T) -> (M::Network, T) {
+pub(super) fn first<M: Model, T>(
+    model: &M,
+    device: &Device,
+    seed: u64,
+    read: impl FnOnce(&M::Network) -> T,
+) -> (M::Network, T) {
     randomness::seeded(device, seed, || {
         // Whatever device it was made on, it is one that is trained.
         let network = model.network(device).train();

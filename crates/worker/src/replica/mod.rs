@@ -6,6 +6,7 @@
 
 mod accumulation;
 pub mod local;
+mod placed;
 pub mod tensors;
 mod towers;
 mod transfer;
@@ -15,6 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use local::{Local, LocalConfig, ReplicaError};
+pub use placed::{Place, PlaceError, Placed, PlacedConfig, TRACED_STEPS, Trace};
+use serde::{Deserialize, Serialize};
 pub use towers::Towers;
 use windlass_core::identity::Fingerprint;
 use windlass_core::parameter::ParameterTable;
@@ -42,6 +45,11 @@ pub trait Replica: Send {
 
     /// Where its batches come from.
     fn source(&self) -> Arc<dyn BatchSource>;
+
+    /// The devices that it is divided among, if it is, and what each has done so far.
+    fn lanes(&self) -> Vec<LaneReport> {
+        Vec::new()
+    }
 
     /// The values before training, however far that has come.
     fn first_values(&self) -> Vec<TensorBuffer>;
@@ -100,6 +108,17 @@ impl Batch {
     pub fn samples(&self) -> usize {
         self.samples
     }
+}
+
+/// A device that computes some stages of a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneReport {
+    /// Its name.
+    pub device: String,
+    /// The stages.
+    pub stages: Vec<String>,
+    /// Of the time that steps took, the part in which it worked on them.
+    pub busy: f64,
 }
 
 /// What comes of a step.

@@ -53,19 +53,11 @@ impl Towers {
     /// the others have one to feed them.
     pub fn of<M: Model>(model: M, devices: &[Device], threads: usize, config: &LocalConfig) -> anyhow::Result<Self> {
         let model = Arc::new(model);
-        let on_cpu = devices.iter().filter(|device| **device == Device::flex()).count();
-        let mut rank = 0;
         let mut towers = Vec::with_capacity(devices.len());
-        for device in devices {
+        for (device, threads) in devices.iter().zip(threads::shared_out(devices, threads)?) {
             let config = LocalConfig { device: device.clone(), is_tower: true, ..config.clone() };
             let replica: Box<dyn Replica> = Box::new(Local::sharing(model.clone(), config)?);
-            let own = if *device == Device::flex() {
-                rank += 1;
-                threads / on_cpu + usize::from(rank <= threads % on_cpu)
-            } else {
-                1
-            };
-            towers.push((replica, threads::pool(own.max(1))?));
+            towers.push((replica, threads));
         }
         Ok(Self::new(towers))
     }
