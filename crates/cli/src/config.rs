@@ -53,7 +53,7 @@ pub(crate) struct TaskConfig {
 impl TaskConfig {
     pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
         let TrainArgs { training, device, output, checkpoint, .. } = args;
-        let placement = Placement::new(training, device)?;
+        let placement = Placement::new(training.towers, device)?;
         let run = run_config(training, output, defaults, workers)?;
         let run = RunConfig { towers: placement.replicas(run.batch_size * run.accumulate)?, ..run };
         output.run_dir.as_deref().map(check_run_dir).transpose()?;
@@ -372,7 +372,7 @@ fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
     }
 }
 
-fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
+pub(crate) fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
     if value > LONGEST.as_secs_f64() {
         return Err(Failure::usage(format!(
             "{flag} is {value}, but must be at most {} (ten years)",

@@ -5,7 +5,7 @@ use windlass_core::cluster::TaskId;
 use windlass_core::device::{DeviceKind, DeviceName, LocalName};
 use windlass_worker::devices::{Chosen, ComputeDevice, Inventory, choose};
 
-use crate::args::{DeviceArgs, SoftPlacement, TrainingArgs};
+use crate::args::{DeviceArgs, SoftPlacement};
 use crate::failure::Failure;
 use crate::output::count;
 
@@ -24,8 +24,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    pub(crate) fn new(training: &TrainingArgs, args: &DeviceArgs) -> Result<Self, Failure> {
-        let towers = training.towers;
+    pub(crate) fn new(towers: usize, args: &DeviceArgs) -> Result<Self, Failure> {
         if towers == 0 {
             return Err(Failure::usage("--towers is 0, but must be at least 1"));
         }

@@ -19,7 +19,7 @@ use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, with
 use crate::terminal::{self, Terminal};
 use crate::version::{self, VERSION};
 use crate::{
-    bench, checkpoint, compare, completions, data, decode, devices, eval, health, launch, man, manifest, misuse,
+    bench, checkpoint, compare, completions, data, decode, devices, eval, health, join, launch, man, manifest, misuse,
     model_flags, runs, status, termination, top, train, verbosity,
 };
 
@@ -142,6 +142,7 @@ impl Program {
         let watching = [compare::command(), runs::command(), status::command(), top::command()];
         let supporting =
             [devices::command(), manifest::command(), health::command(), completions::command(), man::command()];
+        let command = command.subcommand(join::command());
         let command = tools(command).subcommands(watching).subcommands(supporting);
         verbosity::with_flags(command)
     }
@@ -166,6 +167,9 @@ impl Program {
         let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
         verbosity::choose(&parsed)?;
         match parsed.subcommand() {
+            Some(("join", matches)) => {
+                join::run(matches, self.models.iter().map(|model| (model.name(), model.joined())).collect())
+            }
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("compare", matches)) => {
@@ -294,6 +298,8 @@ trait Entry {
     fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
+    /// How it is made for a joined worker.
+    fn joined(&self) -> join::Build;
     /// Refuses flags of `train` that cannot be in a run with so many workers, which will have a directory or not.
     fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure>;
 }
@@ -331,6 +337,10 @@ impl<M: Model> Entry for ModelEntry<M> {
             settings,
         };
         launch::run(M::NAME, &model_flags::recorded::<M>(matches), &launch, &args, &defaults)
+    }
+
+    fn joined(&self) -> join::Build {
+        join::build::<M>
     }
 
     fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure> {

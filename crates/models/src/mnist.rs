@@ -40,6 +40,13 @@ pub struct MnistFlags {
     pub hidden: Vec<usize>,
 }
 
+impl MnistFlags {
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.hidden.contains(&0), "--hidden has a layer of 0 units");
+        Ok(())
+    }
+}
+
 /// The two networks that people ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
@@ -90,9 +97,14 @@ impl Model for Mnist {
     }
 
     fn load(flags: &MnistFlags, setup: &Setup) -> anyhow::Result<Self> {
-        anyhow::ensure!(!flags.hidden.contains(&0), "--hidden has a layer of 0 units");
+        flags.check()?;
         let images = digits::load(setup)?;
         Ok(Self { flags: flags.clone(), images })
+    }
+
+    fn without_data(flags: &MnistFlags, _setup: &Setup, _files: &[(String, String)]) -> anyhow::Result<Self> {
+        flags.check()?;
+        Ok(Self { flags: flags.clone(), images: digits::none(mnist::SIDE) })
     }
 
     fn network(&self, device: &Device) -> Perceptron {

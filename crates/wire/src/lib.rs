@@ -5,6 +5,7 @@
 //! done in `windlass-server`.
 
 pub mod client;
+pub mod compute;
 pub mod control;
 pub mod endpoint;
 pub mod link;

@@ -12,6 +12,7 @@ pub mod devices;
 pub mod event;
 mod gradient;
 pub mod history;
+pub mod joined;
 mod learning;
 pub mod metrics;
 pub mod model;

@@ -37,6 +37,14 @@ pub trait Model: Sized + Send + Sync + 'static {
     /// Loads or makes the data.
     fn load(flags: &Self::Flags, setup: &Setup) -> anyhow::Result<Self>;
 
+    /// The model without its data, for a process that computes on batches that others send it: the network, its loss, the
+    /// rows of a batch. `files` are those of [`Model::files`] in the process that has the data, by name. A model that does
+    /// not say how loads its data there too.
+    fn without_data(flags: &Self::Flags, setup: &Setup, files: &[(String, String)]) -> anyhow::Result<Self> {
+        let _ = files;
+        Self::load(flags, setup)
+    }
+
     /// The network before training. Burn's random numbers have been seeded with the run's seed.
     ///
     /// What Burn knows of its tensors decides what becomes of them. A `Param` that requires gradients is trained. A

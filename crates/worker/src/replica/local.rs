@@ -12,6 +12,7 @@ use windlass_core::parameter::{ParameterError, ParameterKind, ParameterTable};
 use windlass_wire::client::RowRequest;
 
 use super::accumulation::{self, Sums};
+use super::packed::PackedPart;
 use super::tensors::{self, LargeInteger};
 use super::{Batch, BatchSource, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
@@ -20,6 +21,7 @@ use crate::model::{Model, PngImage};
 use crate::randomness::{self, Draw, Purpose};
 use crate::report::Reports;
 use crate::rows::{RowParameters, UnknownRowParameter};
+use crate::travel::{Parcel, Travel, TravelError};
 
 /// Why a model's parameters cannot be trained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -344,14 +346,40 @@ impl<M: Model> BatchSource for Source<M> {
     fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
         let each = samples.len().div_ceil(self.accumulate).max(1);
         let parts = samples.chunks(each).enumerate().map(|(index, samples)| self.part(samples, draw, index));
-        let parts: Vec<Part<M::Batch>> = parts.collect::<anyhow::Result<_>>()?;
-        let rows = accumulation::union(&parts.iter().map(|part| &part.rows[..]).collect::<Vec<_>>());
-        Ok(Batch { content: Box::new(parts), rows, samples: samples.len() })
+        Ok(whole(parts.collect::<anyhow::Result<_>>()?))
     }
 
     fn parts(&self) -> usize {
         self.accumulate
     }
+
+    fn pack(&self, batch: Batch) -> Result<Vec<PackedPart>, TravelError> {
+        let pack = |Part { batch, samples, seed, .. }: Part<M::Batch>| {
+            let mut parcel = Parcel::default();
+            batch.pack(&mut parcel)?;
+            Ok(PackedPart { samples, seed, parcel })
+        };
+        parts(batch.content).into_iter().map(pack).collect()
+    }
+
+    fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
+        let unpack = |PackedPart { samples, seed, mut parcel }: PackedPart| {
+            let batch = M::Batch::unpack(&mut parcel, &self.device)?;
+            if !parcel.is_empty() {
+                return Err(TravelError::Malformed(format!("{} tensors too many", parcel.len())));
+            }
+            let rows = self.by_rows.requests(self.model.rows(&batch));
+            Ok(Part { batch, samples, rows, seed })
+        };
+        Ok(whole(parts.into_iter().map(unpack).collect::<Result<_, _>>()?))
+    }
+}
+
+/// A batch of these parts.
+fn whole<B: Send + 'static>(parts: Vec<Part<B>>) -> Batch {
+    let rows = accumulation::union(&parts.iter().map(|part| &part.rows[..]).collect::<Vec<_>>());
+    let samples = parts.iter().map(|part| part.samples).sum();
+    Batch { content: Box::new(parts), rows, samples }
 }
 
 /// Of the samples, and of how they lie in files: those decide which worker reads what.

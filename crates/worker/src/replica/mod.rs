@@ -6,6 +6,7 @@
 
 mod accumulation;
 pub mod local;
+pub mod packed;
 mod placed;
 pub mod tensors;
 mod towers;
@@ -28,6 +29,8 @@ use crate::metrics::Metrics;
 use crate::model::PngImage;
 use crate::randomness::Draw;
 use crate::report::Reports;
+use crate::travel::TravelError;
+use packed::PackedPart;
 
 /// A copy of a model that computes steps.
 pub trait Replica: Send {
@@ -89,6 +92,16 @@ pub trait BatchSource: Send + Sync {
 
     /// In how many parts a batch is computed.
     fn parts(&self) -> usize;
+
+    /// A batch that this has made, as it travels to another process.
+    fn pack(&self, _batch: Batch) -> Result<Vec<PackedPart>, TravelError> {
+        Err(TravelError::Unable("a batch of this kind"))
+    }
+
+    /// A batch that has come from another process. Its parts, however many, are computed as one step.
+    fn unpack(&self, _parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
+        Err(TravelError::Unable("a batch of this kind"))
+    }
 }
 
 /// What a step computes on. What is in it, only its replica knows.

@@ -1,0 +1,166 @@
+//! What a client and a joined worker say to each other: the heads of messages, as JSON. Their tensors travel beside them.
+//!
+//! The worker answers every request, and while it is busy with one says every second that it is. So whoever is silent
+//! is dead, suspended or cut off, and a step may take as long as it takes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use windlass_core::identity::ModelFlag;
+use windlass_core::parameter::ParameterTable;
+use windlass_wire::compute::Limits;
+
+/// How often a busy worker says so.
+pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+/// How often a client says something to a worker that it has nothing to ask of.
+pub const PING_EVERY: Duration = Duration::from_secs(2);
+/// The most bytes of a batch.
+pub const BATCH_BYTES: u64 = 1 << 30;
+/// The most tensors of a batch.
+const BATCH_TENSORS: usize = 1 << 16;
+/// The longest head that says what is to be computed; the model's files are in it.
+const ASSIGNMENT_BYTES: usize = 32 << 20;
+/// The longest head of anything else.
+const HEAD_BYTES: usize = 4 << 20;
+
+/// What a client asks of a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    /// To make this model ready; the first thing that is asked.
+    Assign(Box<Assignment>),
+    /// To compute a step. Tensors: the changed values, then the batch.
+    Step(StepAsked),
+    /// Whether it is there.
+    Ping,
+    /// Nothing more: the client's run has ended.
+    Leave {
+        /// How.
+        reason: String,
+    },
+}
+
+/// What a worker is to compute, and for whom.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// The client, as it is told to others.
+    pub client: String,
+    /// Which of all clients it is: one that connects again takes its own place.
+    pub run: u64,
+    /// The model's name.
+    pub model: String,
+    /// The model's own flags, by name.
+    pub flags: BTreeMap<String, ModelFlag>,
+    /// The run's seed.
+    pub seed: u64,
+    /// In how many parts, one after the other, a batch is computed.
+    pub accumulate: usize,
+    /// The model's files: name and content.
+    pub files: Vec<(String, String)>,
+    /// The parameters as the client has them.
+    pub parameters: ParameterTable,
+}
+
+/// See [`Ask::Step`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepAsked {
+    /// The parameters whose values come along, by number.
+    pub changed: Vec<u32>,
+    /// What is to be computed.
+    pub parts: Vec<PartAsked>,
+}
+
+/// A part of a batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PartAsked {
+    /// How many samples it has.
+    pub samples: usize,
+    /// Of random numbers in the forward pass.
+    pub seed: u64,
+    /// How many tensors it is.
+    pub tensors: usize,
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum Answer {
+    /// The model is ready.
+    Assigned(Capacity),
+    /// It will not compute this.
+    Refused {
+        /// Why.
+        reason: String,
+        /// Whether it may at another time.
+        is_busy: bool,
+    },
+    /// A step has been computed. Tensors: gradients, then running state.
+    Stepped(StepAnswered),
+    /// It is busy with what was asked.
+    Working,
+    /// It is there.
+    Here,
+    /// It could not compute what was asked.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a worker computes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Its devices.
+    pub devices: Vec<String>,
+    /// Threads, if it was told how many.
+    pub threads: Option<usize>,
+    /// Replicas that divide a batch.
+    pub towers: usize,
+}
+
+/// See [`Answer::Stepped`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepAnswered {
+    /// The bits of the loss: JSON has no infinities.
+    pub loss: u32,
+    /// How many samples it was computed on.
+    pub samples: usize,
+    /// The parameters whose gradients come along, by number.
+    pub gradients: Vec<u32>,
+    /// Those whose running state does.
+    pub state: Vec<u32>,
+}
+
+/// A head as it travels.
+pub fn written(head: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(head).unwrap_or_default()
+}
+
+/// A head that has arrived.
+pub fn read<T: DeserializeOwned>(head: &[u8]) -> anyhow::Result<T> {
+    serde_json::from_slice(head).map_err(|error| anyhow::anyhow!("what was said is not understood: {error}"))
+}
+
+/// Whether a message is an answer, and no sign of life.
+pub fn is_answer(head: &[u8]) -> bool {
+    !matches!(serde_json::from_slice(head), Ok(Answer::Working))
+}
+
+/// The most of the first request.
+pub fn assignment_limits() -> Limits {
+    Limits { head: ASSIGNMENT_BYTES, sections: 0, bytes: 0 }
+}
+
+/// The most of a request about a model of these parameters.
+pub fn request_limits(parameters: &ParameterTable) -> Limits {
+    let Limits { head, sections, bytes } = answer_limits(parameters);
+    Limits { head, sections: sections + BATCH_TENSORS, bytes: bytes + BATCH_BYTES }
+}
+
+/// The most of an answer.
+pub fn answer_limits(parameters: &ParameterTable) -> Limits {
+    let bytes = parameters.elements() as u64 * size_of::<f32>() as u64;
+    Limits { head: HEAD_BYTES, sections: 2 * parameters.len(), bytes }
+}
