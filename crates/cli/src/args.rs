@@ -155,6 +155,22 @@ pub(crate) struct DeviceArgs {
     pub(crate) log_placement: bool,
 }
 
+/// How one model is divided.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Placement (one model on several devices)")]
+pub(crate) struct PlaceArgs {
+    /// Put stages of the model on devices, as stage=device,stage=device…: of this process, as cpu:0, cpu:1 or gpu:0, or of a
+    /// joined worker, as /job:worker/task:1. Stages that are not named stay on --device
+    #[arg(long, value_name = "PLACES")]
+    pub(crate) place: Option<String>,
+    /// With --place: send each batch through the stages in M parts, so that the stages compute at the same time
+    #[arg(long, value_name = "M", default_value_t = 1)]
+    pub(crate) microbatches: usize,
+    /// With --place: write a trace of the first 20 steps to this file when the run ends, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
 /// What becomes of a worker whose device does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SoftPlacement {
@@ -259,6 +275,8 @@ pub(crate) struct TrainArgs {
     pub(crate) training: TrainingArgs,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) checkpoint: CheckpointArgs,
     #[command(flatten)]

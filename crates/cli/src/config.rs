@@ -22,6 +22,7 @@ use crate::output::count;
 use crate::placement::Placement;
 use crate::settings::{Origin, Settings};
 use crate::signals::{StoppedBy, unix_seconds};
+use crate::stage_placement::StagePlacement;
 use crate::store_location::{self, CHECKPOINTS};
 
 /// The least that a ps is given of a model where all ps are on one host.
@@ -38,6 +39,8 @@ pub(crate) struct TaskConfig {
     pub(crate) threads: Option<usize>,
     /// What each worker computes on.
     pub(crate) placement: Placement,
+    /// How one model is divided, if it is.
+    pub(crate) stages: Option<StagePlacement>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
@@ -56,6 +59,7 @@ impl TaskConfig {
         let placement = Placement::new(training.towers, device)?;
         let run = run_config(training, output, defaults, workers)?;
         let run = RunConfig { towers: placement.replicas(run.batch_size * run.accumulate)?, ..run };
+        let stages = StagePlacement::new(args, run.batch_size)?;
         output.run_dir.as_deref().map(check_run_dir).transpose()?;
         if training.threads == Some(0) {
             return Err(Failure::usage("--threads is 0, but must be at least 1"));
@@ -65,6 +69,7 @@ impl TaskConfig {
             setup: Setup { seed: training.seed, data_dir: training.data_dir.clone() },
             threads: training.threads,
             placement,
+            stages,
             patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
             started: started(output.started_at),

@@ -43,6 +43,7 @@ mod run_file;
 mod runs;
 mod settings;
 mod signals;
+mod stage_placement;
 mod status;
 mod stopping;
 mod store_location;
@@ -68,6 +69,7 @@ pub use windlass_worker::event;
 pub use windlass_worker::metrics::accuracy;
 pub use windlass_worker::model::{Defaults, Fingerprint, FlagRole, Metric, MetricKind, Metrics, Model, Reports, Setup};
 pub use windlass_worker::report;
+pub use windlass_worker::stages::{Activation, Feeds, Stage, StageInput, Staged, Staging};
 pub use windlass_worker::summary::Summary;
 pub use windlass_worker::{travel, travels};
 

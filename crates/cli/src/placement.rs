@@ -102,7 +102,7 @@ pub(crate) fn names(devices: &[ComputeDevice]) -> Vec<String> {
     devices.iter().map(|device| device.name.to_string()).collect()
 }
 
-fn parse(flag: &str, name: &str) -> Result<DeviceName, Failure> {
+pub(crate) fn parse(flag: &str, name: &str) -> Result<DeviceName, Failure> {
     name.trim().parse().map_err(|error: windlass_core::device::DeviceNameError| {
         Failure::usage(format!("{flag}: {error}")).with_hint(error.hint())
     })

@@ -10,7 +10,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
 
 use crate::args::{
-    CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
+    CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, PlaceArgs, TrainArgs, TrainingArgs,
+    hyphenate,
 };
 use crate::config::{COMMAND_VARIABLE, TaskConfig};
 use crate::eval::EvalArgs;
@@ -134,6 +135,7 @@ impl Program {
             .subcommand(subcommands("Start a whole cluster on this machine and train on it", "launch", |command| {
                 let command = LaunchArgs::augment_args(ConfigArgs::augment_args(command));
                 let command = DeviceArgs::augment_args(TrainingArgs::augment_args(command));
+                let command = PlaceArgs::augment_args(command);
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
@@ -332,6 +334,7 @@ impl<M: Model> Entry for ModelEntry<M> {
             cluster: ClusterArgs::default(),
             training: parse(matches)?,
             device: parse(matches)?,
+            place: parse(matches)?,
             checkpoint: parse(matches)?,
             output: parse(matches)?,
             settings,

@@ -27,7 +27,7 @@ use windlass_wire::port;
 use windlass_worker::devices::ComputeDevice;
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
-use windlass_worker::replica::Replica;
+use windlass_worker::replica::{Replica, Trace};
 use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
@@ -110,7 +110,8 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let instruments = Instruments::new(&version::build(), &job.to_string(), index);
     let run_dir = args.output.run_dir.clone();
     let watch = SharedWatcher(Arc::new(Mutex::new(progress.watcher())));
-    let mut process = Process { runtime, config, task, devices, extent, instruments, run_dir, watch };
+    let trace = Trace::default();
+    let mut process = Process { runtime, config, task, devices, extent, instruments, run_dir, trace, watch };
     let ended = match &resolved {
         None => process.single::<M>(flags),
         Some(resolved) => {
@@ -148,6 +149,8 @@ struct Process {
     /// How it is seen from outside.
     instruments: Instruments,
     run_dir: Option<PathBuf>,
+    /// The first steps of a placed model.
+    trace: Trace,
     watch: SharedWatcher,
 }
 
@@ -341,12 +344,23 @@ impl Process {
         let watch = self.watch.clone();
         let told = Box::new(move |event: &Event| watch.tell(event));
         let ended = task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, told);
+        self.write_trace();
         for device in self.devices.iter().filter(|device| !device.is_cpu()) {
             if let Some((reserved, in_use)) = device.reserved_memory() {
                 info!("{}: {} of memory reserved, {} in use", device.name, in_words(reserved), in_words(in_use));
             }
         }
         ended
+    }
+
+    /// Whatever became of the run: a trace may show why.
+    fn write_trace(&self) {
+        let path = self.config.stages.as_ref().and_then(|stages| stages.trace.as_ref());
+        let (Some(path), Some(trace)) = (path, self.trace.to_json()) else { return };
+        match windlass_files::write(path, &[trace.as_bytes(), b"\n"]) {
+            Ok(()) => self.watch.tell(&Event::Wrote { path: path.clone() }),
+            Err(error) => warn!("cannot write the trace to {}: {error}", path.display()),
+        }
     }
 
     /// A worker takes no streams; its port says how it is, from the start: loading data may take long.

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use burn::tensor::Device;
 use windlass_core::cluster::WorkerId;
 use windlass_worker::model::{Model, Setup};
-use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
+use windlass_worker::replica::{Local, LocalConfig, Place, Placed, PlacedConfig, Replica, Towers};
 use windlass_worker::task::{self, RunConfig};
 use windlass_worker::threads;
 
@@ -29,10 +29,14 @@ impl Process {
         let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
         let threads = self.threads();
         let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
+        let placed = self.placed_config()?;
         let (sender, loaded) = tokio::sync::oneshot::channel();
         let load = move || {
             let loaded = threads::caught("loading the model", || {
-                let replica = load_replica::<M>(&flags, &setup, &run, &devices, threads)?;
+                let replica = match placed {
+                    Some(placed) => load_placed::<M>(&flags, &setup, placed)?,
+                    None => load_replica::<M>(&flags, &setup, &run, &devices, threads)?,
+                };
                 run.order(replica.info(), id, workers).map_err(Failure::usage)?;
                 Ok(replica)
             });
@@ -65,15 +69,42 @@ impl Process {
         replica
     }
 
+    /// How this worker's model is divided, if it is.
+    fn placed_config(&self) -> Result<Option<PlacedConfig>, Failure> {
+        let (Some(stages), [client]) = (&self.config.stages, &self.devices[..]) else { return Ok(None) };
+        Ok(Some(PlacedConfig {
+            client: Place { name: client.name.to_string(), device: client.device.clone() },
+            places: stages.places()?,
+            micro_batches: stages.micro_batches,
+            threads: self.threads().unwrap_or(1),
+            seed: self.config.run.seed,
+            trace: stages.trace.as_ref().map(|_| self.trace.clone()),
+        }))
+    }
+
     /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores;
     /// whoever feeds a card needs no more than one.
     pub(super) fn threads(&self) -> Option<usize> {
         let by_devices = match &self.devices[..] {
+            _ if self.config.stages.is_some() => Some(std::thread::available_parallelism().map_or(1, usize::from)),
             [device] => (!device.is_cpu()).then_some(1),
             _ => Some(std::thread::available_parallelism().map_or(1, usize::from)),
         };
         self.config.threads.or(by_devices)
     }
+}
+
+/// The model in stages.
+fn load_placed<M: Model>(flags: &M::Flags, setup: &Setup, config: PlacedConfig) -> Result<Box<dyn Replica>, Failure> {
+    let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    let placed = Placed::of(model, config).map_err(|error| {
+        let failure = Failure::usage(&error);
+        match error.hint() {
+            Some(hint) => failure.with_hint(hint),
+            None => failure,
+        }
+    })?;
+    Ok(Box::new(placed))
 }
 
 /// The model on this process's devices.

@@ -25,6 +25,7 @@ use windlass_core::parameter::ParameterTable;
 use windlass_wire::client::RowRequest;
 
 use crate::buffer::TensorBuffer;
+use crate::event::PlacedStage;
 use crate::metrics::Metrics;
 use crate::model::PngImage;
 use crate::randomness::Draw;
@@ -48,6 +49,11 @@ pub trait Replica: Send {
 
     /// Where its batches come from.
     fn source(&self) -> Arc<dyn BatchSource>;
+
+    /// The stages that it is divided into, if it is, and where they are.
+    fn placement(&self) -> Vec<PlacedStage> {
+        Vec::new()
+    }
 
     /// The devices that it is divided among, if it is, and what each has done so far.
     fn lanes(&self) -> Vec<LaneReport> {

@@ -33,12 +33,13 @@ use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
 use super::{Batch, BatchSource, LaneReport, Local, LocalConfig, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
+use crate::event::PlacedStage;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
 use crate::replica::local::ReplicaError;
 use crate::report::Reports;
 use crate::rows::RowParameters;
-use crate::stages::{StagePlan, StagesError};
+use crate::stages::{PlannedStage, StagePlan, StagesError};
 use crate::threads;
 
 /// How a model is divided.
@@ -181,7 +182,7 @@ impl Placed {
 
     /// What each stage begins a step with that needs these rows.
     fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
-        let start = |stage: &crate::stages::PlannedStage| {
+        let start = |stage: &PlannedStage| {
             let values = stage.parameters.iter().map(|index| match self.new_to_stages[*index] {
                 true => self.values[*index].clone(),
                 false => TensorBuffer::default(),
@@ -259,6 +260,16 @@ impl Replica for Placed {
 
     fn source(&self) -> Arc<dyn BatchSource> {
         self.source.clone()
+    }
+
+    fn placement(&self) -> Vec<PlacedStage> {
+        let names: Vec<&str> = self.table().iter().map(|(_, spec)| spec.name.as_str()).collect();
+        let placed = |(stage, lane): (&PlannedStage, &LaneId)| PlacedStage {
+            name: stage.name.clone(),
+            device: self.lane_names[lane.0].clone(),
+            parameters: stage.parameters.iter().map(|index| names[*index].to_owned()).collect(),
+        };
+        self.plan.stages().iter().zip(&self.lane_of).map(placed).collect()
     }
 
     fn lanes(&self) -> Vec<LaneReport> {
