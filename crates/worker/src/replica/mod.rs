@@ -7,6 +7,7 @@
 mod accumulation;
 pub mod local;
 pub mod packed;
+pub mod remote;
 pub mod tensors;
 mod towers;
 mod transfer;
