@@ -100,6 +100,13 @@ pub(crate) struct TrainingArgs {
     /// Split every batch among N replicas of the network in each worker, which compute side by side and share its threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) towers: usize,
+    /// Let joined workers compute for this process, which has the data and the loop: --worker_hosts lists those that
+    /// `join --listen` has started
+    #[arg(long)]
+    pub(crate) in_graph: bool,
+    /// With --in-graph and --mode sync: give each worker a share of the batch in proportion to its speed
+    #[arg(long)]
+    pub(crate) balance: bool,
     /// Scale a worker's gradient down to this norm, taken over all parameters, if it is larger; 0 turns clipping off
     #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH")]
     pub(crate) clip_norm: Option<f32>,
@@ -290,9 +297,9 @@ pub(crate) struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Tasks")]
 pub(crate) struct LaunchArgs {
-    /// Parameter servers
-    #[arg(long, value_name = "P", default_value_t = 1)]
-    pub(crate) ps: u32,
+    /// Parameter servers [default: 1; with --in-graph none, for the client holds the parameters]
+    #[arg(long, value_name = "P")]
+    pub(crate) ps: Option<u32>,
     /// Workers
     #[arg(long, value_name = "W", default_value_t = 2)]
     pub(crate) workers: u32,

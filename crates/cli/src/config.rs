@@ -17,6 +17,7 @@ use windlass_worker::task::RunConfig;
 
 use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
+use crate::in_graph;
 use crate::optimizer_options;
 use crate::output::count;
 use crate::placement::Placement;
@@ -43,6 +44,12 @@ pub(crate) struct TaskConfig {
     pub(crate) stages: Option<StagePlacement>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
+    /// A joined worker that says nothing for so long is lost.
+    pub(crate) silence: Duration,
+    /// Whether joined workers compute.
+    pub(crate) in_graph: bool,
+    /// Whether they share batches in proportion to their speed.
+    pub(crate) balance: bool,
     pub(crate) started: Instant,
     pub(crate) stop: Arc<Interrupt>,
     /// The signal that has set it, if one has.
@@ -56,9 +63,12 @@ pub(crate) struct TaskConfig {
 impl TaskConfig {
     pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
         let TrainArgs { training, device, output, checkpoint, .. } = args;
+        in_graph::check(args)?;
         let placement = Placement::new(training.towers, device)?;
         let run = run_config(training, output, defaults, workers)?;
-        let run = RunConfig { towers: placement.replicas(run.batch_size * run.accumulate)?, ..run };
+        let towers = placement.replicas(run.batch_size * run.accumulate)?;
+        // Joined workers each have as many as they were started with.
+        let run = RunConfig { towers: if training.in_graph { 1 } else { towers }, ..run };
         let stages = StagePlacement::new(args, run.batch_size)?;
         output.run_dir.as_deref().map(check_run_dir).transpose()?;
         if training.threads == Some(0) {
@@ -72,6 +82,9 @@ impl TaskConfig {
             stages,
             patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
+            silence: seconds("--worker-timeout", output.worker_timeout)?,
+            in_graph: training.in_graph,
+            balance: training.balance,
             started: started(output.started_at),
             stop: Arc::new(Interrupt::default()),
             stopped_by: StoppedBy::default(),

@@ -24,6 +24,7 @@ mod eval;
 mod failure;
 mod finished;
 mod health;
+mod in_graph;
 mod join;
 mod launch;
 mod listening;

@@ -170,6 +170,12 @@ fn report(report: &Report) -> String {
 /// The end of a run, in so many columns at the most.
 pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     let layout = match (summary.ps, summary.colocated) {
+        (0, _) if !summary.joined.is_empty() => {
+            format!("on {}, in-graph", count(summary.joined.len(), "joined worker"))
+        }
+        (ps, _) if !summary.joined.is_empty() => {
+            format!("on {ps} ps, {}, in-graph", count(summary.joined.len(), "joined worker"))
+        }
         (0, _) => "in one process".to_owned(),
         (_, true) => format!("on {} with a ps shard in each", count(summary.workers as usize, "worker")),
         (ps, false) => format!("on {ps} ps, {}", count(summary.workers as usize, "worker")),
@@ -217,6 +223,10 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     if summary.workers > 1 {
         let dropped = format!("{} dropped as stale", summary.dropped_gradients);
         row("gradients", format!("{dropped}, {:.2} updates old on average", summary.mean_staleness));
+    }
+    for joined in &summary.joined {
+        let again = if joined.joined > 1 { format!(", joined {} times", joined.joined) } else { String::new() };
+        row("joined", format!("{}: {}{again}", joined.worker, count(joined.steps as usize, "step")));
     }
     if let Some(warning) = &summary.warning {
         row("warning", warning.message.clone());

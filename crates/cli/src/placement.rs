@@ -50,6 +50,12 @@ impl Placement {
         Ok(Self { names, is_named: args.devices.is_some(), is_soft, is_logged: args.log_placement })
     }
 
+    /// The CPU alone, for a process that computes no steps.
+    pub(crate) fn of_the_processor() -> Self {
+        let names = vec![LocalName::new(DeviceKind::Cpu, 0).into()];
+        Self { names, is_named: false, is_soft: false, is_logged: false }
+    }
+
     /// How many replicas of the network a worker has, each of which needs some of the samples of a step.
     pub(crate) fn replicas(&self, samples_a_step: usize) -> Result<usize, Failure> {
         let replicas = self.names.len();

@@ -205,6 +205,11 @@ impl Program {
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (_, matches) = self.model(matches);
         check_for_manifest(&parse(matches)?, &parse(matches)?)?;
+        let training: TrainingArgs = parse(matches)?;
+        if training.in_graph {
+            return Err(Failure::usage("a manifest starts runs without --in-graph")
+                .with_hint("the workers of a manifest have the data themselves: omit the flag".to_owned()));
+        }
         let is_given = |flag: &&str| matches.value_source(flag) == Some(ValueSource::CommandLine);
         if let Some(flag) = OF_A_RUN_DIR.into_iter().find(is_given).filter(|_| !has_run_dir) {
             let hint = "--storage WHERE, before the model, says where".to_owned();

@@ -11,7 +11,7 @@ pub mod endpoint;
 pub mod link;
 pub mod lobby;
 pub mod port;
-mod retry;
+pub mod retry;
 pub mod stream;
 
 /// The longest control message that is taken.

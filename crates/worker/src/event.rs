@@ -9,6 +9,9 @@ use windlass_core::learning::Finding;
 use crate::metrics::{MetricKind, Metrics};
 use crate::summary::Summary;
 
+/// What is logged with this target is of interest to whoever started the run, and shown to them.
+pub const NOTICE: &str = "windlass_worker::notice";
+
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]

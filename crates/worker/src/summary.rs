@@ -65,6 +65,20 @@ pub struct Summary {
     pub devices: Vec<LaneReport>,
     /// Each worker's share.
     pub per_worker: Vec<WorkerSummary>,
+    /// The joined workers that computed, if it was an in-graph run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<JoinedSummary>,
+}
+
+/// A joined worker's part in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedSummary {
+    /// Its number and address.
+    pub worker: String,
+    /// Steps that it has computed a share of.
+    pub steps: u64,
+    /// How often it has joined.
+    pub joined: u64,
 }
 
 /// Two percentiles, in milliseconds.
@@ -228,6 +242,7 @@ impl Summary {
             mean_staleness: finished.mean_staleness,
             devices: facts.devices,
             per_worker,
+            joined: Vec::new(),
         }
     }
 }

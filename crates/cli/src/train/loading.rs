@@ -1,10 +1,12 @@
 //! Loading a worker's model and data onto its devices, before anything else is started. Nothing here trains or connects.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use burn::tensor::Device;
 use windlass_core::cluster::WorkerId;
 use windlass_worker::model::{Model, Setup};
+use windlass_worker::replica::remote::InGraph;
 use windlass_worker::replica::{Local, LocalConfig, Place, Placed, PlacedConfig, Replica, Towers};
 use windlass_worker::task::{self, RunConfig};
 use windlass_worker::threads;
@@ -30,17 +32,53 @@ impl Process {
         let threads = self.threads();
         let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
         let placed = self.placed_config()?;
+        self.loaded(move || {
+            let replica = match placed {
+                Some(placed) => load_placed::<M>(&flags, &setup, placed)?,
+                None => load_replica::<M>(&flags, &setup, &run, &devices, threads)?,
+            };
+            run.order(replica.info(), id, workers).map_err(Failure::usage)?;
+            Ok(replica)
+        })
+    }
+
+    /// So many copies of the model, which share its data, for a process whose steps joined workers compute. What cannot
+    /// be sent to them is refused here.
+    pub(super) fn load_for_crew<M: Model>(
+        &self,
+        flags: &M::Flags,
+        copies: usize,
+    ) -> Result<Vec<Box<dyn Replica>>, Failure> {
+        let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
+        self.loaded(move || {
+            let model: M = task::load(&flags, &setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+            let (model, config) = (Arc::new(model), LocalConfig::on_cpu(run.seed));
+            let config = LocalConfig { accumulate: run.accumulate, is_tower: false, ..config };
+            let mut replicas: Vec<Box<dyn Replica>> = Vec::with_capacity(copies);
+            for index in 0..copies as u32 {
+                let replica = Local::sharing(model.clone(), config.clone()).map_err(Failure::usage)?;
+                run.order(replica.info(), WorkerId(index), Some(copies as u32)).map_err(Failure::usage)?;
+                replicas.push(Box::new(replica));
+            }
+            let first: Vec<usize> = (0..run.samples_a_step()).collect();
+            let travels =
+                InGraph::check(&*replicas[0], &first).map_err(|error| Failure::usage(format!("{error:#}")))?;
+            travels.map_err(|error| {
+                Failure::usage(format!("{} cannot be trained with --in-graph: {error}", M::NAME))
+                    .with_hint("train it without --in-graph, or say in the model how its batches travel".to_owned())
+            })?;
+            Ok(replicas)
+        })
+    }
+
+    /// Loads something on a thread of its own.
+    fn loaded<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
         let (sender, loaded) = tokio::sync::oneshot::channel();
         let load = move || {
-            let loaded = threads::caught("loading the model", || {
-                let replica = match placed {
-                    Some(placed) => load_placed::<M>(&flags, &setup, placed)?,
-                    None => load_replica::<M>(&flags, &setup, &run, &devices, threads)?,
-                };
-                run.order(replica.info(), id, workers).map_err(Failure::usage)?;
-                Ok(replica)
-            });
-            let _ = sender.send(loaded);
+            let _ = sender.send(threads::caught("loading the model", work));
         };
         let thread = std::thread::Builder::new().name("load".to_owned()).stack_size(LOADING_STACK);
         thread.spawn(load).map_err(Failure::internal)?;

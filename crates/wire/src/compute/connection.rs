@@ -157,7 +157,8 @@ pub fn exchange(
         for call in calls.iter_mut().filter(|call| call.reply.is_none()) {
             match &ready {
                 Err(error) => call.reply = Some(Err(ComputeError::Io(error.kind().into()))),
-                Ok(()) if is_stopped() => call.reply = Some(Err(ComputeError::Stopped)),
+                // Not in the middle of a message, or the next would not be understood.
+                Ok(()) if call.outgoing.is_done() && is_stopped() => call.reply = Some(Err(ComputeError::Stopped)),
                 Ok(()) => {}
             }
         }

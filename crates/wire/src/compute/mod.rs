@@ -42,6 +42,9 @@ pub enum ComputeError {
     /// The other end does not say what a task says that computes for others.
     #[error("the task there does not compute for others: is it `windlass join`, and of the same version?")]
     Foreign,
+    /// The connection is taken, but nothing comes.
+    #[error("it does not answer: is it suspended, or something else than `windlass join`?")]
+    Mute,
     /// Whoever waited was told to stop.
     #[error("told to stop")]
     Stopped,
@@ -72,7 +75,8 @@ fn begun(mut socket: Socket) -> Result<(Connection, String), ComputeError> {
     let limits = Limits { head: NAME_BYTES, sections: 0, bytes: 0 };
     let greeting = connection.receive(&limits, GREETING, &|| false).map_err(|error| match error {
         ComputeError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => ComputeError::Foreign,
-        ComputeError::Silent(_) | ComputeError::Message(_) => ComputeError::Foreign,
+        ComputeError::Message(_) => ComputeError::Foreign,
+        ComputeError::Silent(_) => ComputeError::Mute,
         error => error,
     })?;
     let name = String::from_utf8(greeting.head).map_err(|_| ComputeError::Foreign)?;

@@ -65,7 +65,9 @@ pub fn serve(
     let (ended, endings) = mpsc::channel();
     let (stop, instruments) = (config.stop.clone(), config.instruments.clone());
     let (once, patience) = (config.once, config.peer_timeout);
-    let desk = Arc::new(Desk { config, build, place: Place::default(), local_name: Mutex::default(), ended });
+    let counts = instruments.worker();
+    let desk = Desk { config, build, place: Place::default(), local_name: Mutex::default(), ended, counts };
+    let desk = Arc::new(desk);
     let (serving, lobby) = (desk.clone(), Lobby::default());
     let streams: StreamHandler = Arc::new(move |socket, visit| take(serving.clone(), socket, visit));
     let local_name = port::accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;

@@ -127,6 +127,9 @@ pub struct StepAnswered {
     pub loss: u32,
     /// How many samples it was computed on.
     pub samples: usize,
+    /// How long that took, in microseconds.
+    #[serde(default)]
+    pub micros: u64,
     /// The parameters whose gradients come along, by number.
     pub gradients: Vec<u32>,
     /// Those whose running state does.

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use tracing::{debug, info, warn};
 use windlass_core::cluster::TaskId;
 use windlass_core::footprint::{gradient_bytes, in_words};
-use windlass_instruments::{AvailableMemory, available_memory};
+use windlass_instruments::{AvailableMemory, WorkerInstruments, available_memory};
 use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
@@ -35,6 +35,8 @@ pub(super) struct Desk {
     /// By which name clients on this host find it.
     pub(super) local_name: Mutex<String>,
     pub(super) ended: mpsc::Sender<Ending>,
+    /// What it has computed, for whichever client.
+    pub(super) counts: WorkerInstruments,
 }
 
 impl Desk {
@@ -89,13 +91,13 @@ impl Desk {
         }
         seated.heard(false);
         let threads = self.config.capacity.threads;
-        let mut stepper = Stepper::new(replica, threads, self.config.instruments.worker());
+        let mut stepper = Stepper::new(replica, threads, self.counts.clone());
         let ended = self.compute(&line, &mut stepper, |is_served| seated.heard(is_served));
         drop(seated);
         let steps = stepper.steps();
         let ending = match ended {
             Ok(reason) => {
-                info!("the run of {client} is over ({reason}) after {steps} steps computed here");
+                info!("{client} is over ({reason}) after {steps} steps computed here");
                 Ending::Left
             }
             Err(error) => {

@@ -70,7 +70,7 @@ impl Stepper {
             loss: result.loss,
             ..StepMeasurement::default()
         });
-        Ok(listed(result))
+        Ok(listed(result, began.elapsed()))
     }
 
     /// The values that have come along, each in its place.
@@ -116,13 +116,14 @@ fn check(table: &ParameterTable, values: &[TensorBuffer], rows: &[RowRequest]) -
     Ok(())
 }
 
-fn listed(result: StepResult) -> Computed {
+fn listed(result: StepResult, took: Duration) -> Computed {
     let StepResult { loss, gradients, state, samples } = result;
     let numbers = |values: &[TensorBuffer]| {
         let filled = (0..).zip(values).filter(|(_, values)| !values.is_empty());
         filled.map(|(index, _)| ParameterId(index).0).collect::<Vec<u32>>()
     };
-    let answer = StepAnswered { loss: loss.to_bits(), samples, gradients: numbers(&gradients), state: numbers(&state) };
+    let (loss, micros) = (loss.to_bits(), took.as_micros() as u64);
+    let answer = StepAnswered { loss, samples, micros, gradients: numbers(&gradients), state: numbers(&state) };
     let tensors = gradients.into_iter().chain(state).filter(|values| !values.is_empty());
     Computed { answer, gradients: tensors.collect() }
 }

@@ -8,6 +8,7 @@ mod accumulation;
 pub mod local;
 pub mod packed;
 mod placed;
+pub mod remote;
 pub mod tensors;
 mod towers;
 mod transfer;
