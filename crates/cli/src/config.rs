@@ -83,7 +83,7 @@ impl TaskConfig {
             patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
             silence: seconds("--worker-timeout", output.worker_timeout)?,
-            in_graph: training.in_graph,
+            in_graph: in_graph::is_led(args),
             balance: training.balance,
             started: started(output.started_at),
             stop: Arc::new(Interrupt::default()),

@@ -2,8 +2,9 @@
 
 use windlass_core::cluster::{Address, ClusterSpec};
 
-use crate::args::{ClusterArgs, ModeName, TrainArgs, TrainingArgs};
+use crate::args::{ClusterArgs, ModeName, TrainArgs};
 use crate::failure::Failure;
+use crate::stage_placement;
 
 /// The one process of an in-graph run that has data and loop, as it was told of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,11 +18,12 @@ pub(crate) struct Client {
 /// What this process is told of an in-graph run, if it is the client of one.
 pub(crate) fn client(args: &TrainArgs) -> Result<Option<Client>, Failure> {
     let TrainArgs { cluster, training, .. } = args;
-    if !training.in_graph {
+    if !is_led(args) {
         return Ok(None);
     }
     match cluster.job_name.as_deref() {
         None => {}
+        Some("worker") if !training.in_graph => return Ok(None), // It is refused where its places are looked at.
         Some("worker") => {
             return Err(Failure::usage("--job_name worker: the workers of an in-graph run are not told what to train")
                 .with_hint("start each with `join --listen HOST:PORT`".to_owned()));
@@ -29,11 +31,13 @@ pub(crate) fn client(args: &TrainArgs) -> Result<Option<Client>, Failure> {
         Some(_) => return Ok(None),
     }
     if cluster.colocate {
-        return Err(Failure::usage("--colocate does not go with --in-graph: joined workers hold no parameters")
+        let flag = if training.in_graph { "--in-graph" } else { "--place on other tasks" };
+        return Err(Failure::usage(format!("--colocate does not go with {flag}: joined workers hold no parameters"))
             .with_hint("omit it: without --ps_hosts, the client holds them".to_owned()));
     }
     let workers = cluster.worker_hosts.as_deref().ok_or_else(|| {
-        Failure::usage("--in-graph needs workers that have joined")
+        let flag = if training.in_graph { "--in-graph" } else { "--place on other tasks" };
+        Failure::usage(format!("{flag} needs workers that have joined"))
             .with_hint("--worker_hosts a:2222,b:2222, with `join --listen` running on each".to_owned())
     })?;
     Ok(Some(Client::new(workers, cluster)?))
@@ -62,10 +66,15 @@ impl Client {
     }
 }
 
-/// How many workers the servers see, if there are so many joined ones: in sync mode the client alone, which pushes what
-/// all of them have computed; otherwise one for each.
-pub(crate) fn logical_workers(training: &TrainingArgs, joined: u32) -> u32 {
-    if training.mode == ModeName::Sync { 1 } else { joined }
+/// Whether a run has one client, and workers that join it: each with all of the model, or each with stages of it.
+pub(crate) fn is_led(args: &TrainArgs) -> bool {
+    args.training.in_graph || stage_placement::names_tasks(&args.place)
+}
+
+/// How many workers the servers see, if there are so many joined ones: in sync mode, and if they have stages of one model,
+/// the client alone, which pushes what all of them have computed; otherwise one for each.
+pub(crate) fn logical_workers(args: &TrainArgs, joined: u32) -> u32 {
+    if args.training.mode == ModeName::Sync || !args.training.in_graph { 1 } else { joined }
 }
 
 /// Refuses flags that contradict each other.

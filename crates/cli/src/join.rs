@@ -9,15 +9,16 @@ use burn::tensor::Device;
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use tracing::info;
 use windlass_core::cluster::{Address, TaskId};
+use windlass_core::device::{DeviceKind, DeviceName};
 use windlass_core::lifecycle::exit_code;
 use windlass_instruments::Instruments;
 use windlass_wire::client::Interrupt;
 use windlass_wire::endpoint;
-use windlass_worker::devices::ComputeDevice;
-use windlass_worker::joined::protocol::{Assignment, Capacity};
-use windlass_worker::joined::{self, JoinConfig};
+use windlass_worker::devices::{ComputeDevice, Inventory, choose};
+use windlass_worker::joined::protocol::{Assignment, Capacity, StageAssigned};
+use windlass_worker::joined::{self, Computing, JoinConfig};
 use windlass_worker::model::{Model, Setup};
-use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
+use windlass_worker::replica::{Local, LocalConfig, StageWorker, Towers};
 
 use crate::args::DeviceArgs;
 use crate::config::seconds;
@@ -54,7 +55,7 @@ struct JoinCommand {
 }
 
 /// Makes a model without its data on these devices and threads.
-pub(crate) type Build = fn(&Assignment, &[Device], Option<usize>) -> anyhow::Result<Box<dyn Replica>>;
+pub(crate) type Build = fn(&Assignment, &[Device], Option<usize>) -> anyhow::Result<Computing>;
 
 pub(crate) fn command() -> Command {
     JoinCommand::command().name("join").about("Compute as a worker of a run whose client has the data and the loop")
@@ -126,15 +127,31 @@ pub(crate) fn build<M: Model>(
     assignment: &Assignment,
     devices: &[Device],
     threads: Option<usize>,
-) -> anyhow::Result<Box<dyn Replica>> {
+) -> anyhow::Result<Computing> {
     let flags = flags::<M>(assignment)?;
     let setup = Setup { seed: assignment.seed, data_dir: None };
     let model = M::without_data(&flags, &setup, &assignment.files)?;
     let config = LocalConfig { accumulate: assignment.accumulate.max(1), ..LocalConfig::on_cpu(assignment.seed) };
-    Ok(match devices {
+    if let Some(placed) = &assignment.placed {
+        let stage = |it: &StageAssigned| Ok((it.stage.clone(), device_of(it, &devices[0])?));
+        let stages = placed.of(placed.worker).map(stage).collect::<anyhow::Result<Vec<_>>>()?;
+        return Ok(Computing::Stages(StageWorker::of(model, &stages, assignment.seed)?));
+    }
+    Ok(Computing::Replica(match devices {
         [device] => Box::new(Local::new(model, LocalConfig { device: device.clone(), ..config })?),
         devices => Box::new(Towers::of(model, devices, threads.unwrap_or(1), &config)?),
-    })
+    }))
+}
+
+/// The device for a stage: the one that the client names, or else this worker's own.
+fn device_of(stage: &StageAssigned, own: &Device) -> anyhow::Result<Device> {
+    let Some(name) = &stage.device else { return Ok(own.clone()) };
+    let name: DeviceName = name.parse()?;
+    if name.device.is_some_and(|device| device.kind == DeviceKind::Cpu) {
+        return Ok(Device::flex());
+    }
+    let chosen = choose(&[name], TaskId::CHIEF, false, &Inventory::of_this_machine())?;
+    chosen.devices.into_iter().next().map(|chosen| chosen.device).context("no device was chosen")
 }
 
 /// The model's flags as the client has them.

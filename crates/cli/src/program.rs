@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
+use windlass_worker::replica::PlaceError;
 
 use crate::args::{
     CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, PlaceArgs, TrainArgs, TrainingArgs,
@@ -21,7 +22,7 @@ use crate::terminal::{self, Terminal};
 use crate::version::{self, VERSION};
 use crate::{
     bench, checkpoint, compare, completions, data, decode, devices, eval, health, join, launch, man, manifest, misuse,
-    model_flags, runs, status, termination, top, train, verbosity,
+    model_flags, runs, stage_placement, status, termination, top, train, verbosity,
 };
 
 /// What `windlass` itself is called.
@@ -205,7 +206,11 @@ impl Program {
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (_, matches) = self.model(matches);
         check_for_manifest(&parse(matches)?, &parse(matches)?)?;
-        let training: TrainingArgs = parse(matches)?;
+        let (training, place): (TrainingArgs, PlaceArgs) = (parse(matches)?, parse(matches)?);
+        if stage_placement::names_tasks(&place) {
+            return Err(Failure::usage("a manifest starts runs whose workers have all of the model")
+                .with_hint("--place on devices of a worker, as cpu:1 or gpu:1, works in every worker".to_owned()));
+        }
         if training.in_graph {
             return Err(Failure::usage("a manifest starts runs without --in-graph")
                 .with_hint("the workers of a manifest have the data themselves: omit the flag".to_owned()));
@@ -334,12 +339,16 @@ impl<M: Model> Entry for ModelEntry<M> {
         let flags: M::Flags = parse(matches)?;
         let defaults: Defaults = M::defaults(&flags);
         let launch: LaunchArgs = parse(matches)?;
+        let place: PlaceArgs = parse(matches)?;
+        if place.place.is_some() && M::staging().is_none() {
+            return Err(stage_placement::failure(&PlaceError::Whole { model: M::NAME }));
+        }
         let args = TrainArgs {
             config: parse(matches)?,
             cluster: ClusterArgs::default(),
             training: parse(matches)?,
             device: parse(matches)?,
-            place: parse(matches)?,
+            place,
             checkpoint: parse(matches)?,
             output: parse(matches)?,
             settings,

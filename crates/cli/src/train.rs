@@ -2,6 +2,7 @@
 
 mod in_graph;
 mod loading;
+mod placed;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -76,7 +77,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         None => logging::start_for_one_process(&terminal),
     }
     let workers = match &client {
-        Some(client) => Some(logical_workers(&args.training, client.workers.len() as u32)),
+        Some(client) => Some(logical_workers(args, client.workers.len() as u32)),
         None => resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker)),
     };
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
@@ -95,7 +96,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         Some(client) => (!client.ps.is_empty()).then_some(TaskId::CHIEF),
         None => resolved.as_ref().map(|resolved| resolved.task),
     };
-    if client.is_some() {
+    if client.is_some() && args.training.in_graph {
         config.placement = Placement::of_the_processor();
     }
     let devices = match task.unwrap_or(TaskId::CHIEF) {
@@ -131,7 +132,8 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let mut process = Process { runtime, config, task, devices, extent, instruments, run_dir, trace, watch };
     let ended = match (&resolved, &client) {
         (None, None) => process.single::<M>(flags),
-        (None, Some(client)) => process.in_graph::<M>(flags, client),
+        (None, Some(client)) if args.training.in_graph => process.in_graph::<M>(flags, client),
+        (None, Some(client)) => process.placed::<M>(flags, client),
         (Some(resolved), _) => {
             check_dynamic(&resolved.cluster, &args.training)?;
             log_cluster(resolved);

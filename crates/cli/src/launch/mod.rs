@@ -22,7 +22,7 @@ use crate::args::{Format, LaunchArgs, SoftPlacement, TrainArgs};
 use crate::config::{TaskConfig, checkpoint_location, make_run_dir};
 use crate::failure::Failure;
 use crate::finished;
-use crate::in_graph::logical_workers;
+use crate::in_graph::{is_led, logical_workers};
 use crate::listening;
 use crate::logging;
 use crate::model_flags::ModelFlags;
@@ -53,8 +53,8 @@ pub(crate) fn run(
     logging::start_beside(&terminal);
     let progress = Progress::of_many(&terminal, args.output.format);
     // Checked here too, so that a mistake is told once and before anything is started.
-    let in_graph = args.training.in_graph;
-    let logical = if in_graph { logical_workers(&args.training, launch.workers) } else { launch.workers };
+    let in_graph = is_led(args);
+    let logical = if in_graph { logical_workers(args, launch.workers) } else { launch.workers };
     let config = TaskConfig::new(args, defaults, Some(logical))?;
     if in_graph && launch.colocate {
         return Err(Failure::usage("--colocate does not go with --in-graph: joined workers hold no parameters")
@@ -73,6 +73,8 @@ pub(crate) fn run(
         return Ok(());
     }
     config.placement.check(launch.workers)?;
+    let joined = in_graph.then_some(launch.workers as usize);
+    config.stages.as_ref().map(|stages| stages.places(joined)).transpose()?;
     if let Some(reason) = finished::already(model, model_flags, args, &config.run, logical)? {
         progress.watcher()(&Event::AlreadyFinished { reason });
         return Ok(());

@@ -2,8 +2,10 @@
 //! it. In sync mode all of them share each of its steps; in async mode it is a worker for each of them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::TcpListener;
 use std::sync::Arc;
 
+use tokio::task::JoinHandle;
 use tracing::info;
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
@@ -13,7 +15,7 @@ use windlass_wire::client::Interrupt;
 use windlass_wire::control::session::Coordinator;
 use windlass_wire::link::Shard;
 use windlass_worker::event::Event;
-use windlass_worker::joined::protocol::Assignment;
+use windlass_worker::joined::protocol::{Assignment, PlacedStages};
 use windlass_worker::model::Model;
 use windlass_worker::replica::Replica;
 use windlass_worker::replica::remote::{Crew, CrewConfig, CrewError, InGraph, InGraphConfig};
@@ -24,6 +26,11 @@ use super::{Process, stopped, told_to_stop, with_server};
 use crate::failure::Failure;
 use crate::in_graph::Client;
 use crate::launch;
+
+/// The coordinator, and the server in this process if there is one.
+type Parameters = (Coordinator, Option<(ServerId, Arc<dyn Shard>)>);
+/// A server in this process, and what tells it to leave.
+type Serving = (JoinHandle<Outcome>, Arc<Interrupt>);
 
 /// One of the workers that the servers see.
 struct LogicalWorker {
@@ -41,20 +48,9 @@ impl Process {
         };
         let listener = launch::inherited_listener();
         let replicas = self.load_for_crew::<M>(flags, seats.len())?;
-        let crew = Arc::new(self.crew(&*replicas[0], client)?);
+        let crew = Arc::new(self.crew(&*replicas[0], client, None)?);
         let workers = Some(seats.len() as u32);
-        let (coordinator, own, serving) = match client.ps.first() {
-            Some(first) => (Coordinator::Remote(first.clone()), None, None),
-            None => {
-                let address = "in-process".to_owned();
-                let server = self.start_server(listener, ServerId(0), 1, workers, address, String::new())?;
-                let own: (ServerId, Arc<dyn Shard>) = (ServerId(0), server.shard());
-                let leave = Arc::new(Interrupt::default());
-                let coordinator = server.coordinator();
-                let serving = self.runtime.spawn(server.run_until(stopped(leave.clone())));
-                (coordinator, Some(own), Some((serving, leave)))
-            }
-        };
+        let ((coordinator, own), serving) = self.parameters_of(client, listener, seats.len() as u32)?;
         let servers = client.ps.len() as u32;
         let mut logical = Vec::new();
         for (index, (replica, seats)) in (0..).zip(replicas.into_iter().zip(seats)) {
@@ -80,18 +76,48 @@ impl Process {
             );
         }
         crew.leave(if ended.outcome.exit_code == 0 { "done" } else { &ended.outcome.reason });
-        let Some((serving, leave)) = serving else { return Ok(ended) };
+        Ok(self.closed(ended, serving))
+    }
+
+    /// How the parameters are reached that so many workers of this process train: on servers, or in this process, which
+    /// then serves them.
+    pub(super) fn parameters_of(
+        &self,
+        client: &Client,
+        listener: Option<TcpListener>,
+        workers: u32,
+    ) -> Result<(Parameters, Option<Serving>), Failure> {
+        if let Some(first) = client.ps.first() {
+            return Ok(((Coordinator::Remote(first.clone()), None), None));
+        }
+        let address = "in-process".to_owned();
+        let server = self.start_server(listener, ServerId(0), 1, Some(workers), address, String::new())?;
+        let own: (ServerId, Arc<dyn Shard>) = (ServerId(0), server.shard());
+        let leave = Arc::new(Interrupt::default());
+        let coordinator = server.coordinator();
+        let serving = self.runtime.spawn(server.run_until(stopped(leave.clone())));
+        Ok(((coordinator, Some(own)), Some((serving, leave))))
+    }
+
+    /// How this process ended, when what it serves has, too.
+    pub(super) fn closed(&self, ended: Ended, serving: Option<Serving>) -> Ended {
+        let Some((serving, leave)) = serving else { return ended };
         if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
             serving.abort(); // It would wait for a worker that never came.
         } else if !ended.was_let_in {
             leave.set(); // It would wait for a store that does not open, and has nothing to save.
         }
         let served = self.runtime.block_on(serving);
-        Ok(with_server(ended, served.ok()))
+        with_server(ended, served.ok())
     }
 
     /// The joined workers, all of them ready.
-    fn crew(&self, replica: &dyn Replica, client: &Client) -> Result<Crew, Failure> {
+    pub(super) fn crew(
+        &self,
+        replica: &dyn Replica,
+        client: &Client,
+        placed: Option<PlacedStages>,
+    ) -> Result<Crew, Failure> {
         let (info, run) = (replica.info(), &self.config.run);
         let files = task::model_files(info).map_err(|error| Failure::usage(format!("{error:#}")))?;
         let assignment = Assignment {
@@ -103,6 +129,7 @@ impl Process {
             accumulate: run.accumulate,
             files: files.into_iter().map(|file| (file.name, file.content)).collect(),
             parameters: replica.table().clone(),
+            placed,
         };
         let config = CrewConfig {
             addresses: client.workers.clone(),

@@ -7,13 +7,13 @@ use burn::tensor::Device;
 use windlass_core::cluster::WorkerId;
 use windlass_worker::model::{Model, Setup};
 use windlass_worker::replica::remote::InGraph;
-use windlass_worker::replica::{Local, LocalConfig, Place, Placed, PlacedConfig, Replica, Towers};
+use windlass_worker::replica::{Local, LocalConfig, Placed, PlacedConfig, Replica, Towers};
 use windlass_worker::task::{self, RunConfig};
 use windlass_worker::threads;
 
 use super::{Process, told_to_stop};
 use crate::failure::Failure;
-use crate::signals;
+use crate::{signals, stage_placement};
 
 /// What the thread that loads the model has for its stack: as much as a main thread.
 const LOADING_STACK: usize = 8 << 20;
@@ -31,10 +31,10 @@ impl Process {
         let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
         let threads = self.threads();
         let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
-        let placed = self.placed_config()?;
+        let placed = self.placed_config(None)?;
         self.loaded(move || {
             let replica = match placed {
-                Some(placed) => load_placed::<M>(&flags, &setup, placed)?,
+                Some(placed) => Box::new(divided::<M>(&flags, &setup, placed)?),
                 None => load_replica::<M>(&flags, &setup, &run, &devices, threads)?,
             };
             run.order(replica.info(), id, workers).map_err(Failure::usage)?;
@@ -68,6 +68,18 @@ impl Process {
                     .with_hint("train it without --in-graph, or say in the model how its batches travel".to_owned())
             })?;
             Ok(replicas)
+        })
+    }
+
+    /// A model that is divided among this process and so many joined workers.
+    pub(super) fn load_placed<M: Model>(&self, flags: &M::Flags, joined: usize) -> Result<Placed, Failure> {
+        let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
+        let config = self.placed_config(Some(joined))?;
+        let config = config.ok_or_else(|| Failure::internal("a run without places has no joined workers"))?;
+        self.loaded(move || {
+            let placed = divided::<M>(&flags, &setup, config)?;
+            run.order(placed.info(), WorkerId(0), Some(1)).map_err(Failure::usage)?;
+            Ok(placed)
         })
     }
 
@@ -107,12 +119,12 @@ impl Process {
         replica
     }
 
-    /// How this worker's model is divided, if it is.
-    fn placed_config(&self) -> Result<Option<PlacedConfig>, Failure> {
+    /// How this worker's model is divided, if it is, among devices of its own or of so many joined workers.
+    fn placed_config(&self, joined: Option<usize>) -> Result<Option<PlacedConfig>, Failure> {
         let (Some(stages), [client]) = (&self.config.stages, &self.devices[..]) else { return Ok(None) };
         Ok(Some(PlacedConfig {
-            client: Place { name: client.name.to_string(), device: client.device.clone() },
-            places: stages.places()?,
+            client: (client.name.to_string(), client.device.clone()),
+            places: stages.places(joined)?,
             micro_batches: stages.micro_batches,
             threads: self.threads().unwrap_or(1),
             seed: self.config.run.seed,
@@ -133,16 +145,9 @@ impl Process {
 }
 
 /// The model in stages.
-fn load_placed<M: Model>(flags: &M::Flags, setup: &Setup, config: PlacedConfig) -> Result<Box<dyn Replica>, Failure> {
+fn divided<M: Model>(flags: &M::Flags, setup: &Setup, config: PlacedConfig) -> Result<Placed, Failure> {
     let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
-    let placed = Placed::of(model, config).map_err(|error| {
-        let failure = Failure::usage(&error);
-        match error.hint() {
-            Some(hint) => failure.with_hint(hint),
-            None => failure,
-        }
-    })?;
-    Ok(Box::new(placed))
+    Placed::of(model, config).map_err(|error| stage_placement::failure(&error))
 }
 
 /// The model on this process's devices.

@@ -6,6 +6,7 @@
 mod place;
 pub mod protocol;
 mod session;
+mod stages;
 mod steps;
 
 use std::net::TcpListener;
@@ -16,13 +17,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{info, warn};
 use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::parameter::ParameterTable;
 use windlass_instruments::Instruments;
 use windlass_wire::client::Interrupt;
 use windlass_wire::lobby::{Lobby, Visit};
 use windlass_wire::port::{self, Services, StreamHandler};
 use windlass_wire::stream::Socket;
 
-use crate::replica::Replica;
+use crate::replica::{Replica, StageWorker};
 use place::Place;
 use protocol::{Assignment, Capacity};
 use session::Desk;
@@ -34,8 +36,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often a wait is spoken of.
 const SPEAK_EVERY: Duration = Duration::from_secs(60);
 
+/// What a worker computes with.
+pub enum Computing {
+    /// All of a model.
+    Replica(Box<dyn Replica>),
+    /// Some of its stages.
+    Stages(StageWorker),
+}
+
+impl Computing {
+    fn table(&self) -> &ParameterTable {
+        match self {
+            Self::Replica(replica) => replica.table(),
+            Self::Stages(stages) => stages.table(),
+        }
+    }
+}
+
 /// Makes the model of an assignment, without data. An error is a refusal that the client is told.
-pub type Builder = Arc<dyn Fn(&Assignment) -> anyhow::Result<Box<dyn Replica>> + Send + Sync>;
+pub type Builder = Arc<dyn Fn(&Assignment) -> anyhow::Result<Computing> + Send + Sync>;
 
 /// What a joined worker is told by its user.
 #[derive(Clone)]

@@ -33,6 +33,8 @@ pub enum Ask {
     Assign(Box<Assignment>),
     /// To compute a step. Tensors: the changed values, then the batch.
     Step(StepAsked),
+    /// To compute a piece of a step of one of its stages.
+    Stage(StageAsked),
     /// Whether it is there.
     Ping,
     /// Nothing more: the client's run has ended.
@@ -61,6 +63,87 @@ pub struct Assignment {
     pub files: Vec<(String, String)>,
     /// The parameters as the client has them.
     pub parameters: ParameterTable,
+    /// Which stages of the model are whose, if nobody computes all of it.
+    #[serde(default)]
+    pub placed: Option<PlacedStages>,
+}
+
+/// The stages of a model that joined workers compute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedStages {
+    /// The number of the worker that is told.
+    pub worker: usize,
+    /// All of them.
+    pub stages: Vec<StageAssigned>,
+}
+
+impl PlacedStages {
+    /// The stages of a worker.
+    pub fn of(&self, worker: usize) -> impl Iterator<Item = &StageAssigned> {
+        self.stages.iter().filter(move |stage| stage.worker == worker)
+    }
+}
+
+/// A stage, and who computes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageAssigned {
+    /// Its name.
+    pub stage: String,
+    /// The number of the worker.
+    pub worker: usize,
+    /// On which of its devices; `None` for the one that it was started with.
+    pub device: Option<String>,
+}
+
+/// See [`Ask::Stage`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageAsked {
+    /// The stage's name.
+    pub stage: String,
+    /// What is to be done.
+    pub piece: StagePiece,
+}
+
+/// A piece of a step. Parameters are numbered among those of the stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum StagePiece {
+    /// A step begins. Tensors: the values that have changed.
+    Begin {
+        /// Whose values those are.
+        changed: Vec<usize>,
+        /// Which rows the step has of parameters that it has only some rows of.
+        rows: Vec<(usize, Vec<u32>)>,
+    },
+    /// Forward through a micro-batch. Tensors: its part of the batch, then what other stages have put out.
+    Forward {
+        /// Which one.
+        micro: usize,
+        /// How many tensors its part of the batch is.
+        feed: usize,
+        /// The rows that it has of those parameters.
+        rows: Vec<Vec<u32>>,
+        /// Of random numbers.
+        seed: u64,
+    },
+    /// And back. Tensors: gradients of what it has put out.
+    Backward {
+        /// Which one.
+        micro: usize,
+        /// Which of its outputs have one.
+        given: Vec<bool>,
+    },
+    /// The step ends: the sums of gradients are asked for.
+    Finish,
+}
+
+/// See [`Answer::Staged`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageAnswered {
+    /// Of the outputs, of the gradients of inputs or of the gradients of parameters, those that come along.
+    pub given: Vec<bool>,
+    /// The parameters whose running state does.
+    pub state: Vec<bool>,
 }
 
 /// See [`Ask::Step`].
@@ -98,6 +181,8 @@ pub enum Answer {
     },
     /// A step has been computed. Tensors: gradients, then running state.
     Stepped(StepAnswered),
+    /// A piece of a step has been computed. Tensors: those that are given, then running state.
+    Staged(StageAnswered),
     /// It is busy with what was asked.
     Working,
     /// It is there.
@@ -160,6 +245,11 @@ pub fn assignment_limits() -> Limits {
 pub fn request_limits(parameters: &ParameterTable) -> Limits {
     let Limits { head, sections, bytes } = answer_limits(parameters);
     Limits { head, sections: sections + BATCH_TENSORS, bytes: bytes + BATCH_BYTES }
+}
+
+/// The most of a request about stages, or of an answer to it: what goes between stages may be as large as a batch.
+pub fn stage_limits(parameters: &ParameterTable) -> Limits {
+    request_limits(parameters)
 }
 
 /// The most of an answer.

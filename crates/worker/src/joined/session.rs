@@ -14,10 +14,13 @@ use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
 
 use super::place::Place;
-use super::protocol::{Answer, Ask, Assignment, SIGN_OF_LIFE, assignment_limits, read, request_limits, written};
+use super::protocol::{
+    Answer, Ask, Assignment, SIGN_OF_LIFE, assignment_limits, read, request_limits, stage_limits, written,
+};
+use super::stages::StageStepper;
 use super::steps::{Computed, Stepper};
-use super::{Builder, Ending, JoinConfig};
-use crate::replica::Replica;
+use super::{Builder, Computing, Ending, JoinConfig};
+use crate::replica::packed;
 use crate::threads;
 
 /// How long a client may take to say what it wants.
@@ -76,8 +79,8 @@ impl Desk {
         seated.heard(true);
         let (client, model) = (assignment.client.clone(), assignment.model.clone());
         let made = line.busy(|| threads::caught("making the model", || self.make(&assignment)));
-        let replica = match made {
-            Ok(replica) => replica,
+        let computing = match made {
+            Ok(computing) => computing,
             Err(error) => {
                 warn!("cannot compute {model} for {client}: {error:#}");
                 let _ = line.answer(&Answer::Refused { reason: format!("{error:#}"), is_busy: false }, &[]);
@@ -91,10 +94,18 @@ impl Desk {
         }
         seated.heard(false);
         let threads = self.config.capacity.threads;
-        let mut stepper = Stepper::new(replica, threads, self.counts.clone());
-        let ended = self.compute(&line, &mut stepper, |is_served| seated.heard(is_served));
+        let heard = |is_served| seated.heard(is_served);
+        let (ended, steps) = match computing {
+            Computing::Replica(replica) => {
+                let mut stepper = Stepper::new(replica, threads, self.counts.clone());
+                (self.compute(&line, &mut stepper, heard), stepper.steps())
+            }
+            Computing::Stages(stages) => match StageStepper::new(stages, threads, self.counts.clone()) {
+                Ok(mut stepper) => (self.compute_stages(&line, &mut stepper, heard), stepper.steps()),
+                Err(error) => (Err(error), 0),
+            },
+        };
         drop(seated);
-        let steps = stepper.steps();
         let ending = match ended {
             Ok(reason) => {
                 info!("{client} is over ({reason}) after {steps} steps computed here");
@@ -109,7 +120,7 @@ impl Desk {
     }
 
     /// Makes the model, and checks that it is the client's.
-    fn make(&self, assignment: &Assignment) -> anyhow::Result<Box<dyn Replica>> {
+    fn make(&self, assignment: &Assignment) -> anyhow::Result<Computing> {
         let needed = gradient_bytes(&assignment.parameters).saturating_mul(self.config.capacity.towers as u64);
         if let Some(AvailableMemory { process: available, .. }) = available_memory() {
             ensure!(
@@ -119,9 +130,9 @@ impl Desk {
                 in_words(available)
             );
         }
-        let replica = (self.build)(assignment)?;
-        match replica.table().first_difference(&assignment.parameters) {
-            None => Ok(replica),
+        let computing = (self.build)(assignment)?;
+        match computing.table().first_difference(&assignment.parameters) {
+            None => Ok(computing),
             Some(difference) => Err(anyhow::anyhow!("its {} is another: {difference}", assignment.model))
                 .context("are both programs of the same version?"),
         }
@@ -150,6 +161,34 @@ impl Desk {
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
                 Ask::Leave { reason } => return Ok(reason),
                 Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
+                Ask::Stage(_) => anyhow::bail!("it asked for a stage, but was given all of the model"),
+            }
+            heard(false);
+        }
+    }
+
+    /// The same of a client whose model is divided.
+    fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<String> {
+        let limits = stage_limits(stepper.table());
+        loop {
+            let Message { head, sections } = line.receive(&limits, SILENT, &self.is_stopped())?;
+            heard(true);
+            match read::<Ask>(&head)? {
+                Ask::Stage(asked) => {
+                    let (answer, tensors) = match line.busy(|| stepper.answer(asked, sections)) {
+                        Ok(answered) => answered,
+                        Err(error) => {
+                            let _ = line.answer(&Answer::Failed { reason: format!("{error:#}") }, &[]);
+                            return Err(error);
+                        }
+                    };
+                    let sections: Vec<Section<'_>> = tensors.iter().map(packed::section).collect();
+                    line.answer(&Answer::Staged(answer), &sections)?;
+                }
+                Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Leave { reason } => return Ok(reason),
+                Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
+                Ask::Step(_) => anyhow::bail!("it asked for a step, but was given stages of the model"),
             }
             heard(false);
         }

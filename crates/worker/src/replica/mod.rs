@@ -18,7 +18,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use local::{Local, LocalConfig, ReplicaError};
-pub use placed::{Place, PlaceError, Placed, PlacedConfig, TRACED_STEPS, Trace};
+pub use placed::{Place, PlaceAt, PlaceError, Placed, PlacedConfig, StageWorker, TRACED_STEPS, Trace};
+pub(crate) use placed::{StageForward, StageHost, StageRows, StageStart};
 use serde::{Deserialize, Serialize};
 pub use towers::Towers;
 use windlass_core::identity::Fingerprint;

@@ -7,7 +7,15 @@ use crate::buffer::TensorBuffer;
 use crate::travel::Parcel;
 
 /// A stage with its parameters.
-pub(super) trait StageHost: Send {
+pub(crate) trait StageHost: Send {
+    /// How many parameters it has.
+    fn parameters(&self) -> usize;
+
+    /// Whether it has lost the values that it was given, and has to be given all of them with the next step.
+    fn needs_all_values(&mut self) -> bool {
+        false
+    }
+
     /// Begins a step. Whatever was left of an earlier one is dropped.
     fn begin(&mut self, start: StageStart) -> anyhow::Result<()>;
 
@@ -25,38 +33,38 @@ pub(super) trait StageHost: Send {
 
 /// What a step begins with. Lists are of the stage's own parameters, in their order.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct StageStart {
+pub(crate) struct StageStart {
     /// New values; where a buffer is empty, what is there stays. Of parameters accessed by row, the rows of the step.
-    pub(super) values: Vec<TensorBuffer>,
+    pub(crate) values: Vec<TensorBuffer>,
     /// Which rows those are, by the number of the parameter.
-    pub(super) rows: Vec<StageRows>,
+    pub(crate) rows: Vec<StageRows>,
 }
 
 /// Rows of a parameter, by its number among those of the stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StageRows {
-    pub(super) parameter: usize,
-    pub(super) rows: Vec<u32>,
+pub(crate) struct StageRows {
+    pub(crate) parameter: usize,
+    pub(crate) rows: Vec<u32>,
 }
 
 /// What a stage computes a micro-batch on.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct StageForward {
+pub(crate) struct StageForward {
     /// Its part of the micro-batch.
-    pub(super) feed: Parcel,
+    pub(crate) feed: Parcel,
     /// What the stages before it have put out.
-    pub(super) inputs: Vec<TensorData>,
+    pub(crate) inputs: Vec<TensorData>,
     /// The rows that the micro-batch has, of each parameter of [`StageStart::rows`].
-    pub(super) rows: Vec<Vec<u32>>,
+    pub(crate) rows: Vec<Vec<u32>>,
     /// Of Burn's random numbers.
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// What comes of a step, by the stage's own parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct StageResult {
+pub(crate) struct StageResult {
     /// Empty if it is not trained.
-    pub(super) gradients: Vec<TensorBuffer>,
+    pub(crate) gradients: Vec<TensorBuffer>,
     /// Running state after the step; otherwise empty, or all are left out.
-    pub(super) state: Vec<TensorBuffer>,
+    pub(crate) state: Vec<TensorBuffer>,
 }

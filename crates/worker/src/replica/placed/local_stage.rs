@@ -107,6 +107,10 @@ impl<M: Model> LocalStage<M> {
 }
 
 impl<M: Model> StageHost for LocalStage<M> {
+    fn parameters(&self) -> usize {
+        self.own.len()
+    }
+
     fn begin(&mut self, start: StageStart) -> anyhow::Result<()> {
         let StageStart { mut values, rows } = start;
         ensure!(values.len() == self.own.len(), "values of {} parameters instead of {}", values.len(), self.own.len());

@@ -7,45 +7,56 @@
 mod host;
 mod lanes;
 mod local_stage;
+mod remote_stage;
 mod schedule;
 mod source;
 mod step;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod worker;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use burn::tensor::Device;
+use tracing::info;
 use windlass_core::executor::LaneId;
 use windlass_core::parameter::ParameterTable;
-use windlass_wire::client::RowRequest;
+use windlass_wire::client::{Interrupt, RowRequest};
 
-use self::host::{StageHost, StageRows, StageStart};
+pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
 use self::lanes::Lanes;
 use self::local_stage::LocalStage;
+use self::remote_stage::{Joined, Lost, RemoteStage};
 use self::schedule::Schedule;
 use self::source::{MicroBatch, Source};
-use self::step::{Computed, Hosts, Step};
+use self::step::{Computed, Hosts, Step, locked};
 use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
+pub use self::worker::StageWorker;
 use super::{Batch, BatchSource, LaneReport, Local, LocalConfig, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
 use crate::event::PlacedStage;
+use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
 use crate::replica::local::ReplicaError;
+use crate::replica::remote::{Crew, CrewError};
 use crate::report::Reports;
 use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan, StagesError};
 use crate::threads;
 
+/// How often a step is repeated because a worker was lost in it.
+const MOST_REPEATS: usize = 10;
+
 /// How a model is divided.
 pub struct PlacedConfig {
-    /// Of the client: what is not placed elsewhere is computed there, and the whole network is scored there.
-    pub client: Place,
+    /// The client's device and its name: what is not placed elsewhere is computed there, and the whole network is scored
+    /// there.
+    pub client: (String, Device),
     /// Stages and where they are computed.
     pub places: Vec<(String, Place)>,
     /// In how many parts each batch goes through the stages.
@@ -58,13 +69,22 @@ pub struct PlacedConfig {
     pub trace: Option<Trace>,
 }
 
-/// A device of this process. Places of the same name are the same lane.
+/// Where stages are computed. Places of the same name are the same lane.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// What it is called.
     pub name: String,
     /// What computes there.
-    pub device: Device,
+    pub at: PlaceAt,
+}
+
+/// What computes at a place.
+#[derive(Debug, Clone)]
+pub enum PlaceAt {
+    /// A device of this process.
+    Here(Device),
+    /// A joined worker, by its number, on a device of its own.
+    Worker(usize, Option<String>),
 }
 
 /// Why a model cannot be divided so.
@@ -128,6 +148,9 @@ pub struct Placed {
     new_to_whole: Vec<bool>,
     usage: Usage,
     trace: Option<Trace>,
+    /// The joined workers, if stages are computed elsewhere, and which stages those are.
+    joined: Arc<OnceLock<Joined>>,
+    assigned: Vec<StageAssigned>,
 }
 
 impl Placed {
@@ -136,7 +159,7 @@ impl Placed {
         let PlacedConfig { client, places, micro_batches, threads, seed, trace } = config;
         let staging = M::staging().ok_or(PlaceError::Whole { model: M::NAME })?;
         let model = Arc::new(model);
-        let local = LocalConfig { device: client.device.clone(), ..LocalConfig::on_cpu(seed) };
+        let local = LocalConfig { device: client.1.clone(), ..LocalConfig::on_cpu(seed) };
         let whole = Local::sharing(model.clone(), local)?;
         let table = whole.table().clone();
         let plan = Arc::new(StagePlan::new(staging.stages(&model), &table)?);
@@ -144,6 +167,8 @@ impl Placed {
             let (stage, there_are) = (stage.clone(), plan.names());
             return Err(PlaceError::UnknownStage { model: M::NAME, stage, there_are });
         }
+        let client = Place { name: client.0, at: PlaceAt::Here(client.1) };
+        let (joined, mut assigned) = (Arc::new(OnceLock::new()), Vec::new());
         let place = |stage: &String| places.iter().find(|(name, _)| name == stage).map_or(&client, |(_, place)| place);
         let (mut used, mut lane_of, mut hosts): (Vec<&Place>, Vec<LaneId>, Vec<Mutex<Box<dyn StageHost>>>) =
             (Vec::new(), Vec::new(), Vec::new());
@@ -154,11 +179,31 @@ impl Placed {
                 used.len() - 1
             });
             lane_of.push(LaneId(lane));
-            let on = (&place.device, seed);
-            let host = LocalStage::new(model.clone(), staging, (&*plan, index), &table, on);
-            hosts.push(Mutex::new(Box::new(host)));
+            hosts.push(Mutex::new(match &place.at {
+                PlaceAt::Here(device) => {
+                    let on = (device, seed);
+                    Box::new(LocalStage::new(model.clone(), staging, (&*plan, index), &table, on)) as Box<dyn StageHost>
+                }
+                PlaceAt::Worker(worker, device) => {
+                    let (stage, worker, device) = (stage.name.clone(), *worker, device.clone());
+                    let own = &plan.stages()[index].parameters;
+                    let host = RemoteStage::new(joined.clone(), worker, stage.clone(), &table, own);
+                    assigned.push(StageAssigned { stage, worker, device });
+                    Box::new(host)
+                }
+            }));
         }
-        let pools = threads::shared_out(&used.iter().map(|place| place.device.clone()).collect::<Vec<_>>(), threads)?;
+        // A lane that waits for another process needs a thread, but no core.
+        let is_here = |place: &&&Place| matches!(place.at, PlaceAt::Here(_));
+        let here = used.iter().filter(is_here).filter_map(|place| match &place.at {
+            PlaceAt::Here(device) => Some(device.clone()),
+            PlaceAt::Worker(..) => None,
+        });
+        let mut own = threads::shared_out(&here.collect::<Vec<_>>(), threads)?.into_iter();
+        let pool = |place: &&Place| {
+            if is_here(&place) { own.next().map_or_else(|| threads::pool(1), Ok) } else { threads::pool(1) }
+        };
+        let pools = used.iter().map(pool).collect::<Result<Vec<_>, _>>()?;
         let lane_names: Vec<String> = used.iter().map(|place| place.name.clone()).collect();
         trace.iter().for_each(|trace| trace.name_lanes(&lane_names));
         let by_rows = RowParameters::find(&table, model.row_parameters());
@@ -177,13 +222,56 @@ impl Placed {
             new_to_stages: vec![false; table.len()],
             new_to_whole: vec![false; table.len()],
             trace,
+            joined,
+            assigned,
         })
+    }
+
+    /// The stages that joined workers are to compute.
+    pub fn assigned(&self) -> &[StageAssigned] {
+        &self.assigned
+    }
+
+    /// Tells it of the joined workers, before its first step, and of what ends all waits for them.
+    pub fn meet(&self, crew: Arc<Crew>, stop: Arc<Interrupt>) {
+        let _ = self.joined.set(Joined { crew, stop });
+    }
+
+    /// After a step has failed: waits for the worker that was lost, if that is why. Then all stages need their values.
+    fn recover(&mut self, error: anyhow::Error, repeats: usize) -> anyhow::Result<()> {
+        // Running state has moved, and values may not have arrived.
+        self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
+        let (Some(lost), Some(Joined { crew, stop })) = (error.downcast_ref::<Lost>(), self.joined.get()) else {
+            return Err(error);
+        };
+        if repeats == MOST_REPEATS {
+            let Lost { worker, why } = lost;
+            return Err(CrewError::GaveUp(format!("{worker}, lost {repeats} times in the same step ({why})")).into());
+        }
+        crew.gather(&|| stop.ends_all_waits())?;
+        info!("{} is there again: repeating the step", lost.worker);
+        Ok(())
+    }
+
+    /// Computes a step once.
+    fn attempt(&mut self, micro_batches: &Arc<Vec<MicroBatch>>, rows: &[RowRequest]) -> anyhow::Result<Computed> {
+        let schedule = self.schedule(micro_batches.len());
+        let is_summed = self.info().loss_is_summed;
+        let (starts, graph) = (self.starts(rows), schedule.graph().clone());
+        let batch = (micro_batches.clone(), !self.assigned.is_empty());
+        let step = Step::new(self.plan.clone(), self.hosts.clone(), schedule, starts, batch, is_summed);
+        let (step, began) = (Arc::new(step), Instant::now());
+        let ran = self.lanes.run(&graph, step.clone())?;
+        self.usage.add(&graph, &ran, began.elapsed());
+        self.trace.iter().for_each(|trace| trace.add(&graph, &ran));
+        Ok(step.computed())
     }
 
     /// What each stage begins a step with that needs these rows.
     fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
-        let start = |stage: &PlannedStage| {
-            let values = stage.parameters.iter().map(|index| match self.new_to_stages[*index] {
+        let start = |(stage, host): (&PlannedStage, &Mutex<Box<dyn StageHost>>)| {
+            let is_empty = locked(host).needs_all_values();
+            let values = stage.parameters.iter().map(|index| match is_empty || self.new_to_stages[*index] {
                 true => self.values[*index].clone(),
                 false => TensorBuffer::default(),
             });
@@ -193,7 +281,7 @@ impl Placed {
             });
             StageStart { values: values.collect(), rows: rows.collect() }
         };
-        let starts = self.plan.stages().iter().map(start).collect();
+        let starts = self.plan.stages().iter().zip(&*self.hosts).map(start).collect();
         self.new_to_stages.fill(false);
         starts
     }
@@ -294,19 +382,14 @@ impl Replica for Placed {
 
     fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult> {
         let Batch { content, rows, samples } = batch;
-        let micro_batches = micro_batches(content);
-        let schedule = self.schedule(micro_batches.len());
-        let is_summed = self.info().loss_is_summed;
-        let (starts, graph) = (self.starts(&rows), schedule.graph().clone());
-        let step = Step::new(self.plan.clone(), self.hosts.clone(), schedule, starts, micro_batches, is_summed);
-        let (step, began) = (Arc::new(step), Instant::now());
-        let ran = self.lanes.run(&graph, step.clone()).inspect_err(|_| {
-            // Running state has moved, and values may not have arrived.
-            self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
-        })?;
-        self.usage.add(&graph, &ran, began.elapsed());
-        self.trace.iter().for_each(|trace| trace.add(&graph, &ran));
-        Ok(self.joined(step.computed(), samples))
+        let micro_batches = Arc::new(micro_batches(content));
+        for repeats in 0.. {
+            match self.attempt(&micro_batches, &rows) {
+                Ok(computed) => return Ok(self.joined(computed, samples)),
+                Err(error) => self.recover(error, repeats)?,
+            }
+        }
+        unreachable!("repeats are counted")
     }
 
     fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {

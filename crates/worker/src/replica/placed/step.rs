@@ -21,7 +21,9 @@ pub(super) struct Step {
     hosts: Hosts,
     schedule: Schedule,
     starts: Vec<Mutex<Option<StageStart>>>,
-    micro_batches: Vec<MicroBatch>,
+    micro_batches: Arc<Vec<MicroBatch>>,
+    /// Whether the step may have to be repeated: then nothing of its batch is given away.
+    is_repeatable: bool,
     /// How much the loss of each micro-batch counts.
     weights: Vec<f32>,
     /// By stage and micro-batch.
@@ -55,7 +57,7 @@ impl Step {
         hosts: Hosts,
         schedule: Schedule,
         starts: Vec<StageStart>,
-        micro_batches: Vec<MicroBatch>,
+        (micro_batches, is_repeatable): (Arc<Vec<MicroBatch>>, bool),
         is_summed: bool,
     ) -> Self {
         let samples: usize = micro_batches.iter().map(|micro| micro.samples).sum();
@@ -73,6 +75,7 @@ impl Step {
             hosts,
             schedule,
             micro_batches,
+            is_repeatable,
             weights,
         }
     }
@@ -89,8 +92,11 @@ impl Step {
         let planned = &self.plan.stages()[stage];
         let inputs = planned.inputs.iter().flat_map(|input| self.outputs(*input, micro)).collect();
         let part = &self.micro_batches[micro];
+        let mut feed = locked(&part.feeds[stage]);
+        let feed = if self.is_repeatable { feed.clone() } else { feed.take() };
+        let feed = feed.context("a stage takes its part of a batch once")?;
         let input = StageForward {
-            feed: locked(&part.feeds[stage]).take().context("a stage takes its part of a batch once")?,
+            feed,
             inputs,
             rows: rows_of(&planned.parameters, part).into_iter().map(|rows| rows.rows).collect(),
             // The numbers of the first are those of a network in one piece; the others have numbers of their own.

@@ -195,10 +195,10 @@ fn local(model: &Branching, parts: usize) -> Local<Branching> {
 
 /// On these lanes of the CPU, by stage: trunk, left, right, head.
 fn config(lanes: [usize; 4], micro_batches: usize) -> PlacedConfig {
-    let place = |lane: usize| Place { name: format!("cpu:{lane}"), device: Device::flex() };
+    let place = |lane: usize| Place { name: format!("cpu:{lane}"), at: PlaceAt::Here(Device::flex()) };
     let places = ["trunk", "left", "right", "head"].into_iter().zip(lanes);
     PlacedConfig {
-        client: place(0),
+        client: ("cpu:0".to_owned(), Device::flex()),
         places: places.map(|(stage, lane)| (stage.to_owned(), place(lane))).collect(),
         micro_batches,
         threads: 2,
@@ -369,7 +369,8 @@ fn every_piece_of_a_step_is_in_the_trace_and_counts_as_work_of_its_device() {
 
 #[test]
 fn what_cannot_be_divided_is_refused_by_name() {
-    let config = PlacedConfig { places: vec![("tail".to_owned(), config([0; 4], 1).client)], ..config([0; 4], 1) };
+    let place = Place { name: "cpu:1".to_owned(), at: PlaceAt::Here(Device::flex()) };
+    let config = PlacedConfig { places: vec![("tail".to_owned(), place)], ..config([0; 4], 1) };
     let refused = Placed::of(Branching::default(), config).err().unwrap();
     assert_eq!(refused.to_string(), "--place: branching has no stage \"tail\"");
     assert_eq!(refused.hint().unwrap(), "its stages are trunk, left, right, head");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use tracing::{info, warn};
 use windlass_core::parameter::ParameterTable;
-use windlass_wire::compute::{self, ComputeError, Message, Request};
+use windlass_wire::compute::{self, ComputeError, Limits, Message, Request, Section, Tensor};
 use windlass_wire::retry::{Backoff, REPORT_EVERY};
 
 use super::CrewError;
@@ -64,7 +64,10 @@ impl Crew {
     /// Begins to call the workers.
     pub fn call(config: CrewConfig) -> std::io::Result<Self> {
         let addresses = config.addresses.iter().cloned();
-        let seats = addresses.enumerate().map(|(index, address)| Seat::new(index, address)).collect();
+        let seats = addresses
+            .enumerate()
+            .map(|(index, address)| Seat::new(index, address, config.assignment.placed.as_ref()))
+            .collect();
         let (changes, changed) = (Mutex::new(0), Condvar::new());
         let shared = Arc::new(Shared { config, seats, is_over: AtomicBool::new(false), changes, changed });
         for index in 0..shared.seats.len() {
@@ -141,6 +144,55 @@ impl Crew {
             }
         }
         Ok(results.into_iter().flatten().collect())
+    }
+
+    /// How often a worker has joined, if it is there.
+    pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
+        let state = self.shared.seats[seat].lock();
+        state.link.as_ref().map(|_| state.joined)
+    }
+
+    /// What a worker is called.
+    pub(crate) fn name(&self, seat: usize) -> String {
+        self.shared.seats[seat].to_string()
+    }
+
+    /// Asks one worker something that no other can answer, because it is about what this one has been told since it joined
+    /// for this time.
+    pub(crate) fn ask(
+        &self,
+        (seat, joined): (usize, u64),
+        (head, sections): (Vec<u8>, Vec<Section<'_>>),
+        limits: Limits,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(Answer, Vec<Tensor>), Trouble> {
+        let seat = &self.shared.seats[seat];
+        let mut state = seat.lock();
+        let why = state.why.clone();
+        let is_same = state.joined == joined;
+        let link = state.link.as_mut().filter(|_| is_same);
+        let Some(link) = link else {
+            return Err(Trouble::Worker(if is_same { why } else { "it has joined again".to_owned() }));
+        };
+        link.spoken = Instant::now();
+        let request = Request { connection: &mut link.connection, head, sections, limits };
+        let is_answer = |message: &Message| is_answer(&message.head);
+        let reply = compute::exchange(vec![request], self.shared.config.silence, &is_answer, is_stopped).pop();
+        let answered = match reply {
+            Some(Ok(message)) => {
+                read(&message.head).map(|answer| (answer, message.sections)).map_err(|it| it.to_string())
+            }
+            Some(Err(ComputeError::Stopped)) | None => return Err(Trouble::Stopped),
+            Some(Err(error)) => Err(error.to_string()),
+        };
+        match answered {
+            Ok((Answer::Failed { reason }, _)) => Err(Trouble::Model(reason)),
+            Ok(answered) => Ok(answered),
+            Err(why) => {
+                self.shared.lost(seat, &mut state, why.clone());
+                Err(Trouble::Worker(why))
+            }
+        }
     }
 
     /// Who computes what next: each living worker one share at the most, its own if that is among them.
@@ -246,7 +298,7 @@ struct Hand<'a> {
 }
 
 /// Why a share was not computed.
-enum Trouble {
+pub(crate) enum Trouble {
     /// The worker is not what it should be.
     Worker(String),
     /// The model could not compute it, and could not elsewhere.
@@ -314,7 +366,11 @@ impl Shared {
 
     fn lost(&self, seat: &Seat, state: &mut SeatState, why: String) {
         if !self.is_over() {
-            warn!(target: NOTICE, "lost {seat}: {why}; others compute its share until it is back");
+            let then = match self.config.assignment.placed {
+                Some(_) => "the step is repeated when it is back",
+                None => "others compute its share until it is back",
+            };
+            warn!(target: NOTICE, "lost {seat}: {why}; {then}");
         }
         (state.link, state.why) = (None, why);
         self.note_change();

@@ -9,6 +9,7 @@ mod in_graph;
 mod seat;
 mod share;
 
+pub(crate) use crew::Trouble;
 pub use crew::{Crew, CrewConfig};
 pub use in_graph::{InGraph, InGraphConfig};
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use windlass_wire::compute::{self, ComputeError, Connection};
 
-use crate::joined::protocol::{Answer, Ask, Assignment, Capacity, PING_EVERY, answer_limits, is_answer, read, written};
+use crate::joined::protocol::{
+    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, is_answer, read, written,
+};
 
 /// How much a new measurement of a worker's speed counts.
 const NEW: f64 = 0.2;
@@ -15,6 +17,8 @@ const NEW: f64 = 0.2;
 pub(super) struct Seat {
     pub(super) index: usize,
     pub(super) address: String,
+    /// The stages that it computes, if it does not compute all of the model.
+    stages: String,
     state: Mutex<SeatState>,
 }
 
@@ -53,9 +57,11 @@ pub(super) enum Absence {
 }
 
 impl Seat {
-    pub(super) fn new(index: usize, address: String) -> Self {
+    pub(super) fn new(index: usize, address: String, placed: Option<&PlacedStages>) -> Self {
+        let own: Vec<&str> = placed.iter().flat_map(|placed| placed.of(index)).map(|stage| &*stage.stage).collect();
+        let stages = if own.is_empty() { String::new() } else { format!(", which computes {}", own.join(", ")) };
         let state = SeatState { why: "not called yet".to_owned(), ..SeatState::default() };
-        Self { index, address, state: Mutex::new(state) }
+        Self { index, address, stages, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SeatState> {
@@ -80,7 +86,9 @@ impl Seat {
     ) -> Result<Link, Absence> {
         let not_now = |error: ComputeError| Absence::NotNow(error.to_string());
         let mut connection = compute::connect(&self.address).map_err(not_now)?;
-        let asked = written(&Ask::Assign(Box::new(assignment.clone())));
+        let mut own = assignment.clone();
+        own.placed.iter_mut().for_each(|placed| placed.worker = self.index);
+        let asked = written(&Ask::Assign(Box::new(own)));
         connection.send(&asked, &[], silence, is_stopped).map_err(not_now)?;
         let limits = answer_limits(&assignment.parameters);
         let answer = loop {
@@ -104,7 +112,7 @@ impl Seat {
 
 impl fmt::Display for Seat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "worker {} at {}", self.index, self.address)
+        write!(formatter, "worker {} at {}{}", self.index, self.address, self.stages)
     }
 }
 

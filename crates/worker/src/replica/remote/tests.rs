@@ -62,7 +62,7 @@ fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
                         Ask::Ping => {
                             connection.send(&written(&Answer::Here), &[], PATIENCE, &|| false).unwrap();
                         }
-                        Ask::Leave { .. } => return,
+                        Ask::Leave { .. } | Ask::Stage(_) => return,
                     }
                 }
             };
@@ -82,6 +82,7 @@ fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
         accumulate: 1,
         files: Vec::new(),
         parameters: table(),
+        placed: None,
     };
     let crew = Crew::call(CrewConfig { addresses, assignment, silence, peer_timeout: PATIENCE }).unwrap();
     crew.gather(&|| false).unwrap();
