@@ -100,6 +100,13 @@ pub(crate) struct TrainingArgs {
     /// Split every batch among N replicas of the network in each worker, which compute side by side and share its threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) towers: usize,
+    /// Let joined workers compute for this process, which has the data and the loop: --worker_hosts lists those that
+    /// `join --listen` has started
+    #[arg(long)]
+    pub(crate) in_graph: bool,
+    /// With --in-graph and --mode sync: give each worker a share of the batch in proportion to its speed
+    #[arg(long)]
+    pub(crate) balance: bool,
     /// Scale a worker's gradient down to this norm, taken over all parameters, if it is larger; 0 turns clipping off
     #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH")]
     pub(crate) clip_norm: Option<f32>,
@@ -153,6 +160,22 @@ pub(crate) struct DeviceArgs {
     /// Print where each parameter is held and computed on
     #[arg(long)]
     pub(crate) log_placement: bool,
+}
+
+/// How one model is divided.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Placement (one model on several devices)")]
+pub(crate) struct PlaceArgs {
+    /// Put stages of the model on devices, as stage=device,stage=device…: of this process, as cpu:0, cpu:1 or gpu:0, or of a
+    /// joined worker, as /job:worker/task:1. Stages that are not named stay on --device
+    #[arg(long, value_name = "PLACES")]
+    pub(crate) place: Option<String>,
+    /// With --place: send each batch through the stages in M parts, so that the stages compute at the same time
+    #[arg(long, value_name = "M", default_value_t = 1)]
+    pub(crate) microbatches: usize,
+    /// With --place: write a trace of the first 20 steps to this file when the run ends, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 /// What becomes of a worker whose device does not exist.
@@ -260,6 +283,8 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
     #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    #[command(flatten)]
     pub(crate) checkpoint: CheckpointArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -272,9 +297,9 @@ pub(crate) struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Tasks")]
 pub(crate) struct LaunchArgs {
-    /// Parameter servers
-    #[arg(long, value_name = "P", default_value_t = 1)]
-    pub(crate) ps: u32,
+    /// Parameter servers [default: 1; with --in-graph none, for the client holds the parameters]
+    #[arg(long, value_name = "P")]
+    pub(crate) ps: Option<u32>,
     /// Workers
     #[arg(long, value_name = "W", default_value_t = 2)]
     pub(crate) workers: u32,

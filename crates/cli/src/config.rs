@@ -17,11 +17,13 @@ use windlass_worker::task::RunConfig;
 
 use crate::args::{CheckpointArgs, ClusterArgs, Evaluate, ModeName, OutputArgs, TrainArgs, TrainingArgs};
 use crate::failure::Failure;
+use crate::in_graph;
 use crate::optimizer_options;
 use crate::output::count;
 use crate::placement::Placement;
 use crate::settings::{Origin, Settings};
 use crate::signals::{StoppedBy, unix_seconds};
+use crate::stage_placement::StagePlacement;
 use crate::store_location::{self, CHECKPOINTS};
 
 /// The least that a ps is given of a model where all ps are on one host.
@@ -38,8 +40,16 @@ pub(crate) struct TaskConfig {
     pub(crate) threads: Option<usize>,
     /// What each worker computes on.
     pub(crate) placement: Placement,
+    /// How one model is divided, if it is.
+    pub(crate) stages: Option<StagePlacement>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
+    /// A joined worker that says nothing for so long is lost.
+    pub(crate) silence: Duration,
+    /// Whether joined workers compute.
+    pub(crate) in_graph: bool,
+    /// Whether they share batches in proportion to their speed.
+    pub(crate) balance: bool,
     pub(crate) started: Instant,
     pub(crate) stop: Arc<Interrupt>,
     /// The signal that has set it, if one has.
@@ -53,9 +63,13 @@ pub(crate) struct TaskConfig {
 impl TaskConfig {
     pub(crate) fn new(args: &TrainArgs, defaults: &Defaults, workers: Option<u32>) -> Result<Self, Failure> {
         let TrainArgs { training, device, output, checkpoint, .. } = args;
-        let placement = Placement::new(training, device)?;
+        in_graph::check(args)?;
+        let placement = Placement::new(training.towers, device)?;
         let run = run_config(training, output, defaults, workers)?;
-        let run = RunConfig { towers: placement.replicas(run.batch_size * run.accumulate)?, ..run };
+        let towers = placement.replicas(run.batch_size * run.accumulate)?;
+        // Joined workers each have as many as they were started with.
+        let run = RunConfig { towers: if training.in_graph { 1 } else { towers }, ..run };
+        let stages = StagePlacement::new(args, run.batch_size)?;
         output.run_dir.as_deref().map(check_run_dir).transpose()?;
         if training.threads == Some(0) {
             return Err(Failure::usage("--threads is 0, but must be at least 1"));
@@ -65,8 +79,12 @@ impl TaskConfig {
             setup: Setup { seed: training.seed, data_dir: training.data_dir.clone() },
             threads: training.threads,
             placement,
+            stages,
             patience: Patience::new(seconds("--worker-timeout", output.worker_timeout)?),
             peer_timeout: seconds("--peer-timeout", output.peer_timeout)?,
+            silence: seconds("--worker-timeout", output.worker_timeout)?,
+            in_graph: in_graph::is_led(args),
+            balance: training.balance,
             started: started(output.started_at),
             stop: Arc::new(Interrupt::default()),
             stopped_by: StoppedBy::default(),
@@ -372,7 +390,7 @@ fn mode(args: &TrainingArgs, workers: Option<u32>) -> Result<Mode, Failure> {
     }
 }
 
-fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
+pub(crate) fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
     if value > LONGEST.as_secs_f64() {
         return Err(Failure::usage(format!(
             "{flag} is {value}, but must be at most {} (ten years)",

@@ -8,7 +8,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 use windlass_server::NOTICE;
-use windlass_worker::event::Event;
+use windlass_worker::event::{self, Event};
 
 use crate::output;
 use crate::terminal::{self, Terminal};
@@ -77,7 +77,7 @@ impl<S: Subscriber> Layer<S> for Notices {
             words.0
         };
         let line = match metadata.target() {
-            NOTICE => serde_json::to_string(&Event::Notice { text: text() }),
+            NOTICE | event::NOTICE => serde_json::to_string(&Event::Notice { text: text() }),
             target if target.starts_with(MODELS) && *metadata.level() == Level::INFO && self.is_chief => {
                 serde_json::to_string(&Remark { remark: text() })
             }

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
-use windlass_worker::event::{Event, Placed, PlacedParameter, Report};
+use windlass_worker::event::{Event, Placed, PlacedParameter, PlacedStage, Report};
+use windlass_worker::replica::LaneReport;
 use windlass_worker::summary::{Summary, WorkerSummary};
 
 use crate::failure::Failure;
@@ -101,15 +102,27 @@ pub(crate) fn human(event: &Event) -> String {
 fn placed(placed: &Placed) -> String {
     let devices = placed.devices.join(", ");
     let mut text = format!("worker {} computes on {devices}", placed.worker);
+    if !placed.stages.is_empty() {
+        let mut table = plain_table();
+        table.set_header(["stage", "computed on"]);
+        for PlacedStage { name, device, .. } in &placed.stages {
+            table.add_row([name, device]);
+        }
+        text += &format!("\n{}", table.trim_fmt());
+    }
     if placed.parameters.is_empty() {
         return text;
     }
+    let on = |name: &str| {
+        let stage = placed.stages.iter().find(|stage| stage.parameters.iter().any(|parameter| parameter == name));
+        stage.map_or_else(|| devices.clone(), |stage| stage.device.clone())
+    };
     let mut table = plain_table();
     table.set_header(["parameter", "shape", "held by", "computed on"]);
     for PlacedParameter { name, shape, servers } in &placed.parameters {
         let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
         let servers: Vec<String> = servers.iter().map(|server| format!("ps {server}")).collect();
-        table.add_row([name.clone(), shape.join(" x "), servers.join(", "), devices.clone()]);
+        table.add_row([name.clone(), shape.join(" x "), servers.join(", "), on(name)]);
     }
     text.push('\n');
     text.push_str(&table.trim_fmt());
@@ -157,6 +170,12 @@ fn report(report: &Report) -> String {
 /// The end of a run, in so many columns at the most.
 pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     let layout = match (summary.ps, summary.colocated) {
+        (0, _) if !summary.joined.is_empty() => {
+            format!("on {}, in-graph", count(summary.joined.len(), "joined worker"))
+        }
+        (ps, _) if !summary.joined.is_empty() => {
+            format!("on {ps} ps, {}, in-graph", count(summary.joined.len(), "joined worker"))
+        }
         (0, _) => "in one process".to_owned(),
         (_, true) => format!("on {} with a ps shard in each", count(summary.workers as usize, "worker")),
         (ps, false) => format!("on {ps} ps, {}", count(summary.workers as usize, "worker")),
@@ -192,6 +211,11 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         let bytes = &summary.bytes_per_step;
         row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
     }
+    if !summary.devices.is_empty() {
+        let busy =
+            |lane: &LaneReport| format!("{} {:.0}% ({})", lane.device, 100.0 * lane.busy, lane.stages.join(", "));
+        row("busy", summary.devices.iter().map(busy).collect::<Vec<_>>().join(", "));
+    }
     if let Some(loss) = summary.loss {
         row("loss", format!("{loss:.6} per sample, in the last batches"));
     }
@@ -199,6 +223,10 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     if summary.workers > 1 {
         let dropped = format!("{} dropped as stale", summary.dropped_gradients);
         row("gradients", format!("{dropped}, {:.2} updates old on average", summary.mean_staleness));
+    }
+    for joined in &summary.joined {
+        let again = if joined.joined > 1 { format!(", joined {} times", joined.joined) } else { String::new() };
+        row("joined", format!("{}: {}{again}", joined.worker, count(joined.steps as usize, "step")));
     }
     if let Some(warning) = &summary.warning {
         row("warning", warning.message.clone());

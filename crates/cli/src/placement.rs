@@ -5,7 +5,7 @@ use windlass_core::cluster::TaskId;
 use windlass_core::device::{DeviceKind, DeviceName, LocalName};
 use windlass_worker::devices::{Chosen, ComputeDevice, Inventory, choose};
 
-use crate::args::{DeviceArgs, SoftPlacement, TrainingArgs};
+use crate::args::{DeviceArgs, SoftPlacement};
 use crate::failure::Failure;
 use crate::output::count;
 
@@ -24,8 +24,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    pub(crate) fn new(training: &TrainingArgs, args: &DeviceArgs) -> Result<Self, Failure> {
-        let towers = training.towers;
+    pub(crate) fn new(towers: usize, args: &DeviceArgs) -> Result<Self, Failure> {
         if towers == 0 {
             return Err(Failure::usage("--towers is 0, but must be at least 1"));
         }
@@ -49,6 +48,12 @@ impl Placement {
         }
         let is_soft = args.soft_placement == SoftPlacement::On;
         Ok(Self { names, is_named: args.devices.is_some(), is_soft, is_logged: args.log_placement })
+    }
+
+    /// The CPU alone, for a process that computes no steps.
+    pub(crate) fn of_the_processor() -> Self {
+        let names = vec![LocalName::new(DeviceKind::Cpu, 0).into()];
+        Self { names, is_named: false, is_soft: false, is_logged: false }
     }
 
     /// How many replicas of the network a worker has, each of which needs some of the samples of a step.
@@ -103,7 +108,7 @@ pub(crate) fn names(devices: &[ComputeDevice]) -> Vec<String> {
     devices.iter().map(|device| device.name.to_string()).collect()
 }
 
-fn parse(flag: &str, name: &str) -> Result<DeviceName, Failure> {
+pub(crate) fn parse(flag: &str, name: &str) -> Result<DeviceName, Failure> {
     name.trim().parse().map_err(|error: windlass_core::device::DeviceNameError| {
         Failure::usage(format!("{flag}: {error}")).with_hint(error.hint())
     })

@@ -8,9 +8,11 @@ use std::process::ExitCode;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use windlass_worker::model::{Defaults, Model};
+use windlass_worker::replica::PlaceError;
 
 use crate::args::{
-    CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, TrainArgs, TrainingArgs, hyphenate,
+    CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, PlaceArgs, TrainArgs, TrainingArgs,
+    hyphenate,
 };
 use crate::config::{COMMAND_VARIABLE, TaskConfig};
 use crate::eval::EvalArgs;
@@ -19,8 +21,8 @@ use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, with
 use crate::terminal::{self, Terminal};
 use crate::version::{self, VERSION};
 use crate::{
-    bench, checkpoint, compare, completions, data, decode, devices, eval, health, launch, man, manifest, misuse,
-    model_flags, runs, status, termination, top, train, verbosity,
+    bench, checkpoint, compare, completions, data, decode, devices, eval, health, join, launch, man, manifest, misuse,
+    model_flags, runs, stage_placement, status, termination, top, train, verbosity,
 };
 
 /// What `windlass` itself is called.
@@ -134,6 +136,7 @@ impl Program {
             .subcommand(subcommands("Start a whole cluster on this machine and train on it", "launch", |command| {
                 let command = LaunchArgs::augment_args(ConfigArgs::augment_args(command));
                 let command = DeviceArgs::augment_args(TrainingArgs::augment_args(command));
+                let command = PlaceArgs::augment_args(command);
                 OutputArgs::augment_args(CheckpointArgs::augment_args(command))
             }))
             .subcommand(subcommands("Score a checkpoint", "eval", |command| {
@@ -142,6 +145,7 @@ impl Program {
         let watching = [compare::command(), runs::command(), status::command(), top::command()];
         let supporting =
             [devices::command(), manifest::command(), health::command(), completions::command(), man::command()];
+        let command = command.subcommand(join::command());
         let command = tools(command).subcommands(watching).subcommands(supporting);
         verbosity::with_flags(command)
     }
@@ -166,6 +170,9 @@ impl Program {
         let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
         verbosity::choose(&parsed)?;
         match parsed.subcommand() {
+            Some(("join", matches)) => {
+                join::run(matches, self.models.iter().map(|model| (model.name(), model.joined())).collect())
+            }
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("compare", matches)) => {
@@ -199,6 +206,15 @@ impl Program {
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (_, matches) = self.model(matches);
         check_for_manifest(&parse(matches)?, &parse(matches)?)?;
+        let (training, place): (TrainingArgs, PlaceArgs) = (parse(matches)?, parse(matches)?);
+        if stage_placement::names_tasks(&place) {
+            return Err(Failure::usage("a manifest starts runs whose workers have all of the model")
+                .with_hint("--place on devices of a worker, as cpu:1 or gpu:1, works in every worker".to_owned()));
+        }
+        if training.in_graph {
+            return Err(Failure::usage("a manifest starts runs without --in-graph")
+                .with_hint("the workers of a manifest have the data themselves: omit the flag".to_owned()));
+        }
         let is_given = |flag: &&str| matches.value_source(flag) == Some(ValueSource::CommandLine);
         if let Some(flag) = OF_A_RUN_DIR.into_iter().find(is_given).filter(|_| !has_run_dir) {
             let hint = "--storage WHERE, before the model, says where".to_owned();
@@ -294,6 +310,8 @@ trait Entry {
     fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
+    /// How it is made for a joined worker.
+    fn joined(&self) -> join::Build;
     /// Refuses flags of `train` that cannot be in a run with so many workers, which will have a directory or not.
     fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure>;
 }
@@ -321,16 +339,25 @@ impl<M: Model> Entry for ModelEntry<M> {
         let flags: M::Flags = parse(matches)?;
         let defaults: Defaults = M::defaults(&flags);
         let launch: LaunchArgs = parse(matches)?;
+        let place: PlaceArgs = parse(matches)?;
+        if place.place.is_some() && M::staging().is_none() {
+            return Err(stage_placement::failure(&PlaceError::Whole { model: M::NAME }));
+        }
         let args = TrainArgs {
             config: parse(matches)?,
             cluster: ClusterArgs::default(),
             training: parse(matches)?,
             device: parse(matches)?,
+            place,
             checkpoint: parse(matches)?,
             output: parse(matches)?,
             settings,
         };
         launch::run(M::NAME, &model_flags::recorded::<M>(matches), &launch, &args, &defaults)
+    }
+
+    fn joined(&self) -> join::Build {
+        join::build::<M>
     }
 
     fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure> {

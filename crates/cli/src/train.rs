@@ -1,6 +1,8 @@
 //! `windlass train MODEL`: a whole run in this process, or one task of a cluster.
 
+mod in_graph;
 mod loading;
+mod placed;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -27,13 +29,15 @@ use windlass_wire::port;
 use windlass_worker::devices::ComputeDevice;
 use windlass_worker::event::{Event, Stopped, Watcher};
 use windlass_worker::model::Model;
-use windlass_worker::replica::Replica;
+use windlass_worker::replica::{Replica, Trace};
 use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
+use crate::in_graph::{Client, logical_workers};
+use crate::placement::Placement;
 use crate::program::parse;
 use crate::progress::{Progress, SharedExtent};
 use crate::run_file::RunFile;
@@ -47,9 +51,11 @@ use crate::{
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<(), Failure> {
-    let role = resolve_role(&args.cluster, &args.settings)?;
+    let client = crate::in_graph::client(args)?;
+    let role = if client.is_some() { Role::Alone } else { resolve_role(&args.cluster, &args.settings)? };
     if args.cluster.print_cluster {
         match &role {
+            Role::Alone if client.is_some() => print_client(client.as_ref()),
             Role::Task(resolved) => resolved.print_lines().iter().for_each(|line| output::print_line(line)),
             Role::Evaluator => output::print_line("an evaluator: reads the checkpoints and connects to no other task"),
             Role::Alone => output::print_line("no cluster given: training in one process"),
@@ -63,16 +69,21 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     };
     let flags: &M::Flags = &parse(matches)?;
     let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
+    let is_launched = args.output.started_at.is_some();
     match &resolved {
-        Some(resolved) if args.output.started_at.is_some() => {
-            logging::start_for_launcher(&terminal, resolved.task == TaskId::CHIEF);
-        }
+        Some(resolved) if is_launched => logging::start_for_launcher(&terminal, resolved.task == TaskId::CHIEF),
+        None if is_launched => logging::start_for_launcher(&terminal, true),
         Some(_) => logging::start_beside(&terminal),
         None => logging::start_for_one_process(&terminal),
     }
-    let workers = resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker));
+    let workers = match &client {
+        Some(client) => Some(logical_workers(args, client.workers.len() as u32)),
+        None => resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker)),
+    };
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
-    if resolved.as_ref().is_none_or(is_coordinator) {
+    // A process that holds all parameters, or ps 0 and its like.
+    let is_alone = resolved.is_none() && client.as_ref().is_none_or(|client| client.ps.is_empty());
+    if is_alone || resolved.as_ref().is_some_and(is_coordinator) {
         config::check_places(args)?;
     }
     config.run.model_flags = model_flags::recorded::<M>(matches);
@@ -81,7 +92,13 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         output::print_line(settings.trim_end());
         return Ok(());
     }
-    let task = resolved.as_ref().map(|resolved| resolved.task);
+    let task = match &client {
+        Some(client) => (!client.ps.is_empty()).then_some(TaskId::CHIEF),
+        None => resolved.as_ref().map(|resolved| resolved.task),
+    };
+    if client.is_some() && args.training.in_graph {
+        config.placement = Placement::of_the_processor();
+    }
     let devices = match task.unwrap_or(TaskId::CHIEF) {
         task if task.job == Job::Worker => config.placement.devices(task)?,
         _ => Vec::new(),
@@ -90,15 +107,16 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         config.fit_to(&resolved.cluster, &args.training);
     }
     let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
-    if resolved.is_none()
-        && let Some(reason) = finished::already(M::NAME, &config.run.model_flags, args, &config.run, 1)?
+    if is_alone
+        && let Some(reason) =
+            finished::already(M::NAME, &config.run.model_flags, args, &config.run, workers.unwrap_or(1))?
     {
         progress.watcher()(&Event::AlreadyFinished { reason });
         return Ok(());
     }
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
     // Tasks of a cluster may share the directory, and each has settings of its own.
-    let run_dir = args.output.run_dir.as_deref().filter(|_| resolved.is_none());
+    let run_dir = args.output.run_dir.as_deref().filter(|_| is_alone && !is_launched);
     let run_file =
         run_dir.map(|directory| RunFile::create(directory, settings, args.checkpoint.take_over)).transpose()?;
     let _lock = resolved.as_ref().filter(|resolved| is_coordinator(resolved)).and_then(|_| lock(args));
@@ -110,10 +128,13 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let instruments = Instruments::new(&version::build(), &job.to_string(), index);
     let run_dir = args.output.run_dir.clone();
     let watch = SharedWatcher(Arc::new(Mutex::new(progress.watcher())));
-    let mut process = Process { runtime, config, task, devices, extent, instruments, run_dir, watch };
-    let ended = match &resolved {
-        None => process.single::<M>(flags),
-        Some(resolved) => {
+    let trace = Trace::default();
+    let mut process = Process { runtime, config, task, devices, extent, instruments, run_dir, trace, watch };
+    let ended = match (&resolved, &client) {
+        (None, None) => process.single::<M>(flags),
+        (None, Some(client)) if args.training.in_graph => process.in_graph::<M>(flags, client),
+        (None, Some(client)) => process.placed::<M>(flags, client),
+        (Some(resolved), _) => {
             check_dynamic(&resolved.cluster, &args.training)?;
             log_cluster(resolved);
             let listener = listening::listen(resolved, args.cluster.bind.as_deref())?;
@@ -136,6 +157,17 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     }
 }
 
+fn print_client(client: Option<&Client>) {
+    if let Some(Client { workers, ps }) = client {
+        let holds =
+            if ps.is_empty() { "it holds the parameters".to_owned() } else { format!("ps at {}", ps.join(", ")) };
+        output::print_line(&format!(
+            "the client of an in-graph run: {holds}; joined workers at {}",
+            workers.join(", ")
+        ));
+    }
+}
+
 /// One task, or several, in this process.
 struct Process {
     runtime: Ending,
@@ -148,6 +180,8 @@ struct Process {
     /// How it is seen from outside.
     instruments: Instruments,
     run_dir: Option<PathBuf>,
+    /// The first steps of a placed model.
+    trace: Trace,
     watch: SharedWatcher,
 }
 
@@ -198,7 +232,8 @@ impl Process {
     }
 
     fn server(&mut self, resolved: &ResolvedTask, listener: TcpListener) -> Result<Ended, Failure> {
-        let workers = resolved.cluster.task_count(Job::Worker);
+        // The client of an in-graph run is one worker or several; it comes when its workers have joined.
+        let workers = resolved.cluster.task_count(Job::Worker).filter(|_| !self.config.in_graph);
         let ps = match ps_addresses(&resolved.cluster) {
             Some(ps) => ps,
             None => self.introduced(resolved, &listener)?,
@@ -342,12 +377,23 @@ impl Process {
         let watch = self.watch.clone();
         let told = Box::new(move |event: &Event| watch.tell(event));
         let ended = task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, told);
+        self.write_trace();
         for device in self.devices.iter().filter(|device| !device.is_cpu()) {
             if let Some((reserved, in_use)) = device.reserved_memory() {
                 info!("{}: {} of memory reserved, {} in use", device.name, in_words(reserved), in_words(in_use));
             }
         }
         ended
+    }
+
+    /// Whatever became of the run: a trace may show why.
+    fn write_trace(&self) {
+        let path = self.config.stages.as_ref().and_then(|stages| stages.trace.as_ref());
+        let (Some(path), Some(trace)) = (path, self.trace.to_json()) else { return };
+        match windlass_files::write(path, &[trace.as_bytes(), b"\n"]) {
+            Ok(()) => self.watch.tell(&Event::Wrote { path: path.clone() }),
+            Err(error) => warn!("cannot write the trace to {}: {error}", path.display()),
+        }
     }
 
     /// A worker takes no streams; its port says how it is, from the start: loading data may take long.

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod consistency;
 pub mod device;
 pub mod difference;
+pub mod executor;
 pub mod fault;
 pub mod footprint;
 pub mod hang;

@@ -159,6 +159,15 @@ impl Model for Autoencoder {
         Ok(Self { flags: flags.clone(), seed: setup.seed, images, standard })
     }
 
+    fn without_data(flags: &AutoencoderFlags, setup: &Setup, _files: &[(String, String)]) -> anyhow::Result<Self> {
+        // Where a picture is drawn is for the process that has the images.
+        let flags = AutoencoderFlags { samples: None, ..flags.clone() };
+        flags.check()?;
+        let images = digits::none(windlass_data::mnist::SIDE);
+        let standard = Standard::of(images.train());
+        Ok(Self { flags, seed: setup.seed, images, standard })
+    }
+
     fn network(&self, device: &Device) -> Coder {
         let layer = |from, to, weights: Initializer| {
             let mut layer = LinearConfig::new(from, to).with_initializer(weights).init(device);

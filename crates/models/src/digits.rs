@@ -27,6 +27,12 @@ pub(crate) fn load_or_draw(setup: &Setup, sizes: Sizes) -> anyhow::Result<ImageS
     }
 }
 
+/// No digits, for a process that computes on those of another.
+pub(crate) fn none(side: usize) -> ImageSet {
+    let none = || Images::new(side, side, Vec::new(), Vec::new());
+    ImageSet::new(none(), none(), none())
+}
+
 /// Of all images and their labels.
 pub(crate) fn fingerprint(images: &Images) -> Fingerprint {
     Fingerprint::of_all([&images.pixels[..], &images.labels[..]])

@@ -56,6 +56,10 @@ impl Model for Linear {
         FlagRole::Training
     }
 
+    fn without_data(_flags: &LinearFlags, _setup: &Setup, _files: &[(String, String)]) -> anyhow::Result<Self> {
+        Ok(Self { points: Vec::new() })
+    }
+
     fn load(flags: &LinearFlags, setup: &Setup) -> anyhow::Result<Self> {
         anyhow::ensure!(
             flags.noise.is_finite() && flags.noise >= 0.0,

@@ -1,5 +1,6 @@
 //! `mnist`: a network of 784-100-10 that reads handwritten digits, in the two variants that people ran.
 
+use anyhow::Context;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::activation::relu;
@@ -8,7 +9,9 @@ use rand::rngs::StdRng;
 use windlass_core::optimizer::{Adam, Optimizer};
 use windlass_data::{ImageSet, Images, mnist};
 use windlass_ops::{cross_entropy, sigmoid};
-use windlass_worker::model::{Defaults, Fingerprint, Metrics, Model, Setup};
+use windlass_worker::model::{
+    Activation, Defaults, Feeds, Fingerprint, Metrics, Model, Setup, Stage, StageInput, Staged, Staging,
+};
 
 use crate::truncated_normal::truncated_normal;
 use crate::{classifier, digits};
@@ -17,6 +20,8 @@ const PIXELS: usize = mnist::SIDE * mnist::SIDE;
 const CLASSES: usize = mnist::CLASSES as usize;
 /// Images scored at a time.
 const EVALUATION_BATCH: usize = 1000;
+/// The last stage.
+const OUTPUT: &str = "output";
 
 /// Reads handwritten digits.
 pub struct Mnist {
@@ -33,6 +38,13 @@ pub struct MnistFlags {
     /// Units per hidden layer, separated by commas
     #[arg(long, value_name = "UNITS", value_delimiter = ',', default_value = "100")]
     pub hidden: Vec<usize>,
+}
+
+impl MnistFlags {
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.hidden.contains(&0), "--hidden has a layer of 0 units");
+        Ok(())
+    }
 }
 
 /// The two networks that people ran.
@@ -55,12 +67,17 @@ pub struct Perceptron {
 impl Perceptron {
     /// A row of scores for every image.
     fn forward(&self, images: Tensor<2>) -> Tensor<2> {
-        let (last, hidden) = self.layers.split_last().expect("a network has an output layer");
-        let activated = hidden.iter().fold(images, |input, layer| {
-            let output = layer.forward(input);
-            if self.sigmoid { sigmoid(output) } else { relu(output) }
-        });
-        last.forward(activated)
+        (0..self.layers.len()).fold(images, |input, layer| self.layer(layer, input))
+    }
+
+    /// What one layer makes of its input. Only the last has no activation function.
+    fn layer(&self, layer: usize, input: Tensor<2>) -> Tensor<2> {
+        let output = self.layers[layer].forward(input);
+        match () {
+            () if layer + 1 == self.layers.len() => output,
+            () if self.sigmoid => sigmoid(output),
+            () => relu(output),
+        }
     }
 }
 
@@ -80,9 +97,14 @@ impl Model for Mnist {
     }
 
     fn load(flags: &MnistFlags, setup: &Setup) -> anyhow::Result<Self> {
-        anyhow::ensure!(!flags.hidden.contains(&0), "--hidden has a layer of 0 units");
+        flags.check()?;
         let images = digits::load(setup)?;
         Ok(Self { flags: flags.clone(), images })
+    }
+
+    fn without_data(flags: &MnistFlags, _setup: &Setup, _files: &[(String, String)]) -> anyhow::Result<Self> {
+        flags.check()?;
+        Ok(Self { flags: flags.clone(), images: digits::none(mnist::SIDE) })
     }
 
     fn network(&self, device: &Device) -> Perceptron {
@@ -114,11 +136,7 @@ impl Model for Mnist {
     }
 
     fn loss(&self, network: &Perceptron, (images, labels): Self::Batch) -> Tensor<1> {
-        let losses = cross_entropy(network.forward(images), labels);
-        match self.flags.variant {
-            Variant::Relu => losses.sum(),
-            Variant::Sigmoid => losses.mean(),
-        }
+        self.joined(cross_entropy(network.forward(images), labels))
     }
 
     fn loss_is_summed(&self) -> bool {
@@ -132,6 +150,53 @@ impl Model for Mnist {
     fn evaluate(&self, network: &Perceptron, device: &Device) -> anyhow::Result<Metrics> {
         let classify = |images| network.forward(images);
         Ok(classifier::evaluate(&self.images, EVALUATION_BATCH, gather, classify, device))
+    }
+
+    fn staging() -> Option<Staging<Self>> {
+        Some(Staging::declared())
+    }
+}
+
+/// Each layer is a stage: `hidden` and `output`, or `hidden0`, `hidden1`… and `output` if there are several hidden ones.
+impl Staged for Mnist {
+    fn stages(&self) -> Vec<Stage> {
+        let names = self.layer_names();
+        let stage = |(layer, name): (usize, &String)| {
+            let stage = Stage::new(name.clone()).with(format!("layers.{layer}"));
+            if layer == 0 { stage } else { stage.after(names[layer - 1].clone()) }
+        };
+        names.iter().enumerate().map(stage).collect()
+    }
+
+    fn feed(&self, (images, labels): Self::Batch, feeds: &mut Feeds) -> anyhow::Result<()> {
+        feeds.to(&self.layer_names()[0], images)?;
+        feeds.to(OUTPUT, labels)
+    }
+
+    fn forward(&self, network: &Perceptron, stage: &str, mut input: StageInput) -> anyhow::Result<Vec<Activation>> {
+        let layer = self.layer_names().iter().position(|name| name == stage).context("there is no such layer")?;
+        let received = if layer == 0 { input.feed()? } else { input.next()? };
+        let output = network.layer(layer, received);
+        Ok(vec![match stage {
+            OUTPUT => self.joined(cross_entropy(output, input.feed()?)).into(),
+            _ => output.into(),
+        }])
+    }
+}
+
+impl Mnist {
+    fn layer_names(&self) -> Vec<String> {
+        let hidden = self.flags.hidden.len();
+        let name = |layer: usize| if hidden == 1 { "hidden".to_owned() } else { format!("hidden{layer}") };
+        (0..hidden).map(name).chain([OUTPUT.to_owned()]).collect()
+    }
+
+    /// The loss of a batch from those of its images.
+    fn joined(&self, losses: Tensor<1>) -> Tensor<1> {
+        match self.flags.variant {
+            Variant::Relu => losses.sum(),
+            Variant::Sigmoid => losses.mean(),
+        }
     }
 }
 

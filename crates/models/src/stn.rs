@@ -121,6 +121,13 @@ impl Model for SpatialTransformer {
         Ok(Self { flags: flags.clone(), seed: setup.seed, images })
     }
 
+    fn without_data(flags: &StnFlags, setup: &Setup, _files: &[(String, String)]) -> anyhow::Result<Self> {
+        // Where a picture is drawn is for the process that has the images.
+        let flags = StnFlags { samples: None, ..flags.clone() };
+        flags.check()?;
+        Ok(Self { flags, seed: setup.seed, images: digits::none(SIDE) })
+    }
+
     fn network(&self, device: &Device) -> Reader {
         Reader::new(&self.flags, device)
     }

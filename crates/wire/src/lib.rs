@@ -5,12 +5,13 @@
 //! done in `windlass-server`.
 
 pub mod client;
+pub mod compute;
 pub mod control;
 pub mod endpoint;
 pub mod link;
 pub mod lobby;
 pub mod port;
-mod retry;
+pub mod retry;
 pub mod stream;
 
 /// The longest control message that is taken.

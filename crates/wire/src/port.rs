@@ -12,8 +12,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tracing::debug;
+use tokio::sync::watch;
+use tracing::{debug, warn};
 
+use crate::endpoint::listen_locally;
 use crate::lobby::{Caller, Lobby, Visit};
 use crate::stream::Socket;
 use crate::stream::close_if_unacknowledged;
@@ -21,6 +23,8 @@ use crate::stream::frame::MAGIC;
 
 /// How often the lobby is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
+/// After a connection that could not be taken, as when file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest head of an HTTP request.
 const HEAD_BYTES: usize = 32 << 10;
 /// Calls at once on one connection. A task has one or two.
@@ -78,10 +82,43 @@ pub async fn serve(listener: TcpListener, services: Services, shutdown: impl Fut
             // Out of file descriptors, or a peer that was gone before it was accepted: neither ends the task.
             Err(error) => {
                 debug!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
+}
+
+/// Takes streams from processes on this host, and returns the name under which they find it; an empty one if they have to
+/// come by TCP.
+pub fn accept_locally(
+    listener: &std::net::TcpListener,
+    streams: StreamHandler,
+    lobby: Lobby,
+    mut stopped: watch::Receiver<()>,
+) -> io::Result<String> {
+    let Some((listener, name)) = listen_locally(listener.local_addr()?.port()) else { return Ok(String::new()) };
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    tokio::spawn(async move {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = stopped.changed() => return,
+            };
+            let socket = accepted.and_then(|(stream, _)| stream.into_std()).and_then(|stream| {
+                stream.set_nonblocking(false)?;
+                Socket::unix(stream)
+            });
+            match socket {
+                Ok(socket) => streams(socket, lobby.enter(Caller::Local)),
+                Err(error) => {
+                    warn!(%error, "cannot take a local connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    });
+    Ok(name)
 }
 
 async fn route(stream: TcpStream, services: Services, visit: Visit) -> io::Result<()> {

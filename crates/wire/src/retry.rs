@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 /// How often a long wait is spoken of.
-pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(3);
+pub const REPORT_EVERY: Duration = Duration::from_secs(3);
 
 /// The shortest and the longest pause between two attempts to call a task.
-pub(crate) const CALL_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
+pub const CALL_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
 
 /// Pauses between attempts: none before the first, then twice as long each time up to a limit.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     most: Duration,
     next: Duration,
@@ -18,19 +18,19 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// The shortest and the longest pause.
-    pub(crate) fn new((first, most): (Duration, Duration)) -> Self {
+    pub fn new((first, most): (Duration, Duration)) -> Self {
         Self { first, most, next: Duration::ZERO }
     }
 
     /// The pause before the next attempt.
-    pub(crate) fn pause(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).clamp(self.first, self.most);
         pause
     }
 
     /// Notes that an attempt has succeeded: the next one after it is made at once.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = Duration::ZERO;
     }
 }

@@ -38,9 +38,14 @@ impl TensorBuffer {
         Self(self.0.shared())
     }
 
+    /// The same as the values of a tensor of this shape, without a copy.
+    pub(crate) fn into_data(self, shape: impl Into<Shape>) -> TensorData {
+        TensorData::from_bytes(self.0, shape, DType::F32)
+    }
+
     /// A tensor with these values, without a copy.
     pub(crate) fn into_tensor<const D: usize>(self, shape: Shape, device: &Device) -> Tensor<D> {
-        Tensor::from_data(TensorData::from_bytes(self.0, shape, DType::F32), device)
+        Tensor::from_data(self.into_data(shape), device)
     }
 }
 

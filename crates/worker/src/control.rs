@@ -223,6 +223,7 @@ fn setback(error: &TrainError) -> Setback {
             Cause::NotFinite
         }
         TrainError::Model(_) => Cause::Model,
+        TrainError::Crew(_) => Cause::Unreachable,
         TrainError::Client(error) => match error {
             ClientError::Fenced(_) | ClientError::Rejoined => Cause::DeclaredDead,
             ClientError::Gone(server) => Cause::Released(*server),

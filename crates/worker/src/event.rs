@@ -9,6 +9,9 @@ use windlass_core::learning::Finding;
 use crate::metrics::{MetricKind, Metrics};
 use crate::summary::Summary;
 
+/// What is logged with this target is of interest to whoever started the run, and shown to them.
+pub const NOTICE: &str = "windlass_worker::notice";
+
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -92,10 +95,24 @@ fn one() -> usize {
 pub struct Placed {
     /// The worker.
     pub worker: u32,
-    /// The devices that it computes on, each with a replica of the whole network.
+    /// The devices that it computes on, each with a replica of the whole network or with some of its stages.
     pub devices: Vec<String>,
+    /// The stages of a network that is divided; told by the chief alone.
+    #[serde(default)]
+    pub stages: Vec<PlacedStage>,
     /// Every parameter; told by the chief alone.
     pub parameters: Vec<PlacedParameter>,
+}
+
+/// Where a stage is computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedStage {
+    /// Its name.
+    pub name: String,
+    /// The device.
+    pub device: String,
+    /// The paths of its parameters in the network.
+    pub parameters: Vec<String>,
 }
 
 /// Where a parameter is.

@@ -12,6 +12,7 @@ use windlass_core::optimizer::{Adam, Optimizer};
 
 pub use crate::metrics::{Metric, MetricKind, Metrics};
 pub use crate::report::Reports;
+pub use crate::stages::{Activation, Feeds, Stage, StageInput, Staged, Staging};
 use crate::travel::Travel;
 
 /// A model that can be trained on one process or many.
@@ -35,6 +36,14 @@ pub trait Model: Sized + Send + Sync + 'static {
 
     /// Loads or makes the data.
     fn load(flags: &Self::Flags, setup: &Setup) -> anyhow::Result<Self>;
+
+    /// The model without its data, for a process that computes on batches that others send it: the network, its loss, the
+    /// rows of a batch. `files` are those of [`Model::files`] in the process that has the data, by name. A model that does
+    /// not say how loads its data there too.
+    fn without_data(flags: &Self::Flags, setup: &Setup, files: &[(String, String)]) -> anyhow::Result<Self> {
+        let _ = files;
+        Self::load(flags, setup)
+    }
 
     /// The network before training. Burn's random numbers have been seeded with the run's seed.
     ///
@@ -122,6 +131,11 @@ pub trait Model: Sized + Send + Sync + 'static {
     /// [`Model::loss`] they are rows 0, 1, 2… of the parameter; [`Model::evaluate`] has all rows.
     fn rows(&self, _batch: &Self::Batch) -> Vec<Vec<u32>> {
         Vec::new()
+    }
+
+    /// The stages by which `--place` divides it among devices, if it implements [`Staged`]: `Some(Staging::declared())`.
+    fn staging() -> Option<Staging<Self>> {
+        None
     }
 
     /// How training is reported on and its learning rate lowered, beside the log of steps.

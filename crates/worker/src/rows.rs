@@ -41,6 +41,12 @@ impl RowParameters {
         paths.iter().map(&mut mark).collect::<Result<_, _>>().map(Self)
     }
 
+    /// Finds them in a table in which they are marked.
+    pub(crate) fn find(table: &ParameterTable, paths: &[&str]) -> Self {
+        let find = |path: &&str| table.iter().find(|(_, spec)| spec.name == *path).map(|(id, _)| id);
+        Self(paths.iter().filter_map(find).collect())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

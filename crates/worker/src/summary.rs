@@ -6,6 +6,7 @@ use windlass_wire::control::proto::{AllFinished, WorkerReport};
 
 use crate::event::Warning;
 use crate::metrics::Metrics;
+use crate::replica::LaneReport;
 
 /// A whole run in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,8 +60,25 @@ pub struct Summary {
     pub dropped_gradients: u64,
     /// How many updates there were, on average, between reading parameters and pushing their gradient.
     pub mean_staleness: f64,
+    /// The devices among which the model was divided, and how busy each was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<LaneReport>,
     /// Each worker's share.
     pub per_worker: Vec<WorkerSummary>,
+    /// The joined workers that computed, if it was an in-graph run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<JoinedSummary>,
+}
+
+/// A joined worker's part in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedSummary {
+    /// Its number and address.
+    pub worker: String,
+    /// Steps that it has computed a share of.
+    pub steps: u64,
+    /// How often it has joined.
+    pub joined: u64,
 }
 
 /// Two percentiles, in milliseconds.
@@ -137,6 +155,8 @@ pub struct Facts {
     pub metrics: Metrics,
     /// What is wrong with how the run learnt.
     pub warning: Option<Warning>,
+    /// The devices among which the model was divided.
+    pub devices: Vec<LaneReport>,
 }
 
 impl Summary {
@@ -220,7 +240,9 @@ impl Summary {
             metrics: facts.metrics,
             dropped_gradients: finished.dropped_gradients,
             mean_staleness: finished.mean_staleness,
+            devices: facts.devices,
             per_worker,
+            joined: Vec::new(),
         }
     }
 }
@@ -242,6 +264,7 @@ mod tests {
             began_at: u64::MAX,
             metrics: Metrics::default(),
             warning: None,
+            devices: Vec::new(),
         }
     }
 

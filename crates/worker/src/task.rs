@@ -299,8 +299,14 @@ impl Worker {
         let client = self.connected(incarnation, begin.servers, client)?;
         if self.config.log_placement && self.began_at.is_none() {
             let parameters = if control.is_chief() { self.placed(servers) } else { Vec::new() };
-            let devices = self.config.devices.clone();
-            watch(&Event::Placed(Placed { worker: self.config.id.0, devices, parameters }));
+            let stages = self.training.replica().placement();
+            let mut devices = if stages.is_empty() { self.config.devices.clone() } else { Vec::new() };
+            for stage in &stages {
+                if !devices.contains(&stage.device) {
+                    devices.push(stage.device.clone());
+                }
+            }
+            watch(&Event::Placed(Placed { worker: self.config.id.0, devices, stages, parameters }));
         }
         let (_, first) = *self.began_at.get_or_insert((begin.global_step, begin.batches));
         self.training.go_to(begin.batches, &begin.note, begin.global_step);
@@ -401,6 +407,7 @@ impl Worker {
             began_at: self.began_at.map_or(u64::MAX, |(step, _)| step),
             metrics,
             warning: self.training.warning(),
+            devices: self.training.replica().lanes(),
         };
         Ok(Summary::new(facts, finished))
     }

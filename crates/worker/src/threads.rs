@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use burn::tensor::Device;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use windlass_wire::client::Interrupt;
 
@@ -22,6 +23,22 @@ const WARM_UP: usize = 3;
 /// A pool with this many threads.
 pub fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("compute-{index}")).build()
+}
+
+/// A pool for each of these devices. Those on the CPU share so many threads, each having one at the least; the others have
+/// one to feed them.
+pub(crate) fn shared_out(devices: &[Device], threads: usize) -> Result<Vec<ThreadPool>, ThreadPoolBuildError> {
+    let is_cpu = |device: &Device| *device == Device::flex();
+    let on_cpu = devices.iter().filter(|device| is_cpu(device)).count();
+    let mut rank = 0;
+    let own = devices.iter().map(|device| {
+        if !is_cpu(device) {
+            return pool(1);
+        }
+        rank += 1;
+        pool((threads / on_cpu + usize::from(rank <= threads % on_cpu)).max(1))
+    });
+    own.collect()
 }
 
 /// Computes on these threads. A panic there, in a model that somebody else has written, is an error like any other: the

@@ -16,6 +16,7 @@ use crate::buffer::{ParameterClient, Pulled, TensorBuffer};
 use crate::event::{HeldOut, Warning, Watcher};
 use crate::gradient;
 use crate::metrics::Metrics;
+use crate::replica::remote::CrewError;
 use crate::replica::{Replica, StepResult};
 use crate::report::{Moment, Reporter};
 use crate::rows;
@@ -49,9 +50,12 @@ pub enum TrainError {
     /// The parameters could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// No joined worker computes.
+    #[error(transparent)]
+    Crew(CrewError),
     /// A batch could not be made, a step not be computed or the network not be scored, for a reason of the model.
     #[error("{0:#}")]
-    Model(#[from] anyhow::Error),
+    Model(anyhow::Error),
     /// The loss is infinite or not a number.
     #[error("the loss is {loss} at step {step} (global step {global_step})")]
     NotFinite {
@@ -94,6 +98,16 @@ pub enum TrainError {
         /// The global step.
         global_step: u64,
     },
+}
+
+impl From<anyhow::Error> for TrainError {
+    fn from(error: anyhow::Error) -> Self {
+        match error.downcast::<CrewError>() {
+            Ok(CrewError::Interrupted) => Self::Client(ClientError::Interrupted),
+            Ok(error) => Self::Crew(error),
+            Err(error) => Self::Model(error),
+        }
+    }
 }
 
 /// A worker's training: what it keeps from step to step, and over a break in its connection.

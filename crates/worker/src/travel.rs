@@ -74,6 +74,11 @@ impl Parcel {
         self.0.iter()
     }
 
+    /// The tensors that are left in it.
+    pub fn into_items(self) -> impl Iterator<Item = TensorData> {
+        self.0.into_iter()
+    }
+
     /// Adds a tensor, as one of the types that travel.
     pub fn put(&mut self, data: TensorData) {
         let data = match data.dtype() {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal};
-use windlass_core::cluster::TaskId;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_worker::event::Event;
 
 use super::inbox::{Message, Outbox};
@@ -54,6 +54,10 @@ pub(super) struct Plan {
     /// The settings, which every task reads.
     pub(super) run_file: RunFile,
     pub(super) arguments: Vec<OsString>,
+    /// How the workers of an in-graph run are started, which join and are told everything by its client…
+    pub(super) joined: Option<Vec<OsString>>,
+    /// …and which task that is.
+    pub(super) client: Option<TaskId>,
     /// Variables that tasks are not to inherit: what they have set is in the file.
     pub(super) variables: Vec<String>,
     pub(super) listeners: Vec<(TaskId, TcpListener)>,
@@ -64,6 +68,8 @@ pub(super) struct Plan {
 /// A task's process.
 pub(super) struct Child {
     pub(super) task: TaskId,
+    /// What users know it by.
+    pub(super) name: String,
     pub(super) log: PathBuf,
     /// The same log, which can be read even if its directory was removed.
     file: File,
@@ -98,12 +104,15 @@ impl Plan {
     pub(super) fn start(&self) -> Result<Vec<Child>, Failure> {
         let mut children = Vec::new();
         for (task, listener) in &self.listeners {
-            let log = self.run_dir.join(format!("{}-{}.log", task.job, task.index));
-            match self.start_task(*task, &self.arguments, listener, &log) {
+            let log = match self.is_client(*task) {
+                true => self.run_dir.join("client.log"),
+                false => self.run_dir.join(format!("{}-{}.log", task.job, task.index)),
+            };
+            match self.start_task(*task, false, listener, &log) {
                 Ok(child) => children.push(child),
                 Err(error) => {
                     children.iter().for_each(Child::kill);
-                    return Err(Failure::internal(format!("cannot start {task}: {error}")));
+                    return Err(Failure::internal(format!("cannot start {}: {error}", self.name(*task))));
                 }
             }
         }
@@ -114,31 +123,49 @@ impl Plan {
     pub(super) fn start_again(&self, child: &mut Child) -> std::io::Result<()> {
         let listener = self.listeners.iter().find(|(task, _)| *task == child.task).map(|(_, listener)| listener);
         let listener = listener.ok_or(std::io::ErrorKind::NotFound)?;
-        let mut arguments = self.arguments.clone();
-        arguments.push("--restarted".into());
         self.run_file.ensure()?;
-        *child = self.start_task(child.task, &arguments, listener, &child.log)?;
+        *child = self.start_task(child.task, true, listener, &child.log)?;
         Ok(())
     }
 
-    fn start_task(
-        &self,
-        task: TaskId,
-        arguments: &[OsString],
-        listener: &TcpListener,
-        log: &Path,
-    ) -> std::io::Result<Child> {
+    pub(super) fn is_client(&self, task: TaskId) -> bool {
+        self.client == Some(task)
+    }
+
+    /// What users know a task by.
+    fn name(&self, task: TaskId) -> String {
+        if self.is_client(task) { "the client".to_owned() } else { task.to_string() }
+    }
+
+    /// The command line of a task, perhaps one that is started again.
+    fn command_line(&self, task: TaskId, again: bool, listener: &TcpListener) -> std::io::Result<Vec<OsString>> {
+        let place = |flag: &str| [OsString::from(flag), task.index.to_string().into()];
+        if let Some(joined) = self.joined.as_ref().filter(|_| task.job == Job::Worker && !self.is_client(task)) {
+            let listen = ["--listen".into(), listener.local_addr()?.to_string().into()];
+            return Ok(joined.iter().cloned().chain(listen).chain(place("--task-index")).collect());
+        }
+        let mut arguments = self.arguments.clone();
+        if again {
+            arguments.push("--restarted".into());
+        }
+        if !self.is_client(task) {
+            arguments.extend(["--job-name".into(), task.job.to_string().into()]);
+            arguments.extend(place("--task-index"));
+        }
+        Ok(arguments)
+    }
+
+    fn start_task(&self, task: TaskId, again: bool, listener: &TcpListener, log: &Path) -> std::io::Result<Child> {
         // What an earlier run in this directory has said may be why this one is started.
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(log)?;
-        writeln!(file, "{STARTED}{task} at {}", now())?;
+        writeln!(file, "{STARTED}{} at {}", self.name(task), now())?;
         let kept = file.try_clone()?;
         let mut command = Command::new(std::env::current_exe()?);
         for variable in &self.variables {
             command.env_remove(variable);
         }
         command
-            .args(arguments)
-            .args(["--job-name", &task.job.to_string(), "--task-index", &task.index.to_string()])
+            .args(self.command_line(task, again, listener)?)
             .env(LISTENER_VARIABLE, listener.as_raw_fd().to_string())
             .env(COMMAND_VARIABLE, command_line())
             .env_remove("TF_CONFIG")
@@ -166,7 +193,16 @@ impl Plan {
             processes.ended(task, pid);
             messages.send(Message::Ended(task, ended));
         });
-        Ok(Child { task, log: log.to_owned(), file: kept, told, processes: self.processes.clone(), running: true })
+        let name = self.name(task);
+        Ok(Child {
+            task,
+            name,
+            log: log.to_owned(),
+            file: kept,
+            told,
+            processes: self.processes.clone(),
+            running: true,
+        })
     }
 }
 

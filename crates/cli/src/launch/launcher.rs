@@ -306,12 +306,17 @@ impl Launcher {
     /// Training goes on without a task, as it would on many machines; but not without the parameters that it may have
     /// held, and it does not begin without it.
     fn goes_on_without(&self, task: TaskId) -> bool {
-        !self.may_hold(task) && self.coordinator_runs() && self.has_worker() && self.has_begun()
+        // Without its client, an in-graph run has no data and no loop.
+        let is_whole = !self.plan.is_client(task) && !self.may_hold(task);
+        is_whole && self.coordinator_runs() && self.has_worker() && self.has_begun()
     }
 
     /// Whether a task holds parameters, as far as is known.
     fn may_hold(&self, task: TaskId) -> bool {
         let colocated = self.children.iter().all(|child| child.task.job == Job::Worker);
+        if self.plan.client.is_some() && task.job == Job::Worker {
+            return colocated && self.plan.is_client(task);
+        }
         (task.job == Job::Ps || colocated) && !self.idle.contains(&task.index)
     }
 
@@ -320,9 +325,10 @@ impl Launcher {
     }
 
     fn leave_out(&mut self, task: TaskId, why: &str) {
-        warn!("{task} {why}; the others continue");
+        let name = self.children.iter().find(|child| child.task == task).map_or(task.to_string(), |it| it.name.clone());
+        warn!("{name} {why}; the others continue");
         self.stopped.retain(|stopped| stopped.task != task.to_string());
-        if task.job == Job::Worker {
+        if task.job == Job::Worker && self.plan.client.is_none() {
             self.progress.left(task.index, why);
         }
     }
@@ -348,11 +354,11 @@ impl Launcher {
         match self.plan.start_again(child) {
             Ok(()) => {
                 let left = count(self.restarts as usize, "restart");
-                warn!("{} {}; restarted it ({left} left)", child.task, describe(ended));
+                warn!("{} {}; restarted it ({left} left)", child.name, describe(ended));
                 true
             }
             Err(error) => {
-                warn!("cannot restart {}: {error}", child.task);
+                warn!("cannot restart {}: {error}", child.name);
                 false
             }
         }

@@ -18,10 +18,11 @@ use windlass_runs::names::RUNS;
 use windlass_worker::event::Event;
 use windlass_worker::model::Defaults;
 
-use crate::args::{Format, LaunchArgs, TrainArgs};
+use crate::args::{Format, LaunchArgs, SoftPlacement, TrainArgs};
 use crate::config::{TaskConfig, checkpoint_location, make_run_dir};
 use crate::failure::Failure;
 use crate::finished;
+use crate::in_graph::{is_led, logical_workers};
 use crate::listening;
 use crate::logging;
 use crate::model_flags::ModelFlags;
@@ -52,8 +53,17 @@ pub(crate) fn run(
     logging::start_beside(&terminal);
     let progress = Progress::of_many(&terminal, args.output.format);
     // Checked here too, so that a mistake is told once and before anything is started.
-    let config = TaskConfig::new(args, defaults, Some(launch.workers))?;
-    if launch.workers == 0 || (launch.ps == 0 && !launch.colocate) {
+    let in_graph = is_led(args);
+    let logical = if in_graph { logical_workers(args, launch.workers) } else { launch.workers };
+    let config = TaskConfig::new(args, defaults, Some(logical))?;
+    if in_graph && launch.colocate {
+        return Err(Failure::usage("--colocate does not go with --in-graph: joined workers hold no parameters")
+            .with_hint("omit it: without --ps, the client holds them".to_owned()));
+    }
+    if launch.workers == 0 && in_graph {
+        return Err(Failure::usage("--in-graph needs at least one worker"));
+    }
+    if launch.workers == 0 || (ps(launch, in_graph) == 0 && !launch.colocate && !in_graph) {
         return Err(Failure::usage("a cluster has at least one ps and one worker")
             .with_hint("--colocate needs no ps; `train` needs no cluster".to_owned()));
     }
@@ -63,11 +73,13 @@ pub(crate) fn run(
         return Ok(());
     }
     config.placement.check(launch.workers)?;
-    if let Some(reason) = finished::already(model, model_flags, args, &config.run, launch.workers)? {
+    let joined = in_graph.then_some(launch.workers as usize);
+    config.stages.as_ref().map(|stages| stages.places(joined)).transpose()?;
+    if let Some(reason) = finished::already(model, model_flags, args, &config.run, logical)? {
         progress.watcher()(&Event::AlreadyFinished { reason });
         return Ok(());
     }
-    let tasks = tasks(launch)?;
+    let tasks = tasks(launch, in_graph)?;
     let run_dir = match &args.output.run_dir {
         Some(run_dir) => make_run_dir(run_dir).map(|()| run_dir.clone())?,
         None => new_run_dir(model)?,
@@ -87,6 +99,8 @@ pub(crate) fn run(
         run_dir: run_dir.clone(),
         run_file,
         arguments,
+        joined: in_graph.then(|| join_arguments(args, launch)),
+        client: in_graph.then_some(TaskId::worker(launch.workers)),
         variables,
         listeners: tasks,
         messages: outbox,
@@ -94,10 +108,16 @@ pub(crate) fn run(
     };
     progress.say(&format!(
         "{model} on {}, logs in {}",
-        if launch.colocate {
+        if in_graph {
+            let workers = count(launch.workers as usize, "joined worker");
+            match ps(launch, in_graph) {
+                0 => format!("{workers}, in-graph"),
+                ps => format!("{ps} ps and {workers}, in-graph"),
+            }
+        } else if launch.colocate {
             format!("{} with a ps shard in each", count(launch.workers as usize, "worker"))
         } else {
-            format!("{} ps and {}", launch.ps, count(launch.workers as usize, "worker"))
+            format!("{} ps and {}", ps(launch, in_graph), count(launch.workers as usize, "worker"))
         },
         run_dir.display()
     ));
@@ -139,9 +159,12 @@ type Listening = Vec<(TaskId, TcpListener)>;
 
 /// The tasks in their order, with a listener on a free port for each. Their numbers are given before the
 /// children exist, and nobody can take them in between.
-fn tasks(launch: &LaunchArgs) -> Result<Listening, Failure> {
-    let ps = if launch.colocate { 0 } else { launch.ps };
-    let tasks = (0..ps).map(TaskId::ps).chain((0..launch.workers).map(TaskId::worker));
+fn tasks(launch: &LaunchArgs, in_graph: bool) -> Result<Listening, Failure> {
+    let ps = if launch.colocate { 0 } else { ps(launch, in_graph) };
+    // The client of an in-graph run comes behind the workers in number, and before them in order: without ps, it is the
+    // coordinator.
+    let client = in_graph.then_some(TaskId::worker(launch.workers));
+    let tasks = (0..ps).map(TaskId::ps).chain(client).chain((0..launch.workers).map(TaskId::worker));
     // A machine may have only one of them.
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(|ip| SocketAddr::new(ip, 0));
     let listen = |task| match TcpListener::bind(&loopback[..]) {
@@ -149,6 +172,37 @@ fn tasks(launch: &LaunchArgs) -> Result<Listening, Failure> {
         Err(error) => Err(Failure::usage(format!("cannot listen for {task}: {error}"))),
     };
     tasks.map(listen).collect()
+}
+
+/// How many parameter servers there are.
+fn ps(launch: &LaunchArgs, in_graph: bool) -> u32 {
+    launch.ps.unwrap_or(if in_graph { 0 } else { 1 })
+}
+
+/// The flags of every joined worker.
+fn join_arguments(args: &TrainArgs, launch: &LaunchArgs) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["join".into(), "--once".into()];
+    let mut add = |flag: &str, value: String| arguments.extend([flag.into(), value.into()]);
+    if launch.workers > 1 || args.training.threads.is_some() {
+        add("--threads", threads(args, launch).to_string());
+    }
+    if args.device.devices.is_none() {
+        add("--towers", args.training.towers.to_string());
+    }
+    args.device.device.iter().for_each(|device| add("--device", device.clone()));
+    args.device.devices.iter().for_each(|devices| add("--devices", devices.clone()));
+    if args.device.soft_placement == SoftPlacement::On {
+        add("--soft-placement", "on".to_owned());
+    }
+    add("--peer-timeout", args.output.peer_timeout.to_string());
+    arguments.extend(verbosity::passed_on().map(OsString::from));
+    arguments
+}
+
+/// On how many threads each worker computes.
+fn threads(args: &TrainArgs, launch: &LaunchArgs) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    args.training.threads.unwrap_or((cores / launch.workers as usize).max(1))
 }
 
 /// The flags of every task. The run's settings are in its file; these are about this start alone.
@@ -162,18 +216,17 @@ fn child_arguments(
     let hosts = |job| {
         let addresses = listening
             .iter()
-            .filter(|(task, _)| task.job == job)
+            .filter(|(task, _)| task.job == job && (job == Job::Ps || task.index < launch.workers))
             .map(|(_, listener)| listener.local_addr().map(|address| address.to_string()).map_err(Failure::internal));
         addresses.collect::<Result<Vec<_>, _>>().map(|addresses| addresses.join(","))
     };
     let mut arguments: Vec<OsString> = vec!["train".into(), model.into(), "--config".into(), run_file.path().into()];
     arguments.extend(args.settings.beyond_files().iter().cloned());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.training.threads.unwrap_or((cores / launch.workers as usize).max(1));
+    let threads = threads(args, launch);
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     if launch.colocate {
         arguments.push("--colocate".into());
-    } else {
+    } else if listening.iter().any(|(task, _)| task.job == Job::Ps) {
         arguments.extend(["--ps-hosts".into(), hosts(Job::Ps)?.into()]);
     }
     arguments.extend(["--worker-hosts".into(), hosts(Job::Worker)?.into()]);

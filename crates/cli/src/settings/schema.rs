@@ -28,7 +28,7 @@ const EXCLUDES: [(&str, &str, &str); 4] = [
 ];
 
 /// Flags that take a list as one value, with commas.
-const COMMA_LISTS: [&str; 3] = ["devices", "ps-hosts", "worker-hosts"];
+const COMMA_LISTS: [&str; 4] = ["devices", "place", "ps-hosts", "worker-hosts"];
 
 /// A table of a configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,17 +1,19 @@
 //! Loading a worker's model and data onto its devices, before anything else is started. Nothing here trains or connects.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use burn::tensor::Device;
 use windlass_core::cluster::WorkerId;
 use windlass_worker::model::{Model, Setup};
-use windlass_worker::replica::{Local, LocalConfig, Replica, Towers};
+use windlass_worker::replica::remote::InGraph;
+use windlass_worker::replica::{Local, LocalConfig, Placed, PlacedConfig, Replica, Towers};
 use windlass_worker::task::{self, RunConfig};
 use windlass_worker::threads;
 
 use super::{Process, told_to_stop};
 use crate::failure::Failure;
-use crate::signals;
+use crate::{signals, stage_placement};
 
 /// What the thread that loads the model has for its stack: as much as a main thread.
 const LOADING_STACK: usize = 8 << 20;
@@ -29,14 +31,66 @@ impl Process {
         let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
         let threads = self.threads();
         let devices: Vec<Device> = self.devices.iter().map(|device| device.device.clone()).collect();
+        let placed = self.placed_config(None)?;
+        self.loaded(move || {
+            let replica = match placed {
+                Some(placed) => Box::new(divided::<M>(&flags, &setup, placed)?),
+                None => load_replica::<M>(&flags, &setup, &run, &devices, threads)?,
+            };
+            run.order(replica.info(), id, workers).map_err(Failure::usage)?;
+            Ok(replica)
+        })
+    }
+
+    /// So many copies of the model, which share its data, for a process whose steps joined workers compute. What cannot
+    /// be sent to them is refused here.
+    pub(super) fn load_for_crew<M: Model>(
+        &self,
+        flags: &M::Flags,
+        copies: usize,
+    ) -> Result<Vec<Box<dyn Replica>>, Failure> {
+        let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
+        self.loaded(move || {
+            let model: M = task::load(&flags, &setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+            let (model, config) = (Arc::new(model), LocalConfig::on_cpu(run.seed));
+            let config = LocalConfig { accumulate: run.accumulate, is_tower: false, ..config };
+            let mut replicas: Vec<Box<dyn Replica>> = Vec::with_capacity(copies);
+            for index in 0..copies as u32 {
+                let replica = Local::sharing(model.clone(), config.clone()).map_err(Failure::usage)?;
+                run.order(replica.info(), WorkerId(index), Some(copies as u32)).map_err(Failure::usage)?;
+                replicas.push(Box::new(replica));
+            }
+            let first: Vec<usize> = (0..run.samples_a_step()).collect();
+            let travels =
+                InGraph::check(&*replicas[0], &first).map_err(|error| Failure::usage(format!("{error:#}")))?;
+            travels.map_err(|error| {
+                Failure::usage(format!("{} cannot be trained with --in-graph: {error}", M::NAME))
+                    .with_hint("train it without --in-graph, or say in the model how its batches travel".to_owned())
+            })?;
+            Ok(replicas)
+        })
+    }
+
+    /// A model that is divided among this process and so many joined workers.
+    pub(super) fn load_placed<M: Model>(&self, flags: &M::Flags, joined: usize) -> Result<Placed, Failure> {
+        let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
+        let config = self.placed_config(Some(joined))?;
+        let config = config.ok_or_else(|| Failure::internal("a run without places has no joined workers"))?;
+        self.loaded(move || {
+            let placed = divided::<M>(&flags, &setup, config)?;
+            run.order(placed.info(), WorkerId(0), Some(1)).map_err(Failure::usage)?;
+            Ok(placed)
+        })
+    }
+
+    /// Loads something on a thread of its own.
+    fn loaded<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
         let (sender, loaded) = tokio::sync::oneshot::channel();
         let load = move || {
-            let loaded = threads::caught("loading the model", || {
-                let replica = load_replica::<M>(&flags, &setup, &run, &devices, threads)?;
-                run.order(replica.info(), id, workers).map_err(Failure::usage)?;
-                Ok(replica)
-            });
-            let _ = sender.send(loaded);
+            let _ = sender.send(threads::caught("loading the model", work));
         };
         let thread = std::thread::Builder::new().name("load".to_owned()).stack_size(LOADING_STACK);
         thread.spawn(load).map_err(Failure::internal)?;
@@ -65,15 +119,35 @@ impl Process {
         replica
     }
 
+    /// How this worker's model is divided, if it is, among devices of its own or of so many joined workers.
+    fn placed_config(&self, joined: Option<usize>) -> Result<Option<PlacedConfig>, Failure> {
+        let (Some(stages), [client]) = (&self.config.stages, &self.devices[..]) else { return Ok(None) };
+        Ok(Some(PlacedConfig {
+            client: (client.name.to_string(), client.device.clone()),
+            places: stages.places(joined)?,
+            micro_batches: stages.micro_batches,
+            threads: self.threads().unwrap_or(1),
+            seed: self.config.run.seed,
+            trace: stages.trace.as_ref().map(|_| self.trace.clone()),
+        }))
+    }
+
     /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores;
     /// whoever feeds a card needs no more than one.
     pub(super) fn threads(&self) -> Option<usize> {
         let by_devices = match &self.devices[..] {
+            _ if self.config.stages.is_some() => Some(std::thread::available_parallelism().map_or(1, usize::from)),
             [device] => (!device.is_cpu()).then_some(1),
             _ => Some(std::thread::available_parallelism().map_or(1, usize::from)),
         };
         self.config.threads.or(by_devices)
     }
+}
+
+/// The model in stages.
+fn divided<M: Model>(flags: &M::Flags, setup: &Setup, config: PlacedConfig) -> Result<Placed, Failure> {
+    let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    Placed::of(model, config).map_err(|error| stage_placement::failure(&error))
 }
 
 /// The model on this process's devices.

@@ -22,7 +22,7 @@ pub fn layers(words: &str) -> Invocation {
 }
 
 /// The same program in the directory of another that has ended.
-fn after(told: &Told, words: &str) -> Invocation {
+pub fn after(told: &Told, words: &str) -> Invocation {
     told.invoke(PROGRAM.path(), words)
 }
 

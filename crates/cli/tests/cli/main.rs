@@ -16,6 +16,7 @@ mod fake_store;
 mod finished;
 mod gradients;
 mod identity;
+mod in_graph;
 mod in_process;
 mod instruments;
 mod layers;

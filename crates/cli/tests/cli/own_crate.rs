@@ -123,6 +123,7 @@ fn the_example_is_a_whole_program_in_a_crate_of_its_own() {
         "train",
         "launch",
         "eval",
+        "join",
         "checkpoint",
         "compare",
         "runs",

@@ -16,15 +16,17 @@ mod overfitting;
 mod reports;
 mod saved;
 mod score;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod text;
 
+use anyhow::Context;
 use burn::tensor::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use windlass_core::optimizer::{Adam, Optimizer};
-use windlass_worker::model::{Defaults, Fingerprint, FlagRole, MetricKind, Metrics, Model, Reports, Setup};
+use windlass_worker::model::{Defaults, Fingerprint, FlagRole, MetricKind, Metrics, Model, Reports, Setup, Staging};
 
 use batch::{Batching, StepBatch};
 pub use cells::Cell;
@@ -51,6 +53,16 @@ pub struct Seq2Seq {
 }
 
 impl Seq2Seq {
+    fn of(settings: Settings, text: Text) -> Self {
+        let to_words = text.to.size();
+        let batching = Batching {
+            to_words,
+            samples: (to_words > settings.samples).then_some(settings.samples),
+            by_rows: !settings.dense_tables,
+        };
+        Self { settings, text, batching }
+    }
+
     fn shape(&self) -> Shape {
         let Settings { layers, size, cell, .. } = self.settings;
         Shape { layers, size, cell, from_words: self.text.from.size(), to_words: self.text.to.size() }
@@ -88,13 +100,15 @@ impl Model for Seq2Seq {
     fn load(flags: &Seq2SeqFlags, setup: &Setup) -> anyhow::Result<Self> {
         let settings = Settings::new(flags, setup)?;
         let text = Text::load(&settings)?;
-        let to_words = text.to.size();
-        let batching = Batching {
-            to_words,
-            samples: (to_words > settings.samples).then_some(settings.samples),
-            by_rows: !settings.dense_tables,
-        };
-        Ok(Self { settings, text, batching })
+        Ok(Self::of(settings, text))
+    }
+
+    fn without_data(flags: &Seq2SeqFlags, setup: &Setup, files: &[(String, String)]) -> anyhow::Result<Self> {
+        let settings = Settings::new(flags, setup)?;
+        let file = files.iter().find(|(name, _)| name == TRANSLATOR_FILE);
+        let (_, described) = file.with_context(|| format!("{TRANSLATOR_FILE} with the vocabularies is missing"))?;
+        let (from, to) = saved::vocabularies(described)?;
+        Ok(Self::of(settings.clone(), Text::without_sentences(from, to, &settings)))
     }
 
     fn network(&self, device: &Device) -> Translator {
@@ -132,6 +146,10 @@ impl Model for Seq2Seq {
             Some([from, to, output]) => vec![from.clone(), to.clone(), output.clone(), output.clone()],
             None => Vec::new(),
         }
+    }
+
+    fn staging() -> Option<Staging<Self>> {
+        Some(Staging::declared())
     }
 
     fn files(&self) -> Vec<(&'static str, String)> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use windlass_ops::{SampledSoftmax, linear_cross_entropy};
 
 use super::batch::{Choice, StepBatch};
-use super::cells::{Cell, Layer};
+use super::cells::{Cell, Layer, LayerState};
 use super::decoder::{Decoder, Encoded};
 
 /// The parameters that are reached by rows: one row a word.
@@ -65,6 +65,12 @@ impl Translator {
 
     /// Reads sentences: `words` are places in the embedding, time by time, of so many sentences.
     pub fn encode(&self, words: &[u32], sentences: usize) -> Encoded {
+        let (outputs, states) = self.read(words, sentences);
+        self.decoder.attend_to(outputs, states)
+    }
+
+    /// The same before the decoder has seen it: the encoder's outputs [time, batch, size] and its last states.
+    pub(super) fn read(&self, words: &[u32], sentences: usize) -> (Tensor<3>, Vec<LayerState>) {
         let table = self.from_embedding.val();
         let (device, size) = (table.device(), table.dims()[1]);
         let mut outputs = table.select(0, places(words, &device)).reshape([words.len() / sentences, sentences, size]);
@@ -74,20 +80,28 @@ impl Translator {
             outputs = next;
             states.push(state);
         }
-        self.decoder.attend_to(outputs, states)
+        (outputs, states)
     }
 
     /// The loss of a batch: the mean over the words of each sentence, and over the sentences.
     pub fn loss(&self, batch: &StepBatch) -> Tensor<1> {
-        let device = self.to_embedding.device();
         let encoded = self.encode(&batch.encoder_inputs, batch.sentences);
+        let hidden = self.decode(&encoded, &batch.decoder_inputs, &batch.counted);
+        self.weighted_loss(hidden, &batch.choice, &batch.weights)
+    }
+
+    /// What the output layer is given for those of the decoder's outputs that count, when it has heard these words.
+    pub(super) fn decode(&self, encoded: &Encoded, words: &[u32], counted: &[u32]) -> Tensor<2> {
+        let device = self.to_embedding.device();
         // A word that comes up often is taken in once.
-        let words = self.decoder.take_in(self.to_embedding.val());
-        let words = words.select(0, places(&batch.decoder_inputs, &device));
-        let said = self.decoder.over(words, &encoded).select(0, places(&batch.counted, &device));
-        let losses = self.losses(self.decoder.output(said), &batch.choice);
-        let weights = Tensor::<1>::from_data(TensorData::new(batch.weights.clone(), [batch.weights.len()]), &device);
-        (losses * weights).sum()
+        let taken_in = self.decoder.take_in(self.to_embedding.val()).select(0, places(words, &device));
+        self.decoder.output(self.decoder.over(taken_in, encoded).select(0, places(counted, &device)))
+    }
+
+    /// The loss of what the decoder has put out.
+    pub(super) fn weighted_loss(&self, hidden: Tensor<2>, choice: &Choice, weights: &[f32]) -> Tensor<1> {
+        let weights = Tensor::<1>::from_data(TensorData::new(weights.to_vec(), [weights.len()]), &hidden.device());
+        (self.losses(hidden, choice) * weights).sum()
     }
 
     fn losses(&self, hidden: Tensor<2>, choice: &Choice) -> Tensor<1> {

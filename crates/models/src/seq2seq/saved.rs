@@ -56,6 +56,16 @@ impl Saved {
     }
 }
 
+/// Both vocabularies of a description.
+pub(super) fn vocabularies(description: &str) -> Result<(Vocabulary, Vocabulary), SavedError> {
+    let Saved { from, to, .. } = serde_json::from_str(description)?;
+    Ok((vocabulary(&from)?, vocabulary(&to)?))
+}
+
+fn vocabulary(words: &[String]) -> Result<Vocabulary, Malformed> {
+    Vocabulary::from_text(words.join("\n").as_bytes())
+}
+
 impl Interpreter {
     /// A translator as a run has described it in [`TRANSLATOR_FILE`], with these values by name.
     pub fn new(
@@ -64,7 +74,6 @@ impl Interpreter {
         device: &Device,
     ) -> Result<Self, SavedError> {
         let Saved { shape, buckets, from, to } = serde_json::from_str(description)?;
-        let vocabulary = |words: &[String]| Vocabulary::from_text(words.join("\n").as_bytes());
         let (from, to) = (vocabulary(&from)?, vocabulary(&to)?);
         if (shape.from_words, shape.to_words) != (from.size(), to.size()) {
             return Err(SavedError::Words { from: from.size(), to: to.size(), shape });

@@ -62,6 +62,12 @@ impl Text {
 }
 
 impl Text {
+    /// The words alone, for a process that computes on batches of another.
+    pub(super) fn without_sentences(from: Vocabulary, to: Vocabulary, settings: &Settings) -> Self {
+        let none = || BucketedPairs::new(Pairs::default(), &settings.buckets);
+        Self { from, to, train: none(), dev: none(), scored: none() }
+    }
+
     /// Of the pairs to train on, as numbers.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         let pairs = self.train.pairs();

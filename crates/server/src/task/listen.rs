@@ -2,25 +2,19 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::sync::watch;
 use tonic::service::Routes;
-use tracing::warn;
 use windlass_instruments::PsInstruments;
 use windlass_wire::control::roster::{self, Introductions};
-use windlass_wire::endpoint::listen_locally;
-use windlass_wire::lobby::{self, Lobby};
+use windlass_wire::lobby::Lobby;
+use windlass_wire::port;
 use windlass_wire::port::{Services, StreamHandler};
-use windlass_wire::{port, stream::Socket};
 
 use super::ShardSlot;
 use crate::connection::Connections;
 use crate::coordinator::CoordinatorHandle;
-
-/// After a connection that could not be taken, as when file descriptors have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A port at which connections are accepted, until this is dropped.
 pub(super) struct ServerPort {
@@ -51,7 +45,7 @@ impl ServerPort {
         let serving = connections.clone();
         let streams: StreamHandler = Arc::new(move |socket, visit| serving.serve(socket, visit, shard.clone()));
         let lobby = Lobby::default();
-        let local_name = accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;
+        let local_name = port::accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;
         let introductions = accept(listener, coordinator, router, (streams, lobby), stopped)?;
         Ok(Self { connections, local_name, _accepting: accepting, _introductions: introductions })
     }
@@ -89,36 +83,4 @@ fn accept(
         let _ = stopped.changed().await;
     }));
     Ok(introductions)
-}
-
-/// Takes tensor streams from workers on this host, and returns the name under which they find it.
-fn accept_locally(
-    listener: &TcpListener,
-    streams: StreamHandler,
-    lobby: Lobby,
-    mut stopped: watch::Receiver<()>,
-) -> std::io::Result<String> {
-    let Some((listener, name)) = listen_locally(listener.local_addr()?.port()) else { return Ok(String::new()) };
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::UnixListener::from_std(listener)?;
-    tokio::spawn(async move {
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                _ = stopped.changed() => return,
-            };
-            let socket = accepted.and_then(|(stream, _)| stream.into_std()).and_then(|stream| {
-                stream.set_nonblocking(false)?;
-                Socket::unix(stream)
-            });
-            match socket {
-                Ok(socket) => streams(socket, lobby.enter(lobby::Caller::Local)),
-                Err(error) => {
-                    warn!(%error, "cannot take a local connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    });
-    Ok(name)
 }

@@ -167,7 +167,7 @@ fn read_places(socket: &mut Socket, places: &mut [&mut [u8]], mut skip: usize) -
 }
 
 /// `None` if nothing is there now.
-fn read_some(socket: &mut Socket, buffers: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+pub(crate) fn read_some(socket: &mut Socket, buffers: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
     loop {
         match socket.read_vectored(buffers) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

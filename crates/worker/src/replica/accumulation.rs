@@ -31,6 +31,18 @@ pub(super) fn gather(values: &[f32], present: &[u32], wanted: &[u32], width: usi
     at.flat_map(|at| &values[at * width..][..width]).copied().collect()
 }
 
+/// The gradient of a part's rows among those of all parts; nothing if there is none, because it is not trained.
+pub(super) fn spread(part: &[f32], all: &[u32], own: &[u32], width: usize) -> TensorBuffer {
+    if part.is_empty() {
+        return TensorBuffer::default();
+    }
+    let mut spread = vec![0.0; all.len() * width];
+    for (at, row) in positions(all, own).zip(part.chunks_exact(width)) {
+        spread[at * width..][..width].copy_from_slice(row);
+    }
+    spread.into()
+}
+
 /// Sums of the parts' gradients.
 pub(super) struct Sums<'a> {
     table: &'a ParameterTable,
@@ -49,14 +61,7 @@ impl<'a> Sums<'a> {
         for (all, own) in self.rows.iter().zip(rows) {
             let (index, width) = (all.parameter.0 as usize, self.table[all.parameter].width());
             let part = std::mem::take(&mut gradients[index]);
-            if part.is_empty() {
-                continue; // not trained
-            }
-            let mut spread = vec![0.0; all.rows.len() * width];
-            for (at, row) in positions(&all.rows, &own.rows).zip(part.chunks_exact(width)) {
-                spread[at * width..][..width].copy_from_slice(row);
-            }
-            gradients[index] = spread.into();
+            gradients[index] = spread(&part, &all.rows, &own.rows, width);
         }
         add_times(factor, gradients, &mut self.sums);
     }

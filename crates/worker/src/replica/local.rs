@@ -12,6 +12,7 @@ use windlass_core::parameter::{ParameterError, ParameterKind, ParameterTable};
 use windlass_wire::client::RowRequest;
 
 use super::accumulation::{self, Sums};
+use super::packed::PackedPart;
 use super::tensors::{self, LargeInteger};
 use super::{Batch, BatchSource, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
@@ -20,6 +21,7 @@ use crate::model::{Model, PngImage};
 use crate::randomness::{self, Draw, Purpose};
 use crate::report::Reports;
 use crate::rows::{RowParameters, UnknownRowParameter};
+use crate::travel::{Parcel, Travel, TravelError};
 
 /// Why a model's parameters cannot be trained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,16 +71,30 @@ pub struct Local<M: Model> {
     is_independent: Independence,
 }
 
-/// Whether a tower's forward pass draws random numbers. Burn has one generator a process: what draws from it must be
-/// alone, and towers take turns.
+/// Whether the forward pass of a tower or a stage draws random numbers. Burn has one generator a process: what draws from
+/// it must be alone, and they take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Independence {
+pub(super) enum Independence {
     /// It is not to be found out.
     Never,
     /// The next step shows it.
     Unknown,
     /// The first step drew nothing.
     Drawless,
+}
+
+impl Independence {
+    /// Does something that may draw random numbers, from this seed on; and what is known after it.
+    pub(super) fn run<T>(self, device: &Device, seed: u64, work: impl FnOnce() -> T) -> (T, Self) {
+        match self {
+            Self::Never => (randomness::seeded(device, seed, work), Self::Never),
+            Self::Drawless => (work(), Self::Drawless),
+            Self::Unknown => match randomness::watched(device, seed, work) {
+                (done, true) => (done, Self::Never),
+                (done, false) => (done, Self::Drawless),
+            },
+        }
+    }
 }
 
 /// The model, and what it takes to make batches of its data.
@@ -150,15 +166,7 @@ impl<M: Model> Local<M> {
     /// The loss of a part, as the model sums it up, and its gradients.
     fn compute(&mut self, batch: M::Batch, seed: u64) -> (f32, Vec<TensorBuffer>) {
         let (model, network, device) = (&*self.source.model, self.network(), &self.source.device);
-        let forward = || model.loss(network, batch);
-        let (loss, is_independent) = match self.is_independent {
-            Independence::Never => (randomness::seeded(device, seed, forward), Independence::Never),
-            Independence::Drawless => (forward(), Independence::Drawless),
-            Independence::Unknown => match randomness::watched(device, seed, forward) {
-                (loss, true) => (loss, Independence::Never),
-                (loss, false) => (loss, Independence::Drawless),
-            },
-        };
+        let (loss, is_independent) = self.is_independent.run(device, seed, || model.loss(network, batch));
         if self.has_state {
             // Only this has Burn bring running state up to date. Otherwise the next forward pass would, with what it
             // has kept from this one, over whatever has been loaded in between.
@@ -338,14 +346,40 @@ impl<M: Model> BatchSource for Source<M> {
     fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
         let each = samples.len().div_ceil(self.accumulate).max(1);
         let parts = samples.chunks(each).enumerate().map(|(index, samples)| self.part(samples, draw, index));
-        let parts: Vec<Part<M::Batch>> = parts.collect::<anyhow::Result<_>>()?;
-        let rows = accumulation::union(&parts.iter().map(|part| &part.rows[..]).collect::<Vec<_>>());
-        Ok(Batch { content: Box::new(parts), rows, samples: samples.len() })
+        Ok(whole(parts.collect::<anyhow::Result<_>>()?))
     }
 
     fn parts(&self) -> usize {
         self.accumulate
     }
+
+    fn pack(&self, batch: Batch) -> Result<Vec<PackedPart>, TravelError> {
+        let pack = |Part { batch, samples, seed, .. }: Part<M::Batch>| {
+            let mut parcel = Parcel::default();
+            batch.pack(&mut parcel)?;
+            Ok(PackedPart { samples, seed, parcel })
+        };
+        parts(batch.content).into_iter().map(pack).collect()
+    }
+
+    fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
+        let unpack = |PackedPart { samples, seed, mut parcel }: PackedPart| {
+            let batch = M::Batch::unpack(&mut parcel, &self.device)?;
+            if !parcel.is_empty() {
+                return Err(TravelError::Malformed(format!("{} tensors too many", parcel.len())));
+            }
+            let rows = self.by_rows.requests(self.model.rows(&batch));
+            Ok(Part { batch, samples, rows, seed })
+        };
+        Ok(whole(parts.into_iter().map(unpack).collect::<Result<_, _>>()?))
+    }
+}
+
+/// A batch of these parts.
+fn whole<B: Send + 'static>(parts: Vec<Part<B>>) -> Batch {
+    let rows = accumulation::union(&parts.iter().map(|part| &part.rows[..]).collect::<Vec<_>>());
+    let samples = parts.iter().map(|part| part.samples).sum();
+    Batch { content: Box::new(parts), rows, samples }
 }
 
 /// Of the samples, and of how they lie in files: those decide which worker reads what.
@@ -362,7 +396,12 @@ fn parts<B: 'static>(content: Box<dyn std::any::Any + Send>) -> Vec<Part<B>> {
 }
 
 /// The network before training, with every parameter drawn, and what is made of it.
-fn first<M: Model, T>(model: &M, device: &Device, seed: u64, read: impl FnOnce(&M::Network) -> T) -> (M::Network, T) {
+pub(super) fn first<M: Model, T>(
+    model: &M,
+    device: &Device,
+    seed: u64,
+    read: impl FnOnce(&M::Network) -> T,
+) -> (M::Network, T) {
     randomness::seeded(device, seed, || {
         // Whatever device it was made on, it is one that is trained.
         let network = model.network(device).train();

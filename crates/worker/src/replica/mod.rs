@@ -6,6 +6,9 @@
 
 mod accumulation;
 pub mod local;
+pub mod packed;
+mod placed;
+pub mod remote;
 pub mod tensors;
 mod towers;
 mod transfer;
@@ -15,6 +18,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use local::{Local, LocalConfig, ReplicaError};
+pub use placed::{Place, PlaceAt, PlaceError, Placed, PlacedConfig, StageWorker, TRACED_STEPS, Trace};
+pub(crate) use placed::{StageForward, StageHost, StageRows, StageStart};
+use serde::{Deserialize, Serialize};
 pub use towers::Towers;
 use windlass_core::identity::Fingerprint;
 use windlass_core::parameter::ParameterTable;
@@ -22,10 +28,13 @@ use windlass_instruments::Sites;
 use windlass_wire::client::RowRequest;
 
 use crate::buffer::TensorBuffer;
+use crate::event::PlacedStage;
 use crate::metrics::Metrics;
 use crate::model::PngImage;
 use crate::randomness::Draw;
 use crate::report::Reports;
+use crate::travel::TravelError;
+use packed::PackedPart;
 
 /// A copy of a model that computes steps.
 pub trait Replica: Send {
@@ -48,6 +57,16 @@ pub trait Replica: Send {
 
     /// Where its batches come from.
     fn source(&self) -> Arc<dyn BatchSource>;
+
+    /// The stages that it is divided into, if it is, and where they are.
+    fn placement(&self) -> Vec<PlacedStage> {
+        Vec::new()
+    }
+
+    /// The devices that it is divided among, if it is, and what each has done so far.
+    fn lanes(&self) -> Vec<LaneReport> {
+        Vec::new()
+    }
 
     /// The values before training, however far that has come.
     fn first_values(&self) -> Vec<TensorBuffer>;
@@ -87,6 +106,16 @@ pub trait BatchSource: Send + Sync {
 
     /// In how many parts a batch is computed.
     fn parts(&self) -> usize;
+
+    /// A batch that this has made, as it travels to another process.
+    fn pack(&self, _batch: Batch) -> Result<Vec<PackedPart>, TravelError> {
+        Err(TravelError::Unable("a batch of this kind"))
+    }
+
+    /// A batch that has come from another process. Its parts, however many, are computed as one step.
+    fn unpack(&self, _parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
+        Err(TravelError::Unable("a batch of this kind"))
+    }
 }
 
 /// What a step computes on. What is in it, only its replica knows.
@@ -106,6 +135,17 @@ impl Batch {
     pub fn samples(&self) -> usize {
         self.samples
     }
+}
+
+/// A device that computes some stages of a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneReport {
+    /// Its name.
+    pub device: String,
+    /// The stages.
+    pub stages: Vec<String>,
+    /// Of the time that steps took, the part in which it worked on them.
+    pub busy: f64,
 }
 
 /// What comes of a step.

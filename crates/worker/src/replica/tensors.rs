@@ -103,13 +103,31 @@ pub(crate) fn take_gradients(
     loss: Tensor<1>,
     gradients: &mut Gradients,
 ) -> (f32, Vec<TensorBuffer>) {
-    let mut taken = Download::from(&loss.device());
-    taken.add(loss);
+    let device = loss.device();
+    let (mut loss, taken) = take_gradients_beside(module, vec![loss], gradients, &device);
+    (loss.remove(0).first().copied().unwrap_or(f32::NAN), taken)
+}
+
+/// The same beside any number of tensors, whose values come in the same transfer.
+pub(crate) fn take_gradients_beside(
+    module: &impl Module,
+    tensors: Vec<Tensor<1>>,
+    gradients: &mut Gradients,
+    device: &Device,
+) -> (Vec<TensorBuffer>, Vec<TensorBuffer>) {
+    let (count, mut taken) = (tensors.len(), Download::from(device));
+    tensors.into_iter().for_each(|tensor| taken.add(tensor));
     let mut taker = Taker { gradients, taken };
     module.visit(&mut taker);
-    let mut taken = taker.taken.finish();
-    let loss = taken.remove(0).first().copied().unwrap_or(f32::NAN);
-    (loss, taken)
+    let mut tensors = taker.taken.finish();
+    let taken = tensors.split_off(count);
+    (tensors, taken)
+}
+
+/// The module with only some of its tensors, by their number. In the place of the others is a single value that is no
+/// number: they take no memory, and whoever uses one does not go unnoticed. Integers and booleans stay.
+pub(crate) fn keep<M: Module>(module: M, wanted: &dyn Fn(usize) -> bool, device: &Device) -> M {
+    module.map(&mut Keeper { wanted, index: 0, device })
 }
 
 #[derive(Default)]
@@ -261,6 +279,35 @@ impl ModuleMapper for Loader<'_> {
         let Some((values, _)) = self.next() else { return param };
         let values: Vec<bool> = values.iter().map(|value| *value != 0.0).collect();
         param.map(|old| Tensor::from_data(TensorData::new(values, old.shape()), (self.device, old.dtype())))
+    }
+}
+
+struct Keeper<'a> {
+    wanted: &'a dyn Fn(usize) -> bool,
+    index: usize,
+    device: &'a Device,
+}
+
+impl ModuleMapper for Keeper<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.index += 1;
+        if (self.wanted)(self.index - 1) {
+            return param;
+        }
+        param.map(|old| {
+            let none = Tensor::full([1; D], f32::NAN, self.device);
+            if old.is_require_grad() { none.require_grad() } else { none }
+        })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.index += 1;
+        param
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        self.index += 1;
+        param
     }
 }
 

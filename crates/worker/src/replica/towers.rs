@@ -11,6 +11,7 @@ use windlass_core::parameter::{Access, ParameterTable};
 use windlass_wire::client::RowRequest;
 
 use super::accumulation::{self, Sums};
+use super::packed::PackedPart;
 use super::{Batch, BatchSource, Local, LocalConfig, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
 use crate::metrics::Metrics;
@@ -18,6 +19,7 @@ use crate::model::{Model, PngImage};
 use crate::randomness::Draw;
 use crate::report::Reports;
 use crate::threads;
+use crate::travel::TravelError;
 
 /// Replicas of one model that share every step.
 pub struct Towers {
@@ -53,19 +55,11 @@ impl Towers {
     /// the others have one to feed them.
     pub fn of<M: Model>(model: M, devices: &[Device], threads: usize, config: &LocalConfig) -> anyhow::Result<Self> {
         let model = Arc::new(model);
-        let on_cpu = devices.iter().filter(|device| **device == Device::flex()).count();
-        let mut rank = 0;
         let mut towers = Vec::with_capacity(devices.len());
-        for device in devices {
+        for (device, threads) in devices.iter().zip(threads::shared_out(devices, threads)?) {
             let config = LocalConfig { device: device.clone(), is_tower: true, ..config.clone() };
             let replica: Box<dyn Replica> = Box::new(Local::sharing(model.clone(), config)?);
-            let own = if *device == Device::flex() {
-                rank += 1;
-                threads / on_cpu + usize::from(rank <= threads % on_cpu)
-            } else {
-                1
-            };
-            towers.push((replica, threads::pool(own.max(1))?));
+            towers.push((replica, threads));
         }
         Ok(Self::new(towers))
     }
@@ -209,13 +203,38 @@ impl BatchSource for SharedOut {
                 shares.push(source.batch(share, draw)?);
             }
         }
-        let rows = accumulation::union(&shares.iter().map(Batch::rows).collect::<Vec<_>>());
-        Ok(Batch { content: Box::new(shares), rows, samples: samples.len() })
+        Ok(shared_out(shares))
     }
 
     fn parts(&self) -> usize {
         self.0[0].parts()
     }
+
+    fn pack(&self, batch: Batch) -> Result<Vec<PackedPart>, TravelError> {
+        let packed = shares(batch.content).into_iter().zip(&self.0).map(|(share, source)| source.pack(share));
+        Ok(packed.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    /// As many parts go to each tower.
+    fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
+        let mut parts = parts.into_iter();
+        let mut shares = Vec::with_capacity(self.0.len());
+        for (index, source) in self.0.iter().enumerate() {
+            let count = parts.len().div_ceil(self.0.len() - index);
+            let own: Vec<PackedPart> = parts.by_ref().take(count).collect();
+            if !own.is_empty() {
+                shares.push(source.unpack(own)?);
+            }
+        }
+        Ok(shared_out(shares))
+    }
+}
+
+/// A batch of these shares.
+fn shared_out(shares: Vec<Batch>) -> Batch {
+    let rows = accumulation::union(&shares.iter().map(Batch::rows).collect::<Vec<_>>());
+    let samples = shares.iter().map(Batch::samples).sum();
+    Batch { content: Box::new(shares), rows, samples }
 }
 
 fn shares(content: Box<dyn Any + Send>) -> Vec<Batch> {
@@ -223,7 +242,7 @@ fn shares(content: Box<dyn Any + Send>) -> Vec<Batch> {
 }
 
 /// One step of all the towers' steps, each of which counts by its samples.
-fn joined(
+pub(super) fn joined(
     replica: &dyn Replica,
     results: Vec<StepResult>,
     own_rows: &[Vec<RowRequest>],

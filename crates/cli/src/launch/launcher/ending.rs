@@ -82,7 +82,7 @@ impl Launcher {
             Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
             Ended::Killed(_) => 1,
         };
-        let (task, how, log) = (child.task, describe(ended), child.log.display());
+        let (task, how, log) = (&child.name, describe(ended), child.log.display());
         let text = child.log_text();
         // Of this start, not of one before.
         let mut lines: Vec<&str> = text.lines().rev().take_while(|line| !line.starts_with(STARTED)).collect();

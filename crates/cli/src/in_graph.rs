@@ -1,0 +1,109 @@
+//! In-graph runs as users ask for them: which flags go with `--in-graph`, and where the joined workers are.
+
+use windlass_core::cluster::{Address, ClusterSpec};
+
+use crate::args::{ClusterArgs, ModeName, TrainArgs};
+use crate::failure::Failure;
+use crate::stage_placement;
+
+/// The one process of an in-graph run that has data and loop, as it was told of the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Client {
+    /// Where joined workers listen.
+    pub(crate) workers: Vec<String>,
+    /// Where parameter servers do; none if the client holds the parameters.
+    pub(crate) ps: Vec<String>,
+}
+
+/// What this process is told of an in-graph run, if it is the client of one.
+pub(crate) fn client(args: &TrainArgs) -> Result<Option<Client>, Failure> {
+    let TrainArgs { cluster, training, .. } = args;
+    if !is_led(args) {
+        return Ok(None);
+    }
+    match cluster.job_name.as_deref() {
+        None => {}
+        Some("worker") if !training.in_graph => return Ok(None), // It is refused where its places are looked at.
+        Some("worker") => {
+            return Err(Failure::usage("--job_name worker: the workers of an in-graph run are not told what to train")
+                .with_hint("start each with `join --listen HOST:PORT`".to_owned()));
+        }
+        Some(_) => return Ok(None),
+    }
+    if cluster.colocate {
+        let flag = if training.in_graph { "--in-graph" } else { "--place on other tasks" };
+        return Err(Failure::usage(format!("--colocate does not go with {flag}: joined workers hold no parameters"))
+            .with_hint("omit it: without --ps_hosts, the client holds them".to_owned()));
+    }
+    let workers = cluster.worker_hosts.as_deref().ok_or_else(|| {
+        let flag = if training.in_graph { "--in-graph" } else { "--place on other tasks" };
+        Failure::usage(format!("{flag} needs workers that have joined"))
+            .with_hint("--worker_hosts a:2222,b:2222, with `join --listen` running on each".to_owned())
+    })?;
+    Ok(Some(Client::new(workers, cluster)?))
+}
+
+impl Client {
+    fn new(workers: &str, cluster: &ClusterArgs) -> Result<Self, Failure> {
+        let listed = |flag: &str, hosts: &str| {
+            let parse = |entry: &str| {
+                entry
+                    .parse::<Address>()
+                    .map_err(|error| Failure::usage(format!("{flag}: {entry:?}: {error}")).with_hint(error.hint()))
+            };
+            hosts.split(',').map(parse).collect::<Result<Vec<Address>, Failure>>()
+        };
+        let workers = listed("--worker_hosts", workers)?;
+        let ps = cluster.ps_hosts.as_deref().map(|hosts| listed("--ps_hosts", hosts)).transpose()?;
+        // Two of them at one address would wait for each other.
+        let checked = match &ps {
+            Some(ps) => ClusterSpec::new(ps.clone(), workers.clone()),
+            None => ClusterSpec::colocated(workers.clone()),
+        };
+        checked.map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
+        let texts = |addresses: Vec<Address>| addresses.iter().map(ToString::to_string).collect();
+        Ok(Self { workers: texts(workers), ps: ps.map(texts).unwrap_or_default() })
+    }
+}
+
+/// Whether a run has one client, and workers that join it: each with all of the model, or each with stages of it.
+pub(crate) fn is_led(args: &TrainArgs) -> bool {
+    args.training.in_graph || stage_placement::names_tasks(&args.place)
+}
+
+/// How many workers the servers see, if there are so many joined ones: in sync mode, and if they have stages of one model,
+/// the client alone, which pushes what all of them have computed; otherwise one for each.
+pub(crate) fn logical_workers(args: &TrainArgs, joined: u32) -> u32 {
+    if args.training.mode == ModeName::Sync || !args.training.in_graph { 1 } else { joined }
+}
+
+/// Refuses flags that contradict each other.
+pub(crate) fn check(args: &TrainArgs) -> Result<(), Failure> {
+    let TrainArgs { training, device, output, .. } = args;
+    if training.balance && !training.in_graph {
+        return Err(Failure::usage("--balance needs --in-graph")
+            .with_hint("only there one process shares each batch out".to_owned()));
+    }
+    if !training.in_graph {
+        return Ok(());
+    }
+    match training.mode {
+        ModeName::Ssp => {
+            return Err(Failure::usage("--mode ssp does not go with --in-graph")
+                .with_hint("use --mode sync or --mode async".to_owned()));
+        }
+        ModeName::Async if training.balance => {
+            return Err(Failure::usage("--balance needs --mode sync")
+                .with_hint("in async mode each worker computes at its own pace, on batches of its own".to_owned()));
+        }
+        _ => {}
+    }
+    // A launcher passes them on to the workers that it starts.
+    let is_launched = output.started_at.is_some();
+    let is_of_workers = training.towers != 1 || device.device.is_some() || device.devices.is_some();
+    if is_of_workers && !is_launched && args.cluster.worker_hosts.is_some() {
+        return Err(Failure::usage("--towers, --device and --devices are for those who compute")
+            .with_hint("give them to `join`".to_owned()));
+    }
+    Ok(())
+}

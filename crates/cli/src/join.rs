@@ -1,0 +1,171 @@
+//! `windlass join`: a worker that computes for whoever asks it to. Which model that is, and on which data, the client says.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use burn::tensor::Device;
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+use tracing::info;
+use windlass_core::cluster::{Address, TaskId};
+use windlass_core::device::{DeviceKind, DeviceName};
+use windlass_core::lifecycle::exit_code;
+use windlass_instruments::Instruments;
+use windlass_wire::client::Interrupt;
+use windlass_wire::endpoint;
+use windlass_worker::devices::{ComputeDevice, Inventory, choose};
+use windlass_worker::joined::protocol::{Assignment, Capacity, StageAssigned};
+use windlass_worker::joined::{self, Computing, JoinConfig};
+use windlass_worker::model::{Model, Setup};
+use windlass_worker::replica::{Local, LocalConfig, StageWorker, Towers};
+
+use crate::args::DeviceArgs;
+use crate::config::seconds;
+use crate::failure::Failure;
+use crate::placement::{self, Placement};
+use crate::settings::arguments;
+use crate::signals::{self, StoppedBy};
+use crate::terminal::Terminal;
+use crate::{launch, logging, model_flags, version};
+
+/// Compute for a client
+#[derive(Debug, Parser)]
+struct JoinCommand {
+    /// Address that clients reach this worker at, as host:port
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: String,
+    /// Exit when the run of the first client is over, instead of waiting for the next
+    #[arg(long)]
+    once: bool,
+    /// Split every batch among N replicas of the network, which compute side by side and share the threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    towers: usize,
+    /// Compute threads [default: the faster of one and all]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// With --once: give up on a client that has gone without a word after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    peer_timeout: f64,
+    /// This worker's number, for its metrics; set by launch
+    #[arg(long, hide = true, default_value_t = 0)]
+    task_index: u32,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// Makes a model without its data on these devices and threads.
+pub(crate) type Build = fn(&Assignment, &[Device], Option<usize>) -> anyhow::Result<Computing>;
+
+pub(crate) fn command() -> Command {
+    JoinCommand::command().name("join").about("Compute as a worker of a run whose client has the data and the loop")
+}
+
+pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> Result<(), Failure> {
+    let args = JoinCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    let terminal = Terminal::default();
+    logging::start_beside(&terminal);
+    let address: Address = args.listen.parse().map_err(|error| {
+        Failure::usage(format!("--listen {:?}: {error}", args.listen))
+            .with_hint("such as --listen 0.0.0.0:2222".to_owned())
+    })?;
+    if args.threads == Some(0) {
+        return Err(Failure::usage("--threads is 0, but must be at least 1"));
+    }
+    let peer_timeout = seconds("--peer-timeout", args.peer_timeout)?;
+    let devices = Placement::new(args.towers, &args.device)?.devices(TaskId::worker(args.task_index))?;
+    let listener = match launch::inherited_listener() {
+        Some(listener) => listener,
+        None => endpoint::listen(&address).map_err(|error| Failure::usage(&error).with_hint(error.hint()))?,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(Failure::internal)?;
+    let (stop, stopped_by) = (Arc::new(Interrupt::default()), StoppedBy::default());
+    signals::watch(&runtime, stop.clone(), stopped_by.clone(), &terminal);
+    let threads = threads(&devices, args.threads);
+    let config = JoinConfig {
+        capacity: Capacity { devices: placement::names(&devices), threads, towers: devices.len() },
+        once: args.once,
+        peer_timeout,
+        stop,
+        instruments: Instruments::new(&version::build(), "worker", args.task_index),
+    };
+    let devices: Vec<Device> = devices.into_iter().map(|device| device.device).collect();
+    let build = move |assignment: &Assignment| {
+        let known = || models.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let model = models.iter().find(|(name, _)| *name == assignment.model);
+        let (_, build) = model.with_context(|| {
+            format!("there is no model {} in this program, which has {}", assignment.model, known())
+        })?;
+        build(assignment, &devices, threads)
+    };
+    let outcome = joined::serve(runtime.handle(), listener, config, Arc::new(build)).map_err(Failure::internal)?;
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    match stopped_by.get() {
+        _ if outcome.exit_code == 0 => {
+            info!("the run is over");
+            Ok(())
+        }
+        Some((signal, _)) if outcome.exit_code == exit_code::TERMINATED => {
+            Err(Failure { exit_code: signal.exit_code(), message: signal.name().to_owned(), hint: None })
+        }
+        _ => Err(outcome.into()),
+    }
+}
+
+/// The threads that it computes on, if that is not for it to find out: as for a worker of a cluster.
+fn threads(devices: &[ComputeDevice], given: Option<usize>) -> Option<usize> {
+    let by_devices = match devices {
+        [device] => (!device.is_cpu()).then_some(1),
+        _ => Some(std::thread::available_parallelism().map_or(1, usize::from)),
+    };
+    given.or(by_devices)
+}
+
+/// The model of an assignment, without its data.
+pub(crate) fn build<M: Model>(
+    assignment: &Assignment,
+    devices: &[Device],
+    threads: Option<usize>,
+) -> anyhow::Result<Computing> {
+    let flags = flags::<M>(assignment)?;
+    let setup = Setup { seed: assignment.seed, data_dir: None };
+    let model = M::without_data(&flags, &setup, &assignment.files)?;
+    let config = LocalConfig { accumulate: assignment.accumulate.max(1), ..LocalConfig::on_cpu(assignment.seed) };
+    if let Some(placed) = &assignment.placed {
+        let stage = |it: &StageAssigned| Ok((it.stage.clone(), device_of(it, &devices[0])?));
+        let stages = placed.of(placed.worker).map(stage).collect::<anyhow::Result<Vec<_>>>()?;
+        return Ok(Computing::Stages(StageWorker::of(model, &stages, assignment.seed)?));
+    }
+    Ok(Computing::Replica(match devices {
+        [device] => Box::new(Local::new(model, LocalConfig { device: device.clone(), ..config })?),
+        devices => Box::new(Towers::of(model, devices, threads.unwrap_or(1), &config)?),
+    }))
+}
+
+/// The device for a stage: the one that the client names, or else this worker's own.
+fn device_of(stage: &StageAssigned, own: &Device) -> anyhow::Result<Device> {
+    let Some(name) = &stage.device else { return Ok(own.clone()) };
+    let name: DeviceName = name.parse()?;
+    if name.device.is_some_and(|device| device.kind == DeviceKind::Cpu) {
+        return Ok(Device::flex());
+    }
+    let chosen = choose(&[name], TaskId::CHIEF, false, &Inventory::of_this_machine())?;
+    chosen.devices.into_iter().next().map(|chosen| chosen.device).context("no device was chosen")
+}
+
+/// The model's flags as the client has them.
+fn flags<M: Model>(assignment: &Assignment) -> anyhow::Result<M::Flags> {
+    let command = <M::Flags as clap::Args>::augment_args(Command::new(M::NAME));
+    let given = model_flags::of_checkpoint(&command, &assignment.flags);
+    let words = command.get_arguments().flat_map(|arg| {
+        let values = given.get(&crate::settings::name(arg));
+        values.map(|values| arguments(arg, values)).unwrap_or_default()
+    });
+    let words: Vec<OsString> = std::iter::once(OsString::from(M::NAME)).chain(words).collect();
+    let parsed = command.clone().try_get_matches_from(words).and_then(|matches| M::Flags::from_arg_matches(&matches));
+    parsed.map_err(|error| {
+        let text = error.to_string();
+        anyhow::anyhow!("the model's flags: {}", text.lines().next().unwrap_or_default().trim_start_matches("error: "))
+    })
+}

@@ -1,0 +1,153 @@
+//! `--place`: which stages of a model go to which devices, as users write it. What stages a model has is known only when it
+//! has been loaded.
+
+use std::path::PathBuf;
+
+use burn::tensor::Device;
+use tracing::warn;
+use windlass_core::cluster::{Job, TaskId};
+use windlass_core::device::{DeviceKind, DeviceName, LocalName};
+use windlass_worker::devices::{Chosen, Inventory, choose};
+use windlass_worker::replica::{Place, PlaceAt, PlaceError};
+
+use crate::args::{PlaceArgs, SoftPlacement, TrainArgs};
+use crate::failure::Failure;
+use crate::output::count;
+use crate::placement::parse;
+
+/// The most lanes on the CPU of one process: each has threads of its own.
+const MOST_LANES: u32 = 256;
+
+/// Where stages go, and how batches go through them.
+#[derive(Debug, Clone)]
+pub(crate) struct StagePlacement {
+    /// Stages with the names of their devices, in the order in which they were given.
+    pub(crate) places: Vec<(String, DeviceName)>,
+    pub(crate) micro_batches: usize,
+    pub(crate) trace: Option<PathBuf>,
+    is_soft: bool,
+}
+
+impl StagePlacement {
+    /// What the user wants, if a model is to be divided, in steps of so many samples.
+    pub(crate) fn new(args: &TrainArgs, samples_a_step: usize) -> Result<Option<Self>, Failure> {
+        let PlaceArgs { place, microbatches, trace } = &args.place;
+        let micro_batches = *microbatches;
+        if micro_batches == 0 {
+            return Err(Failure::usage("--microbatches is 0, but must be at least 1"));
+        }
+        let Some(place) = place else {
+            let hint = "such as --place hidden=cpu:0,output=cpu:1".to_owned();
+            return match (micro_batches, trace) {
+                (1, None) => Ok(None),
+                (1, Some(_)) => Err(Failure::usage("--trace needs --place").with_hint(hint)),
+                _ => Err(Failure::usage("--microbatches needs --place").with_hint(hint)),
+            };
+        };
+        let mut places: Vec<(String, DeviceName)> = Vec::new();
+        for entry in place.split(',') {
+            let (stage, device) = entry.trim().split_once('=').ok_or_else(|| {
+                Failure::usage(format!("--place: {entry:?} is no stage and its device"))
+                    .with_hint("write it as in --place hidden=cpu:0,output=/job:worker/task:1".to_owned())
+            })?;
+            if let Some((_, first)) = places.iter().find(|(known, _)| known == stage) {
+                let first = first.to_string();
+                return Err(Failure::usage(format!("--place puts {stage} both on {first} and on {device}"))
+                    .with_hint("a stage has one device".to_owned()));
+            }
+            places.push((stage.to_owned(), parse("--place", device)?));
+        }
+        let (training, device) = (&args.training, &args.device);
+        if training.in_graph {
+            return Err(Failure::usage("--place does not go with --in-graph: it divides the model, and that batches")
+                .with_hint("joined workers compute stages without it".to_owned()));
+        }
+        if training.towers != 1 || device.devices.is_some() {
+            return Err(Failure::usage(
+                "--place does not go with --towers or --devices: it divides the model, and they batches",
+            )
+            .with_hint("--device says where the stages are that --place does not name".to_owned()));
+        }
+        if training.accumulate != 1 {
+            return Err(Failure::usage("--place does not go with --accumulate")
+                .with_hint("--microbatches splits each batch, and adds up the gradients of its parts".to_owned()));
+        }
+        if micro_batches > samples_a_step {
+            let samples = count(samples_a_step, "sample");
+            return Err(Failure::usage(format!("--microbatches is {micro_batches}, but a batch has only {samples}"))
+                .with_hint("raise --batch-size, or use fewer micro-batches".to_owned()));
+        }
+        let is_soft = device.soft_placement == SoftPlacement::On;
+        Ok(Some(Self { places, micro_batches, trace: trace.clone(), is_soft }))
+    }
+
+    /// The stages on devices of this process or of so many joined workers.
+    pub(crate) fn places(&self, joined: Option<usize>) -> Result<Vec<(String, Place)>, Failure> {
+        let place = |(stage, name): &(String, DeviceName)| {
+            let place = if is_of_task(name) { elsewhere(stage, name, joined)? } else { self.here(name)? };
+            Ok((stage.clone(), place))
+        };
+        self.places.iter().map(place).collect()
+    }
+
+    fn here(&self, name: &DeviceName) -> Result<Place, Failure> {
+        let device = name.device.unwrap_or(LocalName::new(DeviceKind::Cpu, 0));
+        if device.kind == DeviceKind::Cpu {
+            // Not another processor, but other threads of it: so a pipeline can be tried on any machine.
+            let index = device.index.unwrap_or(0);
+            if index >= MOST_LANES {
+                return Err(Failure::usage(format!(
+                    "--place: {device} is one too many: {MOST_LANES} is the most that a process has"
+                )));
+            }
+            return Ok(Place { name: format!("cpu:{index}"), at: PlaceAt::Here(Device::flex()) });
+        }
+        let chosen = choose(&[DeviceName::from(device)], TaskId::CHIEF, self.is_soft, &Inventory::of_this_machine());
+        let Chosen { mut devices, fallbacks } =
+            chosen.map_err(|error| Failure::usage(format!("--place: {error}")).with_hint(error.hint()))?;
+        fallbacks.iter().for_each(|fallback| warn!("{fallback}"));
+        let chosen = devices.remove(0);
+        Ok(Place { name: chosen.name.to_string(), at: PlaceAt::Here(chosen.device) })
+    }
+}
+
+/// Whether stages are put on other tasks, as far as can be told before anything is checked.
+pub(crate) fn names_tasks(args: &PlaceArgs) -> bool {
+    let devices = args.place.iter().flat_map(|place| place.split(',')).filter_map(|entry| entry.split_once('='));
+    devices.filter_map(|(_, device)| device.trim().parse().ok()).any(|name| is_of_task(&name))
+}
+
+/// Why a model cannot be divided, with what to do about it.
+pub(crate) fn failure(error: &PlaceError) -> Failure {
+    let failure = Failure::usage(error);
+    match error.hint() {
+        Some(hint) => failure.with_hint(hint),
+        None => failure,
+    }
+}
+
+fn is_of_task(name: &DeviceName) -> bool {
+    name.job.is_some() || name.task.is_some() || name.replica.is_some()
+}
+
+/// A place with one of so many joined workers.
+fn elsewhere(stage: &str, name: &DeviceName, joined: Option<usize>) -> Result<Place, Failure> {
+    let refuse = |why: String| Failure::usage(format!("--place puts {stage} on {name}, {why}"));
+    let Some(joined) = joined else {
+        return Err(refuse("but only a client of joined workers reaches other tasks".to_owned()).with_hint(
+            "list them with --worker_hosts and omit --job_name; or name a device of this process, as cpu:1".to_owned(),
+        ));
+    };
+    let there_are = |joined| format!("there are {} to {}", TaskId::worker(0), TaskId::worker(joined - 1));
+    let hint = if joined == 1 { "there is worker 0 alone".to_owned() } else { there_are(joined as u32) };
+    if name.job.as_ref().is_some_and(|job| *job != Job::Worker.to_string()) || name.replica.unwrap_or(0) != 0 {
+        return Err(refuse("but only workers compute stages".to_owned()).with_hint(hint));
+    }
+    let task = name.task.ok_or_else(|| refuse("which does not say which task".to_owned()).with_hint(hint.clone()))?;
+    if task as usize >= joined {
+        return Err(refuse("but there is no such worker".to_owned()).with_hint(hint));
+    }
+    // All that a worker computes goes by one connection, so that it is one lane whatever devices it has.
+    let device = name.device.map(|device| device.to_string());
+    Ok(Place { name: format!("/job:worker/task:{task}"), at: PlaceAt::Worker(task as usize, device) })
+}

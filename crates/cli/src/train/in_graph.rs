@@ -1,0 +1,195 @@
+//! The client of an in-graph run: it has the data, the loop and perhaps the parameters, and joined workers compute for
+//! it. In sync mode all of them share each of its steps; in async mode it is a worker for each of them.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tracing::info;
+use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::consistency::Mode;
+use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_instruments::Instruments;
+use windlass_wire::client::Interrupt;
+use windlass_wire::control::session::Coordinator;
+use windlass_wire::link::Shard;
+use windlass_worker::event::Event;
+use windlass_worker::joined::protocol::{Assignment, PlacedStages};
+use windlass_worker::model::Model;
+use windlass_worker::replica::Replica;
+use windlass_worker::replica::remote::{Crew, CrewConfig, CrewError, InGraph, InGraphConfig};
+use windlass_worker::summary::JoinedSummary;
+use windlass_worker::task::{self, Ended, WorkerConfig};
+
+use super::{Process, stopped, told_to_stop, with_server};
+use crate::failure::Failure;
+use crate::in_graph::Client;
+use crate::launch;
+
+/// The coordinator, and the server in this process if there is one.
+type Parameters = (Coordinator, Option<(ServerId, Arc<dyn Shard>)>);
+/// A server in this process, and what tells it to leave.
+type Serving = (JoinHandle<Outcome>, Arc<Interrupt>);
+
+/// One of the workers that the servers see.
+struct LogicalWorker {
+    replica: Box<dyn Replica>,
+    config: WorkerConfig,
+}
+
+impl Process {
+    /// The whole of it, in this process but for the joined workers and the servers, if there are any.
+    pub(super) fn in_graph<M: Model>(&mut self, flags: &M::Flags, client: &Client) -> Result<Ended, Failure> {
+        let joined = client.workers.len();
+        let seats: Vec<Vec<usize>> = match self.config.run.mode {
+            Mode::Sync { .. } => vec![(0..joined).collect()],
+            Mode::Async | Mode::Ssp { .. } => (0..joined).map(|seat| vec![seat]).collect(),
+        };
+        let listener = launch::inherited_listener();
+        let replicas = self.load_for_crew::<M>(flags, seats.len())?;
+        let crew = Arc::new(self.crew(&*replicas[0], client, None)?);
+        let workers = Some(seats.len() as u32);
+        let ((coordinator, own), serving) = self.parameters_of(client, listener, seats.len() as u32)?;
+        let servers = client.ps.len() as u32;
+        let mut logical = Vec::new();
+        for (index, (replica, seats)) in (0..).zip(replicas.into_iter().zip(seats)) {
+            let mut config = self.worker_config(WorkerId(index), workers, servers, coordinator.clone(), own.clone());
+            config.threads = config.threads.or(std::thread::available_parallelism().ok().map(usize::from));
+            if index > 0 {
+                config.stop = self.another_stop();
+                config.instruments = Instruments::default(); // The first one's are this process's.
+            }
+            let in_graph = InGraphConfig { seats, balance: self.config.balance, stop: config.stop.clone() };
+            logical.push(LogicalWorker { replica: Box::new(InGraph::new(replica, crew.clone(), in_graph)), config });
+        }
+        self.instruments.probes().started();
+        let mut ended = self.run_all(logical);
+        if let Some(summary) = &mut ended.summary {
+            let told = |(worker, steps, joined)| JoinedSummary { worker, steps, joined };
+            summary.joined = crew.tally().into_iter().map(told).collect();
+        }
+        for (worker, steps, times) in crew.tally() {
+            info!(
+                "{worker} has computed {steps} steps{}",
+                if times > 1 { format!(", joined {times} times") } else { String::new() }
+            );
+        }
+        crew.leave(if ended.outcome.exit_code == 0 { "done" } else { &ended.outcome.reason });
+        Ok(self.closed(ended, serving))
+    }
+
+    /// How the parameters are reached that so many workers of this process train: on servers, or in this process, which
+    /// then serves them.
+    pub(super) fn parameters_of(
+        &self,
+        client: &Client,
+        listener: Option<TcpListener>,
+        workers: u32,
+    ) -> Result<(Parameters, Option<Serving>), Failure> {
+        if let Some(first) = client.ps.first() {
+            return Ok(((Coordinator::Remote(first.clone()), None), None));
+        }
+        let address = "in-process".to_owned();
+        let server = self.start_server(listener, ServerId(0), 1, Some(workers), address, String::new())?;
+        let own: (ServerId, Arc<dyn Shard>) = (ServerId(0), server.shard());
+        let leave = Arc::new(Interrupt::default());
+        let coordinator = server.coordinator();
+        let serving = self.runtime.spawn(server.run_until(stopped(leave.clone())));
+        Ok(((coordinator, Some(own)), Some((serving, leave))))
+    }
+
+    /// How this process ended, when what it serves has, too.
+    pub(super) fn closed(&self, ended: Ended, serving: Option<Serving>) -> Ended {
+        let Some((serving, leave)) = serving else { return ended };
+        if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
+            serving.abort(); // It would wait for a worker that never came.
+        } else if !ended.was_let_in {
+            leave.set(); // It would wait for a store that does not open, and has nothing to save.
+        }
+        let served = self.runtime.block_on(serving);
+        with_server(ended, served.ok())
+    }
+
+    /// The joined workers, all of them ready.
+    pub(super) fn crew(
+        &self,
+        replica: &dyn Replica,
+        client: &Client,
+        placed: Option<PlacedStages>,
+    ) -> Result<Crew, Failure> {
+        let (info, run) = (replica.info(), &self.config.run);
+        let files = task::model_files(info).map_err(|error| Failure::usage(format!("{error:#}")))?;
+        let assignment = Assignment {
+            client: format!("the {} run of process {} on {}", info.name, std::process::id(), host()),
+            run: RandomState::new().build_hasher().finish(),
+            model: info.name.to_owned(),
+            flags: run.model_flags.clone(),
+            seed: run.seed,
+            accumulate: run.accumulate,
+            files: files.into_iter().map(|file| (file.name, file.content)).collect(),
+            parameters: replica.table().clone(),
+            placed,
+        };
+        let config = CrewConfig {
+            addresses: client.workers.clone(),
+            assignment,
+            silence: self.config.silence,
+            peer_timeout: self.config.peer_timeout,
+        };
+        let crew = Crew::call(config).map_err(Failure::internal)?;
+        match crew.gather(&|| self.config.stop.is_set()) {
+            Ok(()) => Ok(crew),
+            Err(CrewError::Interrupted) => Err(told_to_stop()),
+            Err(error @ CrewError::Refused { .. }) => {
+                Err(Failure::usage(error).with_hint("start the workers with the same program as this".to_owned()))
+            }
+            Err(error @ CrewError::GaveUp(_)) => {
+                Err(Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into())
+            }
+        }
+    }
+
+    /// A stop of its own for another worker in this process, which is set with the process's: each is welcomed by the
+    /// coordinator for itself.
+    fn another_stop(&self) -> Arc<Interrupt> {
+        let (own, all) = (Arc::new(Interrupt::default()), self.config.stop.clone());
+        let set = own.clone();
+        self.runtime.spawn(async move {
+            stopped(all).await;
+            set.set();
+        });
+        own
+    }
+
+    /// All of them side by side. How the chief ended counts, or else the first that did not end well.
+    fn run_all(&mut self, logical: Vec<LogicalWorker>) -> Ended {
+        let (runtime, run) = (self.runtime.handle().clone(), &self.config.run);
+        let watch = &self.watch;
+        let ended: Vec<Ended> = std::thread::scope(|scope| {
+            let start = |LogicalWorker { replica, config }: LogicalWorker| {
+                let (runtime, watch) = (runtime.clone(), watch.clone());
+                let told = Box::new(move |event: &Event| watch.tell(event));
+                scope.spawn(move || task::run(&runtime, config, run.clone(), replica, told))
+            };
+            let threads: Vec<_> = logical.into_iter().map(start).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        });
+        let was_let_in = ended.iter().any(|ended| ended.was_let_in);
+        let before_joining = ended.iter().all(|ended| ended.before_joining);
+        let position = ended.iter().position(|ended| ended.summary.is_some());
+        let position = position.or_else(|| ended.iter().position(|ended| ended.outcome.exit_code != 0)).unwrap_or(0);
+        let counts = ended.into_iter().nth(position);
+        let counts = counts.unwrap_or_else(|| {
+            let reason = "no worker's thread has come to its end".to_owned();
+            Ended::with(Outcome { exit_code: exit_code::INTERNAL, reason })
+        });
+        Ended { was_let_in, before_joining, ..counts }
+    }
+}
+
+/// The name of this machine, as others may know it.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "this host".to_owned() } else { name.trim().to_owned() }
+}

@@ -1,0 +1,283 @@
+//! `--in-graph`: one client with the data and the loop, and workers that have joined and know neither.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::cluster::{Launched, free_port, summary};
+use crate::layers::{after, layers};
+use crate::process::{Process, Told, windlass};
+
+const MNIST: &str = "mnist --hidden 16 --batch-size 50 --steps 60 --seed 3 --evaluate end";
+
+/// A worker that has joined, and waits for a client.
+struct Joined {
+    process: Process,
+    address: String,
+}
+
+impl Joined {
+    fn start(flags: &str) -> Self {
+        Self::at(&format!("127.0.0.1:{}", free_port()), flags)
+    }
+
+    fn at(address: &str, flags: &str) -> Self {
+        let process = windlass(&format!("join --listen {address} --threads 1 {flags}")).start();
+        process.log("for a client that says what to compute");
+        Self { process, address: address.to_owned() }
+    }
+}
+
+fn hosts(workers: &[Joined]) -> String {
+    workers.iter().map(|worker| worker.address.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// A run of these words with so many joined workers, each started with these flags.
+fn in_graph(words: &str, count: usize, flags: &str) -> Told {
+    let workers: Vec<Joined> = (0..count).map(|_| Joined::start(flags)).collect();
+    let words = format!("train {words} --in-graph --worker_hosts {} --run-dir run", hosts(&workers));
+    windlass(&words).run().succeeded()
+}
+
+fn loss(told: &Told) -> f64 {
+    summary(told)["loss"].as_f64().unwrap()
+}
+
+fn assert_same(told: &Told, expected: f64) {
+    let got = loss(told);
+    assert!((got - expected).abs() < 2e-3 * expected, "{got} instead of {expected}: {told}");
+}
+
+#[test]
+fn joined_workers_learn_what_one_process_does() {
+    let alone = loss(&windlass(&format!("train {MNIST} --run-dir run")).run().succeeded());
+    for count in 1..=3 {
+        assert_same(&in_graph(&format!("{MNIST} --mode sync"), count, ""), alone);
+    }
+    let halves = MNIST.replace("--batch-size 50", "--batch-size 25 --accumulate 2");
+    assert_same(&in_graph(&format!("{halves} --mode sync"), 2, ""), alone);
+    assert_same(&in_graph(&format!("{MNIST} --mode sync --balance"), 2, ""), alone);
+}
+
+#[test]
+fn joined_workers_with_towers_compute_the_bits_of_as_many_towers() {
+    let towers = loss(&windlass(&format!("train {MNIST} --towers 4 --run-dir run")).run().succeeded());
+    assert_eq!(loss(&in_graph(&format!("{MNIST} --mode sync"), 2, "--towers 2")), towers);
+    assert_eq!(loss(&in_graph(&format!("{MNIST} --mode sync"), 4, "")), towers);
+}
+
+#[test]
+fn joined_workers_translate_with_the_rows_of_their_own_sentences() {
+    let words = "seq2seq --size 16 --layers 1 --steps 20 --seed 3 --batch-size 9";
+    let towers = loss(&windlass(&format!("train {words} --towers 3 --run-dir run")).run().succeeded());
+    assert_eq!(loss(&in_graph(&format!("{words} --mode sync"), 3, "")), towers);
+}
+
+#[test]
+fn running_statistics_and_frozen_layers_are_as_in_towers() {
+    let words = "layers --steps 80 --seed 3 --mode sync";
+    let towers = loss(&layers(&format!("train {words} --towers 2 --run-dir run")).run().succeeded());
+    let told = layers(&format!("launch {words} --in-graph --workers 2 --run-dir run")).run().succeeded();
+    assert_eq!(loss(&told), towers);
+    // Elsewhere the frozen layer has values of its own, and a joined worker gets them from the checkpoint.
+    let resumed = after(&told, &format!("launch {words} --in-graph --workers 2 --run-dir run --steps 120"));
+    assert_eq!(summary(&resumed.run().succeeded())["global_step"], 120);
+}
+
+#[test]
+fn the_parameters_may_be_on_servers() {
+    let alone = loss(&windlass(&format!("train {MNIST} --run-dir run")).run().succeeded());
+    for mode in ["sync", "async"] {
+        let workers = [Joined::start(""), Joined::start("")];
+        let (ps, words) = (format!("127.0.0.1:{}", free_port()), format!("{MNIST} --in-graph --mode {mode}"));
+        let cluster = format!("--ps_hosts {ps} --worker_hosts {}", hosts(&workers));
+        let server = windlass(&format!("train {words} {cluster} --job_name ps --task_index 0")).start();
+        let told = windlass(&format!("train {words} {cluster} --run-dir run")).run().succeeded();
+        server.wait().succeeded();
+        assert_eq!(summary(&told)["global_step"], 60);
+        if mode == "sync" {
+            assert_same(&told, alone);
+        }
+    }
+}
+
+#[test]
+fn in_async_mode_every_worker_computes_at_its_own_pace() {
+    let told = in_graph("mnist --hidden 16 --steps 600 --evaluate end --mode async", 2, "");
+    let summary = summary(&told);
+    let workers = summary["per_worker"].as_array().unwrap();
+    assert_eq!((workers.len(), summary["global_step"].as_u64()), (2, Some(600)));
+    assert!(workers.iter().all(|worker| worker["steps"].as_u64() > Some(0)), "{summary:#}");
+    assert!(summary["test_accuracy"].as_f64() > Some(0.5), "{summary:#}");
+}
+
+/// A client of two workers, which trains until it is told to stop.
+fn endless(workers: &[Joined], flags: &str) -> Process {
+    let words = "train mnist --hidden 256 --steps 100000000 --log-every 10 --evaluate end --format json --in-graph";
+    let client = windlass(&format!("{words} --worker_hosts {} {flags}", hosts(workers))).start();
+    steps(&client);
+    client
+}
+
+/// Waits for a step that is made from now on.
+fn steps(client: &Process) {
+    let is_step = |event: &Value| event["event"] == "step";
+    let reached = client.event(is_step)["global_step"].as_u64();
+    client.event(|event| is_step(event) && event["global_step"].as_u64() > reached.map(|step| step + 50));
+}
+
+fn stop(client: Process) {
+    client.signal(Signal::TERM);
+    assert_eq!(client.wait().exit_code(), Some(143));
+}
+
+#[test]
+fn a_worker_that_is_killed_is_replaced_by_the_others_and_used_again_when_it_is_back() {
+    for mode in ["--mode sync", "--mode async"] {
+        let mut workers = vec![Joined::start(""), Joined::start("")];
+        let client = endless(&workers, mode);
+        let Joined { process, address } = workers.remove(0);
+        process.kill();
+        client.log(&format!("lost worker 0 at {address}"));
+        steps(&client);
+        let again = Joined::at(&address, "");
+        client.log(&format!("worker 0 at {address} has joined again"));
+        again.process.log("computing mnist for");
+        steps(&client);
+        stop(client);
+        workers.remove(0).process.log("is over (told to stop)");
+    }
+}
+
+#[test]
+fn a_worker_that_is_suspended_is_replaced_by_the_others_and_used_again_when_it_wakes_up() {
+    let workers = [Joined::start(""), Joined::start("")];
+    let client = endless(&workers, "--mode sync --worker-timeout 2");
+    workers[1].process.signal(Signal::STOP);
+    client.log(&format!("lost worker 1 at {}: silent for", workers[1].address));
+    steps(&client);
+    workers[1].process.signal(Signal::CONT);
+    client.log(&format!("worker 1 at {} has joined again", workers[1].address));
+    steps(&client);
+    stop(client);
+}
+
+#[test]
+fn without_workers_the_client_gives_up_and_names_them() {
+    let mut workers = vec![Joined::start("")];
+    let client = endless(&workers, "--mode sync --peer-timeout 2");
+    let Joined { process, address } = workers.remove(0);
+    process.kill();
+    let told = client.wait();
+    assert_eq!(told.exit_code(), Some(5), "{told}");
+    assert!(told.stderr.contains(&format!("gave up waiting for worker 0 at {address}")), "{told}");
+    let never =
+        windlass(&format!("train mnist --in-graph --mode sync --peer-timeout 1 --worker_hosts {address}")).run();
+    assert_eq!(never.exit_code(), Some(5), "{never}");
+    assert!(never.stderr.contains("nothing is listening there yet"), "{never}");
+}
+
+#[test]
+fn a_second_client_hears_who_the_first_is_and_a_third_is_served_when_that_has_left() {
+    let workers = [Joined::start("")];
+    let first = endless(&workers, "--mode sync");
+    let words = format!("train {MNIST} --mode sync --in-graph --worker_hosts {}", hosts(&workers));
+    let second = windlass(&format!("{words} --peer-timeout 1")).run();
+    assert_eq!(second.exit_code(), Some(5), "{second}");
+    assert!(second.stderr.contains("it computes for the mnist run of process"), "{second}");
+    stop(first);
+    windlass(&words).run().succeeded();
+    workers[0].process.signal(Signal::TERM);
+    let [worker] = workers;
+    assert_eq!(worker.process.wait().exit_code(), Some(143));
+}
+
+#[test]
+fn hostile_bytes_leave_a_joined_worker_as_it_was() {
+    let worker = Joined::start("--once");
+    let connect = || TcpStream::connect(&worker.address).unwrap();
+    let preface = [&b"WNDL"[..], &3_u32.to_le_bytes()].concat();
+    let header = |numbers: [u32; 3]| [&b"WCMP"[..], &numbers.map(u32::to_le_bytes).concat()].concat();
+    let hostile = [
+        vec![0xff; 4096],
+        b"WNDL\xff\xff\xff\xff".to_vec(),
+        [&preface[..], &[0xee; 64]].concat(),
+        [preface.clone(), header([u32::MAX, 0, 0])].concat(),
+        [preface.clone(), header([9, 0, 0]), b"{\"ask\":9}".to_vec()].concat(),
+        [preface.clone(), header([15, 0, 0]), b"{\"ask\": \"leave\"".to_vec()].concat(),
+    ];
+    for bytes in hostile {
+        let mut stream = connect();
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        // However it takes that, it closes.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let mut probe = connect();
+    probe.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    probe.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    windlass(&format!("train {MNIST} --mode sync --in-graph --worker_hosts {}", worker.address)).run().succeeded();
+    worker.process.wait().succeeded();
+}
+
+#[test]
+fn a_worker_that_does_not_know_the_model_says_so() {
+    let worker = Joined::start("");
+    let told = layers(&format!("train layers --in-graph --worker_hosts {}", worker.address)).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.contains("there is no model layers in this program, which has linear, mnist"), "{told}");
+}
+
+#[test]
+fn launch_starts_joined_workers_and_their_client() {
+    let words = "mnist --hidden 16 --steps 200 --evaluate end";
+    for flags in ["--mode sync", "--mode sync --ps 1 --towers 2", "--mode async"] {
+        let run = Launched::start(&format!("{words} --in-graph --workers 2 {flags}"));
+        run.logged("worker-1", "computing mnist for");
+        let told = run.wait().succeeded();
+        let summary = summary(&told);
+        assert_eq!(summary["global_step"], 200, "{flags}");
+        let joined = summary["joined"].as_array().unwrap();
+        assert!(joined.len() == 2 && joined.iter().all(|worker| worker["steps"].as_u64() > Some(0)), "{summary:#}");
+        let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
+        assert!(log.contains("is over (done)"), "{log}");
+    }
+}
+
+#[test]
+fn an_in_graph_run_is_resumed_where_it_was() {
+    let told = in_graph(&format!("{MNIST} --mode sync"), 2, "");
+    let workers = [Joined::start("")];
+    let words = format!("train {} --mode sync --in-graph --run-dir run", MNIST.replace("--steps 60", "--steps 90"));
+    let resumed = told.windlass(&format!("{words} --worker_hosts {}", hosts(&workers))).run().succeeded();
+    let whole = loss(&windlass(&format!("train {} --run-dir run", MNIST.replace("60", "90"))).run().succeeded());
+    assert_same(&resumed, whole);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_starts() {
+    assert_snapshot!(windlass("train mnist --in-graph").run(), @"");
+    assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a:1 --mode ssp --staleness 2").run(), @"");
+    assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a:1,a:1").run(), @"");
+    assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a").run(), @"");
+    assert_snapshot!(windlass("train mnist --balance").run(), @"");
+    assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a:1 --balance").run(), @"");
+    assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a:1 --towers 2").run(), @"");
+    assert_snapshot!(
+        windlass("train mnist --in-graph --ps_hosts b:1 --worker_hosts a:1 --job_name worker --task_index 0").run(),
+        @""
+    );
+    assert_snapshot!(windlass("launch mnist --in-graph --colocate").run(), @"");
+    assert_snapshot!(windlass("launch mnist --in-graph --workers 0").run(), @"");
+    assert_snapshot!(windlass("join").run(), @"");
+    assert_snapshot!(windlass("join --listen nowhere").run(), @"");
+    let worker = Joined::start("");
+    let told = windlass(&format!("join --listen {}", worker.address)).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.contains("is in use\nhint: another task may still be running"), "{told}");
+}

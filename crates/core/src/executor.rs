@@ -1,0 +1,222 @@
+//! Work that depends on other work: a graph of nodes, and which of them may start. For each node it is known how many of
+//! those that it depends on are not done; one for which that is zero may start on its lane. Nothing is computed here, and
+//! no thread waits.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// Where nodes run, one after the other: a device, or another task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub usize);
+
+/// A node, by its place in the list that the graph was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub usize);
+
+/// A piece of work, as it is put into a graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// What it is called, by those that depend on it and when it fails.
+    pub name: String,
+    /// Where it runs.
+    pub lane: LaneId,
+    /// The names of those that must be done before it.
+    pub after: Vec<String>,
+    /// Of those that may start on a lane, the one with the lowest rank goes first.
+    pub rank: u64,
+}
+
+/// Why nodes do not make a graph that can be worked through.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum GraphError {
+    /// Two have the same name.
+    #[error("there are two of the name {0:?}")]
+    Twice(String),
+    /// One depends on something that does not exist.
+    #[error("{node:?} depends on {dependency:?}, which does not exist")]
+    Unknown {
+        /// Which one.
+        node: String,
+        /// What it depends on.
+        dependency: String,
+    },
+    /// Some depend on each other, and none of them could ever start.
+    #[error("{}", in_words(.0))]
+    Cycle(Vec<String>),
+}
+
+fn in_words(circle: &[String]) -> String {
+    match circle {
+        [one] => format!("{one} depends on itself"),
+        several => format!("{} depend on each other in a circle", several.join(", ")),
+    }
+}
+
+/// Nodes that can be worked through. The same graph serves any number of runs.
+#[derive(Debug, Clone)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    /// Which nodes depend on each.
+    dependents: Vec<Vec<NodeId>>,
+    /// On how many nodes each depends.
+    dependencies: Vec<usize>,
+    lanes: usize,
+}
+
+impl Graph {
+    /// Puts nodes together.
+    pub fn new(nodes: Vec<Node>) -> Result<Self, GraphError> {
+        let mut ids = BTreeMap::new();
+        for (index, node) in nodes.iter().enumerate() {
+            if ids.insert(&*node.name, NodeId(index)).is_some() {
+                return Err(GraphError::Twice(node.name.clone()));
+            }
+        }
+        let mut dependents = vec![Vec::new(); nodes.len()];
+        let mut dependencies = vec![0; nodes.len()];
+        for (index, node) in nodes.iter().enumerate() {
+            for dependency in &node.after {
+                let Some(id) = ids.get(&**dependency) else {
+                    return Err(GraphError::Unknown { node: node.name.clone(), dependency: dependency.clone() });
+                };
+                dependents[id.0].push(NodeId(index));
+                dependencies[index] += 1;
+            }
+        }
+        let lanes = nodes.iter().map(|node| node.lane.0 + 1).max().unwrap_or(0);
+        let graph = Self { nodes, dependents, dependencies, lanes };
+        match graph.cycle() {
+            Some(names) => Err(GraphError::Cycle(names)),
+            None => Ok(graph),
+        }
+    }
+
+    /// Its nodes, in the order in which they were given.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// One more than the highest lane that a node runs on.
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The nodes of a circle, if there is one.
+    fn cycle(&self) -> Option<Vec<String>> {
+        let mut unmet = self.dependencies.clone();
+        let mut free: Vec<usize> = (0..unmet.len()).filter(|index| unmet[*index] == 0).collect();
+        while let Some(index) = free.pop() {
+            for dependent in &self.dependents[index] {
+                unmet[dependent.0] -= 1;
+                if unmet[dependent.0] == 0 {
+                    free.push(dependent.0);
+                }
+            }
+        }
+        // Each that is left waits for another that is left. Whoever follows them comes round.
+        let waits_for = |index: usize| {
+            (0..unmet.len()).find(|other| unmet[*other] > 0 && self.dependents[*other].contains(&NodeId(index)))
+        };
+        let mut at = unmet.iter().position(|unmet| *unmet > 0)?;
+        let mut path = Vec::new();
+        while !path.contains(&at) {
+            path.push(at);
+            at = waits_for(at)?;
+        }
+        let round = path.iter().skip_while(|index| **index != at);
+        let mut names: Vec<String> = round.map(|index| self.nodes[*index].name.clone()).collect();
+        names.reverse();
+        Some(names)
+    }
+}
+
+/// A node that failed, and with it all that was to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{node}: {reason}")]
+pub struct Failed {
+    /// The name of the node.
+    pub node: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// One run through a graph.
+#[derive(Debug, Clone)]
+pub struct Executor {
+    graph: Arc<Graph>,
+    /// On how many nodes that are not done each depends.
+    unmet: Vec<usize>,
+    /// What may start on each lane, the lowest rank first.
+    ready: Vec<BinaryHeap<Reverse<(u64, NodeId)>>>,
+    running: usize,
+    remaining: usize,
+    failed: Option<Failed>,
+}
+
+impl Executor {
+    /// Nothing is done yet.
+    pub fn new(graph: Arc<Graph>) -> Self {
+        let free: Vec<usize> = (0..graph.nodes.len()).filter(|index| graph.dependencies[*index] == 0).collect();
+        let mut executor = Self {
+            unmet: graph.dependencies.clone(),
+            ready: vec![BinaryHeap::new(); graph.lanes],
+            running: 0,
+            remaining: graph.nodes.len(),
+            failed: None,
+            graph,
+        };
+        free.into_iter().for_each(|index| executor.admit(index));
+        executor
+    }
+
+    /// The next node to start on a lane, if there is one. Once a node has failed, no other is started.
+    pub fn ready(&mut self, lane: LaneId) -> Option<NodeId> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let Reverse((_, node)) = self.ready.get_mut(lane.0)?.pop()?;
+        self.running += 1;
+        Some(node)
+    }
+
+    /// A node that was started is done.
+    pub fn complete(&mut self, node: NodeId) {
+        self.running -= 1;
+        self.remaining -= 1;
+        let graph = self.graph.clone();
+        for dependent in &graph.dependents[node.0] {
+            self.unmet[dependent.0] -= 1;
+            if self.unmet[dependent.0] == 0 {
+                self.admit(dependent.0);
+            }
+        }
+    }
+
+    /// A node that was started has failed. Of several that fail, the first counts.
+    pub fn fail(&mut self, node: NodeId, reason: String) {
+        self.running -= 1;
+        self.failed.get_or_insert_with(|| Failed { node: self.graph.nodes[node.0].name.clone(), reason });
+    }
+
+    /// Whether nothing runs and nothing will be started any more.
+    pub fn is_done(&self) -> bool {
+        self.running == 0 && (self.remaining == 0 || self.failed.is_some())
+    }
+
+    /// What has failed, if something has.
+    pub fn failure(&self) -> Option<&Failed> {
+        self.failed.as_ref()
+    }
+
+    fn admit(&mut self, index: usize) {
+        let Node { lane, rank, .. } = self.graph.nodes[index];
+        self.ready[lane.0].push(Reverse((rank, NodeId(index))));
+    }
+}
+
+#[cfg(test)]
+#[path = "executor_tests.rs"]
+mod tests;

@@ -1,0 +1,211 @@
+//! One connection to or from a task that computes, and many of them at once on the calling thread.
+//!
+//! Sockets are never waited for one by one: a request goes out to every task while the first already answers, so that
+//! a large message to one does not keep the next waiting.
+
+use std::time::Duration;
+
+use super::message::{Incoming, pieces, preamble};
+use super::{ComputeError, Limits, Message, Section, Silence};
+use crate::stream::Socket;
+use crate::stream::exchange::{Outgoing, wait_ready};
+
+/// How soon a wait sees that it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: Socket,
+    incoming: Incoming,
+}
+
+/// Whether whoever waits is to stop.
+pub type IsStopped<'a> = &'a dyn Fn() -> bool;
+
+impl Connection {
+    pub(super) fn new(mut socket: Socket) -> Result<Self, std::io::Error> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, incoming: Incoming::new() })
+    }
+
+    /// The word for how it is connected, in logs.
+    pub fn kind(&self) -> &'static str {
+        self.socket.kind()
+    }
+
+    /// A second handle, by which another thread can end the connection.
+    pub fn handle(&self) -> std::io::Result<Socket> {
+        self.socket.try_clone()
+    }
+
+    /// Sends a message, unless the other end takes nothing for so long.
+    pub fn send(
+        &mut self,
+        head: &[u8],
+        sections: &[Section<'_>],
+        patience: Duration,
+        is_stopped: IsStopped<'_>,
+    ) -> Result<(), ComputeError> {
+        let preamble = preamble(head, sections);
+        let pieces = pieces(&preamble, sections);
+        let mut outgoing = Outgoing::new(&pieces);
+        let mut silence = Silence::begins();
+        loop {
+            let before = outgoing.written();
+            outgoing.advance(&mut self.socket, &pieces)?;
+            if outgoing.is_done() {
+                std::io::Write::flush(&mut self.socket)?;
+                return Ok(());
+            }
+            if outgoing.written() > before {
+                silence = Silence::begins();
+            }
+            silence.check(patience)?;
+            self.wait(true, is_stopped)?;
+        }
+    }
+
+    /// The next message, unless not a byte comes for so long.
+    pub fn receive(
+        &mut self,
+        limits: &Limits,
+        patience: Duration,
+        is_stopped: IsStopped<'_>,
+    ) -> Result<Message, ComputeError> {
+        let mut silence = Silence::begins();
+        loop {
+            let mut moved = false;
+            if let Some(message) = self.incoming.advance(&mut self.socket, limits, &mut moved)? {
+                return Ok(message);
+            }
+            if moved {
+                silence = Silence::begins();
+            }
+            silence.check(patience)?;
+            self.wait(false, is_stopped)?;
+        }
+    }
+
+    fn wait(&self, writing: bool, is_stopped: IsStopped<'_>) -> Result<(), ComputeError> {
+        if is_stopped() {
+            return Err(ComputeError::Stopped);
+        }
+        Ok(wait_ready(&[(&self.socket, writing)], LOOK_EVERY)?)
+    }
+}
+
+/// Something to be asked of a task.
+pub struct Request<'a> {
+    /// By which connection.
+    pub connection: &'a mut Connection,
+    /// What it is about.
+    pub head: Vec<u8>,
+    /// With which tensors.
+    pub sections: Vec<Section<'a>>,
+    /// The most that an answer may be.
+    pub limits: Limits,
+}
+
+/// What comes of a request.
+pub type Reply = Result<Message, ComputeError>;
+
+/// Asks several tasks at once, and waits for all of them. One that fails, or is silent for so long, keeps none of the
+/// others back. A message of which `is_answer` says otherwise is a sign of life.
+pub fn exchange(
+    requests: Vec<Request<'_>>,
+    patience: Duration,
+    is_answer: &dyn Fn(&Message) -> bool,
+    is_stopped: IsStopped<'_>,
+) -> Vec<Reply> {
+    let preambles: Vec<Vec<u8>> = requests.iter().map(|request| preamble(&request.head, &request.sections)).collect();
+    let mut connections = Vec::with_capacity(requests.len());
+    let mut sent = Vec::with_capacity(requests.len());
+    for Request { connection, sections, limits, .. } in requests {
+        connections.push(connection);
+        sent.push((sections, limits));
+    }
+    let pieces: Vec<Vec<&[u8]>> =
+        preambles.iter().zip(&sent).map(|(preamble, (sections, _))| pieces(preamble, sections)).collect();
+    let mut calls: Vec<Call<'_>> = connections
+        .into_iter()
+        .zip(&pieces)
+        .zip(&sent)
+        .map(|((connection, pieces), (_, limits))| Call {
+            connection,
+            outgoing: Outgoing::new(pieces),
+            pieces,
+            limits,
+            silence: Silence::begins(),
+            reply: None,
+        })
+        .collect();
+    loop {
+        for call in calls.iter_mut().filter(|call| call.reply.is_none()) {
+            call.reply = call.advance(patience, is_answer).transpose();
+        }
+        let waited: Vec<(&Socket, bool)> = calls
+            .iter()
+            .filter(|call| call.reply.is_none())
+            .map(|call| (&call.connection.socket, !call.outgoing.is_done()))
+            .collect();
+        if waited.is_empty() {
+            break;
+        }
+        let ready = wait_ready(&waited, LOOK_EVERY);
+        drop(waited);
+        for call in calls.iter_mut().filter(|call| call.reply.is_none()) {
+            match &ready {
+                Err(error) => call.reply = Some(Err(ComputeError::Io(error.kind().into()))),
+                // Not in the middle of a message, or the next would not be understood.
+                Ok(()) if call.outgoing.is_done() && is_stopped() => call.reply = Some(Err(ComputeError::Stopped)),
+                Ok(()) => {}
+            }
+        }
+    }
+    calls.into_iter().map(|call| call.reply.unwrap_or(Err(ComputeError::Stopped))).collect()
+}
+
+/// A request under way.
+struct Call<'a> {
+    connection: &'a mut Connection,
+    pieces: &'a [&'a [u8]],
+    outgoing: Outgoing,
+    limits: &'a Limits,
+    silence: Silence,
+    reply: Option<Reply>,
+}
+
+impl Call<'_> {
+    /// Moves what can be moved. The answer, if it is whole.
+    fn advance(
+        &mut self,
+        patience: Duration,
+        is_answer: &dyn Fn(&Message) -> bool,
+    ) -> Result<Option<Message>, ComputeError> {
+        let Connection { socket, incoming } = &mut *self.connection;
+        if !self.outgoing.is_done() {
+            let before = self.outgoing.written();
+            self.outgoing.advance(socket, self.pieces)?;
+            if self.outgoing.written() > before {
+                self.silence = Silence::begins();
+            }
+            if self.outgoing.is_done() {
+                std::io::Write::flush(socket)?;
+            }
+        }
+        let mut moved = false;
+        let arrived = incoming.advance(socket, self.limits, &mut moved)?;
+        if moved {
+            self.silence = Silence::begins();
+        }
+        match arrived {
+            Some(message) if is_answer(&message) => return Ok(Some(message)),
+            // A sign of life. There may be more.
+            Some(_) => return self.advance(patience, is_answer),
+            None => {}
+        }
+        self.silence.check(patience)?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,113 @@
+//! Streams to a task that computes for others: a client sends tensors with a few words about them, and gets tensors back.
+//!
+//! They share a task's port with everything else and begin like a tensor stream, but the server speaks first: it says
+//! under which name processes on its own host find it, so that whoever only knows an address still goes through shared
+//! memory. What the words and tensors mean is decided elsewhere; this moves them, bounds them and notices silence.
+//!
+//! ```text
+//! client: PREFACE              { header, head, descriptions, tensors } …
+//! server: { its local name }   { header, head, descriptions, tensors } …
+//! ```
+
+mod connection;
+mod message;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+pub use connection::{Connection, Reply, Request, exchange};
+pub use message::{Contents, ElementKind, Limits, Message, MessageError, Section, Tensor};
+
+use crate::control::proto::Endpoint;
+use crate::stream::{Socket, handshake};
+use crate::{endpoint, link::ServeError};
+
+/// How long a task may take to say who it is.
+const GREETING: Duration = Duration::from_secs(5);
+/// The longest name of a local socket.
+const NAME_BYTES: usize = 256;
+
+/// Why nothing more comes of a connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ComputeError {
+    /// It broke, or the other end has closed it.
+    #[error("{}", endpoint::in_words(.0))]
+    Io(#[from] io::Error),
+    /// Not a byte has come for this long.
+    #[error("silent for {} s", .0.as_secs())]
+    Silent(Duration),
+    /// What came is no message, or one that is too large.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The other end does not say what a task says that computes for others.
+    #[error("the task there does not compute for others: is it `windlass join`, and of the same version?")]
+    Foreign,
+    /// The connection is taken, but nothing comes.
+    #[error("it does not answer: is it suspended, or something else than `windlass join`?")]
+    Mute,
+    /// Whoever waited was told to stop.
+    #[error("told to stop")]
+    Stopped,
+}
+
+/// Connects to a task that computes for others: by shared memory if it is on this host, else by TCP. Names are resolved
+/// anew with every call.
+pub fn connect(address: &str) -> Result<Connection, ComputeError> {
+    let (connection, local_name) = greeted(&Endpoint { address: address.to_owned(), local_name: String::new() })?;
+    if local_name.is_empty() {
+        return Ok(connection);
+    }
+    let near = Endpoint { address: address.to_owned(), local_name };
+    match endpoint::connect(&near)? {
+        // It is on another host.
+        Socket::Tcp(_) => Ok(connection),
+        socket => begun(socket).map(|(connection, _)| connection),
+    }
+}
+
+fn greeted(endpoint: &Endpoint) -> Result<(Connection, String), ComputeError> {
+    begun(endpoint::connect(endpoint)?)
+}
+
+fn begun(mut socket: Socket) -> Result<(Connection, String), ComputeError> {
+    socket.set_stall_timeout(GREETING)?;
+    let mut connection = Connection::new(handshake::begin(socket)?)?;
+    let limits = Limits { head: NAME_BYTES, sections: 0, bytes: 0 };
+    let greeting = connection.receive(&limits, GREETING, &|| false).map_err(|error| match error {
+        ComputeError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => ComputeError::Foreign,
+        ComputeError::Message(_) => ComputeError::Foreign,
+        ComputeError::Silent(_) => ComputeError::Mute,
+        error => error,
+    })?;
+    let name = String::from_utf8(greeting.head).map_err(|_| ComputeError::Foreign)?;
+    Ok((connection, name))
+}
+
+/// Takes a stream at the end of the task that computes.
+pub fn accept(mut socket: Socket, local_name: &str) -> Result<Connection, ServeError> {
+    socket.set_stall_timeout(GREETING)?;
+    let mut connection = Connection::new(handshake::accept(socket)?)?;
+    let sent = connection.send(local_name.as_bytes(), &[], GREETING, &|| false);
+    sent.map_err(|error| ServeError::Io(io::Error::other(error.to_string())))?;
+    Ok(connection)
+}
+
+/// Since when there has been silence.
+#[derive(Debug, Clone, Copy)]
+struct Silence(Instant);
+
+impl Silence {
+    fn begins() -> Self {
+        Self(Instant::now())
+    }
+
+    fn check(&self, patience: Duration) -> Result<(), ComputeError> {
+        match self.0.elapsed() {
+            silent if silent > patience => Err(ComputeError::Silent(silent)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Messages through real sockets, whole, cut, hostile and silent.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const LIMITS: Limits = Limits { head: 1 << 10, sections: 8, bytes: 1 << 25 };
+
+fn running() -> bool {
+    false
+}
+
+/// Both ends of a stream as two processes on one host have it.
+fn pair() -> (Connection, Connection) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let server = thread::spawn(move || accept(Socket::Unix(theirs), "a-name").unwrap());
+    let (client, name) = begun(Socket::Unix(ours)).unwrap();
+    assert_eq!(name, "a-name");
+    (client, server.join().unwrap())
+}
+
+#[test]
+fn tensors_of_every_kind_arrive_as_they_were() {
+    let (mut client, mut server) = pair();
+    assert_eq!((client.kind(), server.kind()), ("shared memory", "shared memory"));
+    let floats: Vec<f32> = (0..3_000_000).map(|at| at as f32).collect();
+    let sent = floats.clone();
+    let sending = thread::spawn(move || {
+        let sections = [
+            Section::floats(&[1000, 3000], &sent),
+            Section::integers(&[2], &[i64::MIN, 7]),
+            Section::bytes(&[0, 5], &[]),
+            Section::floats(&[], &[1.5]),
+        ];
+        client.send(b"words", &sections, PATIENCE, &running).unwrap();
+        client
+    });
+    let message = server.receive(&LIMITS, PATIENCE, &running).unwrap();
+    let _client = sending.join().unwrap();
+    assert_eq!(message.head, b"words");
+    let expected = [
+        Tensor { shape: vec![1000, 3000], contents: Contents::F32(floats) },
+        Tensor { shape: vec![2], contents: Contents::I64(vec![i64::MIN, 7]) },
+        Tensor { shape: vec![0, 5], contents: Contents::U8(Vec::new()) },
+        Tensor { shape: vec![], contents: Contents::F32(vec![1.5]) },
+    ];
+    assert!(message.sections == expected);
+}
+
+#[test]
+fn several_tasks_are_asked_at_once_and_signs_of_life_are_no_answers() {
+    let (clients, servers): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();
+    let mut clients = clients;
+    let serving: Vec<_> = servers
+        .into_iter()
+        .enumerate()
+        .map(|(index, mut server)| {
+            thread::spawn(move || {
+                let asked = server.receive(&LIMITS, PATIENCE, &running).unwrap();
+                if index == 1 {
+                    return; // It dies.
+                }
+                server.send(b"working", &[], PATIENCE, &running).unwrap();
+                let Contents::F32(values) = &asked.sections[0].contents else { panic!("floats were sent") };
+                let doubled: Vec<f32> = values.iter().map(|value| value * 2.0).collect();
+                server.send(b"done", &[Section::floats(&[doubled.len()], &doubled)], PATIENCE, &running).unwrap();
+            })
+        })
+        .collect();
+    let values = vec![3.0; 1_000_000];
+    let shape = [values.len()];
+    let requests = clients
+        .iter_mut()
+        .map(|connection| Request {
+            connection,
+            head: b"double".to_vec(),
+            sections: vec![Section::floats(&shape, &values)],
+            limits: LIMITS,
+        })
+        .collect();
+    let replies = exchange(requests, PATIENCE, &|message| message.head == b"done", &running);
+    serving.into_iter().for_each(|thread| thread.join().unwrap());
+    let doubled = Tensor { shape: shape.to_vec(), contents: Contents::F32(vec![6.0; 1_000_000]) };
+    assert!(replies[0].as_ref().unwrap().sections == [doubled.clone()]);
+    assert!(matches!(replies[1], Err(ComputeError::Io(_))));
+    assert!(replies[2].as_ref().unwrap().sections == [doubled]);
+}
+
+#[test]
+fn whoever_says_nothing_is_given_up_and_whoever_is_told_to_stop_stops() {
+    let (mut client, _server) = pair();
+    let silent = client.receive(&LIMITS, Duration::from_millis(1), &running);
+    assert!(matches!(silent, Err(ComputeError::Silent(_))));
+    assert!(matches!(client.receive(&LIMITS, PATIENCE, &|| true), Err(ComputeError::Stopped)));
+}
+
+/// What a reader says of these bytes.
+fn refusal(bytes: &[u8]) -> ComputeError {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.write_all(bytes).unwrap();
+    drop(ours);
+    Connection::new(Socket::Unix(theirs)).unwrap().receive(&LIMITS, PATIENCE, &running).unwrap_err()
+}
+
+#[test]
+fn hostile_bytes_are_refused_before_room_is_made_for_them() {
+    let header = |numbers: [u32; 3]| {
+        let mut bytes = b"WCMP".to_vec();
+        numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        bytes
+    };
+    let tensor = |kind: u8, sizes: &[u64]| {
+        let mut bytes = header([0, 1, 2 + 8 * sizes.len() as u32]);
+        bytes.extend([kind, sizes.len() as u8]);
+        sizes.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
+        bytes
+    };
+    assert!(matches!(refusal(b"GET / HTTP/1.1\r\n\r\n"), ComputeError::Message(MessageError::Mark)));
+    let too_large = [
+        header([u32::MAX, 0, 0]),
+        header([0, u32::MAX, 0]),
+        header([0, 1, u32::MAX]),
+        tensor(1, &[u64::MAX]),
+        tensor(1, &[u64::MAX, u64::MAX, 0]),
+        tensor(3, &[1 << 26]),
+    ];
+    for bytes in too_large {
+        let refused = refusal(&bytes);
+        assert!(matches!(refused, ComputeError::Message(MessageError::TooLarge { .. })), "{refused}");
+    }
+    let malformed = [tensor(9, &[1]), tensor(1, &[1; 17]), [header([0, 1, 4]), vec![1, 0, 0, 0]].concat()];
+    for bytes in malformed {
+        let refused = refusal(&bytes);
+        assert!(matches!(refused, ComputeError::Message(_)), "{refused}");
+    }
+    // As much as it may be, of which nothing comes.
+    assert!(matches!(refusal(&tensor(1, &[1 << 20])), ComputeError::Io(_)));
+}

@@ -1,0 +1,151 @@
+//! A worker that has joined: it knows no data, no loop and no model until a client says what to compute, and computes for
+//! one client at a time. When that leaves, it waits for the next.
+//!
+//! Each connection has a thread. Which of them computes is decided by the one [`place`] there is.
+
+mod place;
+pub mod protocol;
+mod session;
+mod stages;
+mod steps;
+
+use std::net::TcpListener;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::parameter::ParameterTable;
+use windlass_instruments::Instruments;
+use windlass_wire::client::Interrupt;
+use windlass_wire::lobby::{Lobby, Visit};
+use windlass_wire::port::{self, Services, StreamHandler};
+use windlass_wire::stream::Socket;
+
+use crate::replica::{Replica, StageWorker};
+use place::Place;
+use protocol::{Assignment, Capacity};
+use session::Desk;
+
+/// What the thread of a connection has for its stack: as much as a main thread, since a model is made on it.
+const STACK: usize = 8 << 20;
+/// How soon it is seen that the process is told to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often a wait is spoken of.
+const SPEAK_EVERY: Duration = Duration::from_secs(60);
+
+/// What a worker computes with.
+pub enum Computing {
+    /// All of a model.
+    Replica(Box<dyn Replica>),
+    /// Some of its stages.
+    Stages(StageWorker),
+}
+
+impl Computing {
+    fn table(&self) -> &ParameterTable {
+        match self {
+            Self::Replica(replica) => replica.table(),
+            Self::Stages(stages) => stages.table(),
+        }
+    }
+}
+
+/// Makes the model of an assignment, without data. An error is a refusal that the client is told.
+pub type Builder = Arc<dyn Fn(&Assignment) -> anyhow::Result<Computing> + Send + Sync>;
+
+/// What a joined worker is told by its user.
+#[derive(Clone)]
+pub struct JoinConfig {
+    /// What it computes on.
+    pub capacity: Capacity,
+    /// Whether it ends with the run of its first client.
+    pub once: bool,
+    /// How long it then waits for a client that has gone without a word.
+    pub peer_timeout: Duration,
+    /// Set by the process when it is told to stop.
+    pub stop: Arc<Interrupt>,
+    /// How it is seen from outside.
+    pub instruments: Instruments,
+}
+
+/// Computes for whoever comes, until it is told to stop. Blocks; `runtime` carries its port.
+pub fn serve(
+    runtime: &tokio::runtime::Handle,
+    listener: TcpListener,
+    config: JoinConfig,
+    build: Builder,
+) -> std::io::Result<Outcome> {
+    let _guard = runtime.enter();
+    let address = listener.local_addr()?;
+    let (accepting, stopped) = watch::channel(());
+    let (ended, endings) = mpsc::channel();
+    let (stop, instruments) = (config.stop.clone(), config.instruments.clone());
+    let (once, patience) = (config.once, config.peer_timeout);
+    let counts = instruments.worker();
+    let desk = Desk { config, build, place: Place::default(), local_name: Mutex::default(), ended, counts };
+    let desk = Arc::new(desk);
+    let (serving, lobby) = (desk.clone(), Lobby::default());
+    let streams: StreamHandler = Arc::new(move |socket, visit| take(serving.clone(), socket, visit));
+    let local_name = port::accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;
+    *desk.local_name.lock().unwrap_or_else(PoisonError::into_inner) = local_name;
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let services = Services { router: instruments.router(), streams, lobby };
+    let mut stopped = stopped;
+    runtime.spawn(port::serve(listener, services, async move { drop(stopped.changed().await) }));
+    instruments.probes().started();
+    instruments.probes().set_ready(true);
+    info!("waiting on {address} for a client that says what to compute");
+    let outcome = wait(&endings, &stop, once.then_some(patience));
+    drop(accepting);
+    desk.place.close();
+    Ok(outcome)
+}
+
+/// How a session ended that had begun.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The client has said that its run is over.
+    Left,
+    /// It has gone without a word, or was replaced.
+    Lost,
+}
+
+fn wait(endings: &mpsc::Receiver<Ending>, stop: &Interrupt, once: Option<Duration>) -> Outcome {
+    let mut lost: Option<Instant> = None;
+    let mut spoken = Instant::now();
+    loop {
+        match endings.recv_timeout(LOOK_EVERY) {
+            Ok(Ending::Left) if once.is_some() => return Outcome::done(),
+            Ok(Ending::Left) => (lost, spoken) = (None, Instant::now()),
+            Ok(Ending::Lost) => (lost, spoken) = (Some(Instant::now()), Instant::now()),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+        if stop.is_set() {
+            return Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() };
+        }
+        let waited = lost.map_or(Duration::ZERO, |lost| lost.elapsed());
+        if once.is_some_and(|patience| waited > patience) {
+            let reason = format!("gave up waiting for its client to come back after {} s", waited.as_secs());
+            return Outcome { exit_code: exit_code::PEERS, reason };
+        }
+        if lost.is_some() && spoken.elapsed() >= SPEAK_EVERY {
+            spoken = Instant::now();
+            info!("waiting for a client ({} s)", waited.as_secs());
+        }
+    }
+}
+
+/// Serves a connection on a thread of its own.
+fn take(desk: Arc<Desk>, socket: Socket, visit: Visit) {
+    if let Ok(handle) = socket.try_clone() {
+        visit.on_close(move || handle.shutdown());
+    }
+    let thread = std::thread::Builder::new().name("client".to_owned()).stack_size(STACK);
+    if let Err(error) = thread.spawn(move || desk.serve(socket, &visit)) {
+        warn!(%error, "cannot start a thread for a client");
+    }
+}

@@ -1,0 +1,262 @@
+//! One client's connection: what it wants computed is made ready, and its requests are answered until it leaves.
+
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use tracing::{debug, info, warn};
+use windlass_core::cluster::TaskId;
+use windlass_core::footprint::{gradient_bytes, in_words};
+use windlass_instruments::{AvailableMemory, WorkerInstruments, available_memory};
+use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
+use windlass_wire::lobby::Visit;
+use windlass_wire::stream::Socket;
+
+use super::place::Place;
+use super::protocol::{
+    Answer, Ask, Assignment, SIGN_OF_LIFE, assignment_limits, read, request_limits, stage_limits, written,
+};
+use super::stages::StageStepper;
+use super::steps::{Computed, Stepper};
+use super::{Builder, Computing, Ending, JoinConfig};
+use crate::replica::packed;
+use crate::threads;
+
+/// How long a client may take to say what it wants.
+const FIRST_WORDS: Duration = Duration::from_secs(10);
+/// How long a client may take nothing of an answer.
+const STALLED: Duration = Duration::from_secs(60);
+/// How long a client may say nothing. It gives way to others much sooner; this is for one that nobody replaces.
+const SILENT: Duration = Duration::from_secs(24 * 3600);
+
+/// Everything that the connections of a joined worker share.
+pub(super) struct Desk {
+    pub(super) config: JoinConfig,
+    pub(super) build: Builder,
+    pub(super) place: Place,
+    /// By which name clients on this host find it.
+    pub(super) local_name: Mutex<String>,
+    pub(super) ended: mpsc::Sender<Ending>,
+    /// What it has computed, for whichever client.
+    pub(super) counts: WorkerInstruments,
+}
+
+impl Desk {
+    /// Serves a connection to its end.
+    pub(super) fn serve(&self, socket: Socket, visit: &Visit) {
+        let local_name = self.local_name.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let connection = match compute::accept(socket, &local_name) {
+            Ok(connection) => connection,
+            Err(error) => return visit.refused(&error),
+        };
+        let line = Line::new(connection);
+        let asked = line.receive(&assignment_limits(), FIRST_WORDS, &self.is_stopped());
+        let assignment = match asked.map_err(anyhow::Error::from).and_then(|message| read::<Ask>(&message.head)) {
+            Ok(Ask::Assign(assignment)) => *assignment,
+            // Somebody looked who listens here.
+            Ok(Ask::Ping) => return drop(line.answer(&Answer::Here, &[])),
+            Ok(_) => return visit.refused(&"it asked for something before it said what to compute"),
+            Err(error) => {
+                let is_gone = matches!(error.downcast_ref(), Some(ComputeError::Io(_) | ComputeError::Stopped));
+                return if is_gone { debug!(%error, "a connection closed") } else { visit.refused(&error) };
+            }
+        };
+        visit.has_spoken();
+        let seated = line
+            .handle()
+            .map_err(|error| error.to_string())
+            .and_then(|handle| self.place.take(&assignment.client, assignment.run, handle, Instant::now()));
+        let seated = match seated {
+            Ok(seated) => seated,
+            Err(reason) => {
+                info!("sent {} away: {reason}", assignment.client);
+                let _ = line.answer(&Answer::Refused { reason, is_busy: true }, &[]);
+                return;
+            }
+        };
+        visit.admit(TaskId::CHIEF);
+        seated.heard(true);
+        let (client, model) = (assignment.client.clone(), assignment.model.clone());
+        let made = line.busy(|| threads::caught("making the model", || self.make(&assignment)));
+        let computing = match made {
+            Ok(computing) => computing,
+            Err(error) => {
+                warn!("cannot compute {model} for {client}: {error:#}");
+                let _ = line.answer(&Answer::Refused { reason: format!("{error:#}"), is_busy: false }, &[]);
+                return;
+            }
+        };
+        let kind = line.lock().connection.kind();
+        info!("computing {model} for {client}, via {kind}");
+        if line.answer(&Answer::Assigned(self.config.capacity.clone()), &[]).is_err() {
+            return;
+        }
+        seated.heard(false);
+        let threads = self.config.capacity.threads;
+        let heard = |is_served| seated.heard(is_served);
+        let (ended, steps) = match computing {
+            Computing::Replica(replica) => {
+                let mut stepper = Stepper::new(replica, threads, self.counts.clone());
+                (self.compute(&line, &mut stepper, heard), stepper.steps())
+            }
+            Computing::Stages(stages) => match StageStepper::new(stages, threads, self.counts.clone()) {
+                Ok(mut stepper) => (self.compute_stages(&line, &mut stepper, heard), stepper.steps()),
+                Err(error) => (Err(error), 0),
+            },
+        };
+        drop(seated);
+        let ending = match ended {
+            Ok(reason) => {
+                info!("{client} is over ({reason}) after {steps} steps computed here");
+                Ending::Left
+            }
+            Err(error) => {
+                warn!("lost {client} after {steps} steps computed here: {error:#}; waiting for a client");
+                Ending::Lost
+            }
+        };
+        let _ = self.ended.send(ending);
+    }
+
+    /// Makes the model, and checks that it is the client's.
+    fn make(&self, assignment: &Assignment) -> anyhow::Result<Computing> {
+        let needed = gradient_bytes(&assignment.parameters).saturating_mul(self.config.capacity.towers as u64);
+        if let Some(AvailableMemory { process: available, .. }) = available_memory() {
+            ensure!(
+                needed <= available,
+                "the model is too large: its gradients need {}, and {} of memory is available",
+                in_words(needed),
+                in_words(available)
+            );
+        }
+        let computing = (self.build)(assignment)?;
+        match computing.table().first_difference(&assignment.parameters) {
+            None => Ok(computing),
+            Some(difference) => Err(anyhow::anyhow!("its {} is another: {difference}", assignment.model))
+                .context("are both programs of the same version?"),
+        }
+    }
+
+    /// Answers requests. Returns why the client has left.
+    fn compute(&self, line: &Line, stepper: &mut Stepper, heard: impl Fn(bool)) -> anyhow::Result<String> {
+        let limits = request_limits(stepper.table());
+        loop {
+            let Message { head, sections } = line.receive(&limits, SILENT, &self.is_stopped())?;
+            heard(true);
+            match read::<Ask>(&head)? {
+                Ask::Step(asked) => {
+                    let Computed { answer, gradients } = match line.busy(|| stepper.step(asked, sections)) {
+                        Ok(computed) => computed,
+                        Err(error) => {
+                            let _ = line.answer(&Answer::Failed { reason: format!("{error:#}") }, &[]);
+                            return Err(error);
+                        }
+                    };
+                    let shapes: Vec<[usize; 1]> = gradients.iter().map(|gradient| [gradient.len()]).collect();
+                    let tensors =
+                        gradients.iter().zip(&shapes).map(|(gradient, shape)| Section::floats(shape, gradient));
+                    line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>())?;
+                }
+                Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Leave { reason } => return Ok(reason),
+                Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
+                Ask::Stage(_) => anyhow::bail!("it asked for a stage, but was given all of the model"),
+            }
+            heard(false);
+        }
+    }
+
+    /// The same of a client whose model is divided.
+    fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<String> {
+        let limits = stage_limits(stepper.table());
+        loop {
+            let Message { head, sections } = line.receive(&limits, SILENT, &self.is_stopped())?;
+            heard(true);
+            match read::<Ask>(&head)? {
+                Ask::Stage(asked) => {
+                    let (answer, tensors) = match line.busy(|| stepper.answer(asked, sections)) {
+                        Ok(answered) => answered,
+                        Err(error) => {
+                            let _ = line.answer(&Answer::Failed { reason: format!("{error:#}") }, &[]);
+                            return Err(error);
+                        }
+                    };
+                    let sections: Vec<Section<'_>> = tensors.iter().map(packed::section).collect();
+                    line.answer(&Answer::Staged(answer), &sections)?;
+                }
+                Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Leave { reason } => return Ok(reason),
+                Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
+                Ask::Step(_) => anyhow::bail!("it asked for a step, but was given stages of the model"),
+            }
+            heard(false);
+        }
+    }
+
+    fn is_stopped(&self) -> impl Fn() -> bool + '_ {
+        || self.config.stop.is_set()
+    }
+}
+
+/// A connection that says, while the worker is busy, that it is.
+struct Line {
+    speaker: Arc<Mutex<Speaker>>,
+    /// Ends the thread that speaks.
+    _ended: mpsc::Sender<()>,
+}
+
+struct Speaker {
+    connection: Connection,
+    is_busy: bool,
+}
+
+impl Line {
+    fn new(connection: Connection) -> Self {
+        let speaker = Arc::new(Mutex::new(Speaker { connection, is_busy: false }));
+        let (ended, is_ended) = mpsc::channel::<()>();
+        let speaking = speaker.clone();
+        let speak = move || {
+            while let Err(mpsc::RecvTimeoutError::Timeout) = is_ended.recv_timeout(SIGN_OF_LIFE) {
+                // Whoever holds it reads or answers.
+                let Ok(mut speaker) = speaking.try_lock() else { continue };
+                if speaker.is_busy {
+                    let _ = speaker.connection.send(&written(&Answer::Working), &[], SIGN_OF_LIFE, &|| false);
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("sign-of-life".to_owned()).spawn(speak) {
+            warn!(%error, "cannot start the thread that tells a client of long steps");
+        }
+        Self { speaker, _ended: ended }
+    }
+
+    fn receive(
+        &self,
+        limits: &compute::Limits,
+        patience: Duration,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Message, ComputeError> {
+        self.lock().connection.receive(limits, patience, is_stopped)
+    }
+
+    fn answer(&self, answer: &Answer, tensors: &[Section<'_>]) -> Result<(), ComputeError> {
+        self.lock().connection.send(&written(answer), tensors, STALLED, &|| false)
+    }
+
+    /// Does something that may take long.
+    fn busy<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.lock().is_busy = true;
+        let done = work();
+        self.lock().is_busy = false;
+        done
+    }
+
+    fn handle(&self) -> std::io::Result<Socket> {
+        self.lock().connection.handle()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Speaker> {
+        self.speaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

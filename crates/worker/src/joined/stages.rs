@@ -1,0 +1,127 @@
+//! The pieces of steps that a joined worker computes for a model that is divided: requests checked, and answered by its
+//! stages.
+
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use burn::tensor::{DType, TensorData};
+use rayon::ThreadPool;
+use windlass_core::parameter::ParameterTable;
+use windlass_instruments::{StepMeasurement, WorkerInstruments};
+use windlass_wire::compute::{Contents, Tensor};
+
+use super::protocol::{StageAnswered, StageAsked, StagePiece};
+use crate::buffer::TensorBuffer;
+use crate::replica::{StageForward, StageHost, StageRows, StageStart, StageWorker, packed};
+use crate::threads;
+
+/// Computes with some stages of a model.
+pub(super) struct StageStepper {
+    stages: StageWorker,
+    threads: ThreadPool,
+    steps: u64,
+    counts: WorkerInstruments,
+    began: Instant,
+}
+
+impl StageStepper {
+    /// On so many threads, or on all there are.
+    pub(super) fn new(stages: StageWorker, threads: Option<usize>, counts: WorkerInstruments) -> anyhow::Result<Self> {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads::pool(threads.unwrap_or_else(all))?;
+        Ok(Self { stages, threads, steps: 0, counts, began: Instant::now() })
+    }
+
+    pub(super) fn table(&self) -> &ParameterTable {
+        self.stages.table()
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Computes what was asked. An error is what the client is told.
+    pub(super) fn answer(
+        &mut self,
+        asked: StageAsked,
+        tensors: Vec<Tensor>,
+    ) -> anyhow::Result<(StageAnswered, Vec<TensorData>)> {
+        let StageAsked { stage, piece } = asked;
+        match piece {
+            StagePiece::Begin { .. } => self.began = Instant::now(),
+            StagePiece::Finish => {
+                let took = self.began.elapsed();
+                self.steps += 1;
+                self.counts.stepped(&StepMeasurement { step: took, compute: took, ..StepMeasurement::default() });
+            }
+            StagePiece::Forward { .. } | StagePiece::Backward { .. } => {}
+        }
+        let host = self.stages.host(&stage)?;
+        threads::compute(&self.threads, || done(host, piece, tensors)).with_context(|| format!("stage {stage}"))
+    }
+}
+
+/// What a stage answers.
+fn done(
+    host: &mut dyn StageHost,
+    piece: StagePiece,
+    tensors: Vec<Tensor>,
+) -> anyhow::Result<(StageAnswered, Vec<TensorData>)> {
+    let mut tensors = tensors.into_iter();
+    let all = |given: Vec<Option<TensorData>>| {
+        let answer = StageAnswered { given: given.iter().map(Option::is_some).collect(), state: Vec::new() };
+        (answer, given.into_iter().flatten().collect())
+    };
+    Ok(match piece {
+        StagePiece::Begin { changed, rows } => {
+            let mut values = vec![TensorBuffer::default(); host.parameters()];
+            for index in changed {
+                let slot = values.get_mut(index).with_context(|| format!("there is no parameter {index}"))?;
+                let contents = tensors.next().map(|tensor| tensor.contents);
+                let Some(Contents::F32(floats)) = contents else {
+                    bail!("values of parameter {index} that are no floats")
+                };
+                *slot = floats.into();
+            }
+            ensure!(tensors.next().is_none(), "values that belong to no parameter");
+            let rows = rows.into_iter().map(|(parameter, rows)| StageRows { parameter, rows }).collect();
+            host.begin(StageStart { values, rows })?;
+            all(Vec::new())
+        }
+        StagePiece::Forward { micro, feed, rows, seed } => {
+            let feed = packed::parcel(&mut tensors, feed)?;
+            let inputs = floats(tensors)?;
+            all(host.forward(micro, StageForward { feed, inputs, rows, seed })?.into_iter().map(Some).collect())
+        }
+        StagePiece::Backward { micro, given } => {
+            let mut gradients = floats(tensors)?.into_iter();
+            let listed = given.iter().map(|is_given| match is_given {
+                true => gradients.next().context("fewer gradients than are said to be there").map(Some),
+                false => Ok(None),
+            });
+            let listed = listed.collect::<anyhow::Result<Vec<_>>>()?;
+            ensure!(gradients.next().is_none(), "more gradients than are said to be there");
+            all(host.backward(micro, listed)?)
+        }
+        StagePiece::Finish => {
+            let result = host.finish()?;
+            let flags = |values: &[TensorBuffer]| values.iter().map(|values| !values.is_empty()).collect();
+            let answer = StageAnswered { given: flags(&result.gradients), state: flags(&result.state) };
+            let tensors = result.gradients.into_iter().chain(result.state).filter(|values| !values.is_empty());
+            let flat = |values: TensorBuffer| {
+                let length = values.len();
+                values.into_data([length])
+            };
+            (answer, tensors.map(flat).collect())
+        }
+    })
+}
+
+/// The tensors that are left of a message.
+fn floats(tensors: impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorData>> {
+    let tensors: Vec<Tensor> = tensors.collect();
+    let count = tensors.len();
+    let all: Vec<TensorData> = packed::parcel(&mut tensors.into_iter(), count)?.into_items().collect();
+    ensure!(all.iter().all(|tensor| tensor.dtype() == DType::F32), "a tensor between stages that has no floats");
+    Ok(all)
+}

@@ -1,0 +1,439 @@
+//! One model across several devices: its stages each where they were put, and to the training loop one replica.
+//!
+//! A step is a graph of forward and backward passes, a pair for each stage and micro-batch, which the lanes of the devices
+//! work through as its dependencies allow. What is done with the network as a whole, such as scoring it, a replica of all
+//! of it does on the client's own device.
+
+mod host;
+mod lanes;
+mod local_stage;
+mod remote_stage;
+mod schedule;
+mod source;
+mod step;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use burn::tensor::Device;
+use tracing::info;
+use windlass_core::executor::LaneId;
+use windlass_core::parameter::ParameterTable;
+use windlass_wire::client::{Interrupt, RowRequest};
+
+pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
+use self::lanes::Lanes;
+use self::local_stage::LocalStage;
+use self::remote_stage::{Joined, Lost, RemoteStage};
+use self::schedule::Schedule;
+use self::source::{MicroBatch, Source};
+use self::step::{Computed, Hosts, Step, locked};
+use self::trace::Usage;
+pub use self::trace::{TRACED_STEPS, Trace};
+pub use self::worker::StageWorker;
+use super::{Batch, BatchSource, LaneReport, Local, LocalConfig, ModelInfo, Replica, StepResult};
+use crate::buffer::TensorBuffer;
+use crate::event::PlacedStage;
+use crate::joined::protocol::StageAssigned;
+use crate::metrics::Metrics;
+use crate::model::{Model, PngImage};
+use crate::replica::local::ReplicaError;
+use crate::replica::remote::{Crew, CrewError};
+use crate::report::Reports;
+use crate::rows::RowParameters;
+use crate::stages::{PlannedStage, StagePlan, StagesError};
+use crate::threads;
+
+/// How often a step is repeated because a worker was lost in it.
+const MOST_REPEATS: usize = 10;
+
+/// How a model is divided.
+pub struct PlacedConfig {
+    /// The client's device and its name: what is not placed elsewhere is computed there, and the whole network is scored
+    /// there.
+    pub client: (String, Device),
+    /// Stages and where they are computed.
+    pub places: Vec<(String, Place)>,
+    /// In how many parts each batch goes through the stages.
+    pub micro_batches: usize,
+    /// Threads of this process, shared out among its lanes on the CPU.
+    pub threads: usize,
+    /// The run's seed.
+    pub seed: u64,
+    /// Where the first steps are traced, if they are.
+    pub trace: Option<Trace>,
+}
+
+/// Where stages are computed. Places of the same name are the same lane.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// What it is called.
+    pub name: String,
+    /// What computes there.
+    pub at: PlaceAt,
+}
+
+/// What computes at a place.
+#[derive(Debug, Clone)]
+pub enum PlaceAt {
+    /// A device of this process.
+    Here(Device),
+    /// A joined worker, by its number, on a device of its own.
+    Worker(usize, Option<String>),
+}
+
+/// Why a model cannot be divided so.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The model does not say how.
+    #[error("--place: the model {model} declares no stages, so it cannot be divided")]
+    Whole {
+        /// Which one.
+        model: &'static str,
+    },
+    /// What the model says is not right.
+    #[error("--place: {0}")]
+    Stages(#[from] StagesError),
+    /// The user names a stage that it does not have.
+    #[error("--place: {model} has no stage {stage:?}")]
+    UnknownStage {
+        /// The model.
+        model: &'static str,
+        /// What was named.
+        stage: String,
+        /// What there is.
+        there_are: Vec<String>,
+    },
+    /// Its parameters cannot be trained, wherever they are.
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
+    /// Threads could not be started.
+    #[error("cannot start threads: {0}")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
+}
+
+impl PlaceError {
+    /// What to do instead.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Whole { .. } => Some("--towers and a cluster divide batches instead of models; see docs/placement.md for how a model declares stages".to_owned()),
+            Self::UnknownStage { there_are, .. } => Some(format!("its stages are {}", there_are.join(", "))),
+            Self::Stages(_) | Self::Replica(_) | Self::Threads(_) => None,
+        }
+    }
+}
+
+/// One model on several devices.
+pub struct Placed {
+    /// The whole of it, for all but steps.
+    whole: Box<dyn Replica>,
+    source: Arc<dyn BatchSource>,
+    plan: Arc<StagePlan>,
+    hosts: Hosts,
+    lanes: Lanes,
+    /// The lane of each stage, and what lanes are called.
+    lane_of: Vec<LaneId>,
+    lane_names: Vec<String>,
+    /// Of a batch in as many parts as the last.
+    schedule: Option<(usize, Schedule)>,
+    /// The values that count, as far as they have been given.
+    values: Vec<TensorBuffer>,
+    /// Which of them the stages, and the whole network, have yet to get.
+    new_to_stages: Vec<bool>,
+    new_to_whole: Vec<bool>,
+    usage: Usage,
+    trace: Option<Trace>,
+    /// The joined workers, if stages are computed elsewhere, and which stages those are.
+    joined: Arc<OnceLock<Joined>>,
+    assigned: Vec<StageAssigned>,
+}
+
+impl Placed {
+    /// Divides a model.
+    pub fn of<M: Model>(model: M, config: PlacedConfig) -> Result<Self, PlaceError> {
+        let PlacedConfig { client, places, micro_batches, threads, seed, trace } = config;
+        let staging = M::staging().ok_or(PlaceError::Whole { model: M::NAME })?;
+        let model = Arc::new(model);
+        let local = LocalConfig { device: client.1.clone(), ..LocalConfig::on_cpu(seed) };
+        let whole = Local::sharing(model.clone(), local)?;
+        let table = whole.table().clone();
+        let plan = Arc::new(StagePlan::new(staging.stages(&model), &table)?);
+        if let Some((stage, _)) = places.iter().find(|(stage, _)| !plan.names().contains(stage)) {
+            let (stage, there_are) = (stage.clone(), plan.names());
+            return Err(PlaceError::UnknownStage { model: M::NAME, stage, there_are });
+        }
+        let client = Place { name: client.0, at: PlaceAt::Here(client.1) };
+        let (joined, mut assigned) = (Arc::new(OnceLock::new()), Vec::new());
+        let place = |stage: &String| places.iter().find(|(name, _)| name == stage).map_or(&client, |(_, place)| place);
+        let (mut used, mut lane_of, mut hosts): (Vec<&Place>, Vec<LaneId>, Vec<Mutex<Box<dyn StageHost>>>) =
+            (Vec::new(), Vec::new(), Vec::new());
+        for (index, stage) in plan.stages().iter().enumerate() {
+            let place = place(&stage.name);
+            let lane = used.iter().position(|used| used.name == place.name).unwrap_or_else(|| {
+                used.push(place);
+                used.len() - 1
+            });
+            lane_of.push(LaneId(lane));
+            hosts.push(Mutex::new(match &place.at {
+                PlaceAt::Here(device) => {
+                    let on = (device, seed);
+                    Box::new(LocalStage::new(model.clone(), staging, (&*plan, index), &table, on)) as Box<dyn StageHost>
+                }
+                PlaceAt::Worker(worker, device) => {
+                    let (stage, worker, device) = (stage.name.clone(), *worker, device.clone());
+                    let own = &plan.stages()[index].parameters;
+                    let host = RemoteStage::new(joined.clone(), worker, stage.clone(), &table, own);
+                    assigned.push(StageAssigned { stage, worker, device });
+                    Box::new(host)
+                }
+            }));
+        }
+        // A lane that waits for another process needs a thread, but no core.
+        let is_here = |place: &&&Place| matches!(place.at, PlaceAt::Here(_));
+        let here = used.iter().filter(is_here).filter_map(|place| match &place.at {
+            PlaceAt::Here(device) => Some(device.clone()),
+            PlaceAt::Worker(..) => None,
+        });
+        let mut own = threads::shared_out(&here.collect::<Vec<_>>(), threads)?.into_iter();
+        let pool = |place: &&Place| {
+            if is_here(&place) { own.next().map_or_else(|| threads::pool(1), Ok) } else { threads::pool(1) }
+        };
+        let pools = used.iter().map(pool).collect::<Result<Vec<_>, _>>()?;
+        let lane_names: Vec<String> = used.iter().map(|place| place.name.clone()).collect();
+        trace.iter().for_each(|trace| trace.name_lanes(&lane_names));
+        let by_rows = RowParameters::find(&table, model.row_parameters());
+        let source = Arc::new(Source { model, staging, plan: plan.clone(), by_rows, seed, micro_batches });
+        Ok(Self {
+            whole: Box::new(whole),
+            source,
+            plan,
+            hosts: Arc::new(hosts),
+            lanes: Lanes::new(pools),
+            lane_of,
+            usage: Usage::of(lane_names.len()),
+            lane_names,
+            schedule: None,
+            values: vec![TensorBuffer::default(); table.len()],
+            new_to_stages: vec![false; table.len()],
+            new_to_whole: vec![false; table.len()],
+            trace,
+            joined,
+            assigned,
+        })
+    }
+
+    /// The stages that joined workers are to compute.
+    pub fn assigned(&self) -> &[StageAssigned] {
+        &self.assigned
+    }
+
+    /// Tells it of the joined workers, before its first step, and of what ends all waits for them.
+    pub fn meet(&self, crew: Arc<Crew>, stop: Arc<Interrupt>) {
+        let _ = self.joined.set(Joined { crew, stop });
+    }
+
+    /// After a step has failed: waits for the worker that was lost, if that is why. Then all stages need their values.
+    fn recover(&mut self, error: anyhow::Error, repeats: usize) -> anyhow::Result<()> {
+        // Running state has moved, and values may not have arrived.
+        self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
+        let (Some(lost), Some(Joined { crew, stop })) = (error.downcast_ref::<Lost>(), self.joined.get()) else {
+            return Err(error);
+        };
+        if repeats == MOST_REPEATS {
+            let Lost { worker, why } = lost;
+            return Err(CrewError::GaveUp(format!("{worker}, lost {repeats} times in the same step ({why})")).into());
+        }
+        crew.gather(&|| stop.ends_all_waits())?;
+        info!("{} is there again: repeating the step", lost.worker);
+        Ok(())
+    }
+
+    /// Computes a step once.
+    fn attempt(&mut self, micro_batches: &Arc<Vec<MicroBatch>>, rows: &[RowRequest]) -> anyhow::Result<Computed> {
+        let schedule = self.schedule(micro_batches.len());
+        let is_summed = self.info().loss_is_summed;
+        let (starts, graph) = (self.starts(rows), schedule.graph().clone());
+        let batch = (micro_batches.clone(), !self.assigned.is_empty());
+        let step = Step::new(self.plan.clone(), self.hosts.clone(), schedule, starts, batch, is_summed);
+        let (step, began) = (Arc::new(step), Instant::now());
+        let ran = self.lanes.run(&graph, step.clone())?;
+        self.usage.add(&graph, &ran, began.elapsed());
+        self.trace.iter().for_each(|trace| trace.add(&graph, &ran));
+        Ok(step.computed())
+    }
+
+    /// What each stage begins a step with that needs these rows.
+    fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
+        let start = |(stage, host): (&PlannedStage, &Mutex<Box<dyn StageHost>>)| {
+            let is_empty = locked(host).needs_all_values();
+            let values = stage.parameters.iter().map(|index| match is_empty || self.new_to_stages[*index] {
+                true => self.values[*index].clone(),
+                false => TensorBuffer::default(),
+            });
+            let rows = rows.iter().filter_map(|request| {
+                let parameter = stage.parameters.binary_search(&(request.parameter.0 as usize)).ok()?;
+                Some(StageRows { parameter, rows: request.rows.clone() })
+            });
+            StageStart { values: values.collect(), rows: rows.collect() }
+        };
+        let starts = self.plan.stages().iter().zip(&*self.hosts).map(start).collect();
+        self.new_to_stages.fill(false);
+        starts
+    }
+
+    /// The schedule of a batch in so many parts.
+    fn schedule(&mut self, micro_batches: usize) -> Schedule {
+        match &self.schedule {
+            Some((of, schedule)) if *of == micro_batches => schedule.clone(),
+            _ => {
+                let schedule = Schedule::new(&self.plan, &self.lane_of, micro_batches);
+                self.schedule = Some((micro_batches, schedule.clone()));
+                schedule
+            }
+        }
+    }
+
+    /// The whole network with the values of now.
+    fn whole(&mut self) -> &mut dyn Replica {
+        if self.new_to_whole.contains(&true) {
+            let new = self.values.iter().zip(&self.new_to_whole);
+            let new = new.map(|(values, is_new)| if *is_new { values.clone() } else { TensorBuffer::default() });
+            self.whole.load(new.collect());
+            self.new_to_whole.fill(false);
+        }
+        &mut *self.whole
+    }
+
+    /// Gradients and running state by parameter, of all stages.
+    fn joined(&self, computed: Computed, samples: usize) -> StepResult {
+        let Computed { loss, results } = computed;
+        let (mut gradients, mut state) = (vec![TensorBuffer::default(); self.values.len()], Vec::new());
+        for (stage, result) in self.plan.stages().iter().zip(results) {
+            for (index, gradient) in stage.parameters.iter().zip(result.gradients) {
+                gradients[*index] = gradient;
+            }
+            if !result.state.is_empty() {
+                state.resize(self.values.len(), TensorBuffer::default());
+            }
+            for (index, own) in stage.parameters.iter().zip(result.state) {
+                state[*index] = own;
+            }
+        }
+        let loss = if self.info().loss_is_summed { loss / samples as f32 } else { loss };
+        StepResult { loss, gradients, state, samples }
+    }
+}
+
+impl Replica for Placed {
+    fn info(&self) -> &ModelInfo {
+        self.whole.info()
+    }
+
+    fn table(&self) -> &ParameterTable {
+        self.whole.table()
+    }
+
+    fn has_rows(&self) -> bool {
+        self.whole.has_rows()
+    }
+
+    fn reports(&self) -> Option<Reports> {
+        self.whole.reports()
+    }
+
+    fn source(&self) -> Arc<dyn BatchSource> {
+        self.source.clone()
+    }
+
+    fn placement(&self) -> Vec<PlacedStage> {
+        let names: Vec<&str> = self.table().iter().map(|(_, spec)| spec.name.as_str()).collect();
+        let placed = |(stage, lane): (&PlannedStage, &LaneId)| PlacedStage {
+            name: stage.name.clone(),
+            device: self.lane_names[lane.0].clone(),
+            parameters: stage.parameters.iter().map(|index| names[*index].to_owned()).collect(),
+        };
+        self.plan.stages().iter().zip(&self.lane_of).map(placed).collect()
+    }
+
+    fn lanes(&self) -> Vec<LaneReport> {
+        let report = |(lane, name): (usize, &String)| {
+            let own = self.plan.stages().iter().zip(&self.lane_of).filter(|(_, of)| of.0 == lane);
+            let stages = own.map(|(stage, _)| stage.name.clone()).collect();
+            LaneReport { device: name.clone(), stages, busy: self.usage.busy(lane) }
+        };
+        self.lane_names.iter().enumerate().map(report).collect()
+    }
+
+    fn first_values(&self) -> Vec<TensorBuffer> {
+        self.whole.first_values()
+    }
+
+    fn load(&mut self, values: Vec<TensorBuffer>) {
+        for (index, values) in values.into_iter().enumerate().filter(|(_, values)| !values.is_empty()) {
+            self.values[index] = values;
+            (self.new_to_stages[index], self.new_to_whole[index]) = (true, true);
+        }
+    }
+
+    fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult> {
+        let Batch { content, rows, samples } = batch;
+        let micro_batches = Arc::new(micro_batches(content));
+        for repeats in 0.. {
+            match self.attempt(&micro_batches, &rows) {
+                Ok(computed) => return Ok(self.joined(computed, samples)),
+                Err(error) => self.recover(error, repeats)?,
+            }
+        }
+        unreachable!("repeats are counted")
+    }
+
+    fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {
+        let first = self.first_values();
+        let mut before = std::mem::take(&mut self.values);
+        before
+            .iter_mut()
+            .zip(first)
+            .filter(|(values, _)| values.is_empty())
+            .for_each(|(values, first)| *values = first);
+        let mut values = before.clone();
+        for RowRequest { parameter, rows } in batch.rows() {
+            let (width, whole) = (self.table()[*parameter].width(), &before[parameter.0 as usize]);
+            let own: Vec<f32> = rows.iter().flat_map(|row| &whole[*row as usize * width..][..width]).copied().collect();
+            values[parameter.0 as usize] = own.into();
+        }
+        self.values = vec![TensorBuffer::default(); before.len()];
+        self.load(values);
+        let done = self.step(batch).map(drop);
+        self.load(before);
+        done
+    }
+
+    fn held_out(&self, draw: u64) -> anyhow::Result<Vec<(String, Option<Batch>)>> {
+        self.whole.held_out(draw)
+    }
+
+    fn loss(&mut self, batch: Batch) -> anyhow::Result<f64> {
+        self.whole().loss(batch)
+    }
+
+    fn evaluate(&mut self) -> anyhow::Result<Metrics> {
+        self.whole().evaluate()
+    }
+
+    fn images(&mut self) -> anyhow::Result<Vec<PngImage>> {
+        self.whole().images()
+    }
+
+    fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>> {
+        self.whole().conclude()
+    }
+}
+
+fn micro_batches(content: Box<dyn std::any::Any + Send>) -> Vec<MicroBatch> {
+    *content.downcast().expect("a batch goes to the replica whose source has made it")
+}

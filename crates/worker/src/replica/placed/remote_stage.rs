@@ -1,0 +1,206 @@
+//! A stage at the other end of a connection: a joined worker computes it. What it answers is checked before it is used.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use burn::tensor::{DType, TensorData};
+use windlass_core::parameter::{ParameterKind, ParameterSpec, ParameterTable};
+use windlass_wire::client::Interrupt;
+use windlass_wire::compute::{Section, Tensor};
+
+use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
+use crate::buffer::TensorBuffer;
+use crate::joined::protocol::{Answer, Ask, StageAnswered, StageAsked, StagePiece, stage_limits, written};
+use crate::replica::packed;
+use crate::replica::remote::{Crew, CrewError, Trouble};
+
+/// A worker was lost in a step, which can be repeated when it is back.
+#[derive(Debug, thiserror::Error)]
+#[error("lost {worker}: {why}")]
+pub(super) struct Lost {
+    pub(super) worker: String,
+    pub(super) why: String,
+}
+
+/// The joined workers, once they have been called, and what ends all waits for them.
+pub(super) struct Joined {
+    pub(super) crew: Arc<Crew>,
+    pub(super) stop: Arc<Interrupt>,
+}
+
+/// A stage that a joined worker computes.
+pub(super) struct RemoteStage {
+    joined: Arc<OnceLock<Joined>>,
+    seat: usize,
+    name: String,
+    table: ParameterTable,
+    /// Its own parameters.
+    parameters: Vec<ParameterSpec>,
+    /// How often the worker had joined when it was last told the values.
+    told: Option<u64>,
+    rows: Vec<StageRows>,
+    /// The shapes of the inputs of micro-batches that are on their way.
+    inputs: BTreeMap<usize, Vec<Vec<usize>>>,
+}
+
+impl RemoteStage {
+    pub(super) fn new(
+        joined: Arc<OnceLock<Joined>>,
+        seat: usize,
+        name: String,
+        table: &ParameterTable,
+        own: &[usize],
+    ) -> Self {
+        let parameters = table.iter().enumerate().filter(|(index, _)| own.contains(index));
+        let parameters = parameters.map(|(_, (_, spec))| spec.clone()).collect();
+        let (table, rows, inputs) = (table.clone(), Vec::new(), BTreeMap::new());
+        Self { joined, seat, name, table, parameters, told: None, rows, inputs }
+    }
+
+    /// Asks the worker for a piece of a step.
+    fn ask(&self, piece: StagePiece, sections: Vec<Section<'_>>) -> anyhow::Result<(StageAnswered, Vec<Tensor>)> {
+        let Joined { crew, stop } = self.joined.get().context("its worker has not been called")?;
+        let lost = |why: String| Lost { worker: crew.name(self.seat), why };
+        let joined = self.told.ok_or_else(|| lost("it is not there".to_owned()))?;
+        let head = written(&Ask::Stage(StageAsked { stage: self.name.clone(), piece }));
+        let limits = stage_limits(&self.table);
+        match crew.ask((self.seat, joined), (head, sections), limits, &|| stop.ends_all_waits()) {
+            Ok((Answer::Staged(answer), tensors)) => {
+                let expected = answer.given.iter().chain(&answer.state).filter(|given| **given).count();
+                ensure!(
+                    tensors.len() == expected,
+                    self.wrong(&format!("{} tensors instead of {expected}", tensors.len()))
+                );
+                Ok((answer, tensors))
+            }
+            Ok(_) => Err(self.wrong("something else than was asked")),
+            Err(Trouble::Model(reason)) => Err(anyhow!("{}: {reason}", crew.name(self.seat))),
+            Err(Trouble::Stopped) => Err(CrewError::Interrupted.into()),
+            Err(Trouble::Worker(why)) => Err(lost(why).into()),
+        }
+    }
+
+    /// The worker is not what it should be.
+    fn wrong(&self, what: &str) -> anyhow::Error {
+        let worker = self.joined.get().map(|joined| joined.crew.name(self.seat)).unwrap_or_default();
+        anyhow!("{worker}: it answered for stage {} with {what}", self.name)
+    }
+
+    /// The tensors of an answer, each in the place of those that are given.
+    fn listed(
+        &self,
+        given: &[bool],
+        tensors: &mut impl Iterator<Item = Tensor>,
+    ) -> anyhow::Result<Vec<Option<TensorData>>> {
+        let next = |is_given: &bool| match is_given {
+            true => {
+                let tensor = packed::parcel(tensors, 1)?.into_items().next();
+                let floats = tensor.filter(|tensor| tensor.dtype() == DType::F32);
+                floats.map(Some).ok_or_else(|| self.wrong("a tensor that has no floats"))
+            }
+            false => Ok(None),
+        };
+        given.iter().map(next).collect()
+    }
+
+    /// How many values a parameter has in this step.
+    fn values_of(&self, parameter: usize) -> usize {
+        let spec = &self.parameters[parameter];
+        let rows = self.rows.iter().find(|rows| rows.parameter == parameter);
+        rows.map_or(spec.elements(), |rows| rows.rows.len() * spec.width())
+    }
+
+    /// The buffers of an answer: those of this kind are there, and as long as they should be.
+    fn buffers(
+        &self,
+        kind: ParameterKind,
+        given: &[bool],
+        tensors: &mut impl Iterator<Item = Tensor>,
+    ) -> anyhow::Result<Vec<TensorBuffer>> {
+        let mut buffers = Vec::with_capacity(self.parameters.len());
+        for (index, data) in self.listed(given, tensors)?.into_iter().enumerate() {
+            let spec = &self.parameters[index];
+            let expected = if spec.kind == kind { self.values_of(index) } else { 0 };
+            let got = data.as_ref().map_or(0, TensorData::num_elements);
+            if got != expected {
+                return Err(self.wrong(&format!("{got} values of {} instead of {expected}", spec.name)));
+            }
+            buffers.push(data.map(TensorBuffer::read).unwrap_or_default());
+        }
+        Ok(buffers)
+    }
+}
+
+impl StageHost for RemoteStage {
+    fn parameters(&self) -> usize {
+        self.parameters.len()
+    }
+
+    fn needs_all_values(&mut self) -> bool {
+        let joined = self.joined.get().and_then(|joined| joined.crew.joined(self.seat));
+        let is_new = joined.is_none() || joined != self.told;
+        self.told = joined;
+        is_new
+    }
+
+    fn begin(&mut self, start: StageStart) -> anyhow::Result<()> {
+        self.inputs.clear();
+        let StageStart { values, rows } = start;
+        let changed: Vec<usize> = (0..values.len()).filter(|index| !values[*index].is_empty()).collect();
+        let lengths: Vec<[usize; 1]> = changed.iter().map(|index| [values[*index].len()]).collect();
+        let sections = changed.iter().zip(&lengths).map(|(index, length)| Section::floats(length, &values[*index]));
+        let asked_rows = rows.iter().map(|rows| (rows.parameter, rows.rows.clone())).collect();
+        let sections = sections.collect();
+        self.ask(StagePiece::Begin { changed, rows: asked_rows }, sections)?;
+        self.rows = rows;
+        Ok(())
+    }
+
+    fn forward(&mut self, micro: usize, input: StageForward) -> anyhow::Result<Vec<TensorData>> {
+        let StageForward { feed, inputs, rows, seed } = input;
+        let sections = feed.items().chain(&inputs).map(packed::section).collect();
+        let (answer, tensors) = self.ask(StagePiece::Forward { micro, feed: feed.len(), rows, seed }, sections)?;
+        let outputs = self.listed(&answer.given, &mut tensors.into_iter())?;
+        self.inputs.insert(micro, inputs.iter().map(|input| input.shape().to_vec()).collect());
+        outputs.into_iter().map(|output| output.ok_or_else(|| self.wrong("an output that is missing"))).collect()
+    }
+
+    fn backward(
+        &mut self,
+        micro: usize,
+        gradients: Vec<Option<TensorData>>,
+    ) -> anyhow::Result<Vec<Option<TensorData>>> {
+        let given: Vec<bool> = gradients.iter().map(Option::is_some).collect();
+        let sections = gradients.iter().flatten().map(packed::section).collect();
+        let (answer, tensors) = self.ask(StagePiece::Backward { micro, given }, sections)?;
+        let back = self.listed(&answer.given, &mut tensors.into_iter())?;
+        let Some(shapes) = self.inputs.remove(&micro) else { bail!("no forward pass of micro-batch {}", micro + 1) };
+        if back.len() != shapes.len() {
+            return Err(self.wrong(&format!("gradients of {} inputs instead of {}", back.len(), shapes.len())));
+        }
+        for (gradient, expected) in back.iter().zip(&shapes) {
+            let got = gradient.as_ref().map(|gradient| gradient.shape().to_vec());
+            if got.as_ref().is_some_and(|got| got != expected) {
+                return Err(
+                    self.wrong(&format!("a gradient of shape {:?} instead of {expected:?}", got.unwrap_or_default()))
+                );
+            }
+        }
+        Ok(back)
+    }
+
+    fn finish(&mut self) -> anyhow::Result<StageResult> {
+        let (answer, tensors) = self.ask(StagePiece::Finish, Vec::new())?;
+        let has_state = self.parameters.iter().any(|spec| spec.kind == ParameterKind::State);
+        let (of_gradients, of_state) = (answer.given.len(), answer.state.len());
+        let expected = (self.parameters.len(), if has_state { self.parameters.len() } else { 0 });
+        if (of_gradients, of_state) != expected {
+            return Err(self.wrong(&format!("the gradients of {of_gradients} parameters instead of {}", expected.0)));
+        }
+        let mut tensors = tensors.into_iter();
+        let gradients = self.buffers(ParameterKind::Trained, &answer.given, &mut tensors)?;
+        let state = self.buffers(ParameterKind::State, &answer.state, &mut tensors)?;
+        Ok(StageResult { gradients, state })
+    }
+}

@@ -1,0 +1,209 @@
+//! One step of a placed model: what its pieces do, and what they hand each other.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, ensure};
+use burn::tensor::TensorData;
+use windlass_core::executor::NodeId;
+
+use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
+use super::lanes::Working;
+use super::schedule::{Schedule, Work};
+use super::source::MicroBatch;
+use crate::stages::StagePlan;
+
+/// One for each stage.
+pub(super) type Hosts = Arc<Vec<Mutex<Box<dyn StageHost>>>>;
+
+/// A step that is being computed.
+pub(super) struct Step {
+    plan: Arc<StagePlan>,
+    hosts: Hosts,
+    schedule: Schedule,
+    starts: Vec<Mutex<Option<StageStart>>>,
+    micro_batches: Arc<Vec<MicroBatch>>,
+    /// Whether the step may have to be repeated: then nothing of its batch is given away.
+    is_repeatable: bool,
+    /// How much the loss of each micro-batch counts.
+    weights: Vec<f32>,
+    /// By stage and micro-batch.
+    slots: Vec<Vec<Mutex<Slot>>>,
+    results: Vec<Mutex<Option<StageResult>>>,
+}
+
+/// What is known of a micro-batch in a stage.
+#[derive(Default)]
+struct Slot {
+    outputs: Vec<TensorData>,
+    /// How many outputs there are, and how many stages have yet to get them.
+    count: usize,
+    awaited_by: usize,
+    /// From each stage that it feeds, the gradients of the outputs. They are added up in the order of those stages.
+    gradients: Vec<Vec<Option<TensorData>>>,
+    loss: f32,
+}
+
+/// What has come of a step.
+pub(super) struct Computed {
+    /// The losses of the micro-batches, each by its weight.
+    pub(super) loss: f32,
+    /// By stage.
+    pub(super) results: Vec<StageResult>,
+}
+
+impl Step {
+    pub(super) fn new(
+        plan: Arc<StagePlan>,
+        hosts: Hosts,
+        schedule: Schedule,
+        starts: Vec<StageStart>,
+        (micro_batches, is_repeatable): (Arc<Vec<MicroBatch>>, bool),
+        is_summed: bool,
+    ) -> Self {
+        let samples: usize = micro_batches.iter().map(|micro| micro.samples).sum();
+        let weight = |micro: &MicroBatch| if is_summed { 1.0 } else { micro.samples as f32 / samples as f32 };
+        let weights = micro_batches.iter().map(weight).collect();
+        let slots = plan.stages().iter().map(|stage| {
+            let slot = || Slot { gradients: vec![Vec::new(); stage.feeds.len()], ..Slot::default() };
+            micro_batches.iter().map(|_| Mutex::new(slot())).collect()
+        });
+        Self {
+            slots: slots.collect(),
+            results: plan.stages().iter().map(|_| Mutex::new(None)).collect(),
+            starts: starts.into_iter().map(|start| Mutex::new(Some(start))).collect(),
+            plan,
+            hosts,
+            schedule,
+            micro_batches,
+            is_repeatable,
+            weights,
+        }
+    }
+
+    /// What has come of it, when all of it is done.
+    pub(super) fn computed(&self) -> Computed {
+        let last = &self.slots[self.plan.last()];
+        let loss = last.iter().zip(&self.weights).map(|(slot, weight)| weight * locked(slot).loss).sum();
+        let result = |result: &Mutex<Option<StageResult>>| locked(result).take().unwrap_or_default();
+        Computed { loss, results: self.results.iter().map(result).collect() }
+    }
+
+    fn forward(&self, stage: usize, micro: usize) -> anyhow::Result<()> {
+        let planned = &self.plan.stages()[stage];
+        let inputs = planned.inputs.iter().flat_map(|input| self.outputs(*input, micro)).collect();
+        let part = &self.micro_batches[micro];
+        let mut feed = locked(&part.feeds[stage]);
+        let feed = if self.is_repeatable { feed.clone() } else { feed.take() };
+        let feed = feed.context("a stage takes its part of a batch once")?;
+        let input = StageForward {
+            feed,
+            inputs,
+            rows: rows_of(&planned.parameters, part).into_iter().map(|rows| rows.rows).collect(),
+            // The numbers of the first are those of a network in one piece; the others have numbers of their own.
+            seed: if stage == 0 { part.seed } else { crate::randomness::mix(part.seed ^ stage as u64) },
+        };
+        let outputs = locked(&self.hosts[stage]).forward(micro, input)?;
+        let mut slot = locked(&self.slots[stage][micro]);
+        if stage == self.plan.last() {
+            slot.loss = loss(&outputs)?;
+            slot.count = 1;
+            slot.gradients = vec![vec![Some(filled(&outputs[0], self.weights[micro]))]];
+        } else {
+            (slot.count, slot.awaited_by) = (outputs.len(), planned.feeds.len());
+            slot.outputs = outputs;
+        }
+        Ok(())
+    }
+
+    /// What a stage has put out. The last to ask gets it without a copy.
+    fn outputs(&self, stage: usize, micro: usize) -> Vec<TensorData> {
+        let mut slot = locked(&self.slots[stage][micro]);
+        slot.awaited_by -= 1;
+        if slot.awaited_by == 0 { std::mem::take(&mut slot.outputs) } else { slot.outputs.clone() }
+    }
+
+    fn backward(&self, stage: usize, micro: usize) -> anyhow::Result<()> {
+        let planned = &self.plan.stages()[stage];
+        let gradients = {
+            let mut slot = locked(&self.slots[stage][micro]);
+            let count = slot.count;
+            summed(std::mem::take(&mut slot.gradients), count)?
+        };
+        let mut of_inputs = locked(&self.hosts[stage]).backward(micro, gradients)?.into_iter();
+        for input in &planned.inputs {
+            let mut slot = locked(&self.slots[*input][micro]);
+            let place = self.plan.stages()[*input].feeds.iter().position(|fed| *fed == stage);
+            let own: Vec<Option<TensorData>> = of_inputs.by_ref().take(slot.count).collect();
+            ensure!(own.len() == slot.count, "too few gradients");
+            slot.gradients[place.expect("whoever feeds a stage knows it")] = own;
+        }
+        ensure!(of_inputs.next().is_none(), "too many gradients");
+        Ok(())
+    }
+}
+
+impl Working for Step {
+    fn run(&self, node: NodeId) -> anyhow::Result<()> {
+        match self.schedule.work(node) {
+            Work::Load { stage } => {
+                let start = locked(&self.starts[stage]).take().context("a stage gets its values once")?;
+                locked(&self.hosts[stage]).begin(start)
+            }
+            Work::Forward { stage, micro } => self.forward(stage, micro),
+            Work::Backward { stage, micro } => self.backward(stage, micro),
+            Work::Gradients { stage } => {
+                let result = locked(&self.hosts[stage]).finish()?;
+                *locked(&self.results[stage]) = Some(result);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The rows that a micro-batch has of a stage's parameters.
+pub(super) fn rows_of(parameters: &[usize], micro: &MicroBatch) -> Vec<StageRows> {
+    let own = micro.rows.iter().filter_map(|request| {
+        let parameter = parameters.binary_search(&(request.parameter.0 as usize)).ok()?;
+        Some(StageRows { parameter, rows: request.rows.clone() })
+    });
+    own.collect()
+}
+
+fn loss(outputs: &[TensorData]) -> anyhow::Result<f32> {
+    let shapes: Vec<Vec<usize>> = outputs.iter().map(|output| output.shape().to_vec()).collect();
+    match outputs {
+        [loss] if loss.num_elements() == 1 => Ok(loss.iter::<f32>().next().unwrap_or(f32::NAN)),
+        _ => anyhow::bail!("the last stage puts out tensors of shapes {shapes:?} instead of one loss"),
+    }
+}
+
+fn filled(like: &TensorData, value: f32) -> TensorData {
+    TensorData::new(vec![value; like.num_elements()], like.shape().clone())
+}
+
+/// The gradients of so many outputs, from all who used them.
+fn summed(parts: Vec<Vec<Option<TensorData>>>, count: usize) -> anyhow::Result<Vec<Option<TensorData>>> {
+    let mut sums: Vec<Option<TensorData>> = vec![None; count];
+    for part in parts {
+        for (sum, gradient) in sums.iter_mut().zip(part) {
+            *sum = match (sum.take(), gradient) {
+                (Some(sum), Some(gradient)) => Some(added(sum, &gradient)?),
+                (sum, gradient) => sum.or(gradient),
+            };
+        }
+    }
+    Ok(sums)
+}
+
+fn added(mut sum: TensorData, gradient: &TensorData) -> anyhow::Result<TensorData> {
+    let (expected, got) = (sum.shape().to_vec(), gradient.shape().to_vec());
+    ensure!(expected == got, "gradients of shapes {expected:?} and {got:?} for the same output");
+    let values: Vec<f32> = gradient.iter::<f32>().collect();
+    let sums = sum.as_mut_slice::<f32>().map_err(|error| anyhow::anyhow!("{error:?}"))?;
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    Ok(sum)
+}
+
+pub(super) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,52 @@
+//! The stages of a model that one process computes for another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use burn::tensor::Device;
+use windlass_core::parameter::ParameterTable;
+
+use super::PlaceError;
+use super::host::StageHost;
+use super::local_stage::LocalStage;
+use crate::model::Model;
+use crate::replica::{Local, LocalConfig, Replica};
+use crate::stages::StagePlan;
+
+/// Some stages of a model, by name.
+pub struct StageWorker {
+    table: ParameterTable,
+    hosts: BTreeMap<String, Box<dyn StageHost>>,
+}
+
+impl StageWorker {
+    /// These stages of a model, each on its device.
+    pub fn of<M: Model>(model: M, stages: &[(String, Device)], seed: u64) -> Result<Self, PlaceError> {
+        let staging = M::staging().ok_or(PlaceError::Whole { model: M::NAME })?;
+        let model = Arc::new(model);
+        let table = Local::sharing(model.clone(), LocalConfig::on_cpu(seed))?.table().clone();
+        let plan = StagePlan::new(staging.stages(&model), &table)?;
+        let mut hosts: BTreeMap<String, Box<dyn StageHost>> = BTreeMap::new();
+        for (name, device) in stages {
+            let Some(index) = plan.stages().iter().position(|stage| stage.name == *name) else {
+                let (stage, there_are) = (name.clone(), plan.names());
+                return Err(PlaceError::UnknownStage { model: M::NAME, stage, there_are });
+            };
+            let host = LocalStage::new(model.clone(), staging, (&plan, index), &table, (device, seed));
+            hosts.insert(name.clone(), Box::new(host));
+        }
+        Ok(Self { table, hosts })
+    }
+
+    pub(crate) fn table(&self) -> &ParameterTable {
+        &self.table
+    }
+
+    pub(crate) fn host(&mut self, stage: &str) -> anyhow::Result<&mut dyn StageHost> {
+        match self.hosts.get_mut(stage) {
+            Some(host) => Ok(&mut **host),
+            None => Err(anyhow::anyhow!("stage {stage} was not given to this worker")).context("cannot compute it"),
+        }
+    }
+}

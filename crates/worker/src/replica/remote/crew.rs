@@ -1,0 +1,434 @@
+//! The joined workers of a run. Every share of a step is computed by one that lives; one that is lost is called again and
+//! again, and used again when it is back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use tracing::{info, warn};
+use windlass_core::parameter::ParameterTable;
+use windlass_wire::compute::{self, ComputeError, Limits, Message, Request, Section, Tensor};
+use windlass_wire::retry::{Backoff, REPORT_EVERY};
+
+use super::CrewError;
+use super::seat::{Absence, Link, Seat, SeatState};
+use super::share::{Prepared, Share, Values, accepted};
+use crate::buffer::TensorBuffer;
+use crate::event::NOTICE;
+use crate::joined::protocol::{Answer, Assignment, answer_limits, is_answer, read};
+use crate::replica::StepResult;
+
+/// Between two calls to a worker that is not there.
+const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often it is seen to that workers are there.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How soon a wait sees that it is over.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a crew is told.
+#[derive(Debug, Clone)]
+pub struct CrewConfig {
+    /// Where its workers listen.
+    pub addresses: Vec<String>,
+    /// What they are to compute.
+    pub assignment: Assignment,
+    /// A worker that says nothing for so long while it is asked something is lost.
+    pub silence: Duration,
+    /// How long to wait for workers if there is none.
+    pub peer_timeout: Duration,
+}
+
+/// The joined workers of a run.
+pub struct Crew {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: CrewConfig,
+    seats: Vec<Seat>,
+    is_over: AtomicBool,
+    /// Counts comings and goings, for whoever waits for one.
+    changes: Mutex<u64>,
+    changed: Condvar,
+}
+
+/// A share that is to be computed, preferably by this worker, with the rows that it needs.
+pub(crate) struct Job<'a> {
+    pub(crate) preferred: usize,
+    pub(crate) share: &'a Share,
+    pub(crate) rows: Vec<TensorBuffer>,
+}
+
+impl Crew {
+    /// Begins to call the workers.
+    pub fn call(config: CrewConfig) -> std::io::Result<Self> {
+        let addresses = config.addresses.iter().cloned();
+        let seats = addresses
+            .enumerate()
+            .map(|(index, address)| Seat::new(index, address, config.assignment.placed.as_ref()))
+            .collect();
+        let (changes, changed) = (Mutex::new(0), Condvar::new());
+        let shared = Arc::new(Shared { config, seats, is_over: AtomicBool::new(false), changes, changed });
+        for index in 0..shared.seats.len() {
+            let shared = shared.clone();
+            let keep = move || shared.keep(&shared.seats[index]);
+            std::thread::Builder::new().name(format!("joined-{index}")).spawn(keep)?;
+        }
+        Ok(Self { shared })
+    }
+
+    /// How many workers it has.
+    pub fn len(&self) -> usize {
+        self.shared.seats.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.shared.seats.is_empty()
+    }
+
+    /// Waits until every worker has joined.
+    pub fn gather(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
+        self.shared.wait(is_stopped, |absent| absent.is_empty())
+    }
+
+    /// How many replicas each worker has; one for a worker that has never come.
+    pub(crate) fn towers(&self, seat: usize) -> usize {
+        self.shared.seats[seat].lock().towers.max(1)
+    }
+
+    /// How fast a worker computes, in samples a second, if that is known.
+    pub(crate) fn speed(&self, seat: usize) -> Option<f64> {
+        self.shared.seats[seat].lock().speed
+    }
+
+    /// Steps that each worker has computed, and how often it has joined.
+    pub fn tally(&self) -> Vec<(String, u64, u64)> {
+        let told = |seat: &Seat| {
+            let state = seat.lock();
+            (seat.to_string(), state.steps, state.joined)
+        };
+        self.shared.seats.iter().map(told).collect()
+    }
+
+    /// Computes all of these, each on a worker that lives.
+    pub(crate) fn compute(
+        &self,
+        table: &ParameterTable,
+        values: &Values,
+        jobs: &[Job<'_>],
+        is_stopped: &dyn Fn() -> bool,
+    ) -> anyhow::Result<Vec<StepResult>> {
+        let mut results: Vec<Option<StepResult>> = jobs.iter().map(|_| None).collect();
+        while results.iter().any(Option::is_none) {
+            let open: Vec<usize> = (0..jobs.len()).filter(|job| results[*job].is_none()).collect();
+            let mut hands = self.hands(jobs, &open);
+            if hands.is_empty() {
+                drop(hands);
+                self.shared.wait(is_stopped, |absent| absent.len() < self.len())?;
+                continue;
+            }
+            let replies = self.asked(table, values, jobs, &mut hands, is_stopped);
+            for (hand, reply) in hands.iter_mut().zip(replies) {
+                let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
+                match self.judged(table, share, reply) {
+                    Ok((result, micros)) => {
+                        hand.state.computed(share.samples, micros);
+                        results[hand.job] = Some(result);
+                    }
+                    Err(Trouble::Model(reason)) => return Err(anyhow!("{seat}: {reason}")),
+                    Err(Trouble::Stopped) => return Err(CrewError::Interrupted.into()),
+                    Err(Trouble::Worker(reason)) => self.shared.lost(seat, &mut hand.state, reason),
+                }
+            }
+        }
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    /// How often a worker has joined, if it is there.
+    pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
+        let state = self.shared.seats[seat].lock();
+        state.link.as_ref().map(|_| state.joined)
+    }
+
+    /// What a worker is called.
+    pub(crate) fn name(&self, seat: usize) -> String {
+        self.shared.seats[seat].to_string()
+    }
+
+    /// Asks one worker something that no other can answer, because it is about what this one has been told since it joined
+    /// for this time.
+    pub(crate) fn ask(
+        &self,
+        (seat, joined): (usize, u64),
+        (head, sections): (Vec<u8>, Vec<Section<'_>>),
+        limits: Limits,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(Answer, Vec<Tensor>), Trouble> {
+        let seat = &self.shared.seats[seat];
+        let mut state = seat.lock();
+        let why = state.why.clone();
+        let is_same = state.joined == joined;
+        let link = state.link.as_mut().filter(|_| is_same);
+        let Some(link) = link else {
+            return Err(Trouble::Worker(if is_same { why } else { "it has joined again".to_owned() }));
+        };
+        link.spoken = Instant::now();
+        let request = Request { connection: &mut link.connection, head, sections, limits };
+        let is_answer = |message: &Message| is_answer(&message.head);
+        let reply = compute::exchange(vec![request], self.shared.config.silence, &is_answer, is_stopped).pop();
+        let answered = match reply {
+            Some(Ok(message)) => {
+                read(&message.head).map(|answer| (answer, message.sections)).map_err(|it| it.to_string())
+            }
+            Some(Err(ComputeError::Stopped)) | None => return Err(Trouble::Stopped),
+            Some(Err(error)) => Err(error.to_string()),
+        };
+        match answered {
+            Ok((Answer::Failed { reason }, _)) => Err(Trouble::Model(reason)),
+            Ok(answered) => Ok(answered),
+            Err(why) => {
+                self.shared.lost(seat, &mut state, why.clone());
+                Err(Trouble::Worker(why))
+            }
+        }
+    }
+
+    /// Who computes what next: each living worker one share at the most, its own if that is among them.
+    fn hands(&self, jobs: &[Job<'_>], open: &[usize]) -> Vec<Hand<'_>> {
+        let mut hands: Vec<Hand<'_>> = Vec::new();
+        let mut others: Vec<usize> = Vec::new();
+        for job in open {
+            let seat = jobs[*job].preferred;
+            let state = self.shared.seats[seat].lock();
+            match state.link {
+                Some(_) => hands.push(Hand { seat, job: *job, state }),
+                None => others.push(*job),
+            }
+        }
+        for job in others {
+            // Beginning behind its own, so that those of several are not all computed by the first.
+            let after = (1..self.len()).map(|step| (jobs[job].preferred + step) % self.len());
+            let mut free = after.filter(|seat| hands.iter().all(|hand| hand.seat != *seat));
+            let found = free.find_map(|seat| {
+                // A worker that computes for another replica of this process is waited for only if it must be.
+                let state = if hands.is_empty() { Some(self.shared.seats[seat].lock()) } else { self.try_lock(seat) };
+                state.filter(|state| state.link.is_some()).map(|state| Hand { seat, job, state })
+            });
+            hands.extend(found);
+        }
+        hands
+    }
+
+    fn try_lock(&self, seat: usize) -> Option<MutexGuard<'_, SeatState>> {
+        self.shared.seats[seat].try_lock()
+    }
+
+    /// Asks all of them at once.
+    fn asked(
+        &self,
+        table: &ParameterTable,
+        values: &Values,
+        jobs: &[Job<'_>],
+        hands: &mut [Hand<'_>],
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Vec<Result<Message, ComputeError>> {
+        let limits = answer_limits(table);
+        let mut links: Vec<(&mut Link, usize)> =
+            hands.iter_mut().filter_map(|hand| Some((hand.state.link.as_mut()?, hand.job))).collect();
+        let prepared: Vec<Prepared<'_>> = links
+            .iter_mut()
+            .map(|(link, job)| Prepared::new(values, &jobs[*job].rows, jobs[*job].share, &mut link.has))
+            .collect();
+        let lengths: Vec<Vec<[usize; 1]>> = prepared.iter().map(Prepared::lengths).collect();
+        let requests = links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, _), prepared), lengths)| {
+            link.spoken = Instant::now();
+            let (head, sections) = (prepared.head.clone(), prepared.sections(lengths));
+            Request { connection: &mut link.connection, head, sections, limits }
+        });
+        let is_answer = |message: &Message| is_answer(&message.head);
+        compute::exchange(requests.collect(), self.shared.config.silence, &is_answer, is_stopped)
+    }
+
+    fn judged(
+        &self,
+        table: &ParameterTable,
+        share: &Share,
+        reply: Result<Message, ComputeError>,
+    ) -> Result<(StepResult, u64), Trouble> {
+        let message = reply.map_err(|error| match error {
+            ComputeError::Stopped => Trouble::Stopped,
+            error => Trouble::Worker(error.to_string()),
+        })?;
+        match read(&message.head) {
+            Ok(Answer::Stepped(answer)) => {
+                let result = accepted(table, share, &answer, message.sections).map_err(Trouble::Worker)?;
+                Ok((result, answer.micros))
+            }
+            Ok(Answer::Failed { reason }) => Err(Trouble::Model(reason)),
+            Ok(_) => Err(Trouble::Worker("it answered something else than was asked".to_owned())),
+            Err(error) => Err(Trouble::Worker(error.to_string())),
+        }
+    }
+
+    /// Tells the workers that the run is over, and how it ended.
+    pub fn leave(&self, reason: &str) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        for seat in &self.shared.seats {
+            // Whoever computes for a replica that still waits hears it when the connection closes.
+            if let Some(link) = seat.try_lock().and_then(|mut state| state.link.take()) {
+                link.leave(reason);
+            }
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.leave("its client has ended");
+    }
+}
+
+/// A worker with something to compute.
+struct Hand<'a> {
+    seat: usize,
+    job: usize,
+    state: MutexGuard<'a, SeatState>,
+}
+
+/// Why a share was not computed.
+pub(crate) enum Trouble {
+    /// The worker is not what it should be.
+    Worker(String),
+    /// The model could not compute it, and could not elsewhere.
+    Model(String),
+    Stopped,
+}
+
+impl Shared {
+    /// Sees to it, until the run is over, that a worker is at this seat.
+    fn keep(&self, seat: &Seat) {
+        let mut backoff = Backoff::new(CALL_AGAIN);
+        while !self.is_over() {
+            if self.is_there(seat) {
+                backoff.reset();
+                self.nap(LOOK_EVERY);
+                continue;
+            }
+            self.nap(backoff.pause());
+            match seat.call(&self.config.assignment, self.config.silence, &|| self.is_over()) {
+                Ok(link) => self.joined(seat, link),
+                Err(absence) => {
+                    let mut state = seat.lock();
+                    match absence {
+                        Absence::NotNow(why) => state.why = why,
+                        Absence::Refused(why) => (state.why, state.refused) = (why.clone(), Some(why)),
+                    }
+                    drop(state);
+                    self.note_change();
+                }
+            }
+        }
+    }
+
+    /// Whether a worker is at a seat, by its own word if it was not asked anything lately.
+    fn is_there(&self, seat: &Seat) -> bool {
+        // Whoever holds it is computing.
+        let Some(mut state) = seat.try_lock() else { return true };
+        let Some(link) = &mut state.link else { return false };
+        match link.ping(self.config.silence) {
+            Ok(()) => true,
+            Err(error) => {
+                self.lost(seat, &mut state, error.to_string());
+                false
+            }
+        }
+    }
+
+    fn joined(&self, seat: &Seat, link: Link) {
+        let mut state = seat.lock();
+        let capacity = &link.capacity;
+        let how =
+            format!("{} on {}, via {}", towers(capacity.towers), capacity.devices.join(", "), link.connection.kind());
+        state.joined += 1;
+        if state.joined > 1 {
+            warn!(target: NOTICE, "{seat} has joined again and is used again: {how}");
+        } else {
+            info!("{seat} has joined: {how}");
+        }
+        (state.towers, state.refused) = (capacity.towers, None);
+        state.why.clear();
+        state.link = Some(link);
+        drop(state);
+        self.note_change();
+    }
+
+    fn lost(&self, seat: &Seat, state: &mut SeatState, why: String) {
+        if !self.is_over() {
+            let then = match self.config.assignment.placed {
+                Some(_) => "the step is repeated when it is back",
+                None => "others compute its share until it is back",
+            };
+            warn!(target: NOTICE, "lost {seat}: {why}; {then}");
+        }
+        (state.link, state.why) = (None, why);
+        self.note_change();
+    }
+
+    /// Waits until `is_enough` of the seats that are empty, and says whom it waits for.
+    fn wait(&self, is_stopped: &dyn Fn() -> bool, is_enough: impl Fn(&[String]) -> bool) -> Result<(), CrewError> {
+        let began = Instant::now();
+        let mut spoken = began;
+        loop {
+            let before = *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut absent = Vec::new();
+            for seat in &self.seats {
+                // Whoever holds a seat uses the worker that is there.
+                let Some(state) = seat.try_lock() else { continue };
+                if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
+                    return Err(CrewError::Refused { worker: seat.to_string(), reason });
+                }
+                if state.link.is_none() {
+                    absent.push(format!("{seat} ({})", state.why));
+                }
+            }
+            if is_enough(&absent) {
+                return Ok(());
+            }
+            if is_stopped() {
+                return Err(CrewError::Interrupted);
+            }
+            let waited = began.elapsed();
+            if waited > self.config.peer_timeout {
+                return Err(CrewError::GaveUp(format!("{} after {} s", absent.join(", "), waited.as_secs())));
+            }
+            if spoken.elapsed() >= REPORT_EVERY {
+                spoken = Instant::now();
+                info!("waiting for {} ({} s)", absent.join(", "), waited.as_secs());
+            }
+            let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));
+        }
+    }
+
+    fn note_change(&self) {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.changed.notify_all();
+    }
+
+    fn nap(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while !self.is_over() && Instant::now() < until {
+            std::thread::sleep(CHECK_EVERY.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+fn towers(count: usize) -> String {
+    if count == 1 { "1 tower".to_owned() } else { format!("{count} towers") }
+}

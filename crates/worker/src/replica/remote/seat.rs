@@ -1,0 +1,145 @@
+//! One joined worker as its client sees it: the connection, while there is one, and what the worker knows.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use windlass_wire::compute::{self, ComputeError, Connection};
+
+use crate::joined::protocol::{
+    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, is_answer, read, written,
+};
+
+/// How much a new measurement of a worker's speed counts.
+const NEW: f64 = 0.2;
+
+/// One worker's place among all of a run.
+pub(super) struct Seat {
+    pub(super) index: usize,
+    pub(super) address: String,
+    /// The stages that it computes, if it does not compute all of the model.
+    stages: String,
+    state: Mutex<SeatState>,
+}
+
+/// Who is there.
+#[derive(Default)]
+pub(super) struct SeatState {
+    pub(super) link: Option<Link>,
+    /// Why nobody is.
+    pub(super) why: String,
+    /// Why the worker refuses, if it always will.
+    pub(super) refused: Option<String>,
+    /// How often a worker has come.
+    pub(super) joined: u64,
+    /// Steps that were computed here.
+    pub(super) steps: u64,
+    /// Samples a second, as measured there.
+    pub(super) speed: Option<f64>,
+    pub(super) towers: usize,
+}
+
+/// A worker that is ready.
+pub(super) struct Link {
+    pub(super) connection: Connection,
+    /// The versions of the values that it has.
+    pub(super) has: Vec<u64>,
+    pub(super) capacity: Capacity,
+    pub(super) spoken: Instant,
+}
+
+/// Why a worker has not joined.
+pub(super) enum Absence {
+    /// It may later.
+    NotNow(String),
+    /// It never will.
+    Refused(String),
+}
+
+impl Seat {
+    pub(super) fn new(index: usize, address: String, placed: Option<&PlacedStages>) -> Self {
+        let own: Vec<&str> = placed.iter().flat_map(|placed| placed.of(index)).map(|stage| &*stage.stage).collect();
+        let stages = if own.is_empty() { String::new() } else { format!(", which computes {}", own.join(", ")) };
+        let state = SeatState { why: "not called yet".to_owned(), ..SeatState::default() };
+        Self { index, address, stages, state: Mutex::new(state) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, SeatState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, if nobody holds it.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, SeatState>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Calls the worker, and has it make the model ready.
+    pub(super) fn call(
+        &self,
+        assignment: &Assignment,
+        silence: Duration,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Link, Absence> {
+        let not_now = |error: ComputeError| Absence::NotNow(error.to_string());
+        let mut connection = compute::connect(&self.address).map_err(not_now)?;
+        let mut own = assignment.clone();
+        own.placed.iter_mut().for_each(|placed| placed.worker = self.index);
+        let asked = written(&Ask::Assign(Box::new(own)));
+        connection.send(&asked, &[], silence, is_stopped).map_err(not_now)?;
+        let limits = answer_limits(&assignment.parameters);
+        let answer = loop {
+            let message = connection.receive(&limits, silence, is_stopped).map_err(not_now)?;
+            if is_answer(&message.head) {
+                break message.head;
+            }
+        };
+        match read(&answer) {
+            Ok(Answer::Assigned(capacity)) => {
+                let has = vec![0; assignment.parameters.len()];
+                Ok(Link { connection, has, capacity, spoken: Instant::now() })
+            }
+            Ok(Answer::Refused { reason, is_busy: true }) => Err(Absence::NotNow(reason)),
+            Ok(Answer::Refused { reason, is_busy: false }) => Err(Absence::Refused(reason)),
+            Ok(_) => Err(Absence::NotNow("it answered something else than was asked".to_owned())),
+            Err(error) => Err(Absence::NotNow(error.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "worker {} at {}{}", self.index, self.address, self.stages)
+    }
+}
+
+impl SeatState {
+    /// Notes that a step of so many samples took so long there.
+    pub(super) fn computed(&mut self, samples: usize, micros: u64) {
+        self.steps += 1;
+        let measured = samples as f64 / (micros.max(1) as f64 * 1e-6);
+        self.speed = Some(self.speed.map_or(measured, |speed| speed + NEW * (measured - speed)));
+    }
+}
+
+impl Link {
+    /// Asks the worker whether it is there, if it has heard nothing for a while.
+    pub(super) fn ping(&mut self, silence: Duration) -> Result<(), ComputeError> {
+        if self.spoken.elapsed() < PING_EVERY {
+            return Ok(());
+        }
+        self.connection.send(&written(&Ask::Ping), &[], silence, &|| false)?;
+        let limits = compute::Limits { head: 1 << 10, sections: 0, bytes: 0 };
+        self.connection.receive(&limits, silence, &|| false)?;
+        self.spoken = Instant::now();
+        Ok(())
+    }
+
+    /// Tells the worker that the run is over.
+    pub(super) fn leave(mut self, reason: &str) {
+        let _ = self.connection.send(&written(&Ask::Leave { reason: reason.to_owned() }), &[], PING_EVERY, &|| false);
+    }
+}

@@ -1,0 +1,170 @@
+//! What one worker computes of a step: its part of the batch, packed, and the values that it has not got yet. And what it
+//! answers, checked before anything is made of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use windlass_core::parameter::{Access, ParameterKind, ParameterTable};
+use windlass_wire::client::RowRequest;
+use windlass_wire::compute::{Contents, Section, Tensor};
+
+use crate::buffer::TensorBuffer;
+use crate::joined::protocol::{Ask, PartAsked, StepAnswered, StepAsked, written};
+use crate::replica::packed::{PackedPart, section};
+use crate::replica::{StepResult, accumulation};
+
+/// Versions are never used twice in a process, so that workers can compute for several replicas in turn.
+static NEXT_VERSION: AtomicU64 = AtomicU64::new(1);
+
+/// A part of a batch for one worker.
+pub(crate) struct Share {
+    pub(crate) parts: Vec<PackedPart>,
+    pub(crate) rows: Vec<RowRequest>,
+    pub(crate) samples: usize,
+}
+
+/// The values of all parameters as they were last loaded, each with a version.
+pub(crate) struct Values {
+    pub(crate) current: Vec<TensorBuffer>,
+    versions: Vec<u64>,
+    by_row: Vec<bool>,
+}
+
+impl Values {
+    pub(crate) fn new(table: &ParameterTable) -> Self {
+        let by_row = table.iter().map(|(_, spec)| spec.access == Access::Rows).collect();
+        Self { current: vec![TensorBuffer::default(); table.len()], versions: vec![0; table.len()], by_row }
+    }
+
+    /// Replaces those that are not empty.
+    pub(crate) fn load(&mut self, values: Vec<TensorBuffer>) {
+        let version = NEXT_VERSION.fetch_add(1, Ordering::Relaxed);
+        for ((current, versions), values) in self.current.iter_mut().zip(&mut self.versions).zip(values) {
+            if !values.is_empty() {
+                (*current, *versions) = (values, version);
+            }
+        }
+    }
+
+    /// The parameters that are newer than these versions, which are brought up to date.
+    pub(crate) fn newer(&self, than: &mut [u64]) -> Vec<usize> {
+        let mut newer = Vec::new();
+        for (index, (here, there)) in self.versions.iter().zip(than).enumerate() {
+            if here != there && !self.current[index].is_empty() {
+                *there = *here;
+                newer.push(index);
+            }
+        }
+        newer
+    }
+}
+
+/// The rows that a share needs, by parameter; the others are empty.
+pub(crate) fn own_rows(
+    table: &ParameterTable,
+    values: &Values,
+    all: &[RowRequest],
+    share: &Share,
+) -> Vec<TensorBuffer> {
+    let mut own = vec![TensorBuffer::default(); if all.is_empty() { 0 } else { table.len() }];
+    for (all, wanted) in all.iter().zip(&share.rows) {
+        let index = all.parameter.0 as usize;
+        let gathered =
+            accumulation::gather(&values.current[index], &all.rows, &wanted.rows, table[all.parameter].width());
+        own[index] = gathered.into();
+    }
+    own
+}
+
+/// A request for a share to a worker that has values of these versions.
+pub(crate) struct Prepared<'a> {
+    pub(crate) head: Vec<u8>,
+    tensors: Vec<(usize, &'a TensorBuffer)>,
+    share: &'a Share,
+}
+
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(values: &'a Values, rows: &'a [TensorBuffer], share: &'a Share, has: &mut [u64]) -> Self {
+        let is_asked = |index: usize| rows.get(index).is_some_and(|rows| !rows.is_empty());
+        let mut tensors: Vec<(usize, &TensorBuffer)> = Vec::new();
+        for index in values.newer(has) {
+            if !is_asked(index) {
+                tensors.push((index, &values.current[index]));
+            }
+        }
+        for (index, rows) in rows.iter().enumerate().filter(|(index, _)| is_asked(*index)) {
+            debug_assert!(values.by_row[index]);
+            // Some rows are no version of the whole.
+            has[index] = 0;
+            tensors.push((index, rows));
+        }
+        let part = |part: &PackedPart| PartAsked { samples: part.samples, seed: part.seed, tensors: part.parcel.len() };
+        let changed = tensors.iter().map(|(index, _)| *index as u32).collect();
+        let head = written(&Ask::Step(StepAsked { changed, parts: share.parts.iter().map(part).collect() }));
+        Self { head, tensors, share }
+    }
+
+    /// How many values each tensor has.
+    pub(crate) fn lengths(&self) -> Vec<[usize; 1]> {
+        self.tensors.iter().map(|(_, values)| [values.len()]).collect()
+    }
+
+    pub(crate) fn sections(&self, lengths: &'a [[usize; 1]]) -> Vec<Section<'a>> {
+        let values = self.tensors.iter().zip(lengths).map(|((_, values), length)| Section::floats(length, values));
+        let parcels = self.share.parts.iter().flat_map(|part| part.parcel.items()).map(section);
+        values.chain(parcels).collect()
+    }
+}
+
+/// What a worker has answered, if it can be that.
+pub(crate) fn accepted(
+    table: &ParameterTable,
+    share: &Share,
+    answer: &StepAnswered,
+    tensors: Vec<Tensor>,
+) -> Result<StepResult, String> {
+    if answer.samples != share.samples {
+        return Err(format!("it answered for {} samples instead of {}", answer.samples, share.samples));
+    }
+    if tensors.len() != answer.gradients.len() + answer.state.len() {
+        return Err("it answered with more or fewer tensors than it said".to_owned());
+    }
+    let mut tensors = tensors.into_iter();
+    let gradients = taken(table, share, &answer.gradients, &mut tensors, ParameterKind::Trained)?;
+    let has_state = table.iter().any(|(_, spec)| spec.kind == ParameterKind::State);
+    let state = taken(table, share, &answer.state, &mut tensors, ParameterKind::State)?;
+    let state = if has_state { state } else { Vec::new() };
+    Ok(StepResult { loss: f32::from_bits(answer.loss), gradients, state, samples: share.samples })
+}
+
+/// One buffer a parameter: all of this kind are there, and no others.
+fn taken(
+    table: &ParameterTable,
+    share: &Share,
+    numbers: &[u32],
+    tensors: &mut impl Iterator<Item = Tensor>,
+    kind: ParameterKind,
+) -> Result<Vec<TensorBuffer>, String> {
+    let what = if kind == ParameterKind::State { "running state" } else { "gradient" };
+    let mut numbers = numbers.iter();
+    let mut all = Vec::with_capacity(table.len());
+    for (id, spec) in table.iter() {
+        if spec.kind != kind {
+            all.push(TensorBuffer::default());
+            continue;
+        }
+        let rows = share.rows.iter().find(|request| request.parameter == id);
+        let expected = rows.map_or(spec.elements(), |request| request.rows.len() * spec.width());
+        let tensor = tensors.next().filter(|_| numbers.next() == Some(&id.0));
+        match tensor.map(|tensor| tensor.contents) {
+            Some(Contents::F32(values)) if values.len() == expected => all.push(values.into()),
+            Some(Contents::F32(values)) => {
+                return Err(format!("its {what} of {} has {} values instead of {expected}", spec.name, values.len()));
+            }
+            _ => return Err(format!("it answered without a {what} of {}", spec.name)),
+        }
+    }
+    match numbers.next() {
+        Some(number) => Err(format!("it answered with a {what} of parameter {number}, which has none")),
+        None => Ok(all),
+    }
+}

@@ -1,0 +1,192 @@
+//! A crew against workers that are not what they should be: played by threads that speak the protocol, until they do not.
+
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
+use windlass_wire::compute::{self, Connection, Limits, Section};
+use windlass_wire::stream::Socket;
+
+use super::crew::{Crew, CrewConfig, Job};
+use super::share::{Share, Values};
+use crate::joined::protocol::{Answer, Ask, Assignment, Capacity, StepAnswered, read, written};
+use crate::replica::StepResult;
+use crate::replica::packed::PackedPart;
+use crate::travel::Parcel;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const LIMITS: Limits = Limits { head: 1 << 20, sections: 100, bytes: 1 << 20 };
+
+fn table() -> ParameterTable {
+    let spec = |name: &str, kind| ParameterSpec { name: name.into(), shape: vec![2], access: Access::Dense, kind };
+    ParameterTable::new(vec![spec("weight", ParameterKind::Trained), spec("mean", ParameterKind::State)]).unwrap()
+}
+
+/// What a worker answers to a step.
+type Play = fn(&mut Connection);
+
+fn answer(connection: &mut Connection, answered: StepAnswered, tensors: &[Section<'_>]) {
+    connection.send(&written(&Answer::Stepped(answered)), tensors, PATIENCE, &|| false).unwrap();
+}
+
+fn answered(samples: usize) -> StepAnswered {
+    StepAnswered { loss: 0.5_f32.to_bits(), samples, micros: 10, gradients: vec![0], state: vec![1] }
+}
+
+fn well(connection: &mut Connection) {
+    let tensors = [Section::floats(&[2], &[1.0, 2.0]), Section::floats(&[2], &[3.0, 4.0])];
+    answer(connection, answered(3), &tensors);
+}
+
+/// A worker that is ready for any model, and answers every step like this. It tells which values each step brought.
+fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let sender = sender.clone();
+            let serve = move || {
+                let mut connection = compute::accept(Socket::accepted(stream.unwrap()).unwrap(), "").unwrap();
+                while let Ok(message) = connection.receive(&LIMITS, PATIENCE, &|| false) {
+                    match read::<Ask>(&message.head).unwrap() {
+                        Ask::Assign(_) => {
+                            let capacity = Capacity { devices: vec!["cpu:0".into()], threads: Some(1), towers: 1 };
+                            connection.send(&written(&Answer::Assigned(capacity)), &[], PATIENCE, &|| false).unwrap();
+                        }
+                        Ask::Step(step) => {
+                            let _ = sender.send(step.changed);
+                            play(&mut connection);
+                        }
+                        Ask::Ping => {
+                            connection.send(&written(&Answer::Here), &[], PATIENCE, &|| false).unwrap();
+                        }
+                        Ask::Leave { .. } | Ask::Stage(_) => return,
+                    }
+                }
+            };
+            std::thread::spawn(serve);
+        }
+    });
+    (address, asked)
+}
+
+fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
+    let assignment = Assignment {
+        client: "a test".into(),
+        run: 1,
+        model: "any".into(),
+        flags: std::collections::BTreeMap::new(),
+        seed: 1,
+        accumulate: 1,
+        files: Vec::new(),
+        parameters: table(),
+        placed: None,
+    };
+    let crew = Crew::call(CrewConfig { addresses, assignment, silence, peer_timeout: PATIENCE }).unwrap();
+    crew.gather(&|| false).unwrap();
+    crew
+}
+
+fn share() -> Share {
+    let parts = vec![PackedPart { samples: 3, seed: 7, parcel: Parcel::default() }];
+    Share { parts, rows: Vec::new(), samples: 3 }
+}
+
+fn values() -> Values {
+    let mut values = Values::new(&table());
+    values.load(vec![vec![1.0, 1.0].into(), vec![2.0, 2.0].into()]);
+    values
+}
+
+/// One share for each of the first so many workers.
+fn step(crew: &Crew, values: &Values, count: usize) -> anyhow::Result<Vec<StepResult>> {
+    let shares: Vec<Share> = (0..count).map(|_| share()).collect();
+    let jobs: Vec<Job<'_>> =
+        shares.iter().enumerate().map(|(preferred, share)| Job { preferred, share, rows: Vec::new() }).collect();
+    crew.compute(&table(), values, &jobs, &|| false)
+}
+
+#[test]
+fn values_are_sent_only_when_they_have_changed() {
+    let (address, asked) = worker(well);
+    let (crew, mut values) = (crew(vec![address], PATIENCE), values());
+    let expected = StepResult {
+        loss: 0.5,
+        gradients: vec![vec![1.0, 2.0].into(), Vec::new().into()],
+        state: vec![Vec::new().into(), vec![3.0, 4.0].into()],
+        samples: 3,
+    };
+    assert_eq!(step(&crew, &values, 1).unwrap(), [expected]);
+    step(&crew, &values, 1).unwrap();
+    values.load(vec![Vec::new().into(), vec![5.0, 5.0].into()]);
+    step(&crew, &values, 1).unwrap();
+    let asked: Vec<Vec<u32>> = asked.try_iter().collect();
+    assert_eq!(asked, [vec![0, 1], vec![], vec![1]]);
+}
+
+/// What a worker answers that is dropped: the other one computes both shares, and nothing wrong comes of it.
+fn is_dropped(play: Play) {
+    let (bad, asked) = worker(play);
+    let (good, _) = worker(well);
+    let crew = crew(vec![bad, good], Duration::from_secs(2));
+    let results = step(&crew, &values(), 2).unwrap();
+    assert_eq!(results.len(), 2);
+    assert!(results.iter().all(|result| *result.gradients[0] == [1.0, 2.0]));
+    assert!(asked.try_recv().is_ok(), "it was asked");
+    let tally = crew.tally();
+    assert_eq!((tally[0].1, tally[1].1), (0, 2));
+}
+
+#[test]
+fn a_gradient_of_another_length_drops_the_worker() {
+    is_dropped(|connection| {
+        let tensors = [Section::floats(&[3], &[1.0; 3]), Section::floats(&[2], &[3.0, 4.0])];
+        answer(connection, answered(3), &tensors);
+    });
+}
+
+#[test]
+fn a_gradient_of_what_has_none_or_is_not_there_drops_the_worker() {
+    is_dropped(|connection| {
+        let tensors = [Section::floats(&[2], &[1.0; 2]), Section::floats(&[2], &[3.0, 4.0])];
+        answer(connection, StepAnswered { gradients: vec![0, 1], state: vec![], ..answered(3) }, &tensors);
+    });
+    is_dropped(|connection| {
+        answer(connection, StepAnswered { gradients: vec![], ..answered(3) }, &[Section::floats(&[2], &[3.0, 4.0])]);
+    });
+    is_dropped(|connection| {
+        let tensors = [Section::integers(&[2], &[1, 2]), Section::floats(&[2], &[3.0, 4.0])];
+        answer(connection, answered(3), &tensors);
+    });
+    is_dropped(|connection| answer(connection, answered(3), &[]));
+}
+
+#[test]
+fn an_answer_for_other_samples_drops_the_worker() {
+    is_dropped(|connection| {
+        let tensors = [Section::floats(&[2], &[1.0; 2]), Section::floats(&[2], &[3.0, 4.0])];
+        answer(connection, answered(4), &tensors);
+    });
+}
+
+#[test]
+fn garbage_silence_and_a_message_that_is_too_large_drop_the_worker() {
+    is_dropped(|connection| connection.send(b"{\"say\":", &[], PATIENCE, &|| false).unwrap());
+    is_dropped(|_| std::thread::sleep(Duration::from_secs(4)));
+    is_dropped(|connection| {
+        let many = vec![0.0; 1000];
+        answer(connection, answered(3), &[Section::floats(&[1000], &many), Section::floats(&[2], &[3.0, 4.0])]);
+    });
+}
+
+#[test]
+fn a_model_that_cannot_compute_ends_the_run_and_names_the_worker() {
+    let (address, _) = worker(|connection| {
+        let failed = Answer::Failed { reason: "panicked while computing".into() };
+        connection.send(&written(&failed), &[], PATIENCE, &|| false).unwrap();
+    });
+    let error = step(&crew(vec![address.clone()], PATIENCE), &values(), 1).unwrap_err().to_string();
+    assert_eq!(error, format!("worker 0 at {address}: panicked while computing"));
+}

@@ -1,0 +1,81 @@
+//! What goes from stage to stage: tensors of floats whose number of dimensions only their two stages know.
+
+use anyhow::ensure;
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
+
+/// A tensor between two stages. It is kept flat, beside its shape; either way is free of cost if its values lie in order.
+#[derive(Debug, Clone)]
+pub struct Activation {
+    flat: Tensor<1>,
+    shape: Vec<usize>,
+}
+
+impl<const D: usize> From<Tensor<D>> for Activation {
+    fn from(tensor: Tensor<D>) -> Self {
+        let shape = tensor.dims().to_vec();
+        Self { flat: tensor.reshape([shape.iter().product::<usize>()]), shape }
+    }
+}
+
+impl Activation {
+    /// The tensor, if it has this many dimensions.
+    pub fn into_tensor<const D: usize>(self) -> anyhow::Result<Tensor<D>> {
+        let Self { flat, shape } = self;
+        let got = shape.len();
+        ensure!(got == D, "a stage takes a tensor of {D} dimensions, but gets one of shape {shape:?}");
+        Ok(flat.reshape(Shape::from(shape)))
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub(crate) fn flat(&self) -> &Tensor<1> {
+        &self.flat
+    }
+
+    /// One that a stage is given, at which its gradients end.
+    pub(crate) fn received(data: TensorData, device: &Device) -> Self {
+        let shape = data.shape().to_vec();
+        Self { flat: flat(data, device).require_grad(), shape }
+    }
+
+    /// A copy of its values.
+    pub(crate) fn data(&self) -> TensorData {
+        with_shape(self.flat.clone().inner().into_data(), self.shape.clone())
+    }
+}
+
+/// Values in a row.
+pub(crate) fn flat(data: TensorData, device: &Device) -> Tensor<1> {
+    let elements = data.num_elements();
+    Tensor::from_data(with_shape(data, vec![elements]), device)
+}
+
+/// The same values in another shape.
+pub(crate) fn with_shape(data: TensorData, shape: Vec<usize>) -> TensorData {
+    let (bytes, _, dtype) = data.into_parts();
+    debug_assert_eq!(dtype, DType::F32);
+    TensorData::from_bytes(bytes, shape, dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_comes_out_as_it_went_in_and_its_gradient_flows_back() {
+        let device = Device::flex().autodiff();
+        let made = Tensor::<2>::from_data([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
+        // Not in the order of its memory.
+        let received = Activation::received(Activation::from(made.transpose()).data(), &device);
+        assert_eq!(received.shape(), [3, 2]);
+        let tensor = received.clone().into_tensor::<2>().unwrap();
+        assert_eq!(tensor.to_data(), TensorData::from([[1.0_f32, 4.0], [2.0, 5.0], [3.0, 6.0]]));
+        let gradients = (tensor.powi_scalar(2)).sum().backward();
+        let gradient = received.flat().grad(&gradients).unwrap().into_data();
+        assert_eq!(gradient, TensorData::from([2.0_f32, 8.0, 4.0, 10.0, 6.0, 12.0]));
+        let refused = received.into_tensor::<3>().unwrap_err().to_string();
+        assert_eq!(refused, "a stage takes a tensor of 3 dimensions, but gets one of shape [3, 2]");
+    }
+}
