@@ -19,6 +19,20 @@ fn a_quiet_run_prints_its_result_alone() {
 }
 
 #[test]
+fn a_flag_may_be_repeated_before_the_names_and_behind_them() {
+    for words in ["-vv train linear", "train -vv linear", "train linear -v -v"] {
+        let told = windlass(&format!("{words} --epochs 1")).run().succeeded();
+        assert!(told.stdout.contains(" run "), "{told}");
+    }
+    for words in ["-qq launch linear", "launch linear -qq"] {
+        let told = windlass(&format!("{words} --mode sync --epochs 1")).run().succeeded();
+        assert!(told.stdout.starts_with("\n run "), "{told}");
+    }
+    let told = windlass("-qv train linear").run();
+    assert!(told.exit_code() == Some(2) && told.stderr.contains("exclude each other"), "{told}");
+}
+
+#[test]
 fn a_quiet_run_still_warns() {
     let words = "train linear --epochs 1 --quiet";
     let told = windlass(words).env("WINDLASS_LEARNIG_RATE", "1").run().succeeded();
