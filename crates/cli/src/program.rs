@@ -150,7 +150,7 @@ impl Program {
         let root = self.command();
         if let Some(schema) = self.schema(root.clone(), arguments) {
             let (matches, settings) = self.resolve(&root, arguments, &schema)?;
-            verbosity::choose(&matches)?;
+            verbosity::choose(&matches, Some(&schema))?;
             let (verb, matches) = matches.subcommand().expect("the schema is of one");
             let (model, matches) = self.model(matches);
             let done = match verb {
@@ -164,7 +164,7 @@ impl Program {
         }
         let verb = arguments.get(1).and_then(|verb| verb.to_str()).unwrap_or_default();
         let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
-        verbosity::choose(&parsed)?;
+        verbosity::choose(&parsed, None)?;
         match parsed.subcommand() {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
@@ -270,6 +270,7 @@ impl Program {
     fn warn_of_variables(&self, root: &Command) {
         let verbs = ["train", "launch", "eval"].into_iter().filter_map(|verb| root.find_subcommand(verb));
         let flags = verbs.flat_map(Command::get_subcommands).flat_map(names);
+        let flags = flags.chain(verbosity::FLAGS.map(str::to_owned));
         let known: Vec<String> = flags.filter_map(|flag| variable(&flag)).collect();
         let set = std::env::vars_os().map(|(name, _)| name);
         // Tasks have the environment of their launcher, which has told of it.

@@ -1,4 +1,4 @@
-//! How much is said: `-q` and `-v`, which every command takes. Chosen once per process, as the log is.
+//! How much is said: `-q` and `-v`, which every command takes, or their variables. Chosen once per process, as the log is.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -6,9 +6,12 @@ use std::sync::OnceLock;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::failure::Failure;
+use crate::settings::{Schema, switched};
 
 const QUIET: &str = "quiet";
 const VERBOSE: &str = "verbose";
+/// The flags of every command.
+pub(crate) const FLAGS: [&str; 2] = [QUIET, VERBOSE];
 const QUIET_LETTER: char = 'q';
 const VERBOSE_LETTER: char = 'v';
 
@@ -47,14 +50,24 @@ pub(crate) fn with_flags(root: Command) -> Command {
         .arg(flag(VERBOSE, VERBOSE_LETTER).help("Log debug messages, too"))
 }
 
-/// Takes what the command line says. A model may have a flag of the same name, which is then not ours.
-pub(crate) fn choose(matches: &ArgMatches) -> Result<(), Failure> {
+/// Takes what the command line says, or else the environment. A model may have a flag of the same name, which is then
+/// not ours, and neither is its variable.
+pub(crate) fn choose(matches: &ArgMatches, schema: Option<&Schema>) -> Result<(), Failure> {
     let is_given = |name| matches.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
+    let is_set = |name: &str| match schema.and_then(|schema| schema.find(name)) {
+        Some(_) => Ok(false),
+        None => switched(name).map(Option::unwrap_or_default),
+    };
     let verbosity = match (is_given(QUIET), is_given(VERBOSE)) {
         (true, true) => return Err(Failure::usage("--quiet and --verbose exclude each other")),
         (true, false) => Verbosity::Quiet,
         (false, true) => Verbosity::Verbose,
-        (false, false) => Verbosity::Normal,
+        (false, false) => match (is_set(QUIET)?, is_set(VERBOSE)?) {
+            (true, true) => return Err(Failure::usage("WINDLASS_QUIET and WINDLASS_VERBOSE exclude each other")),
+            (true, false) => Verbosity::Quiet,
+            (false, true) => Verbosity::Verbose,
+            (false, false) => Verbosity::Normal,
+        },
     };
     // A second choice, as in tests that run several commands in one process, changes nothing.
     let _ = CHOSEN.set(verbosity);
@@ -76,7 +89,7 @@ pub(crate) fn behind_names(arguments: Vec<OsString>) -> Vec<OsString> {
 fn is_ours(word: &OsString) -> bool {
     let Some(word) = word.to_str() else { return false };
     match word.strip_prefix("--") {
-        Some(name) => [QUIET, VERBOSE].contains(&name),
+        Some(name) => FLAGS.contains(&name),
         None => word.strip_prefix('-').is_some_and(|letters| {
             !letters.is_empty() && letters.chars().all(|letter| [QUIET_LETTER, VERBOSE_LETTER].contains(&letter))
         }),
