@@ -209,7 +209,7 @@ impl Request {
             self.check_queue(queue)?;
         }
         self.check_storage()?;
-        command::check(self.kind, &self.command)?;
+        command::check(self.kind, self.gpus, &self.command)?;
         limits::check(self)
     }
 

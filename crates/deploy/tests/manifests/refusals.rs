@@ -43,6 +43,18 @@ fn of_a_flag_that_the_manifest_sets() {
 }
 
 #[test]
+fn of_more_or_fewer_replicas_than_gpus() {
+    for towers in [1, 4] {
+        let refusal = refusal(&format!("k8s --gpus 2 -- mnist --towers {towers}"));
+        assert!(refusal.contains(&format!("--towers is {towers}, but --gpus gives each worker 2")), "{refusal}");
+    }
+    assert_snapshot!(refusal("slurm --gpus 2 -- mnist --towers 4"), @"
+    error: --towers is 4, but --gpus gives each worker 2
+    hint: omit --towers for a replica of the network on each GPU, or name what to compute on with --devices
+    ");
+}
+
+#[test]
 fn of_a_flag_that_would_undo_what_a_replaced_task_has_done() {
     assert_snapshot!(refusal("slurm --storage file:/x -- mnist --resume never"), @"
     error: --resume is given after --, but the manifest would give it to every task that is replaced
