@@ -176,7 +176,7 @@ impl Program {
             Some(("top", matches)) => top::run(matches),
             Some(("devices", matches)) => devices::run(matches),
             Some(("manifest", matches)) => {
-                manifest::run(matches, |words, has_run_dir| self.check_training(words, has_run_dir))
+                manifest::run(matches, |words, workers, has_run_dir| self.check_training(words, workers, has_run_dir))
             }
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
@@ -194,7 +194,7 @@ impl Program {
     }
 
     /// Refuses a model and flags that `train` would refuse, or that a manifest cannot start a run with.
-    fn check_training(&self, words: &[String], has_run_dir: bool) -> Result<(), Failure> {
+    fn check_training(&self, words: &[String], workers: u32, has_run_dir: bool) -> Result<(), Failure> {
         let parsed = self.parse_training(words)?;
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (_, matches) = self.model(matches);
@@ -205,7 +205,7 @@ impl Program {
             let message = format!("--{}: there is nowhere to write checkpoints and curves", flag.replace('_', "-"));
             return Err(Failure::usage(message).with_hint(hint));
         }
-        self.check_run(words, None, has_run_dir)
+        self.check_run(words, Some(workers), has_run_dir)
     }
 
     /// Refuses a model and flags that no run with so many workers could have. A run that will have a directory, which the

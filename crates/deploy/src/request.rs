@@ -184,6 +184,11 @@ impl Request {
         self.storage.is_some() || self.kind == Kind::Compose
     }
 
+    /// The model and all flags of a worker but those that name the cluster.
+    pub fn worker_command(&self) -> Vec<String> {
+        command::arguments(self, Job::Worker, &command::Naming::Variables).into_iter().skip(1).collect()
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.workers == 0 {
             return Err(Error::NoWorkers);
