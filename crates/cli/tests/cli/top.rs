@@ -1,5 +1,9 @@
 //! `windlass top` on a pseudoterminal: a run that begins, that goes away, and that is left again.
 
+use std::fs;
+
+use serde_json::Value;
+
 use crate::cluster::Hosts;
 use crate::process::{eventually, windlass};
 use crate::screen::Screen;
@@ -57,7 +61,24 @@ fn without_a_terminal_it_names_what_can_be_used_instead() {
     error: `top` needs a terminal that can show a screen
     hint: `windlass status 127.0.0.1:2222` prints the same once, anywhere
     ");
-    let refused = windlass("top nowhere").run();
-    assert_eq!(refused.exit_code(), Some(2), "{refused}");
-    assert!(refused.stderr.starts_with("error: \"nowhere\" is neither HOST:PORT nor a directory"), "{refused}");
+}
+
+#[test]
+fn what_is_no_address_is_refused_with_that_of_a_run_directory() {
+    assert_snapshot!(windlass("top nowhere").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: "nowhere" is not HOST:PORT
+    hint: give a host and a port, such as 127.0.0.1:2222
+    "#);
+    let run = windlass("launch linear --steps 200 --run-dir run").run().succeeded();
+    let record: Value = serde_json::from_slice(&fs::read(run.directory().join("run/status.json")).unwrap()).unwrap();
+    let address = record["address"].as_str().unwrap();
+    let told = run.windlass("top run").run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.starts_with("error: \"run\" is not HOST:PORT\nhint: "), "{told}");
+    assert!(told.stderr.contains(&format!("`windlass top {address}`")), "{told}");
+    let other = windlass("top x").with_file("x/notes.txt", "mine").run();
+    assert!(other.stderr.contains("`windlass status x`"), "{other}");
 }
