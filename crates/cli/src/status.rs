@@ -77,7 +77,7 @@ fn of_directory(directory: &Path, json: bool) -> Result<(), Failure> {
         Ending::Running if !last.address.is_empty() => format!("; live at {}", figures::plain(&last.address)),
         _ => String::new(),
     };
-    output::print_line(&format!("The run is {state}. Its directory last heard of it {age} ago{live}:\n"));
+    output::print_line(&format!("The run is {state}. Its directory was last updated {age} ago{live}:\n"));
     output::print_line(text(&last.status, width()).trim_end());
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(crate) fn with_flags(root: Command) -> Command {
         Arg::new(name).long(name).short(short).action(ArgAction::SetTrue).global(true).overrides_with(name)
     };
     root.arg(flag(QUIET, QUIET_LETTER).help("Print only warnings, errors and results"))
-        .arg(flag(VERBOSE, VERBOSE_LETTER).help("Log debug messages, too"))
+        .arg(flag(VERBOSE, VERBOSE_LETTER).help("Also log debug messages"))
 }
 
 /// Takes what the command line says, or else the environment. A model may have a flag of the same name, which is then

@@ -22,7 +22,7 @@ fn shows(screen: &Screen, text: &str) -> String {
 fn a_run_is_seen_to_begin_to_train_and_to_go_away() {
     let hosts = Hosts::new(1, 2);
     let mut top = Screen::start(windlass(&format!("top {}", hosts.ps[0])), 24, 80);
-    shows(&top, "no answer since ");
+    shows(&top, "no answer for ");
     let ps = hosts.task("ps", 0, FOREVER).start();
     shows(&top, "Gathering");
     let workers = [0, 1].map(|index| hosts.task("worker", index, FOREVER).start());
@@ -34,7 +34,7 @@ fn a_run_is_seen_to_begin_to_train_and_to_go_away() {
     assert!(worker.chars().count() <= 80, "{worker}");
     drop(workers);
     ps.kill();
-    shows(&top, "no answer since ");
+    shows(&top, "no answer for ");
     shows(&top, "Training: step ");
     top.type_keys("\x1b[B\x1b[5~q");
     let (status, lines) = top.wait();
@@ -45,7 +45,7 @@ fn a_run_is_seen_to_begin_to_train_and_to_go_away() {
 #[test]
 fn ctrl_c_leaves_it() {
     let mut top = Screen::start(windlass("top 127.0.0.1:1"), 24, 80);
-    shows(&top, "no answer since ");
+    shows(&top, "no answer for ");
     top.type_keys("\x03");
     let (status, lines) = top.wait();
     assert!(status.success(), "{lines:#?}");
