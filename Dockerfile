@@ -3,11 +3,15 @@
 #   docker build --tag windlass --build-arg WINDLASS_COMMIT=$(git rev-parse --short=10 HEAD) .
 #                                                  compile in a container and make the image
 #   scripts/container-image                        the same image from a binary that this machine's cargo builds
-#   docker build --tag windlass-gpu --target gpu --build-arg FEATURES=NAME --build-arg LINKING=-crt-static .
+#   docker build --tag windlass-gpu --target gpu --build-arg FEATURES=vulkan --build-arg LINKING=-crt-static .
+#   docker build --tag windlass-gpu --target gpu --build-arg FEATURES=cuda --build-arg LINKING=-crt-static \
+#     --build-arg DRIVERS=nvidia/cuda:12.9.1-devel-ubuntu24.04 .
 #
 # Build arguments: WINDLASS_COMMIT, the commit that `windlass_build_info` in /metrics names, as .git is not copied;
 # RUST, the image to compile in; FEATURES, cargo features to add; LINKING, -crt-static for drivers that are loaded at run
-# time; DRIVERS, the image that has them; CARGO_BUILD_JOBS.
+# time; DRIVERS, the image that has them, with a glibc of 2.36 or later and apt-get; CARGO_BUILD_JOBS. CUDA kernels are
+# compiled when they are first used, with NVRTC and the headers of the toolkit: those are in NVIDIA's `devel` images only,
+# in /usr/local/cuda. Elsewhere CUDA_PATH names their directory.
 
 ARG RUST=rust:1.95-bookworm
 ARG DRIVERS=debian:bookworm-slim

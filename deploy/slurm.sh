@@ -37,8 +37,8 @@ case $code in
   138 | 143) # Told to stop, with a checkpoint written: resume from it.
     if ((SECONDS >= 30)); then
       requeue "the tasks were told to stop"
-    else # The tasks are told 120 s before the time limit. If that is no longer, they never make a step.
-      requeue_unless_often "the tasks were told to stop as soon as they had started; does --time leave more than 120 s?"
+    else # The tasks are told 120 s before the time limit. If the limit is not longer than that, they never make a step.
+      requeue_unless_often "the tasks were told to stop as soon as they had started; is --time longer than 120 s?"
     fi
     ;;
   5 | 137) # A task was lost or killed: resume from the last checkpoint, but not for ever.

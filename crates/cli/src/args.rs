@@ -157,7 +157,7 @@ pub(crate) struct DeviceArgs {
     /// What to do if a device does not exist
     #[arg(long, value_enum, default_value_t = SoftPlacement::Off)]
     pub(crate) soft_placement: SoftPlacement,
-    /// Print where each parameter is held and computed on
+    /// Print where each parameter is held, and the device it is computed on
     #[arg(long)]
     pub(crate) log_placement: bool,
 }

@@ -407,9 +407,20 @@ pub(crate) fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
 fn started(unix_millis: Option<u64>) -> Instant {
     let now = Instant::now();
     let Some(millis) = unix_millis else { return now };
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH + Duration::from_millis(millis))
-        .unwrap_or_default()
-        .min(Duration::from_secs(3600));
+    let since =
+        SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_millis(millis)).unwrap_or_default().min(LONGEST);
     now.checked_sub(since).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_is_started_again_after_hours_knows_when_its_run_began() {
+        let age = Duration::from_secs(5 * 3600);
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - age;
+        assert!(started(Some(began.as_millis() as u64)).elapsed() >= age);
+        assert!(started(None).elapsed() < age);
+    }
 }

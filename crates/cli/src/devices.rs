@@ -126,7 +126,7 @@ impl Listing {
         if !self.masks.is_empty() {
             let set: Vec<String> =
                 self.masks.iter().map(|(variable, value)| figures::plain(&format!("{variable}={value}"))).collect();
-            text += &format!("\n\nhidden by {}; numbers count what is left", set.join(", "));
+            text += &format!("\n\n{} hides some devices; the rest are numbered from 0", set.join(", "));
         }
         text
     }

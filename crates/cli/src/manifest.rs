@@ -20,13 +20,20 @@ pub(crate) fn command() -> Command {
     ManifestCommand::command().name("manifest")
 }
 
-/// Prints the manifest of a run whose model and flags `check` has found right, or nothing. `check` is told whether the run
-/// will have a directory.
-pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String], bool) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Prints the manifest of a run whose model and flags `check` has found right, both as the user gives them and with what
+/// the manifest adds, or nothing. `check` is told the number of workers, and whether the run will have a directory.
+pub(crate) fn run(
+    matches: &ArgMatches,
+    check: impl Fn(&[String], u32, bool) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let ManifestCommand { arguments } = ManifestCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     let request = Request::try_from(arguments).map_err(unusable)?;
     let manifest = render(&request).map_err(unusable)?;
-    check(&request.command, request.has_run_dir())?;
+    check(&request.command, request.workers, request.has_run_dir())?;
+    check(&request.worker_command(), request.workers, request.has_run_dir()).map_err(|failure| Failure {
+        message: format!("the workers of this manifest would be refused: {}", failure.message),
+        ..failure
+    })?;
     for warning in request.warnings(HAS_GPU_BACKEND) {
         Terminal::default().print_error(&format!("warning: {warning}"));
     }

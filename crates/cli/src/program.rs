@@ -154,7 +154,7 @@ impl Program {
         let root = self.command();
         if let Some(schema) = self.schema(root.clone(), arguments) {
             let (matches, settings) = self.resolve(&root, arguments, &schema)?;
-            verbosity::choose(&matches)?;
+            verbosity::choose(&matches, Some(&schema))?;
             let (verb, matches) = matches.subcommand().expect("the schema is of one");
             let (model, matches) = self.model(matches);
             let done = match verb {
@@ -168,7 +168,7 @@ impl Program {
         }
         let verb = arguments.get(1).and_then(|verb| verb.to_str()).unwrap_or_default();
         let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
-        verbosity::choose(&parsed)?;
+        verbosity::choose(&parsed, None)?;
         match parsed.subcommand() {
             Some(("join", matches)) => {
                 join::run(matches, self.models.iter().map(|model| (model.name(), model.joined())).collect())
@@ -183,7 +183,7 @@ impl Program {
             Some(("top", matches)) => top::run(matches),
             Some(("devices", matches)) => devices::run(matches),
             Some(("manifest", matches)) => {
-                manifest::run(matches, |words, has_run_dir| self.check_training(words, has_run_dir))
+                manifest::run(matches, |words, workers, has_run_dir| self.check_training(words, workers, has_run_dir))
             }
             Some(("bench", matches)) => bench::run(matches),
             Some(("data", matches)) => data::run(matches),
@@ -201,7 +201,7 @@ impl Program {
     }
 
     /// Refuses a model and flags that `train` would refuse, or that a manifest cannot start a run with.
-    fn check_training(&self, words: &[String], has_run_dir: bool) -> Result<(), Failure> {
+    fn check_training(&self, words: &[String], workers: u32, has_run_dir: bool) -> Result<(), Failure> {
         let parsed = self.parse_training(words)?;
         let (_, matches) = parsed.subcommand().expect("it is train");
         let (_, matches) = self.model(matches);
@@ -221,7 +221,7 @@ impl Program {
             let message = format!("--{}: there is nowhere to write checkpoints and curves", flag.replace('_', "-"));
             return Err(Failure::usage(message).with_hint(hint));
         }
-        self.check_run(words, None, has_run_dir)
+        self.check_run(words, Some(workers), has_run_dir)
     }
 
     /// Refuses a model and flags that no run with so many workers could have. A run that will have a directory, which the
@@ -286,6 +286,7 @@ impl Program {
     fn warn_of_variables(&self, root: &Command) {
         let verbs = ["train", "launch", "eval"].into_iter().filter_map(|verb| root.find_subcommand(verb));
         let flags = verbs.flat_map(Command::get_subcommands).flat_map(names);
+        let flags = flags.chain(verbosity::FLAGS.map(str::to_owned));
         let known: Vec<String> = flags.filter_map(|flag| variable(&flag)).collect();
         let set = std::env::vars_os().map(|(name, _)| name);
         // Tasks have the environment of their launcher, which has told of it.

@@ -17,6 +17,8 @@ use crate::{output, runs, terminal};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most that a status can be.
 const LARGEST: u64 = 16 << 20;
+/// What to give instead of something that is no address.
+pub(crate) const ADDRESS_HINT: &str = "give a host and a port, such as 127.0.0.1:2222";
 /// Columns, where there is no terminal.
 const WIDTH: usize = 80;
 
@@ -41,7 +43,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if directory.is_dir() {
         return of_directory(&directory, json);
     }
-    let address = parse_address(&place)?;
+    let address = parse_address(&place).ok_or_else(|| {
+        Failure::usage(format!("{place:?} is neither HOST:PORT nor a directory")).with_hint(ADDRESS_HINT.to_owned())
+    })?;
     let answer = ask(address, PATIENCE)?;
     let status = parse(address, &answer)?;
     if json {
@@ -73,7 +77,7 @@ fn of_directory(directory: &Path, json: bool) -> Result<(), Failure> {
         Ending::Running if !last.address.is_empty() => format!("; live at {}", figures::plain(&last.address)),
         _ => String::new(),
     };
-    output::print_line(&format!("The run is {state}. Its directory last heard of it {age} ago{live}:\n"));
+    output::print_line(&format!("The run is {state}. Its directory was last updated {age} ago{live}:\n"));
     output::print_line(text(&last.status, width()).trim_end());
     Ok(())
 }
@@ -92,13 +96,10 @@ fn parse(address: &str, answer: &str) -> Result<Status, Failure> {
 }
 
 /// The host and the port of an address as users give it, or as the log and `launch` print it.
-pub(crate) fn parse_address(place: &str) -> Result<&str, Failure> {
+pub(crate) fn parse_address(place: &str) -> Option<&str> {
     let address = place.strip_prefix("http://").unwrap_or(place).trim_end_matches('/');
-    if address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
-        return Ok(address);
-    }
-    let hint = "give a host and a port, such as 127.0.0.1:2222".to_owned();
-    Err(Failure::usage(format!("{place:?} is neither HOST:PORT nor a directory")).with_hint(hint))
+    let is_one = address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    is_one.then_some(address)
 }
 
 /// The status as its JSON.

@@ -1,4 +1,4 @@
-//! How much is said: `-q` and `-v`, which every command takes. Chosen once per process, as the log is.
+//! How much is said: `-q` and `-v`, which every command takes, or their variables. Chosen once per process, as the log is.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -6,11 +6,14 @@ use std::sync::OnceLock;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::failure::Failure;
+use crate::settings::{Schema, switched};
 
 const QUIET: &str = "quiet";
 const VERBOSE: &str = "verbose";
-/// The same as they are written.
-const WRITTEN: [&str; 4] = ["-q", "--quiet", "-v", "--verbose"];
+/// The flags of every command.
+pub(crate) const FLAGS: [&str; 2] = [QUIET, VERBOSE];
+const QUIET_LETTER: char = 'q';
+const VERBOSE_LETTER: char = 'v';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Verbosity {
@@ -43,18 +46,28 @@ pub(crate) fn with_flags(root: Command) -> Command {
     let flag = |name: &'static str, short| {
         Arg::new(name).long(name).short(short).action(ArgAction::SetTrue).global(true).overrides_with(name)
     };
-    root.arg(flag(QUIET, 'q').help("Print only warnings, errors and results"))
-        .arg(flag(VERBOSE, 'v').help("Log debug messages, too"))
+    root.arg(flag(QUIET, QUIET_LETTER).help("Print only warnings, errors and results"))
+        .arg(flag(VERBOSE, VERBOSE_LETTER).help("Also log debug messages"))
 }
 
-/// Takes what the command line says. A model may have a flag of the same name, which is then not ours.
-pub(crate) fn choose(matches: &ArgMatches) -> Result<(), Failure> {
+/// Takes what the command line says, or else the environment. A model may have a flag of the same name, which is then
+/// not ours, and neither is its variable.
+pub(crate) fn choose(matches: &ArgMatches, schema: Option<&Schema>) -> Result<(), Failure> {
     let is_given = |name| matches.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
+    let is_set = |name: &str| match schema.and_then(|schema| schema.find(name)) {
+        Some(_) => Ok(false),
+        None => switched(name).map(Option::unwrap_or_default),
+    };
     let verbosity = match (is_given(QUIET), is_given(VERBOSE)) {
         (true, true) => return Err(Failure::usage("--quiet and --verbose exclude each other")),
         (true, false) => Verbosity::Quiet,
         (false, true) => Verbosity::Verbose,
-        (false, false) => Verbosity::Normal,
+        (false, false) => match (is_set(QUIET)?, is_set(VERBOSE)?) {
+            (true, true) => return Err(Failure::usage("WINDLASS_QUIET and WINDLASS_VERBOSE exclude each other")),
+            (true, false) => Verbosity::Quiet,
+            (false, true) => Verbosity::Verbose,
+            (false, false) => Verbosity::Normal,
+        },
     };
     // A second choice, as in tests that run several commands in one process, changes nothing.
     let _ = CHOSEN.set(verbosity);
@@ -63,7 +76,6 @@ pub(crate) fn choose(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// Moves these flags behind the names of the command and the model, which come first for whoever reads settings.
 pub(crate) fn behind_names(arguments: Vec<OsString>) -> Vec<OsString> {
-    let is_ours = |word: &OsString| WRITTEN.iter().any(|written| word == written);
     let (mut names, mut flags) = (Vec::new(), Vec::new());
     let mut words = arguments.into_iter().peekable();
     names.extend(words.next());
@@ -71,6 +83,17 @@ pub(crate) fn behind_names(arguments: Vec<OsString>) -> Vec<OsString> {
         if is_ours(&word) { flags.push(word) } else { names.push(word) }
     }
     names.into_iter().chain(flags).chain(words).collect()
+}
+
+/// `--quiet`, `--verbose`, or their letters, together or one by one: `-v`, `-vv`.
+fn is_ours(word: &OsString) -> bool {
+    let Some(word) = word.to_str() else { return false };
+    match word.strip_prefix("--") {
+        Some(name) => FLAGS.contains(&name),
+        None => word.strip_prefix('-').is_some_and(|letters| {
+            !letters.is_empty() && letters.chars().all(|letter| [QUIET_LETTER, VERBOSE_LETTER].contains(&letter))
+        }),
+    }
 }
 
 fn is_flag(word: &OsString) -> bool {
@@ -91,6 +114,10 @@ mod tests {
         assert_eq!(moved("windlass -v train --quiet mnist --steps 3"), "windlass train mnist -v --quiet --steps 3");
         assert_eq!(moved("windlass train mnist -v"), "windlass train mnist -v");
         assert_eq!(moved("windlass -q status a:1 --json"), "windlass status a:1 -q --json");
+        assert_eq!(moved("windlass -vv train linear -qq"), "windlass train linear -vv -qq");
+        assert_eq!(moved("windlass -qq launch -vqv linear"), "windlass launch linear -qq -vqv");
+        assert_eq!(moved("windlass -- train linear"), "windlass -- train linear");
+        assert_eq!(moved("windlass - train linear"), "windlass - train linear");
         assert_eq!(moved("windlass -q --help train"), "windlass -q --help train");
         assert_eq!(moved("windlass compare --layouts -v -- mnist"), "windlass compare --layouts -v -- mnist");
     }

@@ -1,5 +1,6 @@
 //! `RUN_DIR/history.jsonl`: the loss of a run over time, a line every so often. A run that was interrupted and resumed, or
-//! rolled back, has added to the file; what it computed again counts once.
+//! rolled back, has added to the file; what it computed again counts once. So has a worker that became the chief of a run
+//! that went on: its process may have been started at any time before.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,7 +17,8 @@ const FILE: &str = "history.jsonl";
 pub struct History {
     /// In the order of time and of steps.
     pub points: Vec<Point>,
-    /// For how long the run had trained before it was last resumed.
+    /// How much longer the run has trained than the process that wrote the last line has lived: what it did before it was
+    /// last resumed, or before that process became its chief.
     pub earlier_seconds: f64,
     /// From the start of the run to its first step, whenever that was.
     pub first_step_seconds: Option<f64>,
@@ -51,11 +53,42 @@ struct Line {
 }
 
 impl Line {
-    /// Whether the process that wrote it was started after another line was written. Its own clock may have gone further
-    /// than that of the process before.
+    /// Whether the process that wrote it was started after another line was written, and so resumed the run. Its own clock
+    /// may have gone further than that of the process before, or less far if it took over from another chief.
     fn is_of_a_later_process_than(&self, last: &Self) -> bool {
-        let begins_later = self.time.zip(last.time).is_some_and(|(time, last)| time - self.seconds >= last);
-        self.seconds < last.seconds || begins_later
+        match self.time.zip(last.time) {
+            Some((time, last)) => time - self.seconds >= last,
+            None => self.seconds < last.seconds,
+        }
+    }
+}
+
+/// Where lines are on the time axis of a run, without pauses.
+#[derive(Default)]
+struct Axis {
+    last: Option<Line>,
+    /// Where it is.
+    seconds: f64,
+    /// For how long the run had trained when it was last resumed, and when that was, if lines tell the time.
+    earlier_seconds: f64,
+    began: Option<f64>,
+    resumptions: u32,
+}
+
+impl Axis {
+    fn place(&mut self, line: Line) -> f64 {
+        if self.last.is_some_and(|last| line.is_of_a_later_process_than(&last)) {
+            (self.earlier_seconds, self.began) = (self.seconds, None);
+            self.resumptions += 1;
+        }
+        let in_one_go = match line.time {
+            Some(time) => time - *self.began.get_or_insert(time - line.seconds),
+            None => line.seconds,
+        };
+        self.last = Some(line);
+        // The clocks of two hosts may differ a little.
+        self.seconds = self.seconds.max(self.earlier_seconds + in_one_go);
+        self.seconds
     }
 }
 
@@ -72,19 +105,16 @@ impl History {
             Err(source) => return Err(RunError::Unreadable { path, source }),
         };
         let (mut history, mut lines, mut torn) = (Self::default(), 0, 0);
-        let (mut last, mut resumptions): (Option<Line>, u32) = (None, 0);
+        let mut axis = Axis::default();
         for line in BufReader::new(file).split(b'\n') {
             let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
             lines += 1;
             // A process that is killed may leave half a line.
             match serde_json::from_slice::<Line>(&line) {
                 Ok(line) => {
-                    if let Some(last) = last.filter(|last| line.is_of_a_later_process_than(last)) {
-                        history.earlier_seconds += last.seconds;
-                        resumptions += 1;
-                    }
-                    last = Some(line);
-                    history.add(line, resumptions);
+                    let seconds = axis.place(line);
+                    history.earlier_seconds = seconds - line.seconds;
+                    history.add(line, seconds, axis.resumptions);
                 }
                 Err(_) => torn += 1,
             }
@@ -95,7 +125,7 @@ impl History {
         }
     }
 
-    fn add(&mut self, Line { seconds, step, samples, loss, .. }: Line, resumptions: u32) {
+    fn add(&mut self, Line { step, samples, loss, .. }: Line, seconds: f64, resumptions: u32) {
         self.first_step_seconds.get_or_insert(seconds);
         let loss = loss.filter(|loss| loss.is_finite());
         // Scores are of the step before them.
@@ -104,7 +134,7 @@ impl History {
             self.points.pop();
         }
         if let Some(loss) = loss {
-            self.points.push(Point { seconds: self.earlier_seconds + seconds, step, samples, loss, resumptions });
+            self.points.push(Point { seconds, step, samples, loss, resumptions });
         }
     }
 
@@ -136,7 +166,7 @@ mod tests {
     }
 
     fn line(seconds: f64, step: u64, loss: &str) -> String {
-        format!("{{\"time\":1.0,\"seconds\":{seconds},\"step\":{step},\"samples\":{},\"loss\":{loss}}}\n", step * 10)
+        format!("{{\"seconds\":{seconds},\"step\":{step},\"samples\":{},\"loss\":{loss}}}\n", step * 10)
     }
 
     #[test]
@@ -157,17 +187,32 @@ mod tests {
         assert_eq!(history.training_seconds(), Some(2.75));
     }
 
+    fn timed(time: f64, seconds: f64, step: u64) -> String {
+        let samples = 10 * step;
+        format!("{{\"time\":{time},\"seconds\":{seconds},\"step\":{step},\"samples\":{samples},\"loss\":1.0}}\n")
+    }
+
     #[test]
     fn a_run_that_was_interrupted_early_and_loaded_for_longer_was_resumed_all_the_same() {
-        let line = |time: f64, seconds: f64, step: u64| {
-            let samples = 10 * step;
-            format!("{{\"time\":{time},\"seconds\":{seconds},\"step\":{step},\"samples\":{samples},\"loss\":1.0}}\n")
-        };
-        let lines = [line(101.0, 1.0, 1), line(102.0, 2.0, 11), line(203.0, 3.0, 12), line(205.0, 5.0, 52)];
+        let lines = [timed(101.0, 1.0, 1), timed(102.0, 2.0, 11), timed(203.0, 3.0, 12), timed(205.0, 5.0, 52)];
         let history = read(&lines.concat()).unwrap();
         let points: Vec<_> = history.points.iter().map(|point| (point.seconds, point.resumptions)).collect();
         assert_eq!((points, history.earlier_seconds), (vec![(1.0, 0), (2.0, 0), (5.0, 1), (7.0, 1)], 2.0));
         assert_eq!(history.samples_per_second(), Some(500.0 / 3.0));
+    }
+
+    #[test]
+    fn a_run_goes_on_when_its_chief_changes_whenever_the_new_one_was_started() {
+        let before = [timed(101.0, 1.0, 1), timed(102.0, 2.0, 11)].concat();
+        for started in [101.5, 90.0] {
+            let after = [timed(103.0, 103.0 - started, 12), timed(105.0, 105.0 - started, 52)].concat();
+            let history = read(&(before.clone() + &after)).unwrap();
+            let points: Vec<_> = history.points.iter().map(|point| (point.seconds, point.resumptions)).collect();
+            assert_eq!(points, [(1.0, 0), (2.0, 0), (3.0, 0), (5.0, 0)], "started at {started}");
+            // With the lifetime of the last chief it makes the run's.
+            assert_eq!(history.earlier_seconds, started - 100.0);
+            assert_eq!(history.samples_per_second(), Some(510.0 / 4.0));
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ const RESERVED: [&str; 12] = [
 /// them again.
 const PEER_TIMEOUT_SECONDS: &str = "1800";
 
+const TOWERS_FLAG: &str = "--towers";
 const STALL_FLAG: &str = "--checkpoint-stall-secs";
 const DEFAULT_STALL_SECONDS: f64 = 30.0;
 const DAY_SECONDS: u32 = 86_400;
@@ -45,7 +46,7 @@ pub(crate) enum Naming<'a> {
 }
 
 /// Refuses what cannot be passed on.
-pub(crate) fn check(kind: Kind, command: &[String]) -> Result<(), Error> {
+pub(crate) fn check(kind: Kind, gpus: u32, command: &[String]) -> Result<(), Error> {
     match command.first() {
         Some(model) if !model.is_empty() && !model.starts_with('-') => {}
         _ => return Err(Error::NoModel),
@@ -59,6 +60,7 @@ pub(crate) fn check(kind: Kind, command: &[String]) -> Result<(), Error> {
             return Err(Error::ReservedFlag { flag });
         }
     }
+    check_towers(gpus, command)?;
     stall_seconds(kind, command).map(drop)
 }
 
@@ -90,8 +92,7 @@ pub(crate) fn arguments(request: &Request, job: Job, naming: &Naming<'_>) -> Vec
     if request.kind != Kind::Slurm && !flags.iter().any(|flag| flag == "--peer-timeout") {
         add("--peer-timeout", PEER_TIMEOUT_SECONDS.to_owned());
     }
-    let says_where = |flag: &String| ["--device", "--devices", "--towers"].contains(&flag.as_str());
-    if job == Job::Worker && request.gpus > 0 && !flags.iter().any(says_where) {
+    if job == Job::Worker && request.gpus > 0 && !says_where(&request.command) {
         let cards: Vec<String> = (0..request.gpus).map(|index| format!("gpu:{index}")).collect();
         add("--devices", cards.join(","));
     }
@@ -101,6 +102,21 @@ pub(crate) fn arguments(request: &Request, job: Job, naming: &Naming<'_>) -> Vec
     }
     arguments.extend(request.command[1..].iter().cloned());
     arguments
+}
+
+/// Whether the user has named devices.
+fn says_where(command: &[String]) -> bool {
+    command.iter().any(|word| ["--device", "--devices"].contains(&normal(word).as_str()))
+}
+
+/// Refuses a number of replicas that would leave GPUs idle, or has no GPU for each of them.
+fn check_towers(gpus: u32, command: &[String]) -> Result<(), Error> {
+    // What is no number is refused with the command's other flags.
+    let towers = value(command, TOWERS_FLAG).and_then(|towers| towers.parse().ok());
+    match towers {
+        Some(towers) if gpus > 0 && towers != gpus && !says_where(command) => Err(Error::Towers { towers, gpus }),
+        _ => Ok(()),
+    }
 }
 
 /// The directory of the run, as the task finds it.
@@ -122,22 +138,27 @@ pub(crate) fn grace_seconds(request: &Request) -> i64 {
 }
 
 fn stall_seconds(kind: Kind, command: &[String]) -> Result<f64, Error> {
+    let Some(value) = value(command, STALL_FLAG) else { return Ok(DEFAULT_STALL_SECONDS) };
+    let most = if kind == Kind::Slurm { LONGEST_STALL_UNDER_SLURM } else { DAY_SECONDS };
+    match value.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= f64::from(most) => Ok(seconds),
+        _ => Err(Error::Seconds { flag: STALL_FLAG, value, most }),
+    }
+}
+
+/// The value of a flag, the last if it is given several times.
+fn value(command: &[String], flag: &str) -> Option<String> {
     let mut words = command.iter().skip(1);
     let mut value = None;
     while let Some(word) = words.next() {
-        if normal(word) == STALL_FLAG {
+        if normal(word) == flag {
             value = Some(match word.split_once('=') {
                 Some((_, value)) => value.to_owned(),
                 None => words.next().cloned().unwrap_or_default(),
             });
         }
     }
-    let Some(value) = value else { return Ok(DEFAULT_STALL_SECONDS) };
-    let most = if kind == Kind::Slurm { LONGEST_STALL_UNDER_SLURM } else { DAY_SECONDS };
-    match value.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= f64::from(most) => Ok(seconds),
-        _ => Err(Error::Seconds { flag: STALL_FLAG, value, most }),
-    }
+    value
 }
 
 /// A flag by its name alone, with hyphens; `windlass` takes underscores too.
@@ -162,22 +183,22 @@ mod tests {
 
     #[test]
     fn a_model_comes_first() {
-        assert_eq!(check(Kind::K8s, &[]), Err(Error::NoModel));
-        assert_eq!(check(Kind::K8s, &words("--steps 5")), Err(Error::NoModel));
-        assert_eq!(check(Kind::K8s, &words("mnist --steps 5")), Ok(()));
+        assert_eq!(check(Kind::K8s, 0, &[]), Err(Error::NoModel));
+        assert_eq!(check(Kind::K8s, 0, &words("--steps 5")), Err(Error::NoModel));
+        assert_eq!(check(Kind::K8s, 0, &words("mnist --steps 5")), Ok(()));
     }
 
     #[test]
     fn flags_that_the_manifest_sets_are_refused_however_they_are_written() {
         for text in ["mnist --ps_hosts a:1", "mnist --run-dir=x", "mnist --colocate"] {
-            assert!(matches!(check(Kind::K8s, &words(text)), Err(Error::ReservedFlag { .. })), "{text}");
+            assert!(matches!(check(Kind::K8s, 0, &words(text)), Err(Error::ReservedFlag { .. })), "{text}");
         }
     }
 
     #[test]
     fn flags_by_which_a_replaced_task_would_lose_progress_are_refused() {
         for text in ["mnist --resume never", "mnist --resume=s3://a/b", "mnist --take_over", "mnist --restarted"] {
-            assert!(matches!(check(Kind::Slurm, &words(text)), Err(Error::ReservedFlag { .. })), "{text}");
+            assert!(matches!(check(Kind::Slurm, 0, &words(text)), Err(Error::ReservedFlag { .. })), "{text}");
         }
     }
 
@@ -186,12 +207,12 @@ mod tests {
         assert_eq!(grace("mnist"), 120);
         assert_eq!(grace("mnist --checkpoint_stall_secs=100"), 330);
         assert_eq!(grace("mnist --checkpoint-stall-secs 1"), 120);
-        assert!(check(Kind::K8s, &words("mnist --checkpoint-stall-secs soon")).is_err());
+        assert!(check(Kind::K8s, 0, &words("mnist --checkpoint-stall-secs soon")).is_err());
     }
 
     #[test]
     fn slurm_can_send_its_signal_that_long_before_the_time_limit() {
-        let stall = |kind, seconds: u32| check(kind, &words(&format!("mnist --checkpoint-stall-secs {seconds}")));
+        let stall = |kind, seconds: u32| check(kind, 0, &words(&format!("mnist --checkpoint-stall-secs {seconds}")));
         let longest = LONGEST_STALL_UNDER_SLURM;
         assert_eq!(grace(&format!("mnist --checkpoint-stall-secs {longest}")), 65_535);
         assert_eq!((stall(Kind::Slurm, longest), stall(Kind::K8s, longest + 1)), (Ok(()), Ok(())));

@@ -96,6 +96,14 @@ pub enum Error {
         /// The flag as given.
         flag: String,
     },
+    /// As many replicas of the network as there are GPUs is all that a manifest can arrange by itself.
+    #[error("--towers is {towers}, but --gpus gives each worker {gpus}")]
+    Towers {
+        /// Replicas in each worker.
+        towers: u32,
+        /// GPUs for each worker.
+        gpus: u32,
+    },
     /// A flag whose value decides how long a task gets to stop.
     #[error("{flag} is {value:?}, expected a number of seconds above zero and up to {most}")]
     Seconds {
@@ -166,6 +174,9 @@ impl Error {
                     "--colocate" => "leave --colocate out, and use --ps 0".to_owned(),
                     _ => format!("leave {flag} out"),
                 });
+            }
+            Error::Towers { .. } => {
+                "omit --towers for a replica of the network on each GPU, or name what to compute on with --devices"
             }
             Error::Seconds { .. } => "such as 30",
             Error::ControlCharacter { .. } => "remove it",

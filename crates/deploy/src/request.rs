@@ -56,7 +56,7 @@ pub enum Layout {
     /// Spread each job's tasks over the nodes, for their memory and network bandwidth
     #[default]
     Apart,
-    /// Pack all tasks onto as few nodes as possible, for short ways between them
+    /// Pack all tasks onto as few nodes as possible, to keep the paths between them short
     Together,
 }
 
@@ -100,7 +100,7 @@ pub struct Request {
 pub enum Warning {
     /// GPUs for a program that uses none.
     #[error(
-        "--gpus {gpus} is given, but this build of windlass has no GPU backend: workers of an image of it would be refused"
+        "--gpus {gpus} is given, but this build of windlass has no GPU backend: an image of this build would refuse to start its workers"
     )]
     GpusWithoutBackend {
         /// GPUs for each worker.
@@ -184,6 +184,11 @@ impl Request {
         self.storage.is_some() || self.kind == Kind::Compose
     }
 
+    /// The model and all flags of a worker but those that name the cluster.
+    pub fn worker_command(&self) -> Vec<String> {
+        command::arguments(self, Job::Worker, &command::Naming::Variables).into_iter().skip(1).collect()
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.workers == 0 {
             return Err(Error::NoWorkers);
@@ -209,7 +214,7 @@ impl Request {
             self.check_queue(queue)?;
         }
         self.check_storage()?;
-        command::check(self.kind, &self.command)?;
+        command::check(self.kind, self.gpus, &self.command)?;
         limits::check(self)
     }
 

@@ -81,8 +81,8 @@ case $code in
   138 | {stopped}) # Told to stop, with a checkpoint written: resume from it.
     if ((SECONDS >= {SOON_SECONDS})); then
       requeue \"the tasks were told to stop\"
-    else # The tasks are told {grace} s before the time limit. If that is no longer, they never make a step.
-      requeue_unless_often \"the tasks were told to stop as soon as they had started; does --time leave more than {grace} s?\"
+    else # The tasks are told {grace} s before the time limit. If the limit is not longer than that, they never make a step.
+      requeue_unless_often \"the tasks were told to stop as soon as they had started; is --time longer than {grace} s?\"
     fi
     ;;
   {peers} | {killed}) # A task was lost or killed: resume from the last checkpoint, but not for ever.

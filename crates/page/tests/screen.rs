@@ -87,14 +87,14 @@ fn before_the_first_answer_it_says_whom_it_asks() {
     let asking = drawn(&mut screen, None, (80, 4));
     assert!(asking.contains("○ Asking 10.0.1.0:2222"), "{asking}");
     let missing = drawn(&mut screen, Some(&silence(5.2)), (80, 4));
-    assert!(missing.contains("✕ no answer since 5.2 s, trying again: cannot reach a run at"), "{missing}");
+    assert!(missing.contains("✕ no answer for 5.2 s, trying again: cannot reach a run at"), "{missing}");
 }
 
 #[test]
 fn what_was_known_stays_while_nobody_answers_and_is_replaced_when_somebody_does() {
     let mut screen = of(training(2));
     let silent = drawn(&mut screen, Some(&silence(65.0)), (80, 24));
-    assert!(silent.contains("Training: step 7,800") && silent.contains("no answer since 1 min 5 s"), "{silent}");
+    assert!(silent.contains("Training: step 7,800") && silent.contains("no answer for 1 min 5 s"), "{silent}");
     screen.answered(Status { step: 7900, ..training(2) });
     let again = drawn(&mut screen, None, (80, 24));
     assert!(again.contains("Training: step 7,900") && !again.contains("no answer"), "{again}");

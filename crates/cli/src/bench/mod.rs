@@ -88,7 +88,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     }
     let transports = [bulk::Transport::Local, bulk::Transport::Tcp].into_iter().filter(|_| args.bulk > 0);
-    let bulk = transports.map(|transport| bulk::measure(args.bulk * 1_000_000, transport));
+    let moved = transports.map(|transport| bulk::measure(args.bulk * 1_000_000, transport));
+    let (bulk, failure) = until_failure(moved);
     let results = Results {
         processor: crate::processor::describe(),
         rounds: args.rounds,
@@ -96,13 +97,26 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         layouts: layouts(&rounds),
         course: course::median_of(&courses),
         peers: peers::compare(&rounds, &peers),
-        bulk: bulk.collect::<Result<_, _>>()?,
+        bulk,
     };
     if args.json {
-        return print_json(&results);
+        print_json(&results)?;
+    } else {
+        print(&results);
     }
-    print(&results);
-    Ok(())
+    failure.map_or(Ok(()), Err)
+}
+
+/// What was measured before something failed, and what did. It is shown first: measuring takes minutes.
+fn until_failure<T>(measured: impl Iterator<Item = Result<T, Failure>>) -> (Vec<T>, Option<Failure>) {
+    let mut done = Vec::new();
+    for measured in measured {
+        match measured {
+            Ok(measured) => done.push(measured),
+            Err(failure) => return (done, Some(failure)),
+        }
+    }
+    (done, None)
 }
 
 /// The medians of every layout.
@@ -171,4 +185,16 @@ fn own_program() -> Result<std::process::Command, Failure> {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     if values.is_empty() { f64::NAN } else { values[values.len() / 2] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_before_a_failure_is_kept() {
+        let (done, failure) = until_failure([Ok(1), Err(Failure::usage("the ps is gone")), Ok(3)].into_iter());
+        assert_eq!((done, failure.map(|failure| failure.message)), (vec![1], Some("the ps is gone".to_owned())));
+        assert!(matches!(until_failure([Ok(1), Ok(2)].into_iter()), (done, None) if done == [1, 2]));
+    }
 }

@@ -95,7 +95,8 @@ fn table(runs: &[Run], width: Option<u16>) -> String {
         |text: &str| width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width.into()));
     while is_too_wide(&text) {
         let Some(last) = shown.iter().map(|column| column.goes).max().filter(|goes| *goes > 0) else {
-            return lines(runs, &shown, width);
+            text = lines(runs, &shown, width);
+            break;
         };
         shown.retain(|column| column.goes != last);
         text = lines(runs, &shown, None);
@@ -155,5 +156,16 @@ mod tests {
             narrow.contains("runs/mnist-1794985859") && narrow.contains("not shown for lack of room: "),
             "{narrow}"
         );
+    }
+
+    #[test]
+    fn a_table_that_has_to_be_folded_as_well_says_what_it_leaves_out() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("run.toml"), "model-name = \"mnist\"\n").unwrap();
+        let mut run = Run::read(directory.path()).unwrap();
+        run.path = "runs/mnist-with-a-name-that-is-rather-long".into();
+        let text = table(&[run], Some(45));
+        let left_out = "not shown for lack of room: layout, mode, loss, began (UTC), size (--json has all)";
+        assert!(text.ends_with(left_out), "{text}");
     }
 }

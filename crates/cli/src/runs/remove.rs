@@ -34,7 +34,7 @@ pub(super) fn run(runs: &[PathBuf], yes: bool) -> Result<(), Failure> {
 /// Asks the user, if there is one.
 fn is_confirmed(removals: &[Removal]) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
-        return Err(Failure::usage("nobody can be asked whether to remove it, as standard input is no terminal")
+        return Err(Failure::usage("cannot ask for confirmation: standard input is not a terminal")
             .with_hint("pass --yes to remove it without asking".to_owned()));
     }
     for Removal { run, remaining, .. } in removals {

@@ -1,13 +1,14 @@
 //! Settings from the environment: the variable of `--learning-rate` is `WINDLASS_LEARNING_RATE`. Every flag has one,
 //! those of users' own models too.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::Arg;
 
 use super::schema::{Schema, is_switch, joined_by_commas, name, switch_value, takes_many};
 use super::{Origin, Stated, similar, split_values};
 use crate::failure::Failure;
+use crate::verbosity;
 
 const PREFIX: &str = "WINDLASS_";
 
@@ -65,28 +66,39 @@ fn names_of(arg: &Arg) -> Vec<String> {
 
 /// The variables that set something for this command or for the tasks that it starts.
 pub(super) fn variables(schema: &Schema) -> Vec<String> {
-    let names = schema.settings().flat_map(names_of).chain(schema.cluster.iter().cloned()).chain(["config".to_owned()]);
+    let of_commands = verbosity::FLAGS.into_iter().chain(["config"]).map(str::to_owned);
+    let names = schema.settings().flat_map(names_of).chain(schema.cluster.iter().cloned()).chain(of_commands);
     names.filter_map(|name| variable(&name)).collect()
 }
 
 fn values(arg: &Arg, variable: &str, value: OsString) -> Result<Vec<OsString>, Failure> {
     if is_switch(arg) {
-        let is_given = match value.to_str().map(str::to_lowercase).as_deref() {
-            Some("true" | "1" | "yes" | "on") => true,
-            Some("false" | "0" | "no" | "off") => false,
-            _ => {
-                let value = value.to_string_lossy();
-                return Err(Failure::usage(format!("{variable} is {value:?}, but --{} is a switch", name(arg)))
-                    .with_hint("set it to true or false".to_owned()));
-            }
-        };
-        return Ok(vec![switch_value(arg, is_given)]);
+        return Ok(vec![switch_value(arg, is_on(variable, &value, &name(arg))?)]);
     }
     match value.to_str() {
         Some(text) if takes_many(arg) && arg.get_value_delimiter().is_none() && !joined_by_commas(arg) => {
             Ok(text.split_whitespace().map(OsString::from).collect())
         }
         _ => Ok(split_values(arg, vec![value])),
+    }
+}
+
+/// What the variable of a switch says, if it is set.
+pub(crate) fn switched(flag: &str) -> Result<Option<bool>, Failure> {
+    let set = variable(flag).and_then(|variable| Some((std::env::var_os(&variable)?, variable)));
+    let set = set.filter(|(value, _)| !value.is_empty());
+    set.map(|(value, variable)| is_on(&variable, &value, flag)).transpose()
+}
+
+fn is_on(variable: &str, value: &OsStr, flag: &str) -> Result<bool, Failure> {
+    match value.to_str().map(str::to_lowercase).as_deref() {
+        Some("true" | "1" | "yes" | "on") => Ok(true),
+        Some("false" | "0" | "no" | "off") => Ok(false),
+        _ => {
+            let value = value.to_string_lossy();
+            let hint = "set it to true or false".to_owned();
+            Err(Failure::usage(format!("{variable} is {value:?}, but --{flag} is a switch")).with_hint(hint))
+        }
     }
 }
 

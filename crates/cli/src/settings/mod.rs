@@ -29,7 +29,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-pub(crate) use environment::{may_set, variable, without_effect};
+pub(crate) use environment::{may_set, switched, variable, without_effect};
 pub(crate) use record::Settings;
 pub(crate) use schema::{Schema, arguments, name, names, values};
 

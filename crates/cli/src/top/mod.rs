@@ -4,6 +4,7 @@
 mod raw_screen;
 
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,11 @@ use ratatui::Terminal;
 use ratatui::backend::TermionBackend;
 use ratatui::termion::event::Key;
 use ratatui::termion::input::TermRead;
-use windlass_page::{Screen, Scroll, Silence, Status};
+use windlass_page::{Screen, Scroll, Silence, Status, figures};
+use windlass_runs::Run;
 
 use crate::failure::Failure;
-use crate::{signals, status, terminal};
+use crate::{runs, signals, status, terminal};
 use raw_screen::RawScreen;
 
 /// Between an answer and the next question.
@@ -42,7 +44,7 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let TopCommand { address } = TopCommand::from_arg_matches(matches).map_err(Failure::usage)?;
-    let address = status::parse_address(&address)?.to_owned();
+    let address = status::parse_address(&address).ok_or_else(|| no_address(&address))?.to_owned();
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() || terminal::is_dumb() {
         let hint = format!("`{} status {address}` prints the same once, anywhere", crate::program::name());
         return Err(Failure::usage("`top` needs a terminal that can show a screen").with_hint(hint));
@@ -58,6 +60,22 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let ended = Top { screen, heard: Instant::now(), silence: None }.show(shown, &messages);
     drop(raw);
     ended.map_err(|error| Failure::internal(format!("cannot draw on the terminal: {error}")))
+}
+
+/// Refuses a place that cannot be asked again and again. The directory of a run knows where the run can be.
+fn no_address(place: &str) -> Failure {
+    let directory = runs::named(Path::new(place));
+    let last = Run::read(&directory).ok().filter(|_| directory.is_dir()).and_then(|run| run.last_status);
+    let known = last.map(|last| figures::plain(&last.address)).filter(|address| !address.is_empty());
+    let program = crate::program::name();
+    let hint = match known {
+        Some(address) => {
+            format!("{} was last written by a run at {address}: `{program} top {address}`", directory.display())
+        }
+        None if directory.is_dir() => format!("`{program} status {place}` shows what the directory tells of its run"),
+        None => status::ADDRESS_HINT.to_owned(),
+    };
+    Failure::usage(format!("{place:?} is not HOST:PORT")).with_hint(hint)
 }
 
 enum Message {

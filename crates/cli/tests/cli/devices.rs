@@ -35,7 +35,7 @@ fn the_devices_are_told_to_programs_too() {
 fn masks_are_shown() {
     let told = windlass("devices").env("CUDA_VISIBLE_DEVICES", "1,0").env("HIP_VISIBLE_DEVICES", "").run().succeeded();
     let last = told.stdout.lines().last().unwrap();
-    assert_eq!(last, "hidden by CUDA_VISIBLE_DEVICES=1,0, HIP_VISIBLE_DEVICES=; numbers count what is left");
+    assert_eq!(last, "CUDA_VISIBLE_DEVICES=1,0, HIP_VISIBLE_DEVICES= hides some devices; the rest are numbered from 0");
 }
 
 #[test]

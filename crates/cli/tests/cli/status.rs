@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::Launched;
+use crate::cluster::{Hosts, Launched};
 use crate::process::{Told, eventually, windlass};
 
 /// Trains until it is told to stop.
@@ -41,6 +41,28 @@ fn a_run_is_asked_by_its_address_and_by_its_directory() {
     assert_eq!(gone.exit_code(), Some(1), "{gone}");
     assert!(gone.stderr.starts_with(&format!("error: cannot reach a run at {address}: ")), "{gone}");
     assert!(gone.stderr.contains("\nhint: "), "{gone}");
+}
+
+#[test]
+fn a_run_answers_while_a_worker_is_missing_and_when_one_has_died() {
+    let hosts = Hosts::new(1, 2);
+    let (_ps, _first) = (hosts.task("ps", 0, FOREVER).start(), hosts.task("worker", 0, FOREVER).start());
+    let place = &hosts.ps[0];
+    let state = |wanted: &str| {
+        eventually(&format!("worker 1 to be {wanted}"), || {
+            let told = windlass(&format!("status {place} --json")).run();
+            let worker = (told.exit_code() == Some(0)).then(|| json(&told)["workers"][1].clone())?;
+            (worker["state"] == wanted).then_some(())
+        });
+        windlass(&format!("status {place}")).run().succeeded().stdout
+    };
+    let missing = state("missing");
+    assert!(missing.contains("Gathering: waiting for worker 1"), "{missing}");
+    let second = hosts.task("worker", 1, FOREVER).start();
+    state("alive");
+    second.kill();
+    let dead = state("dead");
+    assert!(dead.contains("Training: step ") && dead.contains("worker 1 is dead"), "{dead}");
 }
 
 #[test]

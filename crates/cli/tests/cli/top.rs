@@ -1,5 +1,9 @@
 //! `windlass top` on a pseudoterminal: a run that begins, that goes away, and that is left again.
 
+use std::fs;
+
+use serde_json::Value;
+
 use crate::cluster::Hosts;
 use crate::process::{eventually, windlass};
 use crate::screen::Screen;
@@ -18,7 +22,7 @@ fn shows(screen: &Screen, text: &str) -> String {
 fn a_run_is_seen_to_begin_to_train_and_to_go_away() {
     let hosts = Hosts::new(1, 2);
     let mut top = Screen::start(windlass(&format!("top {}", hosts.ps[0])), 24, 80);
-    shows(&top, "no answer since ");
+    shows(&top, "no answer for ");
     let ps = hosts.task("ps", 0, FOREVER).start();
     shows(&top, "Gathering");
     let workers = [0, 1].map(|index| hosts.task("worker", index, FOREVER).start());
@@ -30,7 +34,7 @@ fn a_run_is_seen_to_begin_to_train_and_to_go_away() {
     assert!(worker.chars().count() <= 80, "{worker}");
     drop(workers);
     ps.kill();
-    shows(&top, "no answer since ");
+    shows(&top, "no answer for ");
     shows(&top, "Training: step ");
     top.type_keys("\x1b[B\x1b[5~q");
     let (status, lines) = top.wait();
@@ -41,7 +45,7 @@ fn a_run_is_seen_to_begin_to_train_and_to_go_away() {
 #[test]
 fn ctrl_c_leaves_it() {
     let mut top = Screen::start(windlass("top 127.0.0.1:1"), 24, 80);
-    shows(&top, "no answer since ");
+    shows(&top, "no answer for ");
     top.type_keys("\x03");
     let (status, lines) = top.wait();
     assert!(status.success(), "{lines:#?}");
@@ -57,7 +61,24 @@ fn without_a_terminal_it_names_what_can_be_used_instead() {
     error: `top` needs a terminal that can show a screen
     hint: `windlass status 127.0.0.1:2222` prints the same once, anywhere
     ");
-    let refused = windlass("top nowhere").run();
-    assert_eq!(refused.exit_code(), Some(2), "{refused}");
-    assert!(refused.stderr.starts_with("error: \"nowhere\" is neither HOST:PORT nor a directory"), "{refused}");
+}
+
+#[test]
+fn what_is_no_address_is_refused_with_that_of_a_run_directory() {
+    assert_snapshot!(windlass("top nowhere").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: "nowhere" is not HOST:PORT
+    hint: give a host and a port, such as 127.0.0.1:2222
+    "#);
+    let run = windlass("launch linear --steps 200 --run-dir run").run().succeeded();
+    let record: Value = serde_json::from_slice(&fs::read(run.directory().join("run/status.json")).unwrap()).unwrap();
+    let address = record["address"].as_str().unwrap();
+    let told = run.windlass("top run").run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.starts_with("error: \"run\" is not HOST:PORT\nhint: "), "{told}");
+    assert!(told.stderr.contains(&format!("`windlass top {address}`")), "{told}");
+    let other = windlass("top x").with_file("x/notes.txt", "mine").run();
+    assert!(other.stderr.contains("`windlass status x`"), "{other}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use insta::assert_snapshot;
 
-use crate::process::windlass;
+use crate::process::{Told, windlass};
 
 #[test]
 fn a_quiet_run_prints_its_result_alone() {
@@ -19,6 +19,20 @@ fn a_quiet_run_prints_its_result_alone() {
 }
 
 #[test]
+fn a_flag_may_be_repeated_before_the_names_and_behind_them() {
+    for words in ["-vv train linear", "train -vv linear", "train linear -v -v"] {
+        let told = windlass(&format!("{words} --epochs 1")).run().succeeded();
+        assert!(told.stdout.contains(" run "), "{told}");
+    }
+    for words in ["-qq launch linear", "launch linear -qq"] {
+        let told = windlass(&format!("{words} --mode sync --epochs 1")).run().succeeded();
+        assert!(told.stdout.starts_with("\n run "), "{told}");
+    }
+    let told = windlass("-qv train linear").run();
+    assert!(told.exit_code() == Some(2) && told.stderr.contains("exclude each other"), "{told}");
+}
+
+#[test]
 fn a_quiet_run_still_warns() {
     let words = "train linear --epochs 1 --quiet";
     let told = windlass(words).env("WINDLASS_LEARNIG_RATE", "1").run().succeeded();
@@ -26,6 +40,24 @@ fn a_quiet_run_still_warns() {
     let failed = windlass("train linear --steps 1000 --learning-rate 1e30 -q").run();
     assert_eq!(failed.exit_code(), Some(3), "{failed}");
     assert!(failed.stderr.contains("error: "), "{failed}");
+}
+
+#[test]
+fn variables_say_it_too_and_flags_take_precedence() {
+    let words = "launch linear --mode sync --epochs 1 --run-dir run";
+    let told = windlass(words).env("WINDLASS_QUIET", "true").run().succeeded();
+    assert!(told.stdout.starts_with("\n run ") && told.stderr.is_empty(), "{told}");
+    let log = |told: &Told| fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
+    // A quiet launcher still wants to hear from its tasks.
+    assert!(log(&told).contains("worker 0"), "{}", log(&told));
+    let told = windlass(words).env("WINDLASS_VERBOSE", "1").run().succeeded();
+    assert!(log(&told).contains(" DEBUG "), "{told}");
+    let told = windlass(&format!("-v {words}")).env("WINDLASS_QUIET", "true").run().succeeded();
+    assert!(told.stdout.contains("live page") && log(&told).contains(" DEBUG "), "{told}");
+    let told = windlass("devices").env("WINDLASS_QUIET", "loud").run();
+    assert!(told.exit_code() == Some(2) && told.stderr.contains("--quiet is a switch"), "{told}");
+    let told = windlass("devices").env("WINDLASS_QUIET", "on").env("WINDLASS_VERBOSE", "on").run();
+    assert!(told.exit_code() == Some(2) && told.stderr.contains("exclude each other"), "{told}");
 }
 
 #[test]

@@ -180,8 +180,16 @@ fn only_workers_get_gpus() {
 
 #[test]
 fn a_command_that_says_what_to_compute_on_is_left_alone() {
-    for flag in ["--device gpu", "--devices=cpu,gpu:0", "--towers 4"] {
+    for flag in ["--device gpu", "--devices=cpu,gpu:0", "--device=gpu:1 --towers 4"] {
         let manifest = manifest(&format!("k8s --gpus 2 --name a -- mnist {flag}"));
         assert!(!manifest.contains("gpu:0,gpu:1"), "{flag}: {manifest}");
+    }
+}
+
+#[test]
+fn a_command_with_a_replica_for_each_gpu_has_them_there() {
+    for flag in ["--towers 2", "--towers=2"] {
+        let manifest = manifest(&format!("k8s --gpus 2 --name a -- mnist {flag}"));
+        assert!(manifest.contains("- gpu:0,gpu:1"), "{flag}: {manifest}");
     }
 }

@@ -43,6 +43,18 @@ fn of_a_flag_that_the_manifest_sets() {
 }
 
 #[test]
+fn of_more_or_fewer_replicas_than_gpus() {
+    for towers in [1, 4] {
+        let refusal = refusal(&format!("k8s --gpus 2 -- mnist --towers {towers}"));
+        assert!(refusal.contains(&format!("--towers is {towers}, but --gpus gives each worker 2")), "{refusal}");
+    }
+    assert_snapshot!(refusal("slurm --gpus 2 -- mnist --towers 4"), @"
+    error: --towers is 4, but --gpus gives each worker 2
+    hint: omit --towers for a replica of the network on each GPU, or name what to compute on with --devices
+    ");
+}
+
+#[test]
 fn of_a_flag_that_would_undo_what_a_replaced_task_has_done() {
     assert_snapshot!(refusal("slurm --storage file:/x -- mnist --resume never"), @"
     error: --resume is given after --, but the manifest would give it to every task that is replaced
@@ -95,7 +107,7 @@ fn warnings_name_what_the_author_may_not_want() {
     let request = request("k8s --gpus 2 --queue q -- mnist").unwrap();
     let warnings: Vec<String> = request.warnings(false).iter().map(ToString::to_string).collect();
     assert_snapshot!(warnings.join("\n"), @"
-    --gpus 2 is given, but this build of windlass has no GPU backend: workers of an image of it would be refused
+    --gpus 2 is given, but this build of windlass has no GPU backend: an image of this build would refuse to start its workers
     no --storage is given: without checkpoints a run that is interrupted starts from the beginning
     Kueue admits the Jobs of ps and workers separately: with a full queue, one may run and wait for the other
     ");

@@ -171,7 +171,7 @@ impl Screen {
     /// Which keys there are, and whether the run answers.
     fn foot(&self, silence: Option<&Silence>, tasks: usize) -> Line<'static> {
         if let Some(Silence { secs, why }) = silence {
-            let text = format!("✕ no answer since {}, trying again: {}", duration(*secs), plain(why));
+            let text = format!("✕ no answer for {}, trying again: {}", duration(*secs), plain(why));
             return Line::styled(text, self.style(Color::Red).add_modifier(Modifier::BOLD));
         }
         let hidden = tasks > self.visible;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use windlass_core::cluster::TaskId;
+use windlass_page::figures;
 
 /// Events that are remembered.
 const EVENTS: usize = 200;
@@ -110,7 +111,7 @@ impl History {
         self.remember(checkpoint);
         self.saved += 1;
         self.saving += checkpoint.duration;
-        self.note(checkpoint.at, HistoryKind::Saved, format!("checkpoint of step {}", checkpoint.step));
+        self.note(checkpoint.at, HistoryKind::Saved, format!("checkpoint of step {}", figures::count(checkpoint.step)));
     }
 
     /// The checkpoint that the run resumes from is there, although this run has not written it.
@@ -137,13 +138,26 @@ impl History {
     pub(super) fn rolled_back(&mut self, at: Duration, from: u64, to: u64) {
         self.rollbacks += 1;
         self.updates_lost += from.saturating_sub(to);
-        self.note(at, HistoryKind::RolledBack, format!("rolled back from step {from} to step {to}"));
+        self.note(
+            at,
+            HistoryKind::RolledBack,
+            format!("rolled back from step {} to step {}", figures::count(from), figures::count(to)),
+        );
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_are_written_as_everywhere_on_the_page() {
+        let mut history = History::default();
+        history.saved(SavedCheckpoint { step: 59561, ..SavedCheckpoint::default() });
+        history.rolled_back(Duration::ZERO, 61000, 59561);
+        let texts: Vec<&str> = history.events.iter().map(|event| event.text.as_str()).collect();
+        assert_eq!(texts, ["checkpoint of step 59,561", "rolled back from step 61,000 to step 59,561"]);
+    }
 
     #[test]
     fn only_the_last_events_are_remembered_but_all_are_counted() {

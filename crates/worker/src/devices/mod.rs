@@ -7,6 +7,8 @@ mod backend;
 mod choose;
 mod driver;
 
+use std::path::{Path, PathBuf};
+
 use burn::tensor::Device;
 pub use choose::{Chosen, Fallback, PlacementError, choose};
 pub use driver::{Mask, masks};
@@ -103,6 +105,25 @@ pub enum Missing {
         /// Which one.
         driver: &'static str,
     },
+    /// There is a device, but nothing to compile its kernels with.
+    #[error("this machine does not have {toolkit}, which kernels are compiled with{}", in_words(.root.as_deref(), .header, .variable))]
+    NoToolkit {
+        /// Which one.
+        toolkit: &'static str,
+        /// The variable that names its directory.
+        variable: &'static str,
+        /// A file that it has.
+        header: &'static str,
+        /// Where it should be, if any place was found.
+        root: Option<PathBuf>,
+    },
+}
+
+fn in_words(root: Option<&Path>, header: &str, variable: &str) -> String {
+    match root {
+        Some(root) => format!(": there is no {}", root.join(header).display()),
+        None => format!("; {variable} can name its directory"),
+    }
 }
 
 impl Inventory {
@@ -140,12 +161,14 @@ impl Inventory {
 }
 
 fn backend_devices(kind: DeviceKind) -> BackendDevices {
-    let found = backend::enumerate(kind);
-    let missing = match &found {
-        Some(devices) if !devices.is_empty() => None,
-        found => Some(driver::missing(kind, found.is_some())),
+    let (devices, missing) = match backend::enumerate(kind) {
+        Some(devices) if !devices.is_empty() => match driver::missing_toolkit(kind) {
+            None => (devices, None),
+            missing => (Vec::new(), missing),
+        },
+        found => (Vec::new(), Some(driver::missing(kind, found.is_some()))),
     };
-    BackendDevices { kind, devices: found.unwrap_or_default(), missing }
+    BackendDevices { kind, devices, missing }
 }
 
 fn cards_of(devices: &[ComputeDevice]) -> Vec<ComputeDevice> {

@@ -36,7 +36,7 @@ fn without_a_command_there_is_help() {
 
     Options:
       -q, --quiet    Print only warnings, errors and results
-      -v, --verbose  Log debug messages, too
+      -v, --verbose  Also log debug messages
       -h, --help     Print help
       -V, --version  Print version
     ");
@@ -61,7 +61,7 @@ fn the_models_are_listed_by_what_they_do() {
 
     Options:
       -q, --quiet    Print only warnings, errors and results
-      -v, --verbose  Log debug messages, too
+      -v, --verbose  Also log debug messages
       -h, --help     Print help
 
     `windlass train MODEL --help` lists the options of a model.
@@ -101,7 +101,7 @@ fn of_data() {
           --dir <DIR>       Where to put it [default: data/mnist]
           --base-url <URL>  Base URL to download from, instead of the public mirrors
       -q, --quiet           Print only warnings, errors and results
-      -v, --verbose         Log debug messages, too
+      -v, --verbose         Also log debug messages
       -h, --help            Print help
     --- stderr
     ");

@@ -38,6 +38,10 @@ fn what_is_wrong_is_said_before_anything_is_printed() {
         ("slurm -- mnist --checkpoint-secs 5", "--storage WHERE"),
         ("k8s -- mnist --histograms", "--storage WHERE"),
         ("k8s -- mnist --resume runs/a", "leave --resume out"),
+        ("k8s --gpus 2 --storage pvc:x -- linear", "--devices names 2, but a worker's step has only 1 sample"),
+        ("slurm --gpus 3 -- mnist --batch-size 2", "--devices names 3, but a worker's step has only 2 samples"),
+        ("k8s --gpus 2 -- mnist --towers 3", "--towers is 3, but --gpus gives each worker 2"),
+        ("k8s --workers 2 -- mnist --mode sync --replicas-to-aggregate 3", "more than the run's 2 workers"),
     ] {
         let told = windlass(&format!("manifest {words}")).run();
         assert_eq!((told.exit_code(), &*told.stdout), (Some(2), ""), "{words}: {told}");
