@@ -169,12 +169,13 @@ fn report(report: &Report) -> String {
 
 /// The end of a run, in so many columns at the most.
 pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
+    let how = if summary.devices.is_empty() { "in-graph" } else { "in stages" };
     let layout = match (summary.ps, summary.colocated) {
         (0, _) if !summary.joined.is_empty() => {
-            format!("on {}, in-graph", count(summary.joined.len(), "joined worker"))
+            format!("on {}, {how}", count(summary.joined.len(), "joined worker"))
         }
         (ps, _) if !summary.joined.is_empty() => {
-            format!("on {ps} ps, {}, in-graph", count(summary.joined.len(), "joined worker"))
+            format!("on {ps} ps, {}, {how}", count(summary.joined.len(), "joined worker"))
         }
         (0, _) => "in one process".to_owned(),
         (_, true) => format!("on {} with a ps shard in each", count(summary.workers as usize, "worker")),

@@ -7,6 +7,7 @@ mod bulk;
 mod course;
 mod layouts;
 mod peers;
+mod stages;
 
 use std::path::PathBuf;
 
@@ -52,6 +53,7 @@ struct Results {
     batch_size: usize,
     layouts: Vec<LayoutResult>,
     course: course::Course,
+    stages: stages::Pipelined,
     peers: Vec<peers::PeerResult>,
     bulk: Vec<bulk::Moved>,
 }
@@ -77,12 +79,13 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return Err(Failure::usage("--rounds must be at least 1 and --steps at least 100"));
     }
     logging::start();
-    let (mut rounds, mut courses, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rounds, mut courses, mut staged, mut peers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         Terminal::default().print_note(&format!("round {round} of {}", args.rounds));
         let measured = LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<Vec<_>, _>>()?;
         rounds.push(measured);
         courses.push(course::measure()?);
+        staged.push(stages::measure()?);
         if let Some(program) = &args.peers {
             peers.push(peers::measure(program)?);
         }
@@ -96,6 +99,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         batch_size: layouts::BATCH,
         layouts: layouts(&rounds),
         course: course::median_of(&courses),
+        stages: stages::median_of(&staged),
         peers: peers::compare(&rounds, &peers),
         bulk,
     };
@@ -142,6 +146,7 @@ fn print(results: &Results) {
     print_line(&results.processor);
     print_layouts(results);
     print_line(&format!("\n{}", results.course));
+    print_line(&results.stages.to_string());
     if !results.peers.is_empty() {
         print_line("");
         peers::print(&results.peers);

@@ -57,7 +57,8 @@ pub(crate) fn run(
     let logical = if in_graph { logical_workers(args, launch.workers) } else { launch.workers };
     let config = TaskConfig::new(args, defaults, Some(logical))?;
     if in_graph && launch.colocate {
-        return Err(Failure::usage("--colocate does not go with --in-graph: joined workers hold no parameters")
+        let flag = if args.training.in_graph { "--in-graph" } else { "--place on other tasks" };
+        return Err(Failure::usage(format!("--colocate does not go with {flag}: joined workers hold no parameters"))
             .with_hint("omit it: without --ps, the client holds them".to_owned()));
     }
     if launch.workers == 0 && in_graph {
@@ -110,9 +111,10 @@ pub(crate) fn run(
         "{model} on {}, logs in {}",
         if in_graph {
             let workers = count(launch.workers as usize, "joined worker");
+            let how = if args.training.in_graph { "in-graph" } else { "in stages" };
             match ps(launch, in_graph) {
-                0 => format!("{workers}, in-graph"),
-                ps => format!("{ps} ps and {workers}, in-graph"),
+                0 => format!("{workers}, {how}"),
+                ps => format!("{ps} ps and {workers}, {how}"),
             }
         } else if launch.colocate {
             format!("{} with a ps shard in each", count(launch.workers as usize, "worker"))

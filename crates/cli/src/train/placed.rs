@@ -33,7 +33,7 @@ impl Process {
             summary.joined = crew.tally().into_iter().map(told).collect();
         }
         for (worker, _, times) in crew.tally().into_iter().filter(|(_, _, times)| *times > 1) {
-            info!("{worker}, has joined {times} times");
+            info!("{worker} has joined {times} times");
         }
         crew.leave(if ended.outcome.exit_code == 0 { "done" } else { &ended.outcome.reason });
         Ok(self.closed(ended, serving))

@@ -104,6 +104,17 @@ fn excerpts_of_the_example_are_as_they_are_in_it() {
 }
 
 #[test]
+fn excerpts_of_the_staged_example_are_as_they_are_in_it() {
+    let example = fs::read_to_string(root().join("crates/cli/examples/staged_model.rs")).unwrap();
+    let document = read(Path::new("docs/placement.md"));
+    let excerpts: Vec<_> = document.blocks.iter().filter(|block| block.info == "rust staged").collect();
+    assert_eq!(excerpts.len(), 2, "{excerpts:?}");
+    for excerpt in excerpts {
+        assert!(example.contains(&excerpt.text), "not in the example:\n{}", excerpt.text);
+    }
+}
+
+#[test]
 fn a_link_that_leads_nowhere_is_found() {
     let text = "# A heading, with `code`\n\n[a](README.md) [b](#a-heading-with-code) [c](https://nowhere.invalid)\n\n\
                 [d](nowhere.md) [e](#nowhere)\n![f](docs/nowhere.png)\n[g](README.md#nowhere) [h](../..) [i][j]";

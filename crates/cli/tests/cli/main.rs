@@ -29,6 +29,7 @@ mod output;
 mod own_crate;
 mod panics;
 mod pictures;
+mod placed;
 mod process;
 mod processes;
 mod recovery;

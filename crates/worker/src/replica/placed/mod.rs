@@ -16,6 +16,7 @@ mod tests;
 mod trace;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -263,6 +264,10 @@ impl Placed {
         let (step, began) = (Arc::new(step), Instant::now());
         let ran = self.lanes.run(&graph, step.clone())?;
         self.usage.add(&graph, &ran, began.elapsed());
+        if let Some(Joined { crew, .. }) = self.joined.get() {
+            let seats: BTreeSet<usize> = self.assigned.iter().map(|stage| stage.worker).collect();
+            seats.into_iter().for_each(|seat| crew.count_step(seat));
+        }
         self.trace.iter().for_each(|trace| trace.add(&graph, &ran));
         Ok(step.computed())
     }

@@ -158,6 +158,11 @@ impl Crew {
         state.link.as_ref().map(|_| state.joined)
     }
 
+    /// Notes that a worker has had its part in a step.
+    pub(crate) fn count_step(&self, seat: usize) {
+        self.shared.seats[seat].lock().steps += 1;
+    }
+
     /// What a worker is called.
     pub(crate) fn name(&self, seat: usize) -> String {
         self.shared.seats[seat].to_string()

@@ -17,7 +17,7 @@ const NEW: f64 = 0.2;
 pub(super) struct Seat {
     pub(super) index: usize,
     pub(super) address: String,
-    /// The stages that it computes, if it does not compute all of the model.
+    /// The stages that it computes in words, if it does not compute all of the model.
     stages: String,
     state: Mutex<SeatState>,
 }
@@ -61,7 +61,11 @@ pub(super) enum Absence {
 impl Seat {
     pub(super) fn new(index: usize, address: String, placed: Option<&PlacedStages>) -> Self {
         let own: Vec<&str> = placed.iter().flat_map(|placed| placed.of(index)).map(|stage| &*stage.stage).collect();
-        let stages = if own.is_empty() { String::new() } else { format!(", which computes {}", own.join(", ")) };
+        let stages = match &own[..] {
+            [] => String::new(),
+            [stage] => format!(" (stage {stage})"),
+            stages => format!(" (stages {})", stages.join(", ")),
+        };
         let state = SeatState { why: "not called yet".to_owned(), ..SeatState::default() };
         Self { index, address, stages, state: Mutex::new(state) }
     }

@@ -1,0 +1,220 @@
+//! `--place`: one model in stages, on devices of one process and on joined workers, learns what it does in one piece.
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::cluster::{free_port, summary};
+use crate::process::{Process, Told, windlass};
+
+const MNIST: &str = "mnist --hidden 16 --batch-size 50 --steps 60 --seed 3 --evaluate end";
+
+fn loss(told: &Told) -> f64 {
+    summary(told)["loss"].as_f64().unwrap()
+}
+
+fn trained(words: &str) -> Told {
+    windlass(&format!("{words} --run-dir run")).run().succeeded()
+}
+
+fn assert_same(told: &Told, expected: f64) {
+    let got = loss(told);
+    assert!((got - expected).abs() < 2e-3 * expected, "{got} instead of {expected}: {told}");
+}
+
+/// A worker that has joined, and waits for a client.
+fn joined(address: &str) -> Process {
+    let process = windlass(&format!("join --listen {address} --threads 1")).start();
+    process.log("for a client that says what to compute");
+    process
+}
+
+fn address() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+#[test]
+fn stages_on_lanes_of_a_process_learn_what_one_piece_does() {
+    for variant in ["relu", "sigmoid --optimizer adam"] {
+        let words = format!("train {MNIST} --variant {variant}");
+        let whole = loss(&trained(&words));
+        // Of 50 samples, three and four parts are not equal.
+        for micro_batches in [1, 2, 3, 4] {
+            let flags = format!("--place hidden=cpu:0,output=cpu:1 --microbatches {micro_batches}");
+            assert_same(&trained(&format!("{words} {flags}")), whole);
+        }
+    }
+}
+
+#[test]
+fn every_layer_of_a_deeper_network_is_a_stage() {
+    let words = format!("train {} --hidden 16,12", MNIST.replace("--hidden 16 ", ""));
+    let told = trained(&format!("{words} --place hidden0=cpu:1,hidden1=cpu:2 --microbatches 2"));
+    assert_same(&told, loss(&trained(&words)));
+    let devices = summary(&told)["devices"].clone();
+    let stages: Vec<(&str, &Value)> =
+        devices.as_array().unwrap().iter().map(|lane| (lane["device"].as_str().unwrap(), &lane["stages"])).collect();
+    let named = |stage: &str| Value::from(vec![stage]);
+    assert_eq!(stages, [("cpu:1", &named("hidden0")), ("cpu:2", &named("hidden1")), ("cpu:0", &named("output"))]);
+    assert!(devices.as_array().unwrap().iter().all(|lane| lane["busy"].as_f64() > Some(0.0)), "{devices}");
+    assert!(told.stdout.contains(" busy ") && told.stdout.contains("% (hidden0)"), "{told}");
+}
+
+/// Each part of a batch draws words of its own to compare with, wherever it is computed.
+#[test]
+fn a_translator_in_stages_gets_the_rows_of_each_stage_and_samples_as_in_one_piece() {
+    for cell in ["gru", "lstm"] {
+        let words = format!("train seq2seq --size 16 --layers 2 --cell {cell} --samples 8 --steps 15 --seed 3");
+        let flags = "--place encoder=cpu:1,decoder=cpu:2,output=cpu:3";
+        let whole = loss(&trained(&format!("{words} --batch-size 9")));
+        assert_same(&trained(&format!("{words} --batch-size 9 {flags}")), whole);
+        let parts = loss(&trained(&format!("{words} --batch-size 3 --accumulate 3")));
+        assert_same(&trained(&format!("{words} --batch-size 9 {flags} --microbatches 3")), parts);
+    }
+}
+
+#[test]
+fn joined_workers_compute_stages_and_the_client_what_is_not_named() {
+    let whole = loss(&trained(&format!("train {MNIST}")));
+    let (first, second) = (address(), address());
+    let workers = [joined(&first), joined(&second)];
+    for (place, micro_batches) in [
+        ("hidden=/job:worker/task:0,output=/job:worker/task:1", 1),
+        ("hidden=/job:worker/task:0,output=/job:worker/task:1/cpu:0", 4),
+        ("output=/task:1", 2),
+        ("hidden=/task:1,output=/task:1", 3),
+    ] {
+        let flags = format!("--worker_hosts {first},{second} --place {place} --microbatches {micro_batches}");
+        let told = trained(&format!("train {MNIST} {flags}"));
+        assert_same(&told, whole);
+        assert_eq!(summary(&told)["joined"][1]["steps"], 60, "{told}");
+    }
+    drop(workers);
+}
+
+#[test]
+fn the_parameters_of_a_placed_model_may_be_on_servers() {
+    let whole = loss(&trained(&format!("train {MNIST}")));
+    let (ps, worker) = (address(), address());
+    let _worker = joined(&worker);
+    let words = format!("train {MNIST} --ps_hosts {ps} --worker_hosts {worker} --place output=/task:0");
+    let server = windlass(&format!("{words} --job_name ps --task_index 0")).start();
+    let told = trained(&words);
+    server.wait().succeeded();
+    assert_same(&told, whole);
+}
+
+#[test]
+fn a_placed_run_is_launched_with_one_command() {
+    let words = "mnist --steps 60 --seed 3 --evaluate end";
+    let place = "--workers 2 --place hidden=/job:worker/task:0,output=/job:worker/task:1 --microbatches 2";
+    let told = trained(&format!("launch {words} {place} --log-placement"));
+    assert_same(&told, loss(&trained(&format!("train {words}"))));
+    assert!(told.stdout.contains(" output  /job:worker/task:1"), "{told}");
+    assert!(told.stdout.contains("mnist on 2 joined workers, in stages"), "{told}");
+    let translated = "seq2seq --size 16 --layers 1 --samples 8 --steps 10 --seed 3 --batch-size 8";
+    let place = "--workers 2 --place encoder=/task:0,output=/task:1";
+    let told = trained(&format!("launch {translated} {place}"));
+    assert_same(&told, loss(&trained(&format!("train {translated}"))));
+}
+
+#[test]
+fn the_first_steps_are_traced_with_an_event_for_every_piece() {
+    let told = trained(&format!("train {MNIST} --place output=cpu:1 --microbatches 3 --trace trace.json"));
+    assert!(told.stdout.contains("wrote trace.json"), "{told}");
+    let text = std::fs::read_to_string(told.directory().join("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let complete = events.iter().filter(|event| event["ph"] == "X").count();
+    // Two stages, each with its values, three micro-batches to and fro, and its gradients.
+    assert_eq!(complete, 20 * 2 * (1 + 2 * 3 + 1));
+    let names: Vec<&str> = events.iter().filter_map(|event| event["args"]["name"].as_str()).collect();
+    assert_eq!(names, ["cpu:0", "cpu:1"]);
+}
+
+/// A client whose output layer a joined worker computes, when it has made some steps.
+fn client(worker: &str, flags: &str) -> Process {
+    let words = "train mnist --hidden 256 --batch-size 50 --steps 3000 --seed 3 --evaluate end --log-every 10";
+    let flags = format!("--place output=/task:0 --worker_hosts {worker} --format json --run-dir run {flags}");
+    let client = windlass(&format!("{words} {flags}")).start();
+    client.event(|event| event["event"] == "step" && event["local_step"].as_u64() >= Some(50));
+    client
+}
+
+fn whole() -> f64 {
+    loss(&trained("train mnist --hidden 256 --batch-size 50 --steps 3000 --seed 3 --evaluate end"))
+}
+
+#[test]
+fn a_step_is_repeated_when_a_worker_that_was_killed_is_back() {
+    let worker = address();
+    let first = joined(&worker);
+    let client = client(&worker, "");
+    first.kill();
+    client.log(&format!("lost worker 0 at {worker} (stage output)"));
+    client.log(&format!("waiting for worker 0 at {worker} (stage output)"));
+    let _second = joined(&worker);
+    client.log("repeating the step");
+    let told = client.wait().succeeded();
+    assert_eq!(summary(&told)["joined"][0]["joined"], 2);
+    assert_same(&told, whole());
+}
+
+#[test]
+fn a_step_is_repeated_when_a_worker_that_was_suspended_goes_on() {
+    let worker = address();
+    let process = joined(&worker);
+    let client = client(&worker, "--worker-timeout 1");
+    process.signal(Signal::STOP);
+    client.log(&format!("lost worker 0 at {worker} (stage output): silent for"));
+    process.signal(Signal::CONT);
+    client.log("repeating the step");
+    assert_same(&client.wait().succeeded(), whole());
+}
+
+#[test]
+fn a_worker_that_does_not_come_back_is_named_with_its_stage_and_given_up() {
+    let worker = address();
+    let process = joined(&worker);
+    let client = client(&worker, "--peer-timeout 2");
+    process.kill();
+    let told = client.wait();
+    assert_eq!(told.exit_code(), Some(5), "{told}");
+    assert!(told.stderr.contains(&format!("gave up waiting for worker 0 at {worker} (stage output)")), "{told}");
+}
+
+#[test]
+fn places_that_cannot_be_are_refused_before_anything_starts() {
+    assert_snapshot!(windlass("train mnist --place hiddn=cpu:1 -q").run(), @"");
+    assert_snapshot!(windlass("launch linear --place hidden=cpu:1").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1,output=cpu:0,hidden=cpu:2").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=tpu:0").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:256 -q").run(), @"");
+    assert_snapshot!(windlass("train mnist --microbatches 2").run(), @"");
+    assert_snapshot!(windlass("train mnist --trace trace.json").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --microbatches 0").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --microbatches 9 --batch-size 8").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --towers 2").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --accumulate 2").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --in-graph --worker_hosts a:1").run(), @"");
+}
+
+#[test]
+fn places_with_tasks_that_there_are_not_are_refused_too() {
+    assert_snapshot!(windlass("train mnist --place hidden=/task:0").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=/task:2 --worker_hosts a:1,b:1 -q").run(), @"");
+    assert_snapshot!(windlass("launch mnist --workers 2 --place hidden=/task:2").run(), @"");
+    assert_snapshot!(windlass("launch mnist --workers 1 --place hidden=/job:ps/task:0").run(), @"");
+    assert_snapshot!(windlass("launch mnist --workers 1 --place hidden=/job:worker").run(), @"");
+    assert_snapshot!(windlass("launch mnist --colocate --place hidden=/task:0").run(), @"");
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_refused_unless_another_may_be_taken() {
+    let told = windlass("train mnist --place hidden=rocm:0 -q").run();
+    assert_eq!(told.exit_code(), Some(2));
+    assert!(told.stderr.starts_with("error: --place: device rocm:0 is not on this machine"), "{told}");
+    let told = trained(&format!("train {MNIST} --place hidden=rocm:0 --soft-placement on"));
+    assert!(told.stderr.contains("computing on cpu:0 instead"), "{told}");
+}
