@@ -12,7 +12,7 @@ use windlass_core::lifecycle::Outcome;
 use windlass_instruments::{Probes, Sites};
 use windlass_wire::PROTOCOL;
 use windlass_wire::client::{ClientError, Interrupt};
-use windlass_wire::control::proto::{Hello, ModelFile, task_message};
+use windlass_wire::control::proto::{Heartbeat, Hello, ModelFile, task_message};
 use windlass_wire::control::session::{Persistence, Progress, Receiver, Sender, Session};
 use windlass_wire::control::usage;
 use windlass_wire::control::worker_machine::{
@@ -85,9 +85,11 @@ impl Control {
         let _guard = runtime.enter();
         let persistence = Persistence { patience: config.peer_timeout, records: config.records.clone() };
         let sites = joining.sites;
-        usage::report(config.instruments.usage(), progress, move |heartbeat| {
+        let tell_sites = move |heartbeat: &mut Heartbeat| {
             heartbeat.sites = sites().into_iter().map(Into::into).collect();
-        });
+        };
+        tell_sites(&mut progress.lock().unwrap_or_else(PoisonError::into_inner));
+        usage::report(config.instruments.usage(), progress, tell_sites);
         let session = Session::open(config.coordinator.clone(), hello, progress.clone(), persistence);
         let (sender, session) = session.split();
         let machine = WorkerMachine::new(config.id);

@@ -247,6 +247,8 @@ fn launch_starts_joined_workers_and_their_client() {
         assert!(joined.len() == 2 && joined.iter().all(|worker| worker["steps"].as_u64() > Some(0)), "{summary:#}");
         let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
         assert!(log.contains("is over (done)"), "{log}");
+        let status = std::fs::read_to_string(told.directory().join("run/status.json")).unwrap();
+        assert!(status.contains("\"name\":\"worker 0 at 127.0.0.1:"), "the page shows who computes: {status}");
     }
 }
 

@@ -25,6 +25,7 @@ use burn::tensor::Device;
 use tracing::info;
 use windlass_core::executor::LaneId;
 use windlass_core::parameter::ParameterTable;
+use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{Interrupt, RowRequest};
 
 pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
@@ -44,7 +45,7 @@ use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
 use crate::replica::local::ReplicaError;
-use crate::replica::remote::{Crew, CrewError};
+use crate::replica::remote::{Crew, CrewError, Presence};
 use crate::report::Reports;
 use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan, StagesError};
@@ -353,6 +354,36 @@ impl Replica for Placed {
 
     fn source(&self) -> Arc<dyn BatchSource> {
         self.source.clone()
+    }
+
+    fn sites(&self) -> Option<Sites> {
+        // Each lane, and the joined worker that it is, if it is one.
+        let seat = |lane: usize| {
+            let own = self.plan.stages().iter().zip(&self.lane_of).find(|(_, of)| of.0 == lane);
+            own.and_then(|(stage, _)| self.assigned.iter().find(|assigned| assigned.stage == stage.name))
+        };
+        let lanes: Vec<(String, Option<usize>)> = self
+            .lane_names
+            .iter()
+            .enumerate()
+            .map(|(lane, name)| (name.clone(), seat(lane).map(|assigned| assigned.worker)))
+            .collect();
+        let joined = self.joined.clone();
+        Some(Arc::new(move || {
+            let is_there = |seat: usize| {
+                let mut known = Presence::default();
+                joined.get().is_some_and(|Joined { crew, .. }| {
+                    crew.presence(seat, &mut known);
+                    known.is_there
+                })
+            };
+            let site = |(name, seat): &(String, Option<usize>)| Site {
+                name: name.clone(),
+                replicas: 1,
+                reachable: seat.is_none_or(is_there),
+            };
+            lanes.iter().map(site).collect()
+        }))
     }
 
     fn placement(&self) -> Vec<PlacedStage> {

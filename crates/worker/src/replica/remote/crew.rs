@@ -53,6 +53,13 @@ struct Shared {
     changed: Condvar,
 }
 
+/// What is known of a worker.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Presence {
+    pub(crate) is_there: bool,
+    pub(crate) replicas: u32,
+}
+
 /// A share that is to be computed, preferably by this worker, with the rows that it needs.
 pub(crate) struct Job<'a> {
     pub(crate) preferred: usize,
@@ -110,6 +117,16 @@ impl Crew {
             (seat.to_string(), state.steps, state.joined)
         };
         self.shared.seats.iter().map(told).collect()
+    }
+
+    /// Whether a worker is there, and with how many replicas. It never waits: one that computes is there, with as many as
+    /// were last known of.
+    pub(crate) fn presence(&self, seat: usize, known: &mut Presence) {
+        if let Some(state) = self.shared.seats[seat].try_lock() {
+            *known = Presence { is_there: state.link.is_some(), replicas: state.towers.max(1) as u32 };
+        } else {
+            known.is_there = true;
+        }
     }
 
     /// Computes all of these, each on a worker that lives.

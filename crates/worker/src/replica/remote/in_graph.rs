@@ -2,12 +2,13 @@
 //! is one step. What is done once, as scoring, is done here.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use windlass_core::parameter::ParameterTable;
+use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{Interrupt, RowRequest};
 
-use super::crew::{Crew, Job};
+use super::crew::{Crew, Job, Presence};
 use super::share::{Share, Values, own_rows};
 use crate::batches::order::DataPosition;
 use crate::buffer::TensorBuffer;
@@ -95,6 +96,19 @@ impl Replica for InGraph {
 
     fn reports(&self) -> Option<Reports> {
         self.local.reports()
+    }
+
+    fn sites(&self) -> Option<Sites> {
+        let (crew, seats) = (self.crew.clone(), self.config.seats.clone());
+        let known = Mutex::new(vec![Presence::default(); seats.len()]);
+        Some(Arc::new(move || {
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            let site = |(seat, known): (&usize, &mut Presence)| {
+                crew.presence(*seat, known);
+                Site { name: crew.name(*seat), replicas: known.replicas.max(1), reachable: known.is_there }
+            };
+            seats.iter().zip(&mut *known).map(site).collect()
+        }))
     }
 
     fn source(&self) -> Arc<dyn BatchSource> {
