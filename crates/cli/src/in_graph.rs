@@ -55,12 +55,16 @@ impl Client {
         };
         let workers = listed("--worker_hosts", workers)?;
         let ps = cluster.ps_hosts.as_deref().map(|hosts| listed("--ps_hosts", hosts)).transpose()?;
-        // Two of them at one address would wait for each other.
-        let checked = match &ps {
-            Some(ps) => ClusterSpec::new(ps.clone(), workers.clone()),
-            None => ClusterSpec::colocated(workers.clone()),
-        };
-        checked.map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
+        for (index, address) in workers.iter().enumerate() {
+            if let Some(same) = workers[..index].iter().position(|other| other == address) {
+                let message = format!("worker {same} and worker {index} have the same address {address}");
+                return Err(Failure::usage(message).with_hint("give each joined worker a port of its own".to_owned()));
+            }
+        }
+        if let Some(ps) = &ps {
+            ClusterSpec::new(ps.clone(), workers.clone())
+                .map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
+        }
         let texts = |addresses: Vec<Address>| addresses.iter().map(ToString::to_string).collect();
         Ok(Self { workers: texts(workers), ps: ps.map(texts).unwrap_or_default() })
     }

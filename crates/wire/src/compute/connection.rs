@@ -200,7 +200,8 @@ impl Call<'_> {
             self.silence = Silence::begins();
         }
         match arrived {
-            Some(message) if is_answer(&message) => return Ok(Some(message)),
+            Some(message) if is_answer(&message) && self.outgoing.is_done() => return Ok(Some(message)),
+            Some(message) if is_answer(&message) => return Err(super::MessageError::Early.into()),
             // A sign of life. There may be more.
             Some(_) => return self.advance(patience, is_answer),
             None => {}

@@ -119,6 +119,9 @@ pub enum MessageError {
         /// The most.
         most: u64,
     },
+    /// It is an answer to something that has not been asked to the end.
+    #[error("an answer before the question")]
+    Early,
     /// The descriptions of its tensors make no sense.
     #[error("a message whose tensors are not described as they should be")]
     Descriptions,

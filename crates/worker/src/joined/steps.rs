@@ -157,7 +157,7 @@ impl Pools {
         }
         match self {
             Self::Chosen(pool) => Ok(pool),
-            Self::Trying { one, all, steps, .. } => Ok(if *steps / TRIED % 2 == 0 { one } else { all }),
+            Self::Trying { one, all, steps, .. } => Ok(if (*steps / TRIED).is_multiple_of(2) { one } else { all }),
             Self::Unmade(_) => bail!("there are no threads"),
         }
     }

@@ -130,6 +130,12 @@ impl Crew {
                 continue;
             }
             let replies = self.asked(table, values, jobs, &mut hands, is_stopped);
+            for (hand, reply) in hands.iter_mut().zip(&replies) {
+                if matches!(reply, Err(ComputeError::Stopped)) {
+                    // Whoever uses it next would take that answer for its own.
+                    hand.state.link.iter_mut().for_each(|link| link.owes = true);
+                }
+            }
             for (hand, reply) in hands.iter_mut().zip(replies) {
                 let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
                 match self.judged(table, share, reply) {
@@ -207,9 +213,9 @@ impl Crew {
         for job in open {
             let seat = jobs[*job].preferred;
             let state = self.shared.seats[seat].lock();
-            match state.link {
-                Some(_) => hands.push(Hand { seat, job: *job, state }),
-                None => others.push(*job),
+            match state.is_ready() {
+                true => hands.push(Hand { seat, job: *job, state }),
+                false => others.push(*job),
             }
         }
         for job in others {
@@ -219,7 +225,7 @@ impl Crew {
             let found = free.find_map(|seat| {
                 // A worker that computes for another replica of this process is waited for only if it must be.
                 let state = if hands.is_empty() { Some(self.shared.seats[seat].lock()) } else { self.try_lock(seat) };
-                state.filter(|state| state.link.is_some()).map(|state| Hand { seat, job, state })
+                state.filter(|state| state.is_ready()).map(|state| Hand { seat, job, state })
             });
             hands.extend(found);
         }
@@ -394,7 +400,7 @@ impl Shared {
                 if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
-                if state.link.is_none() {
+                if !state.is_ready() {
                     absent.push(format!("{seat} ({})", state.why));
                 }
             }

@@ -46,6 +46,8 @@ pub(super) struct Link {
     pub(super) has: Vec<u64>,
     pub(super) capacity: Capacity,
     pub(super) spoken: Instant,
+    /// Whether an answer is still to come that nobody waits for any more. Then it is only told that the run is over.
+    pub(super) owes: bool,
 }
 
 /// Why a worker has not joined.
@@ -104,7 +106,7 @@ impl Seat {
         match read(&answer) {
             Ok(Answer::Assigned(capacity)) => {
                 let has = vec![0; assignment.parameters.len()];
-                Ok(Link { connection, has, capacity, spoken: Instant::now() })
+                Ok(Link { connection, has, capacity, spoken: Instant::now(), owes: false })
             }
             Ok(Answer::Refused { reason, is_busy: true }) => Err(Absence::NotNow(reason)),
             Ok(Answer::Refused { reason, is_busy: false }) => Err(Absence::Refused(reason)),
@@ -121,6 +123,11 @@ impl fmt::Display for Seat {
 }
 
 impl SeatState {
+    /// Whether a worker is there that can be asked something.
+    pub(super) fn is_ready(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| !link.owes)
+    }
+
     /// Notes that a step of so many samples took so long there.
     pub(super) fn computed(&mut self, samples: usize, micros: u64) {
         self.steps += 1;
@@ -132,7 +139,7 @@ impl SeatState {
 impl Link {
     /// Asks the worker whether it is there, if it has heard nothing for a while.
     pub(super) fn ping(&mut self, silence: Duration) -> Result<(), ComputeError> {
-        if self.spoken.elapsed() < PING_EVERY {
+        if self.owes || self.spoken.elapsed() < PING_EVERY {
             return Ok(());
         }
         self.connection.send(&written(&Ask::Ping), &[], silence, &|| false)?;
