@@ -91,7 +91,7 @@ impl Staged for Spirals {
     fn forward(&self, network: &Network, stage: &str, mut input: StageInput) -> anyhow::Result<Vec<Activation>> {
         Ok(vec![match stage {
             "input" => hidden(network, input.feed()?).into(),
-            _ => loss(network, input.next()?, input.feed()?).into(),
+            _ => loss(network, input.tensor()?, input.feed()?).into(),
         }])
     }
 }

@@ -1,6 +1,7 @@
 //! `--place`: which stages of a model go to which devices, as users write it. What stages a model has is known only when it
 //! has been loaded.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use burn::tensor::Device;
@@ -45,16 +46,17 @@ impl StagePlacement {
             };
         };
         let mut places: Vec<(String, DeviceName)> = Vec::new();
+        let mut written: BTreeMap<&str, &str> = BTreeMap::new();
         for entry in place.split(',') {
             let (stage, device) = entry.trim().split_once('=').ok_or_else(|| {
                 Failure::usage(format!("--place: {entry:?} is no stage and its device"))
                     .with_hint("write it as in --place hidden=cpu:0,output=/job:worker/task:1".to_owned())
             })?;
-            if let Some((_, first)) = places.iter().find(|(known, _)| known == stage) {
-                let first = first.to_string();
+            if let Some(first) = written.get(stage) {
                 return Err(Failure::usage(format!("--place puts {stage} both on {first} and on {device}"))
                     .with_hint("a stage has one device".to_owned()));
             }
+            written.insert(stage, device);
             places.push((stage.to_owned(), parse("--place", device)?));
         }
         let (training, device) = (&args.training, &args.device);

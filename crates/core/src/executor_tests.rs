@@ -39,7 +39,7 @@ fn work_through(graph: &Arc<Graph>, choices: &[u8], fails: impl Fn(&str) -> bool
     let (mut idle, mut first) = (0, 0);
     while !executor.is_done() {
         let choice = choices.next().unwrap_or(0) as usize;
-        if choice % 2 == 0 && !running.is_empty() || idle > graph.lanes() {
+        if choice.is_multiple_of(2) && !running.is_empty() || idle > graph.lanes() {
             assert!(!running.is_empty(), "nothing runs, nothing starts, and it is not done");
             let node: NodeId = running.remove(choice / 2 % running.len());
             let name = graph.nodes()[node.0].name.clone();

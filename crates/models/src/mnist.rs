@@ -175,7 +175,7 @@ impl Staged for Mnist {
 
     fn forward(&self, network: &Perceptron, stage: &str, mut input: StageInput) -> anyhow::Result<Vec<Activation>> {
         let layer = self.layer_names().iter().position(|name| name == stage).context("there is no such layer")?;
-        let received = if layer == 0 { input.feed()? } else { input.next()? };
+        let received = if layer == 0 { input.feed()? } else { input.tensor()? };
         let output = network.layer(layer, received);
         Ok(vec![match stage {
             OUTPUT => self.joined(cross_entropy(output, input.feed()?)).into(),

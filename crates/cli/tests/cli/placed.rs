@@ -185,29 +185,141 @@ fn a_worker_that_does_not_come_back_is_named_with_its_stage_and_given_up() {
 
 #[test]
 fn places_that_cannot_be_are_refused_before_anything_starts() {
-    assert_snapshot!(windlass("train mnist --place hiddn=cpu:1 -q").run(), @"");
-    assert_snapshot!(windlass("launch linear --place hidden=cpu:1").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=cpu:1,output=cpu:0,hidden=cpu:2").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=tpu:0").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=cpu:256 -q").run(), @"");
-    assert_snapshot!(windlass("train mnist --microbatches 2").run(), @"");
-    assert_snapshot!(windlass("train mnist --trace trace.json").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --microbatches 0").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --microbatches 9 --batch-size 8").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --towers 2").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --accumulate 2").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --in-graph --worker_hosts a:1").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hiddn=cpu:1 -q").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: mnist has no stage "hiddn"
+    hint: its stages are hidden, output
+    "#);
+    assert_snapshot!(windlass("launch linear --place hidden=cpu:1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: the model linear declares no stages, so it cannot be divided
+    hint: --towers and a cluster divide batches instead of models; see docs/placement.md for how a model declares stages
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1,output=cpu:0,hidden=cpu:2").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden both on cpu:1 and on cpu:2
+    hint: a stage has one device
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: "hidden" is no stage and its device
+    hint: write it as in --place hidden=cpu:0,output=/job:worker/task:1
+    "#);
+    assert_snapshot!(windlass("train mnist --place hidden=tpu:0").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: "tpu" in the device name "tpu:0" is no kind of device
+    hint: name one such as gpu:0 or /job:worker/task:1/device:GPU:0; the kinds are cpu, gpu, cuda, rocm, vulkan, metal, wgpu
+    "#);
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:256 -q").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: cpu:256 is one too many: 256 is the most that a process has
+    ");
+    assert_snapshot!(windlass("train mnist --microbatches 2").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --microbatches needs --place
+    hint: such as --place hidden=cpu:0,output=cpu:1
+    ");
+    assert_snapshot!(windlass("train mnist --trace trace.json").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --trace needs --place
+    hint: such as --place hidden=cpu:0,output=cpu:1
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --microbatches 0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --microbatches is 0, but must be at least 1
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --microbatches 9 --batch-size 8").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --microbatches is 9, but a batch has only 8 samples
+    hint: raise --batch-size, or use fewer micro-batches
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --towers 2").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place does not go with --towers or --devices: it divides the model, and they batches
+    hint: --device says where the stages are that --place does not name
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --accumulate 2").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place does not go with --accumulate
+    hint: --microbatches splits each batch, and adds up the gradients of its parts
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --in-graph --worker_hosts a:1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place does not go with --in-graph: it divides the model, and that batches
+    hint: joined workers compute stages without it
+    ");
 }
 
 #[test]
 fn places_with_tasks_that_there_are_not_are_refused_too() {
-    assert_snapshot!(windlass("train mnist --place hidden=/task:0").run(), @"");
-    assert_snapshot!(windlass("train mnist --place hidden=/task:2 --worker_hosts a:1,b:1 -q").run(), @"");
-    assert_snapshot!(windlass("launch mnist --workers 2 --place hidden=/task:2").run(), @"");
-    assert_snapshot!(windlass("launch mnist --workers 1 --place hidden=/job:ps/task:0").run(), @"");
-    assert_snapshot!(windlass("launch mnist --workers 1 --place hidden=/job:worker").run(), @"");
-    assert_snapshot!(windlass("launch mnist --colocate --place hidden=/task:0").run(), @"");
+    assert_snapshot!(windlass("train mnist --place hidden=/task:0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place on other tasks needs workers that have joined
+    hint: --worker_hosts a:2222,b:2222, with `join --listen` running on each
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=/task:2 --worker_hosts a:1,b:1 -q").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden on /task:2, but there is no such worker
+    hint: there are worker 0 to worker 1
+    ");
+    assert_snapshot!(windlass("launch mnist --workers 2 --place hidden=/task:2").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden on /task:2, but there is no such worker
+    hint: there are worker 0 to worker 1
+    ");
+    assert_snapshot!(windlass("launch mnist --workers 1 --place hidden=/job:ps/task:0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden on /job:ps/task:0, but only workers compute stages
+    hint: there is worker 0 alone
+    ");
+    assert_snapshot!(windlass("launch mnist --workers 1 --place hidden=/job:worker").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden on /job:worker, which does not say which task
+    hint: there is worker 0 alone
+    ");
+    assert_snapshot!(windlass("launch mnist --colocate --place hidden=/task:0").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --colocate does not go with --place on other tasks: joined workers hold no parameters
+    hint: omit it: without --ps, the client holds them
+    ");
 }
 
 #[test]

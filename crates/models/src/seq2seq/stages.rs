@@ -34,7 +34,7 @@ impl Staged for Seq2Seq {
             }
             "decoder" => {
                 let (words, counted): (Vec<u32>, Vec<u32>) = input.feed()?;
-                let outputs: Tensor<3> = input.next()?;
+                let outputs: Tensor<3> = input.tensor()?;
                 let states = std::iter::from_fn(|| (input.left() > 0).then(|| self.state(&mut input)));
                 let states = states.collect::<anyhow::Result<Vec<LayerState>>>()?;
                 let encoded = network.decoder().attend_to(outputs, states);
@@ -42,7 +42,7 @@ impl Staged for Seq2Seq {
             }
             "output" => {
                 let (choice, weights): (Choice, Vec<f32>) = input.feed()?;
-                vec![network.weighted_loss(input.next()?, &choice, &weights).into()]
+                vec![network.weighted_loss(input.tensor()?, &choice, &weights).into()]
             }
             _ => bail!("there is no such part of the network"),
         })
@@ -52,8 +52,8 @@ impl Staged for Seq2Seq {
 impl Seq2Seq {
     /// The state of the next layer of those that the encoder has put out.
     fn state(&self, input: &mut StageInput) -> anyhow::Result<LayerState> {
-        let hidden = input.next()?;
-        let memory = (self.settings.cell.states() > 1).then(|| input.next()).transpose()?;
+        let hidden = input.tensor()?;
+        let memory = (self.settings.cell.states() > 1).then(|| input.tensor()).transpose()?;
         Ok(LayerState { hidden, memory })
     }
 }

@@ -105,7 +105,7 @@ impl StageInput {
     }
 
     /// The next tensor of those that the stages before it put out.
-    pub fn next<const D: usize>(&mut self) -> anyhow::Result<burn::tensor::Tensor<D>> {
+    pub fn tensor<const D: usize>(&mut self) -> anyhow::Result<burn::tensor::Tensor<D>> {
         let next = self.received.pop_front();
         next.ok_or_else(|| anyhow!("a stage takes more than the stages before it put out"))?.into_tensor()
     }
@@ -120,8 +120,11 @@ impl StageInput {
 pub struct Staging<M: Model> {
     stages: fn(&M) -> Vec<Stage>,
     feed: fn(&M, M::Batch, &mut Feeds) -> anyhow::Result<()>,
-    forward: fn(&M, &M::Network, &str, StageInput) -> anyhow::Result<Vec<Activation>>,
+    forward: Forward<M>,
 }
+
+/// See [`Staged::forward`].
+type Forward<M> = fn(&M, &<M as Model>::Network, &str, StageInput) -> anyhow::Result<Vec<Activation>>;
 
 impl<M: Model> Clone for Staging<M> {
     fn clone(&self) -> Self {

@@ -4,6 +4,7 @@
 //! work through as its dependencies allow. What is done with the network as a whole, such as scoring it, a replica of all
 //! of it does on the client's own device.
 
+mod config;
 mod host;
 mod lanes;
 mod local_stage;
@@ -22,12 +23,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use burn::tensor::Device;
+use rayon::{ThreadPool, ThreadPoolBuildError};
 use tracing::info;
 use windlass_core::executor::LaneId;
 use windlass_core::parameter::ParameterTable;
 use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{Interrupt, RowRequest};
 
+pub use self::config::{Place, PlaceAt, PlaceError, PlacedConfig};
 pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
 use self::lanes::Lanes;
 use self::local_stage::LocalStage;
@@ -44,91 +47,14 @@ use crate::event::PlacedStage;
 use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
-use crate::replica::local::ReplicaError;
 use crate::replica::remote::{Crew, CrewError, Presence};
 use crate::report::Reports;
 use crate::rows::RowParameters;
-use crate::stages::{PlannedStage, StagePlan, StagesError};
+use crate::stages::{PlannedStage, StagePlan};
 use crate::threads;
 
 /// How often a step is repeated because a worker was lost in it.
 const MOST_REPEATS: usize = 10;
-
-/// How a model is divided.
-pub struct PlacedConfig {
-    /// The client's device and its name: what is not placed elsewhere is computed there, and the whole network is scored
-    /// there.
-    pub client: (String, Device),
-    /// Stages and where they are computed.
-    pub places: Vec<(String, Place)>,
-    /// In how many parts each batch goes through the stages.
-    pub micro_batches: usize,
-    /// Threads of this process, shared out among its lanes on the CPU.
-    pub threads: usize,
-    /// The run's seed.
-    pub seed: u64,
-    /// Where the first steps are traced, if they are.
-    pub trace: Option<Trace>,
-}
-
-/// Where stages are computed. Places of the same name are the same lane.
-#[derive(Debug, Clone)]
-pub struct Place {
-    /// What it is called.
-    pub name: String,
-    /// What computes there.
-    pub at: PlaceAt,
-}
-
-/// What computes at a place.
-#[derive(Debug, Clone)]
-pub enum PlaceAt {
-    /// A device of this process.
-    Here(Device),
-    /// A joined worker, by its number, on a device of its own.
-    Worker(usize, Option<String>),
-}
-
-/// Why a model cannot be divided so.
-#[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
-    /// The model does not say how.
-    #[error("--place: the model {model} declares no stages, so it cannot be divided")]
-    Whole {
-        /// Which one.
-        model: &'static str,
-    },
-    /// What the model says is not right.
-    #[error("--place: {0}")]
-    Stages(#[from] StagesError),
-    /// The user names a stage that it does not have.
-    #[error("--place: {model} has no stage {stage:?}")]
-    UnknownStage {
-        /// The model.
-        model: &'static str,
-        /// What was named.
-        stage: String,
-        /// What there is.
-        there_are: Vec<String>,
-    },
-    /// Its parameters cannot be trained, wherever they are.
-    #[error(transparent)]
-    Replica(#[from] ReplicaError),
-    /// Threads could not be started.
-    #[error("cannot start threads: {0}")]
-    Threads(#[from] rayon::ThreadPoolBuildError),
-}
-
-impl PlaceError {
-    /// What to do instead.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Whole { .. } => Some("--towers and a cluster divide batches instead of models; see docs/placement.md for how a model declares stages".to_owned()),
-            Self::UnknownStage { there_are, .. } => Some(format!("its stages are {}", there_are.join(", "))),
-            Self::Stages(_) | Self::Replica(_) | Self::Threads(_) => None,
-        }
-    }
-}
 
 /// One model on several devices.
 pub struct Placed {
@@ -172,8 +98,8 @@ impl Placed {
         let client = Place { name: client.0, at: PlaceAt::Here(client.1) };
         let (joined, mut assigned) = (Arc::new(OnceLock::new()), Vec::new());
         let place = |stage: &String| places.iter().find(|(name, _)| name == stage).map_or(&client, |(_, place)| place);
-        let (mut used, mut lane_of, mut hosts): (Vec<&Place>, Vec<LaneId>, Vec<Mutex<Box<dyn StageHost>>>) =
-            (Vec::new(), Vec::new(), Vec::new());
+        let (mut used, mut lane_of): (Vec<&Place>, Vec<LaneId>) = (Vec::new(), Vec::new());
+        let mut hosts: Vec<Mutex<Box<dyn StageHost>>> = Vec::new();
         for (index, stage) in plan.stages().iter().enumerate() {
             let place = place(&stage.name);
             let lane = used.iter().position(|used| used.name == place.name).unwrap_or_else(|| {
@@ -195,17 +121,7 @@ impl Placed {
                 }
             }));
         }
-        // A lane that waits for another process needs a thread, but no core.
-        let is_here = |place: &&&Place| matches!(place.at, PlaceAt::Here(_));
-        let here = used.iter().filter(is_here).filter_map(|place| match &place.at {
-            PlaceAt::Here(device) => Some(device.clone()),
-            PlaceAt::Worker(..) => None,
-        });
-        let mut own = threads::shared_out(&here.collect::<Vec<_>>(), threads)?.into_iter();
-        let pool = |place: &&Place| {
-            if is_here(&place) { own.next().map_or_else(|| threads::pool(1), Ok) } else { threads::pool(1) }
-        };
-        let pools = used.iter().map(pool).collect::<Result<Vec<_>, _>>()?;
+        let pools = pools(&used, threads)?;
         let lane_names: Vec<String> = used.iter().map(|place| place.name.clone()).collect();
         trace.iter().for_each(|trace| trace.name_lanes(&lane_names));
         let by_rows = RowParameters::find(&table, model.row_parameters());
@@ -472,4 +388,19 @@ impl Replica for Placed {
 
 fn micro_batches(content: Box<dyn std::any::Any + Send>) -> Vec<MicroBatch> {
     *content.downcast().expect("a batch goes to the replica whose source has made it")
+}
+
+/// The threads of each lane. One that waits for another process needs a thread, but no core.
+fn pools(lanes: &[&Place], threads: usize) -> Result<Vec<ThreadPool>, ThreadPoolBuildError> {
+    let device = |place: &&Place| match &place.at {
+        PlaceAt::Here(device) => Some(device.clone()),
+        PlaceAt::Worker(..) => None,
+    };
+    let here: Vec<Device> = lanes.iter().filter_map(device).collect();
+    let mut here = threads::shared_out(&here, threads)?.into_iter();
+    let pool = |place: &&Place| match place.at {
+        PlaceAt::Here(_) => here.next().map_or_else(|| threads::pool(1), Ok),
+        PlaceAt::Worker(..) => threads::pool(1),
+    };
+    lanes.iter().map(pool).collect()
 }

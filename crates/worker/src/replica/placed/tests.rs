@@ -180,16 +180,16 @@ impl Staged for Branching {
                 let (points, places): (Tensor<2>, Vec<u32>) = input.feed()?;
                 vec![self.trunk(network, points, &places).into()]
             }
-            "left" => vec![network.left.forward(input.next::<2>()?).into()],
+            "left" => vec![network.left.forward(input.tensor::<2>()?).into()],
             "right" => {
                 let points = input.feed::<Tensor<2>>()?.into_data();
                 if points.iter::<f32>().any(|value| Some(value) == self.fails_on) {
                     bail!("does not like a sample");
                 }
-                vec![self.right(network, input.next()?).into()]
+                vec![self.right(network, input.tensor()?).into()]
             }
             _ => {
-                let parts = [input.next()?, input.next()?, input.next()?];
+                let parts = [input.tensor()?, input.tensor()?, input.tensor()?];
                 let loss = self.head(network, parts, input.feed()?);
                 vec![
                     if self.is_greedy { loss + network.trunk.bias.as_ref().unwrap().val().mean() } else { loss }.into(),

@@ -172,7 +172,7 @@ impl Crew {
     /// How often a worker has joined, if it is there.
     pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
         let state = self.shared.seats[seat].lock();
-        state.link.as_ref().map(|_| state.joined)
+        state.is_ready().then_some(state.joined)
     }
 
     /// Notes that a worker has had its part in a step.
@@ -198,7 +198,7 @@ impl Crew {
         let mut state = seat.lock();
         let why = state.why.clone();
         let is_same = state.joined == joined;
-        let link = state.link.as_mut().filter(|_| is_same);
+        let link = state.link.as_mut().filter(|link| is_same && !link.owes);
         let Some(link) = link else {
             return Err(Trouble::Worker(if is_same { why } else { "it has joined again".to_owned() }));
         };
@@ -210,7 +210,10 @@ impl Crew {
             Some(Ok(message)) => {
                 read(&message.head).map(|answer| (answer, message.sections)).map_err(|it| it.to_string())
             }
-            Some(Err(ComputeError::Stopped)) | None => return Err(Trouble::Stopped),
+            Some(Err(ComputeError::Stopped)) | None => {
+                link.owes = true;
+                return Err(Trouble::Stopped);
+            }
             Some(Err(error)) => Err(error.to_string()),
         };
         match answered {
