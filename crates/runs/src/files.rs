@@ -113,14 +113,17 @@ impl Files {
             let number = |name| settings.get("launch", name).and_then(|text| text.parse().ok());
             let colocated = settings.get("launch", "colocate") == Some("true");
             let ps = number("ps").filter(|_| settings.is_launched() && !colocated);
-            return Some(Layout { ps: ps.unwrap_or(0), workers: number("workers").unwrap_or(1), colocated });
+            let joined = settings.is_launched()
+                && (settings.get("train", "in-graph") == Some("true")
+                    || settings.get("train", "place").is_some_and(|place| place.contains("task:")));
+            return Some(Layout { ps: ps.unwrap_or(0), workers: number("workers").unwrap_or(1), colocated, joined });
         }
         if let Some(Summary { ps, workers, colocated, .. }) = self.summary {
-            return Some(Layout { ps: if colocated { 0 } else { ps }, workers, colocated });
+            return Some(Layout { ps: if colocated { 0 } else { ps }, workers, colocated, joined: false });
         }
         let last = self.last_status.as_ref()?;
         let ps = if last.address.is_empty() { 0 } else { last.status.servers.len() as u32 };
-        Some(Layout { ps, workers: last.status.workers.len() as u32, colocated: false })
+        Some(Layout { ps, workers: last.status.workers.len() as u32, colocated: false, joined: false })
     }
 
     fn status(&self) -> Option<&Status> {

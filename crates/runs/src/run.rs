@@ -74,6 +74,8 @@ pub struct Layout {
     pub workers: u32,
     /// Whether each worker hosts a shard.
     pub colocated: bool,
+    /// Whether the workers have joined a client, and compute what it sends them.
+    pub joined: bool,
 }
 
 /// A score of the network.
@@ -127,6 +129,8 @@ impl fmt::Display for Layout {
         let s = if self.workers == 1 { "" } else { "s" };
         match self {
             Self { workers, colocated: true, .. } => write!(formatter, "{workers} worker{s}, co-located"),
+            Self { ps: 0, workers, joined: true, .. } => write!(formatter, "{workers} joined worker{s}"),
+            Self { ps, workers, joined: true, .. } => write!(formatter, "{ps} ps, {workers} joined worker{s}"),
             Self { ps: 0, .. } => formatter.write_str("one process"),
             Self { ps, workers, .. } => write!(formatter, "{ps} ps, {workers} worker{s}"),
         }

@@ -53,7 +53,7 @@ fn a_finished_run_is_told_by_its_settings_and_its_summary() {
     let ended = last_status(Some(0), Phase::Over, 400);
     let run = run_of(&[(RUN_FILE, &settings(2, "0.01")), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, &ended)]);
     assert_eq!((run.model.as_str(), run.mode.as_str(), run.optimizer.as_str()), ("mnist", "ssp 4", "adam"));
-    assert_eq!(run.layout, Some(Layout { ps: 1, workers: 2, colocated: false }));
+    assert_eq!(run.layout, Some(Layout { ps: 1, workers: 2, colocated: false, joined: false }));
     assert_eq!((run.step, run.target, run.loss, run.began), (400, Some(400), Some(0.25), Some(940)));
     assert_eq!((run.scores[0].to_string().as_str(), &run.ending), ("test accuracy 97.50%", &Ending::Finished));
     assert!(run.bytes > 0 && run.problems.is_empty(), "{:?}", run.problems);

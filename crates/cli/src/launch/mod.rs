@@ -68,7 +68,11 @@ pub(crate) fn run(
         return Err(Failure::usage("a cluster has at least one ps and one worker")
             .with_hint("--colocate needs no ps; `train` needs no cluster".to_owned()));
     }
-    let settings = run_file::text(&args.settings, &config.run)?;
+    let mut settings = args.settings.clone();
+    if !launch.colocate {
+        settings.resolve("ps", [ps(launch, in_graph).to_string()]);
+    }
+    let settings = run_file::text(&settings, &config.run)?;
     if args.config.print_config {
         output::print_line(settings.trim_end());
         return Ok(());
