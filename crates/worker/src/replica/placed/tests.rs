@@ -292,7 +292,7 @@ fn running_statistics_and_dropout_are_those_of_a_batch_computed_in_as_many_parts
                     &format!("{micro_batches} micro-batches"),
                 );
             }
-            assert_eq!(expected.state.iter().any(|state| !state.is_empty()), true);
+            assert!(expected.state.iter().any(|state| !state.is_empty()));
         }
     }
 }
