@@ -225,9 +225,10 @@ impl CoordinatorNode {
     fn handle(&mut self, event: CoordinatorEvent, world: &mut World) {
         let now = self.now(world);
         let Some(machine) = &mut self.machine else { return };
+        let saved = matches!(machine.phase(), Phase::Saving(_));
         let effects = machine.handle(event, now);
         let saves = matches!(machine.phase(), Phase::Saving(_));
-        let published_for = self.last.and_then(|(_, since)| Some(now - since?));
+        let published_for = self.last.and_then(|(_, since)| Some(now - since?)).filter(|_| saved);
         check_that_nobody_is_missed(machine.phase(), published_for, world);
         for effect in effects {
             match effect {
