@@ -217,7 +217,7 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --place: "tpu" in the device name "tpu:0" is no kind of device
+    error: --place: "tpu" in the device name "tpu:0" is not a kind of device
     hint: name one such as gpu:0 or /job:worker/task:1/device:GPU:0; the kinds are cpu, gpu, cuda, rocm, vulkan, metal, wgpu
     "#);
     assert_snapshot!(windlass("train mnist --place hidden=cpu:256 -q").run(), @"

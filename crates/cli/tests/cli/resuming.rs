@@ -44,7 +44,7 @@ fn went_on(resumed: Told) -> Told {
     let summary = summary(&resumed);
     assert_eq!(summary["global_step"], STEPS);
     let from = summary["resumed_at"].as_u64().unwrap();
-    assert!((STEPS / 10..STEPS).contains(&from), "it went on from {from}");
+    assert!((1..STEPS).contains(&from), "it went on from {from}");
     resumed
 }
 

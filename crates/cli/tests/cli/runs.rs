@@ -108,7 +108,7 @@ fn runs_that_ended_are_listed_shown_compared_and_removed() {
     assert_eq!(names, ["runs/cluster", "runs/single"], "the newest first: {list}");
     let (cluster, single) = (&list[0], &list[1]);
     assert_eq!((&cluster["ending"]["how"], &cluster["step"]), (&Value::from("finished"), &Value::from(60)), "{list}");
-    assert_eq!(single["layout"], serde_json::json!({"ps": 0, "workers": 1, "colocated": false}));
+    assert_eq!(single["layout"], serde_json::json!({"ps": 0, "workers": 1, "colocated": false, "joined": false}));
     assert!(cluster["loss"].is_number() && cluster["bytes"].as_u64() > Some(0), "{list}");
     let table = first.windlass("runs list").run().succeeded();
     let row = table.stdout.lines().find(|line| line.contains("runs/cluster")).unwrap_or_else(|| panic!("{table}"));
