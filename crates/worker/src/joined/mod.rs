@@ -1,7 +1,7 @@
 //! A worker that has joined: it knows no data, no loop and no model until a client says what to compute, and computes for
 //! one client at a time. When that leaves, it waits for the next.
 //!
-//! Each connection has a thread. Which of them computes is decided by the one [`place`] there is.
+//! Each connection has a thread. Which of them computes is decided by the one `place` there is.
 
 mod place;
 pub mod protocol;
