@@ -11,7 +11,7 @@ use crate::cluster::{Launched, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Invocation, Told, windlass};
 
-const STEPS: u64 = 6000;
+const STEPS: u64 = 15_000;
 
 /// The same for all runs here, so that they can be compared.
 static FILES: LazyLock<DigitFiles> = LazyLock::new(|| DigitFiles::new(400, 100));
