@@ -186,12 +186,6 @@ impl Membership {
         self.members.get(&task).map(|member| member.incarnation)
     }
 
-    /// True if a task's process is alive and connected, as far as is known.
-    pub fn is_connected(&self, task: TaskId) -> bool {
-        let connected = |member: &Member| member.presence == Presence::Present && member.connected;
-        self.members.get(&task).is_some_and(connected)
-    }
-
     /// True if a task's process is alive, as far as is known.
     pub fn is_present(&self, task: TaskId) -> bool {
         self.presence(task) == Some(Presence::Present)

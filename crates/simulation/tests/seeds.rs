@@ -64,7 +64,7 @@ fn whatever_goes_wrong_every_push_counts_once_and_every_run_ends() {
     );
     let mut wrong: Vec<Report> = results.into_iter().flat_map(|result| result.3).collect();
     wrong.sort_by_key(|report| report.seed);
-    for report in wrong.iter().take(20) {
+    for report in wrong.iter().take(50) {
         println!("WINDLASS_SEED={}: {}", report.seed, report.wrong.clone().unwrap_or_default());
     }
     assert!(wrong.is_empty(), "{} of {count} seeds found something wrong", wrong.len());

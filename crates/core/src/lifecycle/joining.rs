@@ -19,6 +19,9 @@ pub enum JoinError {
     /// The task is not in the cluster.
     #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
     Unknown(TaskId, String),
+    /// All steps have been made, and the chief scores the network: ask again.
+    #[error("all steps have been made, and the network is being scored; waiting to hear how the run ends")]
+    Scoring,
     /// The run ends once its last checkpoint is written: ask again.
     #[error("the last checkpoint of the run is being written; waiting to hear how the run ends")]
     Saving,
@@ -26,9 +29,6 @@ pub enum JoinError {
     #[error("the run has ended")]
     Over(Outcome),
 }
-
-/// What a worker is told that comes when all steps have been made.
-pub(super) const NOTHING_LEFT: &str = "all steps have been made, and the run is ending";
 
 impl Lifecycle {
     /// A process offers to play a task, perhaps again after a broken connection.
@@ -73,11 +73,8 @@ impl Lifecycle {
             Phase::Saving(_) if task.job == Job::Worker => Err(JoinError::Saving),
             // The chief itself, started again before its process is known to be dead, still has to score.
             Phase::Finishing if task.job == Job::Worker && task != chief && !self.is_abandoned() => {
-                // While the connection of the chief is broken, it is not known whether somebody else has to score.
-                Err(match self.membership.is_connected(chief) {
-                    true => JoinError::Over(Outcome { exit_code: 0, reason: NOTHING_LEFT.to_owned() }),
-                    false => JoinError::Contested(chief),
-                })
+                // Should the chief be lost, somebody else has to score.
+                Err(JoinError::Scoring)
             }
             _ => Ok(()),
         }

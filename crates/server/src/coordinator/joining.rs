@@ -68,7 +68,7 @@ impl<S: OwnShard> Coordinator<S> {
         let joined = self.lifecycle.join(task, earlier, self.now);
         let (incarnation, mut decisions) = joined.map_err(|error| match error {
             JoinError::Over(outcome) => Refusal::ForGood(outcome),
-            JoinError::Contested(_) | JoinError::Saving => Refusal::ForNow(error.to_string()),
+            JoinError::Contested(_) | JoinError::Scoring | JoinError::Saving => Refusal::ForNow(error.to_string()),
             error => refuse(error.to_string()),
         })?;
         if hello.begun {

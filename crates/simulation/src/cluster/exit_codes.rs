@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use windlass_core::cluster::{Job, TaskId};
+use windlass_core::consistency::Mode;
 use windlass_core::lifecycle::{Outcome, exit_code};
 
 use super::Cluster;
-use crate::scenario::Fault;
+use crate::scenario::{Fault, Scenario};
 
 impl Cluster {
     /// Whether all tasks have ended with an exit code that what went wrong explains.
@@ -27,19 +28,23 @@ impl Cluster {
                 exit_code::CHECKPOINT => {
                     let stopped_without_a_server = self.server_lost && !self.stopped.is_empty();
                     let without_its_store = self.store_failed || self.world.store.kept_a_run_from_beginning;
-                    checkpoints && (without_its_store || stopped_without_a_server)
+                    checkpoints && (without_its_store || stopped_without_a_server || self.stopped_in_half_a_push())
                 }
                 // Without checkpoints a run does not outlive its servers or all of its workers, and whoever was away when it
                 // ended finds nobody who knows of it.
                 exit_code::PEERS => {
                     let excused = unrecorded || self.lost_at_the_end || self.stopped_unheard();
-                    let unknown = self.unknown.contains(&task);
-                    let excused = excused || unknown && (was_away || self.world.scenario.dynamic && !checkpoints);
-                    let gone = |worker| self.stopped.contains(&worker) || self.scaled_down.contains(&worker);
+                    // Who is told to stop before the run begins is waited for, as is who is killed; but nobody starts a task
+                    // again once others were told to stop.
+                    let not_started_again = !self.stopped.is_empty() && !self.killed.is_empty();
+                    let excused = excused || self.stopped_before_it_began || not_started_again;
+                    let came_too_late = self.unknown.contains(&task) && (was_away || self.was_over_early());
                     // Those who were scaled down have gone without a word.
-                    let nobody_is_left = (0..self.world.scenario.workers).map(TaskId::worker).all(gone);
-                    let excused = excused || nobody_is_left && !self.scaled_down.is_empty();
-                    excused || !checkpoints && (task_away || self.server_lost || self.all_workers_were_away())
+                    let nobody_is_left = !self.scaled_down.is_empty() && self.all_workers(|_| false);
+                    let excused = excused || came_too_late || nobody_is_left;
+                    let was_not_there = |worker: &TaskId| self.away.contains(worker) || self.unknown.contains(worker);
+                    let all_were_away = || self.all_workers(was_not_there);
+                    excused || !checkpoints && (task_away || self.server_lost || all_were_away())
                 }
                 _ => false,
             };
@@ -62,8 +67,26 @@ impl Cluster {
         }
     }
 
-    fn all_workers_were_away(&self) -> bool {
-        (0..self.world.scenario.workers).all(|worker| self.away.contains(&TaskId::worker(worker)))
+    /// True if every worker is gone or missed in this way.
+    fn all_workers(&self, is_missed: impl Fn(&TaskId) -> bool) -> bool {
+        let is_gone = |worker: &TaskId| self.stopped.contains(worker) || self.scaled_down.contains(worker);
+        (0..self.world.scenario.workers).map(TaskId::worker).all(|worker| is_gone(&worker) || is_missed(&worker))
+    }
+
+    /// True if the run may have been over before a task that it did not need, or not yet, came to it.
+    fn was_over_early(&self) -> bool {
+        let Scenario { dynamic, checkpoints, .. } = &self.world.scenario;
+        let could_not_begin = self.world.store.kept_a_run_from_beginning;
+        let could_fail = checkpoints.is_none() || self.store_failed;
+        could_not_begin || !self.stopped.is_empty() || *dynamic && could_fail
+    }
+
+    /// True if a worker was lost in the middle of a push when the run was told to stop: some servers have a round that the
+    /// others do not, and nobody is left to give it to them.
+    fn stopped_in_half_a_push(&self) -> bool {
+        let rounds = matches!(self.world.scenario.run.mode, Mode::Sync { .. });
+        let is_a_worker = |task: &TaskId| task.job == Job::Worker;
+        rounds && self.world.scenario.servers > 1 && !self.stopped.is_empty() && self.away.iter().any(is_a_worker)
     }
 
     /// True if those who were told to stop end the run for all: a server among them, or every worker that was there.

@@ -59,8 +59,12 @@ struct Cluster {
     /// True if somebody who was to be told, or the coordinator, was not there: not started yet, to be started again, or
     /// without a session to say goodbye on.
     stopped_some: bool,
-    /// True if anybody was not there when others were told.
+    /// True if anybody was not there, or had no session, when others were told.
     some_were_away_at_stop: bool,
+    /// True if a worker was told before the run began: it is waited for as if it were started again.
+    stopped_before_it_began: bool,
+    /// True once a server has had parameters.
+    begun: bool,
     /// Workers that went for good without a word.
     scaled_down: BTreeSet<TaskId>,
     store_failed: bool,
@@ -89,6 +93,8 @@ pub fn run(seed: u64, trace: bool) -> Report {
         stopped: BTreeSet::new(),
         stopped_some: false,
         some_were_away_at_stop: false,
+        stopped_before_it_began: false,
+        begun: false,
         scaled_down: BTreeSet::new(),
         store_failed: false,
         server_lost: false,
@@ -220,9 +226,19 @@ impl Cluster {
             farewell.tick();
             world.remind(pid, world.now + TICK, Timer::Farewell);
         }
-        self.stopped_some |= matches!(happening, Happening::Stop) && !process.is_in_session();
+        let is_told_to_stop = matches!(happening, Happening::Stop);
+        let is_heard = |process: &Process| process.is_in_session() && !world.is_being_dismissed(pid);
+        self.stopped_some |= is_told_to_stop && !is_heard(process);
+        self.stopped_before_it_began |= is_told_to_stop && !self.begun && process.worker.is_some();
         process.happen(happening, world);
+        self.begun |= process.server.as_ref().is_some_and(ServerNode::was_prepared);
+        self.some_were_away_at_stop |= is_told_to_stop && self.some_have_no_session();
         self.end_if_done(pid);
+    }
+
+    fn some_have_no_session(&self) -> bool {
+        let is_alive = |pid: &Pid| self.world.conditions[*pid].alive;
+        (0..self.processes.len()).filter(is_alive).any(|pid| !self.processes[pid].is_in_session())
     }
 
     fn end_if_done(&mut self, pid: Pid) {

@@ -15,7 +15,7 @@ impl ServerNode {
     pub fn stream(&mut self, connection: Connection, frame: Option<Frame>, world: &mut World) {
         let here = self.with(world, |shard, now| match frame {
             Some(frame) => shard.arrive(connection, frame, now),
-            None => shard.disconnected(connection),
+            None => shard.disconnected(connection, now),
         });
         if here.is_none() && frame.is_some() {
             // The worker tries again.
@@ -60,7 +60,7 @@ impl ServerNode {
                     world.send(connection, self.pid, Port::Stream, Message::Answer(answer));
                 }
                 ShardEffect::Close(connection) => {
-                    self.shard.borrow_mut().iter_mut().for_each(|shard| shard.disconnected(connection));
+                    self.shard.borrow_mut().iter_mut().for_each(|shard| shard.hang_up(connection));
                     world.close(connection, self.pid, Port::Stream);
                 }
                 ShardEffect::Poll(at) => {

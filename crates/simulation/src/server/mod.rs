@@ -222,6 +222,11 @@ impl ServerNode {
         self.line.let_in
     }
 
+    /// True if it has had a shard.
+    pub fn was_prepared(&self) -> bool {
+        self.shards > 0
+    }
+
     /// The task that this is.
     pub fn task(&self) -> TaskId {
         TaskId::ps(self.id)

@@ -16,6 +16,8 @@ const ANNOUNCEMENT_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Thread {
     frames: VecDeque<Frame>,
     serving: Option<Serving>,
+    /// True if the other end is gone: what has arrived is served, and nothing more comes.
+    left_alone: bool,
 }
 
 #[derive(Debug)]
@@ -39,6 +41,17 @@ enum Stage {
     Turn(AnswerKind),
 }
 
+impl Thread {
+    /// True if it waits for something that cannot come any more.
+    fn is_over(&self) -> bool {
+        let reads = self.serving.as_ref().is_none_or(|serving| match serving.stage {
+            Stage::Initialise | Stage::Apply(_) | Stage::Collect | Stage::Discard(_) => true,
+            Stage::Announce(_) | Stage::Admit | Stage::Contribute | Stage::Turn(_) => false,
+        });
+        self.left_alone && reads && self.frames.is_empty()
+    }
+}
+
 enum Progress {
     Blocked,
     Moved,
@@ -52,8 +65,16 @@ impl Shard {
         self.poll_thread(connection, now);
     }
 
-    /// A connection is gone.
-    pub fn disconnected(&mut self, connection: usize) {
+    /// A connection is gone. A thread notices when it reads on, or answers.
+    pub fn disconnected(&mut self, connection: usize, now: Duration) {
+        if let Some(thread) = self.threads.get_mut(&connection) {
+            thread.left_alone = true;
+            self.poll_thread(connection, now);
+        }
+    }
+
+    /// The connection is closed from this side.
+    pub fn hang_up(&mut self, connection: usize) {
         self.threads.remove(&connection);
     }
 
@@ -86,7 +107,9 @@ impl Shard {
                 Progress::Blocked => break,
             }
         }
-        self.threads.insert(connection, thread);
+        if !thread.is_over() {
+            self.threads.insert(connection, thread);
+        }
         if changed {
             self.poll(now);
         }
@@ -94,7 +117,7 @@ impl Shard {
 
     /// Serves the request of a thread by one stage. Says in `changed` if others may go on for that.
     fn step(&mut self, connection: usize, thread: &mut Thread, now: Duration, changed: &mut bool) -> Progress {
-        let Thread { frames, serving: Some(serving) } = thread else { return Progress::Blocked };
+        let Thread { frames, serving: Some(serving), .. } = thread else { return Progress::Blocked };
         match serving.stage {
             Stage::Announce(until) => self.get_acquainted(connection, serving, now >= until),
             Stage::Admit => self.admit(serving, now),

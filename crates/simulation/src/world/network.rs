@@ -120,6 +120,12 @@ impl World {
         }
     }
 
+    /// True if the coordinator has closed a session of this process, which has not heard of it yet.
+    pub fn is_being_dismissed(&self, pid: Pid) -> bool {
+        let is_closed = |link: &Link| link.ports[1] == Port::Coordinator && link.open == [true, false];
+        self.links.iter().any(|link| link.pids[0] == pid && !link.broken && is_closed(link))
+    }
+
     /// Loses what is on its way on a connection.
     fn lose(&mut self, connection: Connection) {
         let is_lost = |event: &Event| matches!(event, Event::To(_, Happening::Arrived(on, ..)) if *on == connection);

@@ -85,15 +85,28 @@ fn a_second_process_for_the_same_task_is_refused_by_name() {
 }
 
 #[test]
-fn a_worker_that_comes_when_nobody_trains_any_more_is_told_so_and_changes_nothing() {
+fn a_worker_that_comes_when_nobody_trains_any_more_changes_nothing_and_hears_how_the_run_ends() {
     let (mut run, [_, second]) = training();
     goodbye(&mut run, 1);
     run.worker_finished(WorkerId(0));
     assert_eq!(run.phase(), &Phase::Finishing);
-    let error = run.join(TaskId::worker(1), None, seconds(1)).unwrap_err();
-    assert_eq!(error, JoinError::Over(Outcome { exit_code: 0, reason: NOTHING_LEFT.into() }));
+    assert_eq!(run.join(TaskId::worker(1), None, seconds(1)), Err(JoinError::Scoring));
     assert!(run.has_left(TaskId::worker(1), second));
     assert_eq!(run.present_workers(), [WorkerId(0)]);
+    run.concluded(WorkerId(0));
+    assert_eq!(run.join(TaskId::worker(1), None, seconds(2)), Err(JoinError::Over(Outcome::done())));
+}
+
+#[test]
+fn a_worker_that_comes_while_the_chief_scores_is_there_should_the_chief_be_lost() {
+    let (mut run, [first, _]) = training_with_checkpoints();
+    goodbye(&mut run, 1);
+    run.worker_finished(WorkerId(0));
+    assert_eq!(run.join(TaskId::worker(1), None, seconds(1)), Err(JoinError::Scoring));
+    run.disconnected(TaskId::worker(0), first, seconds(1));
+    run.tick(seconds(3));
+    let (_, decisions) = join(&mut run, TaskId::worker(1), 3);
+    assert!(decisions.contains(&Decision::Start(WorkerId(1))), "{decisions:?}");
 }
 
 #[test]
@@ -130,7 +143,7 @@ fn a_worker_that_comes_back_when_the_last_one_died_scoring_scores_in_its_place()
     run.disconnected(TaskId::worker(0), first, seconds(1));
     run.disconnected(TaskId::worker(1), second, seconds(1));
     let early = run.join(TaskId::worker(1), None, seconds(1));
-    assert_eq!(early.unwrap_err(), JoinError::Contested(TaskId::worker(0)), "it is to ask again");
+    assert_eq!(early.unwrap_err(), JoinError::Scoring, "it is to ask again");
     let (_, decisions) = join(&mut run, TaskId::worker(0), 1);
     assert!(decisions.contains(&Decision::Start(WorkerId(0))), "{decisions:?}");
 }
@@ -142,6 +155,5 @@ fn a_chief_whose_host_vanished_while_it_scored_is_replaced_when_it_is_started_el
     run.worker_finished(WorkerId(1));
     let elsewhere = run.join(TaskId::worker(0), None, seconds(1));
     assert_eq!(elsewhere.unwrap_err(), JoinError::Contested(TaskId::worker(0)), "it may live; it is to ask again");
-    let comes_to_its_end = run.join(TaskId::worker(1), None, seconds(1)).unwrap_err();
-    assert!(matches!(comes_to_its_end, JoinError::Over(_)), "{comes_to_its_end:?}");
+    assert_eq!(run.join(TaskId::worker(1), None, seconds(1)), Err(JoinError::Scoring), "another waits");
 }

@@ -7,7 +7,6 @@ mod lost_servers;
 mod lost_workers;
 mod waiting;
 
-use super::joining::NOTHING_LEFT;
 use super::losses::FAREWELL;
 use super::*;
 use crate::cluster::ServerId;
