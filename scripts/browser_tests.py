@@ -76,16 +76,20 @@ class FakeRun:
 
 
 class RealRun:
-    """A cluster of real processes on this machine: one ps, and workers that train until they are ended."""
+    """A cluster of real processes on this machine: one ps, and workers that train until they are ended.
 
-    def __init__(self, workers, *flags):
+    With `started`, only so many of the workers are there.
+    """
+
+    def __init__(self, workers, *flags, model="mnist", started=None):
         self.directory = tempfile.TemporaryDirectory()
         ps, *rest = [f"127.0.0.1:{port}" for port in free_ports(1 + workers)]
         cluster = ["--ps_hosts", ps, "--worker_hosts", ",".join(rest), "--steps", "100000000", *flags]
         self.url = f"http://{ps}/"
         self.tasks = {}
-        for job, index in [("ps", 0), *(("worker", index) for index in range(workers))]:
-            command = [BINARY, "train", "mnist", *cluster, "--job_name", job, "--task_index", str(index)]
+        started = workers if started is None else started
+        for job, index in [("ps", 0), *(("worker", index) for index in range(started))]:
+            command = [BINARY, "train", model, *cluster, "--job_name", job, "--task_index", str(index)]
             with open(os.path.join(self.directory.name, f"{job}-{index}.log"), "w") as log:
                 process = subprocess.Popen(command, cwd=self.directory.name, stdout=log, stderr=log)
             self.tasks[job, index] = process
@@ -318,12 +322,18 @@ class SimulatedRun(PageTest):
 
 @unittest.skipUnless(BINARY, "these need the program itself")
 class TrainingRun(PageTest):
-    def open_run(self, workers, *flags):
-        self.run_shown = RealRun(workers, *flags)
+    def open_run(self, workers, *flags, until="Training: step", **options):
+        """Opens the page of a run, and waits until its headline says so."""
+        self.run_shown = RealRun(workers, *flags, **options)
         self.addCleanup(self.run_shown.end)
         self.wait("the page to answer", lambda: self.answers(self.run_shown.url))
         self.browser.get(self.run_shown.url)
-        self.wait("training", lambda: "Training: step" in self.text("#headline"))
+        self.wait(f"{until!r} in the headline", lambda: until in self.text("#headline"))
+
+    def leave_run(self):
+        # Before the run ends, which the page would complain about.
+        self.browser.get("about:blank")
+        self.run_shown.end()
 
     def answers(self, url):
         try:
@@ -345,7 +355,9 @@ class TrainingRun(PageTest):
         row = "[data-list=workers] tr:nth-child(3)"
         self.wait("the worker to live", lambda: "alive" in self.text(f"{row} .badge"))
         self.run_shown.signal("worker", 2, signal.SIGKILL)
+        killed = time.monotonic()
         self.wait("the worker to be dead", lambda: "dead" in self.text(f"{row} .badge"))
+        print(f"a killed worker was red after {time.monotonic() - killed:.1f} s")
         red, green, blue = self.colour(f"{row} .badge", "color")[:3]
         self.assertGreater(red, 2 * max(green, blue), "its badge is red")
         self.assertIn("worker 2 is dead", self.text("#headline"))
@@ -360,8 +372,25 @@ class TrainingRun(PageTest):
                 self.wait("its name", lambda: "Worker 2" in self.text(".findings"))
                 self.shoot(f"real-stopped-{mode}")
                 self.run_shown.signal("worker", 2, signal.SIGCONT)
-                self.browser.get("about:blank")
-                self.run_shown.end()
+                self.leave_run()
+
+    def test_no_worker_one_worker_and_many_are_shown_on_a_screen_and_on_a_phone(self):
+        for workers, started, until in [(2, 0, "aiting for worker 0"), (1, 1, "Training: step"), (32, 32, "Training: step")]:
+            with self.subTest(started=started):
+                self.open_run(workers, model="linear", started=started, until=until)
+                alive = lambda: [badge for badge in self.all("[data-list=workers] .badge") if "alive" in badge.text]
+                self.wait("the workers", lambda: len(alive()) == started)
+                self.shoot(f"real-{started}-workers")
+                self.screen(360, 740)
+                self.assert_fits()
+                self.shoot(f"real-{started}-workers-phone")
+                self.screen(1200, 900)
+                self.leave_run()
+
+    def test_towers_are_shown(self):
+        self.open_run(1, "--towers", "2")
+        self.wait("the towers", lambda: "2 towers" in self.text("[data-list=workers]"))
+        self.shoot("real-towers")
 
 
 if __name__ == "__main__":

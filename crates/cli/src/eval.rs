@@ -14,7 +14,7 @@ use windlass_core::run::DataSpec;
 use windlass_worker::event::Event;
 use windlass_worker::model::{Metrics, Model, Setup};
 use windlass_worker::replica::{Local, LocalConfig, Replica};
-use windlass_worker::task;
+use windlass_worker::{spec, task};
 
 use crate::args::Format;
 use crate::checkpoint::{find, unusable};
@@ -113,7 +113,7 @@ impl Evaluator {
         let model: M = task::load(flags, setup).map_err(unusable)?;
         let replica = Local::new(model, LocalConfig::on_cpu(setup.seed)).map_err(Failure::internal)?;
         let info = replica.info();
-        let identity = task::identity(model_flags, &task::model_files(info).map_err(unusable)?);
+        let identity = spec::identity(model_flags, &spec::model_files(info).map_err(unusable)?);
         let data = DataSpec {
             samples: info.samples as u64,
             fingerprint: info.fingerprint,

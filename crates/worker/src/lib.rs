@@ -20,6 +20,7 @@ pub mod randomness;
 pub mod replica;
 pub mod report;
 pub mod rows;
+pub mod spec;
 pub mod stages;
 pub mod summary;
 pub mod tally;

@@ -3,20 +3,18 @@
 //! It runs on a thread of its own, outside the async runtime, on which only its session lives. Nobody waits for that
 //! thread for ever: should it hang on a disk, the worker ends without it.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tracing::info;
 use windlass_core::consistency::Mode;
 use windlass_core::footprint::{gradient_bytes, in_words};
-use windlass_core::identity::{Fingerprint, Identity, ModelFlag};
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::{ParameterId, ParameterSpec, ParameterTable};
 use windlass_core::plan::{ServerPlan, ShardPlan};
-use windlass_core::run::{DataSpec, RunSpec};
+use windlass_core::run::RunSpec;
 use windlass_instruments::{AvailableMemory, Site, Sites, available_memory};
 use windlass_wire::client::{ClientConfig, ClientError, Route};
 use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, WorkerReport};
@@ -31,15 +29,13 @@ use crate::control::{Control, Joining};
 use crate::event::{Event, Finished, Placed, PlacedParameter, Started, Watcher};
 use crate::history::HistoryConfig;
 use crate::model::{Model, Setup};
-use crate::replica::{ModelInfo, Replica};
+use crate::replica::Replica;
 use crate::rows;
+use crate::spec;
 use crate::summary::{Facts, Summary};
 use crate::telemetry::TelemetryConfig;
 use crate::threads;
 use crate::train::{TrainConfig, TrainError, Training};
-
-/// The most bytes of a model's files: they go to the coordinator in one message.
-const FILES_BYTES: usize = windlass_wire::MESSAGE_BYTES / 2;
 
 /// How a worker ended, and what the chief has to say of the run.
 #[derive(Debug)]
@@ -114,28 +110,6 @@ pub fn load<M: Model>(flags: &M::Flags, setup: &Setup) -> anyhow::Result<M> {
     Ok(model)
 }
 
-/// A trained model beside its parameters: the flags it was given, and its files.
-pub fn identity(flags: BTreeMap<String, ModelFlag>, files: &[ModelFile]) -> Identity {
-    let fingerprint = |file: &ModelFile| (file.name.clone(), Fingerprint::of(file.content.as_bytes()));
-    Identity { flags, files: files.iter().map(fingerprint).collect() }
-}
-
-/// The model's files, as they are kept with checkpoints.
-pub fn model_files(model: &ModelInfo) -> anyhow::Result<Vec<ModelFile>> {
-    let files =
-        model.files.iter().map(|(name, content)| ModelFile { name: (*name).to_owned(), content: content.clone() });
-    let files: Vec<ModelFile> = files.collect();
-    let bytes: usize = files.iter().map(|file| file.content.len()).sum();
-    anyhow::ensure!(
-        bytes <= FILES_BYTES,
-        "the files that {} keeps with its checkpoints are {:.0} MB, but the limit is {:.0} MB",
-        model.name,
-        bytes as f64 * 1e-6,
-        FILES_BYTES as f64 * 1e-6
-    );
-    Ok(files)
-}
-
 /// Refuses a model whose gradients, one in each tower, this process has no memory for, before the system ends it without
 /// a word.
 fn check_memory(parameters: &ParameterTable, towers: usize) -> anyhow::Result<()> {
@@ -167,13 +141,13 @@ struct Worker {
 impl Worker {
     fn new(config: WorkerConfig, run: RunConfig, replica: Box<dyn Replica>) -> Result<Self, Unfit> {
         let order = run.order(replica.info(), config.id, config.workers).map_err(anyhow::Error::from)?;
-        let files = model_files(replica.info())?;
+        let files = spec::model_files(replica.info())?;
         let is_trainable = replica.table().iter().any(|(_, spec)| spec.kind.is_trained());
         if !is_trainable {
             return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
         }
         check_memory(replica.table(), run.towers)?;
-        let spec = spec(&run, &*replica, &files);
+        let spec = spec::of_run(&run, &*replica, &files);
         let here = Site::of_devices(&config.devices);
         let sites = replica.sites().unwrap_or_else(|| Arc::new(move || here.clone()));
         let train = TrainConfig {
@@ -442,37 +416,6 @@ async fn watch_over(mut batches: Watch, control: Arc<Control>, given_up: mpsc::S
         if ending.await.unwrap_or(true) {
             return;
         }
-    }
-}
-
-/// The run, as all tasks must see it.
-fn spec(run: &RunConfig, replica: &dyn Replica, files: &[ModelFile]) -> RunSpec {
-    let model = replica.info();
-    let data = DataSpec {
-        samples: model.samples as u64,
-        fingerprint: model.fingerprint,
-        directory: run.data_dir.clone(),
-        seed: run.seed,
-        batch_size: run.samples_a_step() as u64,
-        accumulate: run.accumulate as u64,
-        towers: run.towers as u64,
-        shard_data: run.shard_data,
-        epochs: run.epochs,
-    };
-    RunSpec {
-        model: model.name.to_owned(),
-        mode: run.mode,
-        optimizer: run.optimizer,
-        learning_rate: run.learning_rate,
-        schedule: run.schedule,
-        clip_norm: run.clip_norm,
-        sharding: run.sharding,
-        steps: run.steps,
-        deterministic: run.deterministic,
-        staleness_scaling: run.staleness_scaling,
-        parameters: replica.table().clone(),
-        identity: identity(run.model_flags.clone(), files),
-        data: Some(data),
     }
 }
 

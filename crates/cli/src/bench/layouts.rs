@@ -54,15 +54,14 @@ pub(super) const LAYOUTS: &[Layout] = &[
 impl Layout {
     /// Runs it once.
     pub(super) fn measure(&self, steps: u64) -> Result<Measured, Failure> {
-        self.measure_with(steps, BATCH, &[])
+        self.measure_with(steps, BATCH)
     }
 
-    /// The same with batches of this size and more arguments.
-    pub(super) fn measure_with(&self, steps: u64, batch: usize, more: &[&str]) -> Result<Measured, Failure> {
+    /// The same with batches of this size.
+    pub(super) fn measure_with(&self, steps: u64, batch: usize) -> Result<Measured, Failure> {
         let directory = std::env::temp_dir().join(format!("windlass-bench-{}", std::process::id()));
         let output = own_program()?
             .args(self.arguments)
-            .args(more)
             .args(["--variant", "sigmoid", "--evaluate", "end", "--steps", &steps.to_string()])
             .args(["--batch-size", &batch.to_string()])
             .arg("--run-dir")

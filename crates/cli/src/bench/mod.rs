@@ -7,7 +7,7 @@ mod bulk;
 mod course;
 mod layouts;
 mod peers;
-mod stages;
+mod replicas;
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ struct Results {
     batch_size: usize,
     layouts: Vec<LayoutResult>,
     course: course::Course,
-    stages: stages::Pipelined,
+    replicas: Vec<replicas::Compared>,
     peers: Vec<peers::PeerResult>,
     bulk: Vec<bulk::Moved>,
 }
@@ -79,13 +79,13 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return Err(Failure::usage("--rounds must be at least 1 and --steps at least 100"));
     }
     logging::start();
-    let (mut rounds, mut courses, mut staged, mut peers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut rounds, mut courses, mut replicated, mut peers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         Terminal::default().print_note(&format!("round {round} of {}", args.rounds));
         let measured = LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<Vec<_>, _>>()?;
         rounds.push(measured);
         courses.push(course::measure()?);
-        staged.push(stages::measure()?);
+        replicated.push(replicas::measure()?);
         if let Some(program) = &args.peers {
             peers.push(peers::measure(program)?);
         }
@@ -99,7 +99,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         batch_size: layouts::BATCH,
         layouts: layouts(&rounds),
         course: course::median_of(&courses),
-        stages: stages::median_of(&staged),
+        replicas: replicas::medians_of(&replicated),
         peers: peers::compare(&rounds, &peers),
         bulk,
     };
@@ -146,7 +146,7 @@ fn print(results: &Results) {
     print_line(&results.processor);
     print_layouts(results);
     print_line(&format!("\n{}", results.course));
-    print_line(&results.stages.to_string());
+    results.replicas.iter().for_each(|compared| print_line(&compared.to_string()));
     if !results.peers.is_empty() {
         print_line("");
         peers::print(&results.peers);

@@ -119,7 +119,7 @@ impl Process {
         placed: Option<PlacedStages>,
     ) -> Result<Crew, Failure> {
         let (info, run) = (replica.info(), &self.config.run);
-        let files = task::model_files(info).map_err(|error| Failure::usage(format!("{error:#}")))?;
+        let files = windlass_worker::spec::model_files(info).map_err(|error| Failure::usage(format!("{error:#}")))?;
         let assignment = Assignment {
             client: format!("the {} run of process {} on {}", info.name, std::process::id(), host()),
             run: RandomState::new().build_hasher().finish(),

@@ -5,20 +5,21 @@
 //! connection that breaks is made again and the push repeated under its number, so that it is applied once.
 
 mod buffer;
+mod interrupt;
 mod lane;
 mod local;
 mod pump;
+mod request;
 mod rows;
+mod traffic;
 
 use std::io;
-use std::ops::{AddAssign, Sub};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::parameter::{Access, ParameterId, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{Access, ParameterSpec, ParameterTable};
 use windlass_core::plan::ShardPlan;
 use windlass_core::run::LearningRate;
 
@@ -28,66 +29,13 @@ use crate::link::Shard;
 use crate::stream::Socket;
 use crate::stream::frame::{NOTE_BYTES, RequestKind};
 pub use buffer::FloatBuffer;
+pub use interrupt::Interrupt;
 use lane::Lane;
+pub use request::{Pulled, Push, RowGradient, RowRequest};
+pub use traffic::Traffic;
 
 /// How a server is reached that takes no part in the run: not at all.
 pub const UNUSED: &str = "unused";
-
-/// Rows of one parameter with their gradients.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RowGradient<B = Vec<f32>> {
-    /// The parameter.
-    pub parameter: ParameterId,
-    /// The row numbers.
-    pub rows: Vec<u32>,
-    /// Their gradients, one after the other.
-    pub values: B,
-}
-
-/// Rows of one parameter that are wanted.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RowRequest {
-    /// The parameter.
-    pub parameter: ParameterId,
-    /// The row numbers.
-    pub rows: Vec<u32>,
-}
-
-/// One step's gradients, and the rows wanted for the next.
-#[derive(Debug)]
-pub struct Push<B = Vec<f32>> {
-    /// One buffer a parameter, in the order of the table; empty for parameters accessed by rows.
-    pub dense: Vec<B>,
-    /// Gradients of rows.
-    pub rows: Vec<RowGradient<B>>,
-    /// Rows whose values are wanted in the answer.
-    pub wanted: Vec<RowRequest>,
-    /// What this worker wants back if it has to go on after this push, as JSON; empty if there is nothing.
-    pub note: String,
-}
-
-impl<B> Default for Push<B> {
-    fn default() -> Self {
-        Self { dense: Vec::new(), rows: Vec::new(), wanted: Vec::new(), note: String::new() }
-    }
-}
-
-/// Values, as the servers gave them.
-#[derive(Debug)]
-pub struct Pulled<B = Vec<f32>> {
-    /// One buffer a parameter, in the order of the table; empty for parameters accessed by rows.
-    pub dense: Vec<B>,
-    /// The wanted rows' values, in the order they were asked for.
-    pub rows: Vec<Vec<f32>>,
-    /// The global step: how many updates the first server's values have had.
-    pub step: u64,
-    /// True once every server has applied the run's last step.
-    pub over: bool,
-    /// True if the first server counted the push, false if it was dropped as stale or late.
-    pub applied: bool,
-    /// For how long a server held its answer back because of other workers.
-    pub held_back: Duration,
-}
 
 /// Why the parameters could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -124,61 +72,6 @@ pub enum ClientError {
     /// The coordinator has let this process in again as another incarnation.
     #[error("this process has rejoined the run")]
     Rejoined,
-}
-
-/// What a worker's session learns that ends the waits of its client, or makes it look after its connections.
-#[derive(Debug, Default)]
-pub struct Interrupt {
-    stop: AtomicBool,
-    over: AtomicBool,
-    incarnation: AtomicU64,
-    welcomes: AtomicU64,
-}
-
-impl Interrupt {
-    /// Ends the waits of every client that holds this: the process is told to stop.
-    pub fn set(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// True once the process was told to stop.
-    pub fn is_set(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Ends the waits of every client that holds this: the run is over, and whoever still waits will not be answered.
-    pub fn run_is_over(&self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-
-    /// True once nothing is to be waited for any more: the process was told to stop, or the run is over.
-    pub fn ends_all_waits(&self) -> bool {
-        self.is_set() || self.over.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the coordinator has welcomed this process as an incarnation: a client of an earlier one has nothing
-    /// to wait for any more, and connections from before may lead nowhere.
-    pub fn welcomed(&self, incarnation: Incarnation) {
-        self.incarnation.store(incarnation.0, Ordering::Relaxed);
-        // Whoever sees this welcome sees its incarnation, too.
-        self.welcomes.fetch_add(1, Ordering::Release);
-    }
-
-    /// How often the coordinator has welcomed this process.
-    fn welcomes(&self) -> u64 {
-        self.welcomes.load(Ordering::Acquire)
-    }
-
-    /// Why a client that connected as this incarnation should stop waiting, if it should.
-    fn check(&self, incarnation: Incarnation) -> Result<(), ClientError> {
-        if self.ends_all_waits() {
-            Err(ClientError::Interrupted)
-        } else if self.incarnation.load(Ordering::Relaxed) > incarnation.0 {
-            Err(ClientError::Rejoined)
-        } else {
-            Ok(())
-        }
-    }
 }
 
 /// How a server is reached.
@@ -261,37 +154,6 @@ struct Pending<B> {
     push: Push<B>,
     arriving: Vec<B>,
     lanes: Vec<Lane>,
-}
-
-/// Bytes of payload that a client has moved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// To the servers.
-    pub sent: u64,
-    /// From the servers.
-    pub received: u64,
-    /// Of both together, what stayed in this process.
-    pub in_process: u64,
-}
-
-impl AddAssign for Traffic {
-    fn add_assign(&mut self, other: Self) {
-        self.sent += other.sent;
-        self.received += other.received;
-        self.in_process += other.in_process;
-    }
-}
-
-impl Sub for Traffic {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            sent: self.sent - earlier.sent,
-            received: self.received - earlier.received,
-            in_process: self.in_process - earlier.in_process,
-        }
-    }
 }
 
 impl<B: FloatBuffer> ParameterClient<B> {
