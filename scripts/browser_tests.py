@@ -389,7 +389,7 @@ class TrainingRun(PageTest):
 
     def test_towers_are_shown(self):
         self.open_run(1, "--towers", "2")
-        self.wait("the towers", lambda: "2 towers" in self.text("[data-list=workers]"))
+        self.wait("the towers", lambda: "on 2 × cpu:0" in self.text("[data-list=workers]"))
         self.shoot("real-towers")
 
 
