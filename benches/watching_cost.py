@@ -45,7 +45,7 @@ class Cluster:
         self.directory.cleanup()
 
     def step(self):
-        return json.loads(fetch(self.urls[0] + "status.json"))["global_step"]
+        return json.loads(fetch(self.urls[0] + "status.json"))["step"]
 
     def processor_seconds(self):
         fields = pathlib.Path(f"/proc/{self.tasks[0].pid}/stat").read_text().rpartition(")")[2].split()
