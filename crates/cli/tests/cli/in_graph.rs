@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
@@ -164,6 +165,24 @@ fn a_worker_that_is_suspended_is_replaced_by_the_others_and_used_again_when_it_w
     client.log(&format!("worker 1 at {} has joined again", workers[1].address));
     steps(&client);
     stop(client);
+}
+
+#[test]
+fn a_worker_of_one_run_does_not_give_up_on_a_client_that_has_come_back() {
+    let patience = Duration::from_secs(4);
+    let flags = format!("--once --peer-timeout {}", patience.as_secs());
+    let workers = [Joined::start(&flags), Joined::start(&flags)];
+    let client = endless(&workers, "--mode sync --worker-timeout 2");
+    workers[1].process.signal(Signal::STOP);
+    client.log(&format!("lost worker 1 at {}: silent for", workers[1].address));
+    workers[1].process.signal(Signal::CONT);
+    client.log(&format!("worker 1 at {} has joined again", workers[1].address));
+    let back = Instant::now();
+    while back.elapsed() < patience + Duration::from_secs(1) {
+        steps(&client);
+    }
+    stop(client);
+    workers.into_iter().for_each(|worker| drop(worker.process.wait().succeeded()));
 }
 
 #[test]
