@@ -6,6 +6,9 @@ use crate::args::{ClusterArgs, ModeName, TrainArgs};
 use crate::failure::Failure;
 use crate::stage_placement;
 
+/// What users know that process by which has data and loop.
+pub(crate) const CLIENT: &str = "the client";
+
 /// The one process of an in-graph run that has data and loop, as it was told of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Client {

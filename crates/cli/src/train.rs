@@ -36,7 +36,7 @@ use windlass_worker::task::{self, Ended, WorkerConfig};
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
-use crate::in_graph::{Client, logical_workers};
+use crate::in_graph::{CLIENT, Client, logical_workers};
 use crate::placement::Placement;
 use crate::program::parse;
 use crate::progress::{Progress, SharedExtent};
@@ -441,7 +441,10 @@ impl Process {
             return failure;
         }
         if let Some((signal, time)) = signal {
-            let task = self.task.unwrap_or(TaskId::worker(0)).to_string();
+            let task = match self.task.unwrap_or(TaskId::CHIEF) {
+                task if task.job == Job::Worker && self.config.in_graph => CLIENT.to_owned(),
+                task => task.to_string(),
+            };
             self.watch.tell(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
         }
         let harm = failure.clone();

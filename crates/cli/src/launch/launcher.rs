@@ -241,6 +241,7 @@ impl Launcher {
     fn task_ended(&mut self, task: TaskId, ended: Ended) -> Option<End> {
         let position = self.children.iter().position(|child| child.task == task)?;
         self.children[position].ended();
+        self.note_stop(task, ended);
         // Whoever outlives a run that went well has nothing to add to it.
         let is_late = position > 0 && self.summarised && !self.coordinator_runs();
         if self.cause.is_none() && (self.overdue.contains(&task) || (is_late && matches!(ended, Ended::Killed(_)))) {
@@ -286,6 +287,15 @@ impl Launcher {
         }
     }
 
+    /// A joined worker does not tell of itself that it was told to stop.
+    fn note_stop(&mut self, task: TaskId, ended: Ended) {
+        let Ended::Exited(code) = ended else { return };
+        if let Some(signal) = StopSignal::of_exit_code(code).filter(|_| self.plan.is_joined(task)) {
+            let (task, signal) = (task.to_string(), signal.name().to_owned());
+            self.stopped.push(Stopped { time: unix_seconds(), task, signal });
+        }
+    }
+
     /// Ends a run whose parameters are all there. With a worker left the coordinator ends it; without one it would wait
     /// for those to come back that nobody starts.
     fn end_and_save(&mut self) -> End {
@@ -325,8 +335,7 @@ impl Launcher {
     }
 
     fn leave_out(&mut self, task: TaskId, why: &str) {
-        let name = self.children.iter().find(|child| child.task == task).map_or(task.to_string(), |it| it.name.clone());
-        warn!("{name} {why}; the others continue");
+        warn!("{task} {why}; the others continue");
         self.stopped.retain(|stopped| stopped.task != task.to_string());
         if task.job == Job::Worker && self.plan.client.is_none() {
             self.progress.left(task.index, why);
@@ -335,7 +344,8 @@ impl Launcher {
 
     /// The signal by which somebody else has told a task to stop.
     fn signal_of(&self, task: TaskId) -> Option<&str> {
-        self.stopped.iter().find(|stopped| stopped.task == task.to_string()).map(|stopped| &*stopped.signal)
+        let name = self.plan.name(task);
+        self.stopped.iter().find(|stopped| stopped.task == name).map(|stopped| &*stopped.signal)
     }
 
     /// Starts a task again that came to harm, if that is wanted. One that ended for a reason of the run's would only
