@@ -3,7 +3,7 @@
 //! A child inherits the listening socket of its task, so that its port is taken before it starts and tasks can
 //! connect to each other in any order. The kernel ends it if the launcher dies, whatever kills the launcher.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -59,6 +59,8 @@ pub(super) struct Plan {
     pub(super) joined: Option<Vec<OsString>>,
     /// …and which task that is.
     pub(super) client: Option<TaskId>,
+    /// Of those workers the ones that no step can do without: they have stages of the model.
+    pub(super) needed: BTreeSet<TaskId>,
     /// Variables that tasks are not to inherit: what they have set is in the file.
     pub(super) variables: Vec<String>,
     pub(super) listeners: Vec<(TaskId, TcpListener)>,

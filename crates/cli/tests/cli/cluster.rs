@@ -37,6 +37,15 @@ impl Launched {
         eventually(&format!("joined worker {index} is started"), || self.tasks().into_iter().find(is_joined))
     }
 
+    /// The process that joined workers compute for, once there is one.
+    pub fn client(&self) -> Task {
+        let is_client = |task: &Task| {
+            let words = task.command_line();
+            words.contains("\0train\0") && !words.contains("--job-name")
+        };
+        eventually("the client is started", || self.tasks().into_iter().find(is_client))
+    }
+
     /// The launcher, or whatever else was started.
     pub fn itself(&self) -> Task {
         Task::find(self.0.pid()).expect("it runs")
