@@ -16,6 +16,8 @@ pub(crate) struct Client {
     pub(crate) workers: Vec<String>,
     /// Where parameter servers do; none if the client holds the parameters.
     pub(crate) ps: Vec<String>,
+    /// Both, if there are parameter servers.
+    pub(crate) cluster: Option<ClusterSpec>,
 }
 
 /// What this process is told of an in-graph run, if it is the client of one.
@@ -64,12 +66,10 @@ impl Client {
                 return Err(Failure::usage(message).with_hint("give each joined worker a port of its own".to_owned()));
             }
         }
-        if let Some(ps) = &ps {
-            ClusterSpec::new(ps.clone(), workers.clone())
-                .map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
-        }
+        let cluster = ps.as_ref().map(|ps| ClusterSpec::new(ps.clone(), workers.clone())).transpose();
+        let cluster = cluster.map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
         let texts = |addresses: Vec<Address>| addresses.iter().map(ToString::to_string).collect();
-        Ok(Self { workers: texts(workers), ps: ps.map(texts).unwrap_or_default() })
+        Ok(Self { workers: texts(workers), ps: ps.map(texts).unwrap_or_default(), cluster })
     }
 }
 

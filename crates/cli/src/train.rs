@@ -103,9 +103,11 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         task if task.job == Job::Worker => config.placement.devices(task)?,
         _ => Vec::new(),
     };
-    if let Some(resolved) = &resolved {
-        config.fit_to(&resolved.cluster, &args.training);
-    }
+    let cluster = match &client {
+        Some(client) => client.cluster.as_ref(),
+        None => resolved.as_ref().map(|resolved| &resolved.cluster),
+    };
+    cluster.into_iter().for_each(|cluster| config.fit_to(cluster, &args.training));
     let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
     if is_alone
         && let Some(reason) =
@@ -158,7 +160,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
 }
 
 fn print_client(client: Option<&Client>) {
-    if let Some(Client { workers, ps }) = client {
+    if let Some(Client { workers, ps, .. }) = client {
         let holds =
             if ps.is_empty() { "it holds the parameters".to_owned() } else { format!("ps at {}", ps.join(", ")) };
         output::print_line(&format!(
