@@ -88,8 +88,9 @@ fn joined_workers_compute_stages_and_the_client_what_is_not_named() {
         let told = trained(&format!("train {MNIST} {flags}"));
         assert_same(&told, whole);
         assert_eq!(summary(&told)["joined"][1]["steps"], 60, "{told}");
+        let over = workers[1].log("steps computed here");
+        assert!(over.ends_with("is over (done) after 60 steps computed here"), "{over}");
     }
-    drop(workers);
 }
 
 #[test]
