@@ -331,3 +331,20 @@ fn a_device_that_does_not_exist_is_refused_unless_another_may_be_taken() {
     let told = trained(&format!("train {MNIST} --place hidden=rocm:0 --soft-placement on"));
     assert!(told.stderr.contains("computing on cpu:0 instead"), "{told}");
 }
+
+#[test]
+fn a_joined_worker_refuses_a_device_that_it_does_not_have_unless_another_may_be_taken() {
+    let at = address();
+    let worker = joined(&at);
+    let words = format!("train {MNIST} --place output=/task:0/rocm:0 --worker_hosts {at}");
+    let told = windlass(&words).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    let refused =
+        format!("worker 0 at {at} (stage output) refuses: stage output: device rocm:0 is not on this machine: ");
+    assert!(told.stderr.contains(&refused), "{told}");
+    assert!(told.stderr.contains("--soft-placement on computes on a device that exists"), "{told}");
+    assert!(!told.stderr.contains("hint: "), "it is no question of the program: {told}");
+    trained(&format!("{words} --soft-placement on"));
+    let taken = worker.log("WARN stage output: device rocm:0 is not on this machine");
+    assert!(taken.ends_with("computing on cpu:0 instead"), "{taken}");
+}
