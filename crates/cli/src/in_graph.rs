@@ -6,6 +6,9 @@ use crate::args::{ClusterArgs, ModeName, TrainArgs};
 use crate::failure::Failure;
 use crate::stage_placement;
 
+/// What users know that process by which has data and loop.
+pub(crate) const CLIENT: &str = "the client";
+
 /// The one process of an in-graph run that has data and loop, as it was told of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Client {
@@ -13,6 +16,8 @@ pub(crate) struct Client {
     pub(crate) workers: Vec<String>,
     /// Where parameter servers do; none if the client holds the parameters.
     pub(crate) ps: Vec<String>,
+    /// Both, if there are parameter servers.
+    pub(crate) cluster: Option<ClusterSpec>,
 }
 
 /// What this process is told of an in-graph run, if it is the client of one.
@@ -61,12 +66,10 @@ impl Client {
                 return Err(Failure::usage(message).with_hint("give each joined worker a port of its own".to_owned()));
             }
         }
-        if let Some(ps) = &ps {
-            ClusterSpec::new(ps.clone(), workers.clone())
-                .map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
-        }
+        let cluster = ps.as_ref().map(|ps| ClusterSpec::new(ps.clone(), workers.clone())).transpose();
+        let cluster = cluster.map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
         let texts = |addresses: Vec<Address>| addresses.iter().map(ToString::to_string).collect();
-        Ok(Self { workers: texts(workers), ps: ps.map(texts).unwrap_or_default() })
+        Ok(Self { workers: texts(workers), ps: ps.map(texts).unwrap_or_default(), cluster })
     }
 }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::Context;
 use burn::tensor::Device;
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
-use tracing::info;
+use tracing::{info, warn};
 use windlass_core::cluster::{Address, TaskId};
 use windlass_core::device::{DeviceKind, DeviceName};
 use windlass_core::lifecycle::exit_code;
 use windlass_instruments::Instruments;
 use windlass_wire::client::Interrupt;
 use windlass_wire::endpoint;
-use windlass_worker::devices::{ComputeDevice, Inventory, choose};
+use windlass_worker::devices::{Chosen, ComputeDevice, Inventory, choose};
 use windlass_worker::joined::protocol::{Assignment, Capacity, StageAssigned};
 use windlass_worker::joined::{self, Computing, JoinConfig};
 use windlass_worker::model::{Model, Setup};
@@ -95,7 +95,8 @@ pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> R
         let known = || models.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let model = models.iter().find(|(name, _)| *name == assignment.model);
         let (_, build) = model.with_context(|| {
-            format!("there is no model {} in this program, which has {}", assignment.model, known())
+            let (model, known) = (&assignment.model, known());
+            format!("there is no model {model} in this program, which has {known}; start it with the client's program")
         })?;
         build(assignment, &devices, threads)
     };
@@ -133,7 +134,7 @@ pub(crate) fn build<M: Model>(
     let model = M::without_data(&flags, &setup, &assignment.files)?;
     let config = LocalConfig { accumulate: assignment.accumulate.max(1), ..LocalConfig::on_cpu(assignment.seed) };
     if let Some(placed) = &assignment.placed {
-        let stage = |it: &StageAssigned| Ok((it.stage.clone(), device_of(it, &devices[0])?));
+        let stage = |it: &StageAssigned| Ok((it.stage.clone(), device_of(it, &devices[0], placed.is_soft)?));
         let stages = placed.of(placed.worker).map(stage).collect::<anyhow::Result<Vec<_>>>()?;
         return Ok(Computing::Stages(StageWorker::of(model, &stages, assignment.seed)?));
     }
@@ -144,14 +145,17 @@ pub(crate) fn build<M: Model>(
 }
 
 /// The device for a stage: the one that the client names, or else this worker's own.
-fn device_of(stage: &StageAssigned, own: &Device) -> anyhow::Result<Device> {
+fn device_of(stage: &StageAssigned, own: &Device, is_soft: bool) -> anyhow::Result<Device> {
     let Some(name) = &stage.device else { return Ok(own.clone()) };
     let name: DeviceName = name.parse()?;
     if name.device.is_some_and(|device| device.kind == DeviceKind::Cpu) {
         return Ok(Device::flex());
     }
-    let chosen = choose(&[name], TaskId::CHIEF, false, &Inventory::of_this_machine())?;
-    chosen.devices.into_iter().next().map(|chosen| chosen.device).context("no device was chosen")
+    let chosen = choose(&[name], TaskId::CHIEF, is_soft, &Inventory::of_this_machine());
+    let Chosen { devices, fallbacks } =
+        chosen.map_err(|error| anyhow::anyhow!("stage {}: {error} ({})", stage.stage, error.hint()))?;
+    fallbacks.iter().for_each(|fallback| warn!("stage {}: {fallback}", stage.stage));
+    devices.into_iter().next().map(|chosen| chosen.device).context("no device was chosen")
 }
 
 /// The model's flags as the client has them.

@@ -46,6 +46,11 @@ impl StopSignal {
         Self::ALL.into_iter().find(|signal| signal.name() == name)
     }
 
+    /// By the exit code of a process that it has stopped.
+    pub(crate) fn of_exit_code(exit_code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|signal| i32::from(signal.exit_code()) == exit_code)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             StopSignal::Interrupt => "SIGINT",
@@ -58,7 +63,7 @@ impl StopSignal {
 
 /// True for the exit codes of a process that was told to stop.
 pub(crate) fn is_stop(exit_code: i32) -> bool {
-    StopSignal::ALL.iter().any(|signal| i32::from(signal.exit_code()) == exit_code)
+    StopSignal::of_exit_code(exit_code).is_some()
 }
 
 /// What has told this process to stop, if anything has, and when, in seconds since 1970.

@@ -26,7 +26,8 @@ pub(crate) struct StagePlacement {
     pub(crate) places: Vec<(String, DeviceName)>,
     pub(crate) micro_batches: usize,
     pub(crate) trace: Option<PathBuf>,
-    is_soft: bool,
+    /// Whether another device may be taken for one that is not there.
+    pub(crate) is_soft: bool,
 }
 
 impl StagePlacement {

@@ -36,7 +36,7 @@ use windlass_worker::task::{self, Ended, WorkerConfig};
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
-use crate::in_graph::{Client, logical_workers};
+use crate::in_graph::{CLIENT, Client, logical_workers};
 use crate::placement::Placement;
 use crate::program::parse;
 use crate::progress::{Progress, SharedExtent};
@@ -103,9 +103,11 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         task if task.job == Job::Worker => config.placement.devices(task)?,
         _ => Vec::new(),
     };
-    if let Some(resolved) = &resolved {
-        config.fit_to(&resolved.cluster, &args.training);
-    }
+    let cluster = match &client {
+        Some(client) => client.cluster.as_ref(),
+        None => resolved.as_ref().map(|resolved| &resolved.cluster),
+    };
+    cluster.into_iter().for_each(|cluster| config.fit_to(cluster, &args.training));
     let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
     if is_alone
         && let Some(reason) =
@@ -158,7 +160,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
 }
 
 fn print_client(client: Option<&Client>) {
-    if let Some(Client { workers, ps }) = client {
+    if let Some(Client { workers, ps, .. }) = client {
         let holds =
             if ps.is_empty() { "it holds the parameters".to_owned() } else { format!("ps at {}", ps.join(", ")) };
         output::print_line(&format!(
@@ -441,7 +443,10 @@ impl Process {
             return failure;
         }
         if let Some((signal, time)) = signal {
-            let task = self.task.unwrap_or(TaskId::worker(0)).to_string();
+            let task = match self.task.unwrap_or(TaskId::CHIEF) {
+                task if task.job == Job::Worker && self.config.in_graph => CLIENT.to_owned(),
+                task => task.to_string(),
+            };
             self.watch.tell(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
         }
         let harm = failure.clone();

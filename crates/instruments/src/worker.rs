@@ -28,8 +28,8 @@ pub struct StepMeasurement {
     pub sent: u64,
     /// Bytes received from them.
     pub received: u64,
-    /// The loss of its batch.
-    pub loss: f32,
+    /// The loss of its batch; who computes only some stages of a model does not know it.
+    pub loss: Option<f32>,
     /// The global step after it.
     pub global_step: u64,
 }
@@ -142,9 +142,8 @@ impl Readable for WorkerInstruments {
         if let Some(sites) = sites {
             instruments.push(replicas(&sites()));
         }
-        // Before the first step there is none.
-        if steps.get_sample_count() > 0 {
-            instruments.push(gauge("windlass_worker_loss", "The loss of the last batch.", f64::from(total.loss)));
+        if let Some(loss) = total.loss {
+            instruments.push(gauge("windlass_worker_loss", "The loss of the last batch.", f64::from(loss)));
         }
         instruments
     }
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_step_there_is_no_loss() {
+    fn there_is_no_loss_before_the_first_step_nor_where_it_is_not_known() {
         let worker = WorkerInstruments::default();
         let names = || -> Vec<String> {
             let families = worker.instruments().into_iter().flat_map(|instrument| instrument.collect());
@@ -192,6 +191,8 @@ mod tests {
         };
         assert!(!names().contains(&"windlass_worker_loss".to_owned()), "{:?}", names());
         worker.stepped(&StepMeasurement::default());
+        assert!(!names().contains(&"windlass_worker_loss".to_owned()), "{:?}", names());
+        worker.stepped(&StepMeasurement { loss: Some(0.5), ..StepMeasurement::default() });
         assert!(names().contains(&"windlass_worker_loss".to_owned()), "{:?}", names());
     }
 }

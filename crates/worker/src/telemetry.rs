@@ -210,7 +210,7 @@ impl Telemetry {
             samples,
             sent: done.traffic.sent,
             received: done.traffic.received,
-            loss: done.loss,
+            loss: Some(done.loss),
             global_step: done.global_step,
         });
     }

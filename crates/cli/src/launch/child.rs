@@ -3,7 +3,7 @@
 //! A child inherits the listening socket of its task, so that its port is taken before it starts and tasks can
 //! connect to each other in any order. The kernel ends it if the launcher dies, whatever kills the launcher.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -24,6 +24,7 @@ use super::inbox::{Message, Outbox};
 use super::processes::Processes;
 use crate::config::{COMMAND_VARIABLE, command_line};
 use crate::failure::Failure;
+use crate::in_graph::CLIENT;
 use crate::logging::Remark;
 use crate::output;
 use crate::run_file::RunFile;
@@ -58,6 +59,8 @@ pub(super) struct Plan {
     pub(super) joined: Option<Vec<OsString>>,
     /// …and which task that is.
     pub(super) client: Option<TaskId>,
+    /// Of those workers the ones that no step can do without: they have stages of the model.
+    pub(super) needed: BTreeSet<TaskId>,
     /// Variables that tasks are not to inherit: what they have set is in the file.
     pub(super) variables: Vec<String>,
     pub(super) listeners: Vec<(TaskId, TcpListener)>,
@@ -132,15 +135,20 @@ impl Plan {
         self.client == Some(task)
     }
 
+    /// Whether a task is one of the workers that the client tells what to compute.
+    pub(super) fn is_joined(&self, task: TaskId) -> bool {
+        self.joined.is_some() && task.job == Job::Worker && !self.is_client(task)
+    }
+
     /// What users know a task by.
-    fn name(&self, task: TaskId) -> String {
-        if self.is_client(task) { "the client".to_owned() } else { task.to_string() }
+    pub(super) fn name(&self, task: TaskId) -> String {
+        if self.is_client(task) { CLIENT.to_owned() } else { task.to_string() }
     }
 
     /// The command line of a task, perhaps one that is started again.
     fn command_line(&self, task: TaskId, again: bool, listener: &TcpListener) -> std::io::Result<Vec<OsString>> {
         let place = |flag: &str| [OsString::from(flag), task.index.to_string().into()];
-        if let Some(joined) = self.joined.as_ref().filter(|_| task.job == Job::Worker && !self.is_client(task)) {
+        if let Some(joined) = self.joined.as_ref().filter(|_| self.is_joined(task)) {
             let listen = ["--listen".into(), listener.local_addr()?.to_string().into()];
             return Ok(joined.iter().cloned().chain(listen).chain(place("--task-index")).collect());
         }

@@ -241,6 +241,7 @@ impl Launcher {
     fn task_ended(&mut self, task: TaskId, ended: Ended) -> Option<End> {
         let position = self.children.iter().position(|child| child.task == task)?;
         self.children[position].ended();
+        self.note_stop(task, ended);
         // Whoever outlives a run that went well has nothing to add to it.
         let is_late = position > 0 && self.summarised && !self.coordinator_runs();
         if self.cause.is_none() && (self.overdue.contains(&task) || (is_late && matches!(ended, Ended::Killed(_)))) {
@@ -273,7 +274,7 @@ impl Launcher {
                     self.cause = Some(Cause::Stopped(code as u8, None));
                     // The coordinator ends the run, and the last checkpoint may have to be written; but a run that has
                     // not begun waits for whoever is missing.
-                    Some(if self.has_begun() { self.end_and_save() } else { End::Within(GRACE) })
+                    Some(if self.has_begun() { self.end_and_save(task) } else { End::Within(GRACE) })
                 }
             },
             ended => {
@@ -281,26 +282,42 @@ impl Launcher {
                 let is_killed = matches!(ended, Ended::Killed(_));
                 self.cause = Some(if is_killed { Cause::Died(failure) } else { Cause::Failed(failure) });
                 let is_whole = is_killed && !self.may_hold(task) && self.has_begun();
-                Some(if is_whole { self.end_and_save() } else { End::Within(GRACE) })
+                Some(if is_whole { self.end_and_save(task) } else { End::Within(GRACE) })
             }
         }
     }
 
-    /// Ends a run whose parameters are all there. With a worker left the coordinator ends it; without one it would wait
-    /// for those to come back that nobody starts.
-    fn end_and_save(&mut self) -> End {
-        self.deadline.let_save(Instant::now());
-        if self.has_worker() {
-            return End::By(DRAIN);
+    /// A joined worker does not tell of itself that it was told to stop.
+    fn note_stop(&mut self, task: TaskId, ended: Ended) {
+        let Ended::Exited(code) = ended else { return };
+        if let Some(signal) = StopSignal::of_exit_code(code).filter(|_| self.plan.is_joined(task)) {
+            let (task, signal) = (task.to_string(), signal.name().to_owned());
+            self.stopped.push(Stopped { time: unix_seconds(), task, signal });
         }
-        if self.coordinator_runs() {
-            warn!("no worker is left; the ps save the run and stop");
+    }
+
+    /// Ends a run that has lost a task, but none of its parameters. With a worker left the coordinator ends it; without
+    /// one it would wait for those to come back that nobody starts, and so would a client for its joined workers.
+    fn end_and_save(&mut self, lost: TaskId) -> End {
+        self.deadline.let_save(Instant::now());
+        match self.has_worker() {
+            true if self.plan.is_joined(lost) => {
+                warn!("the run cannot go on without {lost}; the client saves the run and stops");
+            }
+            true => return End::By(DRAIN),
+            false if self.coordinator_runs() => {
+                let gone = if self.plan.is_client(lost) { "the client is gone" } else { "no worker is left" };
+                warn!("{gone}; the ps save the run and stop");
+            }
+            false => {}
         }
         End::Within(DRAIN)
     }
 
+    /// Whether a worker is there that takes part in the run by itself, as joined ones do not.
     fn has_worker(&self) -> bool {
-        self.children.iter().any(|child| child.task.job == Job::Worker && child.is_running())
+        let takes_part = |task: TaskId| task.job == Job::Worker && !self.plan.is_joined(task);
+        self.children.iter().any(|child| child.is_running() && takes_part(child.task))
     }
 
     /// Training goes on without a task, as it would on many machines; but not without the parameters that it may have
@@ -308,7 +325,16 @@ impl Launcher {
     fn goes_on_without(&self, task: TaskId) -> bool {
         // Without its client, an in-graph run has no data and no loop.
         let is_whole = !self.plan.is_client(task) && !self.may_hold(task);
-        is_whole && self.coordinator_runs() && self.has_worker() && self.has_begun()
+        is_whole && self.coordinator_runs() && self.is_computed_without(task) && self.has_begun()
+    }
+
+    /// Whether those that are left can compute steps, or joined workers have nothing more to compute.
+    fn is_computed_without(&self, task: TaskId) -> bool {
+        if self.plan.client.is_none() {
+            return self.has_worker();
+        }
+        let joined_runs = self.children.iter().any(|child| child.is_running() && self.plan.is_joined(child.task));
+        self.summarised || (joined_runs && !self.plan.needed.contains(&task))
     }
 
     /// Whether a task holds parameters, as far as is known.
@@ -325,8 +351,7 @@ impl Launcher {
     }
 
     fn leave_out(&mut self, task: TaskId, why: &str) {
-        let name = self.children.iter().find(|child| child.task == task).map_or(task.to_string(), |it| it.name.clone());
-        warn!("{name} {why}; the others continue");
+        warn!("{task} {why}; the others continue");
         self.stopped.retain(|stopped| stopped.task != task.to_string());
         if task.job == Job::Worker && self.plan.client.is_none() {
             self.progress.left(task.index, why);
@@ -335,7 +360,8 @@ impl Launcher {
 
     /// The signal by which somebody else has told a task to stop.
     fn signal_of(&self, task: TaskId) -> Option<&str> {
-        self.stopped.iter().find(|stopped| stopped.task == task.to_string()).map(|stopped| &*stopped.signal)
+        let name = self.plan.name(task);
+        self.stopped.iter().find(|stopped| stopped.task == name).map(|stopped| &*stopped.signal)
     }
 
     /// Starts a task again that came to harm, if that is wanted. One that ended for a reason of the run's would only

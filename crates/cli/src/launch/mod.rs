@@ -8,6 +8,7 @@ mod inbox;
 mod launcher;
 mod processes;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use windlass_core::cluster::{Job, TaskId};
 use windlass_runs::names::RUNS;
 use windlass_worker::event::Event;
 use windlass_worker::model::Defaults;
+use windlass_worker::replica::{Place, PlaceAt};
 
 use crate::args::{Format, LaunchArgs, SoftPlacement, TrainArgs};
 use crate::config::{TaskConfig, checkpoint_location, make_run_dir};
@@ -79,7 +81,7 @@ pub(crate) fn run(
     }
     config.placement.check(launch.workers)?;
     let joined = in_graph.then_some(launch.workers as usize);
-    config.stages.as_ref().map(|stages| stages.places(joined)).transpose()?;
+    let places = config.stages.as_ref().map(|stages| stages.places(joined)).transpose()?;
     if let Some(reason) = finished::already(model, model_flags, args, &config.run, logical)? {
         progress.watcher()(&Event::AlreadyFinished { reason });
         return Ok(());
@@ -106,6 +108,7 @@ pub(crate) fn run(
         arguments,
         joined: in_graph.then(|| join_arguments(args, launch)),
         client: in_graph.then_some(TaskId::worker(launch.workers)),
+        needed: with_stages(places.iter().flatten()),
         variables,
         listeners: tasks,
         messages: outbox,
@@ -159,6 +162,15 @@ fn stop_tasks(messages: Outbox, processes: Processes) -> impl FnMut(StopSignal) 
             true
         }
     }
+}
+
+/// The workers that stages are placed on.
+fn with_stages<'a>(places: impl Iterator<Item = &'a (String, Place)>) -> BTreeSet<TaskId> {
+    let worker = |(_, place): &'a (String, Place)| match place.at {
+        PlaceAt::Worker(worker, _) => Some(TaskId::worker(worker as u32)),
+        PlaceAt::Here(_) => None,
+    };
+    places.filter_map(worker).collect()
 }
 
 type Listening = Vec<(TaskId, TcpListener)>;

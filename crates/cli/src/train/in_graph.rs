@@ -141,9 +141,7 @@ impl Process {
         match crew.gather(&|| self.config.stop.is_set()) {
             Ok(()) => Ok(crew),
             Err(CrewError::Interrupted) => Err(told_to_stop()),
-            Err(error @ CrewError::Refused { .. }) => {
-                Err(Failure::usage(error).with_hint("start the workers with the same program as this".to_owned()))
-            }
+            Err(error @ CrewError::Refused { .. }) => Err(Failure::usage(error)),
             Err(error @ CrewError::GaveUp(_)) => {
                 Err(Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into())
             }

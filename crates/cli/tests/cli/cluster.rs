@@ -28,6 +28,24 @@ impl Launched {
         eventually(&format!("{job} {index} is started"), find)
     }
 
+    /// The process of a joined worker, once there is one.
+    pub fn joined(&self, index: u32) -> Task {
+        let is_joined = |task: &Task| {
+            let words = task.command_line();
+            words.contains("\0join\0") && words.ends_with(&format!("--task-index\0{index}\0"))
+        };
+        eventually(&format!("joined worker {index} is started"), || self.tasks().into_iter().find(is_joined))
+    }
+
+    /// The process that joined workers compute for, once there is one.
+    pub fn client(&self) -> Task {
+        let is_client = |task: &Task| {
+            let words = task.command_line();
+            words.contains("\0train\0") && !words.contains("--job-name")
+        };
+        eventually("the client is started", || self.tasks().into_iter().find(is_client))
+    }
+
     /// The launcher, or whatever else was started.
     pub fn itself(&self) -> Task {
         Task::find(self.0.pid()).expect("it runs")

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
@@ -167,6 +168,24 @@ fn a_worker_that_is_suspended_is_replaced_by_the_others_and_used_again_when_it_w
 }
 
 #[test]
+fn a_worker_of_one_run_does_not_give_up_on_a_client_that_has_come_back() {
+    let patience = Duration::from_secs(4);
+    let flags = format!("--once --peer-timeout {}", patience.as_secs());
+    let workers = [Joined::start(&flags), Joined::start(&flags)];
+    let client = endless(&workers, "--mode sync --worker-timeout 2");
+    workers[1].process.signal(Signal::STOP);
+    client.log(&format!("lost worker 1 at {}: silent for", workers[1].address));
+    workers[1].process.signal(Signal::CONT);
+    client.log(&format!("worker 1 at {} has joined again", workers[1].address));
+    let back = Instant::now();
+    while back.elapsed() < patience + Duration::from_secs(1) {
+        steps(&client);
+    }
+    stop(client);
+    workers.into_iter().for_each(|worker| drop(worker.process.wait().succeeded()));
+}
+
+#[test]
 fn without_workers_the_client_gives_up_and_names_them() {
     let mut workers = vec![Joined::start("")];
     let client = endless(&workers, "--mode sync --peer-timeout 2");
@@ -232,6 +251,7 @@ fn a_worker_that_does_not_know_the_model_says_so() {
     let told = layers(&format!("train layers --in-graph --worker_hosts {}", worker.address)).run();
     assert_eq!(told.exit_code(), Some(2), "{told}");
     assert!(told.stderr.contains("there is no model layers in this program, which has linear, mnist"), "{told}");
+    assert!(told.stderr.ends_with("; start it with the client's program\n"), "{told}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod instruments;
 mod layers;
 mod learning;
 mod leases;
+mod led;
 mod loading;
 mod modes;
 mod oracle;

@@ -88,8 +88,9 @@ fn joined_workers_compute_stages_and_the_client_what_is_not_named() {
         let told = trained(&format!("train {MNIST} {flags}"));
         assert_same(&told, whole);
         assert_eq!(summary(&told)["joined"][1]["steps"], 60, "{told}");
+        let over = workers[1].log("steps computed here");
+        assert!(over.ends_with("is over (done) after 60 steps computed here"), "{over}");
     }
-    drop(workers);
 }
 
 #[test]
@@ -329,4 +330,21 @@ fn a_device_that_does_not_exist_is_refused_unless_another_may_be_taken() {
     assert!(told.stderr.starts_with("error: --place: device rocm:0 is not on this machine"), "{told}");
     let told = trained(&format!("train {MNIST} --place hidden=rocm:0 --soft-placement on"));
     assert!(told.stderr.contains("computing on cpu:0 instead"), "{told}");
+}
+
+#[test]
+fn a_joined_worker_refuses_a_device_that_it_does_not_have_unless_another_may_be_taken() {
+    let at = address();
+    let worker = joined(&at);
+    let words = format!("train {MNIST} --place output=/task:0/rocm:0 --worker_hosts {at}");
+    let told = windlass(&words).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    let refused =
+        format!("worker 0 at {at} (stage output) refuses: stage output: device rocm:0 is not on this machine: ");
+    assert!(told.stderr.contains(&refused), "{told}");
+    assert!(told.stderr.contains("--soft-placement on computes on a device that exists"), "{told}");
+    assert!(!told.stderr.contains("hint: "), "it is no question of the program: {told}");
+    trained(&format!("{words} --soft-placement on"));
+    let taken = worker.log("WARN stage output: device rocm:0 is not on this machine");
+    assert!(taken.ends_with("computing on cpu:0 instead"), "{taken}");
 }

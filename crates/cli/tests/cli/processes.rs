@@ -58,12 +58,14 @@ fn a_run_ends_by_itself_and_leaves_no_process() {
 fn of_several_ps_on_one_host_a_small_model_is_given_to_as_many_as_it_is_worth() {
     // 795 values for each hidden unit, of 4 bytes.
     for (hidden, held) in [(80, [63_610, 0]), (2700, [1_073_248, 1_073_262])] {
-        let words = format!("mnist --hidden {hidden} --ps 2 --workers 1 --steps 10 --evaluate end");
-        let told = Launched::start(&words).wait().succeeded();
-        for (ps, held) in held.iter().enumerate() {
-            let log = std::fs::read_to_string(told.directory().join(format!("run/ps-{ps}.log"))).unwrap();
-            assert!(log.contains(&format!("holds {held} of ")), "{log}");
-            assert_eq!(log.contains("too small to need another ps on this host"), *held == 0, "{log}");
+        for flags in ["", "--in-graph", "--place output=/task:0"] {
+            let words = format!("mnist --hidden {hidden} --ps 2 --workers 1 --steps 10 --evaluate end {flags}");
+            let told = Launched::start(&words).wait().succeeded();
+            for (ps, held) in held.iter().enumerate() {
+                let log = std::fs::read_to_string(told.directory().join(format!("run/ps-{ps}.log"))).unwrap();
+                assert!(log.contains(&format!("holds {held} of ")), "{flags}: {log}");
+                assert_eq!(log.contains("too small to need another ps on this host"), *held == 0, "{flags}: {log}");
+            }
         }
     }
 }

@@ -81,11 +81,11 @@ pub fn serve(
     let _guard = runtime.enter();
     let address = listener.local_addr()?;
     let (accepting, stopped) = watch::channel(());
-    let (ended, endings) = mpsc::channel();
+    let (teller, news) = mpsc::channel();
     let (stop, instruments) = (config.stop.clone(), config.instruments.clone());
     let (once, patience) = (config.once, config.peer_timeout);
     let counts = instruments.worker();
-    let desk = Desk { config, build, place: Place::default(), local_name: Mutex::default(), ended, counts };
+    let desk = Desk { config, build, place: Place::default(), local_name: Mutex::default(), news: teller, counts };
     let desk = Arc::new(desk);
     let (serving, lobby) = (desk.clone(), Lobby::default());
     let streams: StreamHandler = Arc::new(move |socket, visit| take(serving.clone(), socket, visit));
@@ -99,29 +99,39 @@ pub fn serve(
     instruments.probes().started();
     instruments.probes().set_ready(true);
     info!("waiting on {address} for a client that says what to compute");
-    let outcome = wait(&endings, &stop, once.then_some(patience));
+    let outcome = wait(&news, &stop, once.then_some(patience));
     drop(accepting);
     desk.place.close();
     Ok(outcome)
 }
 
-/// How a session ended that had begun.
+/// What becomes of sessions. One that has begun also ends.
 #[derive(Debug)]
-pub(crate) enum Ending {
-    /// The client has said that its run is over.
+pub(crate) enum News {
+    /// A client was given the place, perhaps that of another.
+    Began,
+    /// A client has said that its run is over.
     Left,
-    /// It has gone without a word, or was replaced.
+    /// It has gone without a word, was refused, or was replaced.
     Lost,
 }
 
-fn wait(endings: &mpsc::Receiver<Ending>, stop: &Interrupt, once: Option<Duration>) -> Outcome {
+fn wait(news: &mpsc::Receiver<News>, stop: &Interrupt, once: Option<Duration>) -> Outcome {
+    // One that is replaced may end after its successor has begun.
+    let mut sessions = 0_usize;
     let mut lost: Option<Instant> = None;
     let mut spoken = Instant::now();
     loop {
-        match endings.recv_timeout(LOOK_EVERY) {
-            Ok(Ending::Left) if once.is_some() => return Outcome::done(),
-            Ok(Ending::Left) => (lost, spoken) = (None, Instant::now()),
-            Ok(Ending::Lost) => (lost, spoken) = (Some(Instant::now()), Instant::now()),
+        match news.recv_timeout(LOOK_EVERY) {
+            Ok(News::Began) => (sessions, lost) = (sessions + 1, None),
+            Ok(News::Left) if once.is_some() => return Outcome::done(),
+            Ok(News::Left) => sessions -= 1,
+            Ok(News::Lost) => {
+                sessions -= 1;
+                if sessions == 0 {
+                    (lost, spoken) = (Some(Instant::now()), Instant::now());
+                }
+            }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
         if stop.is_set() {
@@ -147,5 +157,35 @@ fn take(desk: Arc<Desk>, socket: Socket, visit: Visit) {
     let thread = std::thread::Builder::new().name("client".to_owned()).stack_size(STACK);
     if let Err(error) = thread.spawn(move || desk.serve(socket, &visit)) {
         warn!(%error, "cannot start a thread for a client");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a worker ends that hears this at once, and after its patience, or long enough, that its client has left.
+    fn ended(news: impl IntoIterator<Item = News>, patience: Duration) -> u8 {
+        let (teller, heard) = mpsc::channel();
+        news.into_iter().for_each(|news| teller.send(news).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(patience.min(Duration::from_secs(1)) + 4 * LOOK_EVERY);
+                let _ = teller.send(News::Left);
+            });
+            wait(&heard, &Interrupt::default(), Some(patience)).exit_code
+        })
+    }
+
+    #[test]
+    fn a_client_that_was_lost_is_given_up_unless_it_is_there_again() {
+        use News::{Began, Lost};
+        assert_eq!(ended([], Duration::ZERO), 0, "the first client has all the time in the world");
+        assert_eq!(ended([Began], Duration::ZERO), 0);
+        assert_eq!(ended([Began, Lost], Duration::ZERO), exit_code::PEERS);
+        assert_eq!(ended([Began, Lost], Duration::MAX), 0);
+        assert_eq!(ended([Began, Lost, Began], Duration::from_secs(1)), 0);
+        assert_eq!(ended([Began, Began, Lost], Duration::ZERO), 0, "one that has taken its own place is there");
+        assert_eq!(ended([Began, Began, Lost, Lost], Duration::ZERO), exit_code::PEERS);
     }
 }

@@ -73,6 +73,9 @@ pub struct Assignment {
 pub struct PlacedStages {
     /// The number of the worker that is told.
     pub worker: usize,
+    /// Whether another device may be taken for one that is not there.
+    #[serde(default)]
+    pub is_soft: bool,
     /// All of them.
     pub stages: Vec<StageAssigned>,
 }

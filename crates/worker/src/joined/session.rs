@@ -19,7 +19,7 @@ use super::protocol::{
 };
 use super::stages::StageStepper;
 use super::steps::{Computed, Stepper};
-use super::{Builder, Computing, Ending, JoinConfig};
+use super::{Builder, Computing, JoinConfig, News};
 use crate::replica::packed;
 use crate::threads;
 
@@ -37,7 +37,8 @@ pub(super) struct Desk {
     pub(super) place: Place,
     /// By which name clients on this host find it.
     pub(super) local_name: Mutex<String>,
-    pub(super) ended: mpsc::Sender<Ending>,
+    /// Hears of the sessions of clients that are given the place.
+    pub(super) news: mpsc::Sender<News>,
     /// What it has computed, for whichever client.
     pub(super) counts: WorkerInstruments,
 }
@@ -75,6 +76,7 @@ impl Desk {
                 return;
             }
         };
+        let mut session = Session::begin(&self.news);
         visit.admit(TaskId::CHIEF);
         seated.heard(true);
         let (client, model) = (assignment.client.clone(), assignment.model.clone());
@@ -106,17 +108,13 @@ impl Desk {
             },
         };
         drop(seated);
-        let ending = match ended {
+        match ended {
             Ok(reason) => {
+                session.has_left = true;
                 info!("{client} is over ({reason}) after {steps} steps computed here");
-                Ending::Left
             }
-            Err(error) => {
-                warn!("lost {client} after {steps} steps computed here: {error:#}; waiting for a client");
-                Ending::Lost
-            }
-        };
-        let _ = self.ended.send(ending);
+            Err(error) => warn!("lost {client} after {steps} steps computed here: {error:#}; waiting for a client"),
+        }
     }
 
     /// Makes the model, and checks that it is the client's.
@@ -196,6 +194,25 @@ impl Desk {
 
     fn is_stopped(&self) -> impl Fn() -> bool + '_ {
         || self.config.stop.is_set()
+    }
+}
+
+/// The time for which a client has the place, however it ends.
+struct Session<'a> {
+    news: &'a mpsc::Sender<News>,
+    has_left: bool,
+}
+
+impl<'a> Session<'a> {
+    fn begin(news: &'a mpsc::Sender<News>) -> Self {
+        let _ = news.send(News::Began);
+        Self { news, has_left: false }
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        let _ = self.news.send(if self.has_left { News::Left } else { News::Lost });
     }
 }
 

@@ -1,6 +1,7 @@
 //! The pieces of steps that a joined worker computes for a model that is divided: requests checked, and answered by its
 //! stages.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
@@ -21,7 +22,7 @@ pub(super) struct StageStepper {
     threads: ThreadPool,
     steps: u64,
     counts: WorkerInstruments,
-    began: Instant,
+    course: Course,
 }
 
 impl StageStepper {
@@ -29,7 +30,7 @@ impl StageStepper {
     pub(super) fn new(stages: StageWorker, threads: Option<usize>, counts: WorkerInstruments) -> anyhow::Result<Self> {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads::pool(threads.unwrap_or_else(all))?;
-        Ok(Self { stages, threads, steps: 0, counts, began: Instant::now() })
+        Ok(Self { stages, threads, steps: 0, counts, course: Course::default() })
     }
 
     pub(super) fn table(&self) -> &ParameterTable {
@@ -47,17 +48,43 @@ impl StageStepper {
         tensors: Vec<Tensor>,
     ) -> anyhow::Result<(StageAnswered, Vec<TensorData>)> {
         let StageAsked { stage, piece } = asked;
-        match piece {
-            StagePiece::Begin { .. } => self.began = Instant::now(),
-            StagePiece::Finish => {
-                let took = self.began.elapsed();
-                self.steps += 1;
-                self.counts.stepped(&StepMeasurement { step: took, compute: took, ..StepMeasurement::default() });
-            }
-            StagePiece::Forward { .. } | StagePiece::Backward { .. } => {}
+        if matches!(piece, StagePiece::Begin { .. }) {
+            self.course.begin(&stage, Instant::now());
         }
+        let is_last_piece = matches!(piece, StagePiece::Finish);
         let host = self.stages.host(&stage)?;
-        threads::compute(&self.threads, || done(host, piece, tensors)).with_context(|| format!("stage {stage}"))
+        let answered =
+            threads::compute(&self.threads, || done(host, piece, tensors)).with_context(|| format!("stage {stage}"))?;
+        if is_last_piece && let Some(began) = self.course.finish(&stage) {
+            let took = began.elapsed();
+            self.steps += 1;
+            self.counts.stepped(&StepMeasurement { step: took, compute: took, ..StepMeasurement::default() });
+        }
+        Ok(answered)
+    }
+}
+
+/// The step under way, which every stage here begins before the first of them finishes.
+#[derive(Default)]
+struct Course {
+    /// The stages that have begun and not finished.
+    open: BTreeSet<String>,
+    began: Option<Instant>,
+}
+
+impl Course {
+    fn begin(&mut self, stage: &str, now: Instant) {
+        let is_first = self.open.is_empty();
+        // One that begins again repeats a step that was interrupted.
+        if !self.open.insert(stage.to_owned()) || is_first {
+            self.began = Some(now);
+        }
+    }
+
+    /// When the step began, if this is the last stage to finish it.
+    fn finish(&mut self, stage: &str) -> Option<Instant> {
+        self.open.remove(stage);
+        if self.open.is_empty() { self.began.take() } else { None }
     }
 }
 
@@ -124,4 +151,29 @@ fn floats(tensors: impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorDat
     let all: Vec<TensorData> = packed::parcel(&mut tensors.into_iter(), count)?.into_items().collect();
     ensure!(all.iter().all(|tensor| tensor.dtype() == DType::F32), "a tensor between stages that has no floats");
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_step_is_over_when_the_last_of_its_stages_is_and_began_with_the_first() {
+        let (start, mut course) = (Instant::now(), Course::default());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        course.begin("encoder", after(0));
+        course.begin("decoder", after(1));
+        assert_eq!(course.finish("decoder"), None);
+        assert_eq!(course.finish("encoder"), Some(after(0)));
+        // The next is interrupted when one of them has finished, and repeated.
+        course.begin("encoder", after(2));
+        course.begin("decoder", after(2));
+        assert_eq!(course.finish("decoder"), None);
+        course.begin("decoder", after(9));
+        course.begin("encoder", after(9));
+        assert_eq!(course.finish("decoder"), None);
+        assert_eq!(course.finish("encoder"), Some(after(9)));
+    }
 }

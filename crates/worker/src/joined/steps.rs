@@ -67,7 +67,7 @@ impl Stepper {
             step: began.elapsed(),
             compute: began.elapsed(),
             samples: result.samples as u64,
-            loss: result.loss,
+            loss: Some(result.loss),
             ..StepMeasurement::default()
         });
         Ok(listed(result, began.elapsed()))

@@ -430,7 +430,7 @@ fn at_workers(model: &Branching, addresses: Vec<String>, workers: [usize; 3], mi
         accumulate: 1,
         files: Vec::new(),
         parameters: placed.table().clone(),
-        placed: Some(PlacedStages { worker: 0, stages: placed.assigned().to_vec() }),
+        placed: Some(PlacedStages { worker: 0, is_soft: false, stages: placed.assigned().to_vec() }),
     };
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
     crew.gather(&|| false).unwrap();
@@ -499,7 +499,7 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
         accumulate: 1,
         files: Vec::new(),
         parameters: placed.table().clone(),
-        placed: Some(PlacedStages { worker: 0, stages: placed.assigned().to_vec() }),
+        placed: Some(PlacedStages { worker: 0, is_soft: false, stages: placed.assigned().to_vec() }),
     };
     let addresses = vec![address.clone()];
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
