@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{Launched, free_port, summary};
-use crate::layers::{after, layers};
+use crate::layers::{after, layers, tensors};
 use crate::process::{Process, Told, windlass};
 
 const MNIST: &str = "mnist --hidden 16 --batch-size 50 --steps 60 --seed 3 --evaluate end";
@@ -86,6 +86,24 @@ fn running_statistics_and_frozen_layers_are_as_in_towers() {
     // Elsewhere the frozen layer has values of its own, and a joined worker gets them from the checkpoint.
     let resumed = after(&told, &format!("launch {words} --in-graph --workers 2 --run-dir run --steps 120"));
     assert_eq!(summary(&resumed.run().succeeded())["global_step"], 120);
+}
+
+#[test]
+fn running_statistics_do_not_depend_on_who_computes_a_share() {
+    let words = "layers --seed 3 --steps 3000 --log-every 10 --evaluate end --format json --run-dir run";
+    let towers = layers(&format!("train {words} --towers 2")).run().succeeded();
+    let mut addresses: Vec<String> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+    let start = |address: &String| layers(&format!("join --listen {address} --threads 1")).start();
+    let mut workers: Vec<Process> = addresses.iter().map(start).collect();
+    let hosts = addresses.join(",");
+    let client = layers(&format!("train {words} --in-graph --mode sync --worker_hosts {hosts}")).start();
+    client.event(|event| event["event"] == "step" && event["local_step"].as_u64() >= Some(50));
+    workers.remove(0).kill();
+    client.log(&format!("lost worker 0 at {}", addresses.remove(0)));
+    let told = client.wait().succeeded();
+    assert!(summary(&told)["joined"][1]["steps"].as_u64() > Some(3000), "it has computed both shares: {told}");
+    assert_eq!(summary(&told)["metrics"], summary(&towers)["metrics"]);
+    assert_eq!(tensors(&told), tensors(&towers));
 }
 
 #[test]

@@ -123,7 +123,17 @@ fn values_are_sent_only_when_they_have_changed() {
     values.load(vec![Vec::new().into(), vec![5.0, 5.0].into()]);
     step(&crew, &values, 1).unwrap();
     let asked: Vec<Vec<u32>> = asked.try_iter().collect();
-    assert_eq!(asked, [vec![0, 1], vec![], vec![1]]);
+    // Its running state has moved with every step.
+    assert_eq!(asked, [vec![0, 1], vec![1], vec![1]]);
+}
+
+#[test]
+fn a_second_share_of_a_step_starts_from_the_running_state_of_the_first() {
+    let (good, asked) = worker(well);
+    let (bad, _) = worker(|_| std::thread::sleep(Duration::from_secs(4)));
+    let crew = crew(vec![good, bad], Duration::from_secs(2));
+    step(&crew, &values(), 2).unwrap();
+    assert_eq!(asked.try_iter().collect::<Vec<_>>(), [vec![0, 1], vec![1]]);
 }
 
 /// What a worker answers that is dropped: the other one computes both shares, and nothing wrong comes of it.
