@@ -6,12 +6,15 @@
 use std::time::Duration;
 
 use super::message::{Incoming, pieces, preamble};
-use super::{ComputeError, Limits, Message, Section, Silence};
+use super::{ComputeError, Limits, Message, MessageError, Section, Silence};
 use crate::stream::Socket;
 use crate::stream::exchange::{Outgoing, wait_ready};
 
 /// How soon a wait sees that it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Signs of life that are read of one task before others have their turn.
+const AT_ONCE: usize = 1000;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -195,16 +198,16 @@ impl Call<'_> {
             }
         }
         let mut moved = false;
-        let arrived = incoming.advance(socket, self.limits, &mut moved)?;
+        for _ in 0..AT_ONCE {
+            match incoming.advance(socket, self.limits, &mut moved)? {
+                Some(message) if is_answer(&message) && self.outgoing.is_done() => return Ok(Some(message)),
+                Some(message) if is_answer(&message) => return Err(MessageError::Early.into()),
+                Some(_) => {} // A sign of life.
+                None => break,
+            }
+        }
         if moved {
             self.silence = Silence::begins();
-        }
-        match arrived {
-            Some(message) if is_answer(&message) && self.outgoing.is_done() => return Ok(Some(message)),
-            Some(message) if is_answer(&message) => return Err(super::MessageError::Early.into()),
-            // A sign of life. There may be more.
-            Some(_) => return self.advance(patience, is_answer),
-            None => {}
         }
         self.silence.check(patience)?;
         Ok(None)

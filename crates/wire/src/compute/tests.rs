@@ -97,6 +97,23 @@ fn whoever_says_nothing_is_given_up_and_whoever_is_told_to_stop_stops() {
     assert!(matches!(client.receive(&LIMITS, PATIENCE, &|| true), Err(ComputeError::Stopped)));
 }
 
+#[test]
+fn any_number_of_signs_of_life_is_read_in_a_small_stack() {
+    let (mut client, mut server) = pair();
+    let speaking = thread::spawn(move || {
+        server.receive(&LIMITS, PATIENCE, &running).unwrap();
+        (0..100_000).for_each(|_| server.send(b"working", &[], PATIENCE, &running).unwrap());
+        server.send(b"done", &[], PATIENCE, &running).unwrap();
+    });
+    let asking = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+        let request =
+            Request { connection: &mut client, head: b"do".to_vec(), sections: Vec::new(), limits: LIMITS };
+        exchange(vec![request], PATIENCE, &|message| message.head == b"done", &running).remove(0).unwrap()
+    });
+    assert_eq!(asking.unwrap().join().unwrap().head, b"done");
+    speaking.join().unwrap();
+}
+
 /// What a reader says of these bytes.
 fn refusal(bytes: &[u8]) -> ComputeError {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
