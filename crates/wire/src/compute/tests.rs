@@ -90,6 +90,18 @@ fn several_tasks_are_asked_at_once_and_signs_of_life_are_no_answers() {
 }
 
 #[test]
+fn a_sender_knows_what_its_reader_refuses() {
+    let limits = Limits { head: 4, sections: 2, bytes: 16 };
+    let two = Section::floats(&[2], &[1.0, 2.0]);
+    assert_eq!(limits.check(b"head", &[two, two]), Ok(()));
+    let refusal = |head: &[u8], sections: &[Section<'_>]| limits.check(head, sections).unwrap_err().to_string();
+    assert_eq!(refusal(b"heads", &[]), "a message with a head of 5 bytes, where at most 4 can be");
+    assert_eq!(refusal(b"", &[two; 3]), "a message with tensors: 3, where at most 2 can be");
+    let three = Section::floats(&[3], &[1.0; 3]);
+    assert_eq!(refusal(b"", &[two, three]), "a message with tensors of 20 bytes, where at most 16 can be");
+}
+
+#[test]
 fn whoever_says_nothing_is_given_up_and_whoever_is_told_to_stop_stops() {
     let (mut client, _server) = pair();
     let silent = client.receive(&LIMITS, Duration::from_millis(1), &running);

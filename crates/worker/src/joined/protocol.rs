@@ -108,21 +108,22 @@ pub struct StageAsked {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum StagePiece {
-    /// A step begins. Tensors: the values that have changed.
+    /// A step begins. Tensors: the values that have changed, then the numbers of rows.
     Begin {
         /// Whose values those are.
         changed: Vec<usize>,
-        /// Which rows the step has of parameters that it has only some rows of.
-        rows: Vec<(usize, Vec<u32>)>,
+        /// The parameters that the step has only some rows of.
+        rows: Vec<usize>,
     },
-    /// Forward through a micro-batch. Tensors: its part of the batch, then what other stages have put out.
+    /// Forward through a micro-batch. Tensors: its part of the batch, then the numbers of the rows that it has of each of
+    /// those parameters, then what other stages have put out.
     Forward {
         /// Which one.
         micro: usize,
         /// How many tensors its part of the batch is.
         feed: usize,
-        /// The rows that it has of those parameters.
-        rows: Vec<Vec<u32>>,
+        /// How many parameters those are.
+        rows: usize,
         /// Of random numbers.
         seed: u64,
     },

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use tracing::{info, warn};
 use windlass_core::parameter::ParameterTable;
-use windlass_wire::compute::{self, ComputeError, Limits, Message, Request, Section, Tensor};
+use windlass_wire::compute::{self, ComputeError, Limits, Message, Reply, Request, Section, Tensor};
 use windlass_wire::retry::{Backoff, REPORT_EVERY};
 
 use super::CrewError;
@@ -16,7 +16,7 @@ use super::seat::{Absence, Link, Seat, SeatState};
 use super::share::{Prepared, Share, Values, accepted};
 use crate::buffer::TensorBuffer;
 use crate::event::NOTICE;
-use crate::joined::protocol::{Answer, Assignment, answer_limits, is_answer, read};
+use crate::joined::protocol::{Answer, Assignment, answer_limits, is_answer, read, request_limits};
 use crate::replica::StepResult;
 
 /// Between two calls to a worker that is not there.
@@ -25,6 +25,9 @@ const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How soon a wait sees that it is over.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often, for each worker, whoever computes a share may be lost with it. Not all of that can be chance.
+const MOST_LOSSES: usize = 5;
 
 /// What a crew is told.
 #[derive(Debug, Clone)]
@@ -138,6 +141,7 @@ impl Crew {
         is_stopped: &dyn Fn() -> bool,
     ) -> anyhow::Result<Vec<StepResult>> {
         let mut results: Vec<Option<StepResult>> = jobs.iter().map(|_| None).collect();
+        let mut losses = vec![0; jobs.len()];
         while results.iter().any(Option::is_none) {
             let open: Vec<usize> = (0..jobs.len()).filter(|job| results[*job].is_none()).collect();
             let mut hands = self.hands(jobs, &open);
@@ -146,7 +150,7 @@ impl Crew {
                 self.shared.wait(is_stopped, |absent| absent.len() < self.len())?;
                 continue;
             }
-            let replies = self.asked(table, values, jobs, &mut hands, is_stopped);
+            let replies = self.asked(table, values, jobs, &mut hands, is_stopped)?;
             for (hand, reply) in hands.iter_mut().zip(&replies) {
                 if matches!(reply, Err(ComputeError::Stopped)) {
                     // Whoever uses it next would take that answer for its own.
@@ -162,7 +166,15 @@ impl Crew {
                     }
                     Err(Trouble::Model(reason)) => return Err(anyhow!("{seat}: {reason}")),
                     Err(Trouble::Stopped) => return Err(CrewError::Interrupted.into()),
-                    Err(Trouble::Worker(reason)) => self.shared.lost(seat, &mut hand.state, reason),
+                    Err(Trouble::Worker(reason)) => {
+                        self.shared.lost(seat, &mut hand.state, reason.clone());
+                        losses[hand.job] += 1;
+                        if losses[hand.job] == MOST_LOSSES * self.len() {
+                            let times = losses[hand.job];
+                            let why = format!("{seat}: the same share was lost {times} times, at last because {reason}");
+                            return Err(CrewError::GaveUp(why).into());
+                        }
+                    }
                 }
             }
         }
@@ -186,7 +198,7 @@ impl Crew {
     }
 
     /// Asks one worker something that no other can answer, because it is about what this one has been told since it joined
-    /// for this time.
+    /// for this time. The limits are those of the question and of the answer.
     pub(crate) fn ask(
         &self,
         (seat, joined): (usize, u64),
@@ -202,6 +214,7 @@ impl Crew {
         let Some(link) = link else {
             return Err(Trouble::Worker(if is_same { why } else { "it has joined again".to_owned() }));
         };
+        limits.check(&head, &sections).map_err(|error| Trouble::Model(format!("it cannot be asked: {error}")))?;
         link.spoken = Instant::now();
         let request = Request { connection: &mut link.connection, head, sections, limits };
         let is_answer = |message: &Message| is_answer(&message.head);
@@ -264,7 +277,7 @@ impl Crew {
         jobs: &[Job<'_>],
         hands: &mut [Hand<'_>],
         is_stopped: &dyn Fn() -> bool,
-    ) -> Vec<Result<Message, ComputeError>> {
+    ) -> anyhow::Result<Vec<Reply>> {
         let limits = answer_limits(table);
         let mut links: Vec<(&mut Link, usize)> =
             hands.iter_mut().filter_map(|hand| Some((hand.state.link.as_mut()?, hand.job))).collect();
@@ -273,20 +286,24 @@ impl Crew {
             .map(|(link, job)| Prepared::new(values, &jobs[*job].rows, jobs[*job].share, &mut link.has))
             .collect();
         let lengths: Vec<Vec<[usize; 1]>> = prepared.iter().map(Prepared::lengths).collect();
-        let requests = links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, _), prepared), lengths)| {
+        let requests = links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, job), prepared), lengths)| {
             link.spoken = Instant::now();
             let (head, sections) = (prepared.head.clone(), prepared.sections(lengths));
-            Request { connection: &mut link.connection, head, sections, limits }
+            let samples = jobs[job].share.samples;
+            let fits = request_limits(table).check(&head, &sections);
+            fits.with_context(|| format!("a share of {samples} samples is too large, use a smaller --batch-size or more workers"))?;
+            Ok(Request { connection: &mut link.connection, head, sections, limits })
         });
+        let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
         let is_answer = |message: &Message| is_answer(&message.head);
-        compute::exchange(requests.collect(), self.shared.config.silence, &is_answer, is_stopped)
+        Ok(compute::exchange(requests, self.shared.config.silence, &is_answer, is_stopped))
     }
 
     fn judged(
         &self,
         table: &ParameterTable,
         share: &Share,
-        reply: Result<Message, ComputeError>,
+        reply: Reply,
     ) -> Result<(StepResult, u64), Trouble> {
         let message = reply.map_err(|error| match error {
             ComputeError::Stopped => Trouble::Stopped,

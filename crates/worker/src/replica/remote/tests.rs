@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use burn::tensor::TensorData;
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
@@ -90,8 +91,14 @@ fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
 }
 
 fn share() -> Share {
-    let parts = vec![PackedPart { samples: 3, seed: 7, parcel: Parcel::default() }];
-    Share { parts, rows: Vec::new(), samples: 3 }
+    share_of(0)
+}
+
+/// A share of so many tensors.
+fn share_of(tensors: usize) -> Share {
+    let mut parcel = Parcel::default();
+    (0..tensors).for_each(|_| parcel.put(TensorData::from([1.0_f32])));
+    Share { parts: vec![PackedPart { samples: 3, seed: 7, parcel }], rows: Vec::new(), samples: 3 }
 }
 
 fn values() -> Values {
@@ -199,4 +206,32 @@ fn a_model_that_cannot_compute_ends_the_run_and_names_the_worker() {
     });
     let error = step(&crew(vec![address.clone()], PATIENCE), &values(), 1).unwrap_err().to_string();
     assert_eq!(error, format!("worker 0 at {address}: panicked while computing"));
+}
+
+#[test]
+fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
+    let (address, asked) = worker(well);
+    let crew = crew(vec![address], PATIENCE);
+    let share = share_of((1 << 16) + 100);
+    let job = Job { preferred: 0, share: &share, rows: Vec::new() };
+    let error = crew.compute(&table(), &values(), &[job], &|| false).unwrap_err();
+    assert_eq!(
+        format!("{error:#}"),
+        "a share of 3 samples is too large, use a smaller --batch-size or more workers: a message with tensors: 65638, where at most 65540 can be"
+    );
+    assert!(asked.try_recv().is_err(), "it was asked");
+}
+
+#[test]
+fn a_share_that_every_worker_is_lost_with_is_given_up() {
+    let (address, asked) = worker(|connection| answer(connection, answered(4), &[]));
+    let crew = crew(vec![address.clone()], PATIENCE);
+    let error = step(&crew, &values(), 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "gave up waiting for worker 0 at {address}: the same share was lost 5 times, at last because it answered for 4 samples instead of 3"
+        )
+    );
+    assert_eq!(asked.try_iter().count(), 5);
 }
