@@ -13,6 +13,14 @@ fn running() -> bool {
     false
 }
 
+/// Until "done".
+const WAITING: Waiting<'_> = Waiting {
+    patience: PATIENCE,
+    is_answer: &|message| message.head == b"done",
+    is_stopped: &running,
+    meanwhile: None,
+};
+
 /// Both ends of a stream as two processes on one host have it.
 fn pair() -> (Connection, Connection) {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -81,12 +89,41 @@ fn several_tasks_are_asked_at_once_and_signs_of_life_are_no_answers() {
             limits: LIMITS,
         })
         .collect();
-    let replies = exchange(requests, PATIENCE, &|message| message.head == b"done", &running);
+    let replies = exchange(requests, WAITING);
     serving.into_iter().for_each(|thread| thread.join().unwrap());
     let doubled = Tensor { shape: shape.to_vec(), contents: Contents::F32(vec![6.0; 1_000_000]) };
     assert!(replies[0].as_ref().unwrap().sections == [doubled.clone()]);
     assert!(matches!(replies[1], Err(ComputeError::Io(_))));
     assert!(replies[2].as_ref().unwrap().sections == [doubled]);
+}
+
+#[test]
+fn whoever_has_answered_hears_that_others_have_not() {
+    let (clients, servers): (Vec<_>, Vec<_>) = (0..2).map(|_| pair()).unzip();
+    let (mut clients, mut servers) = (clients, servers.into_iter());
+    let (heard, is_heard) = std::sync::mpsc::channel();
+    let (mut quick, mut slow) = (servers.next().unwrap(), servers.next().unwrap());
+    let quick = thread::spawn(move || {
+        quick.receive(&LIMITS, PATIENCE, &running).unwrap();
+        quick.send(b"done", &[], PATIENCE, &running).unwrap();
+        for _ in 0..2 {
+            assert_eq!(quick.receive(&LIMITS, PATIENCE, &running).unwrap().head, b"wait");
+        }
+        heard.send(()).unwrap();
+        quick.receive(&LIMITS, PATIENCE, &running).unwrap_err();
+    });
+    let slow = thread::spawn(move || {
+        slow.receive(&LIMITS, PATIENCE, &running).unwrap();
+        is_heard.recv_timeout(PATIENCE).unwrap();
+        slow.send(b"done", &[], PATIENCE, &running).unwrap();
+        slow.receive(&LIMITS, PATIENCE, &running).unwrap_err();
+    });
+    let request = |connection| Request { connection, head: b"do".to_vec(), sections: Vec::new(), limits: LIMITS };
+    let meanwhile = Some((&b"wait"[..], Duration::from_millis(10)));
+    let replies = exchange(clients.iter_mut().map(request).collect(), Waiting { meanwhile, ..WAITING });
+    assert!(replies.iter().all(|reply| reply.as_ref().unwrap().head == b"done"));
+    drop(clients);
+    [quick, slow].into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]
@@ -118,9 +155,8 @@ fn any_number_of_signs_of_life_is_read_in_a_small_stack() {
         server.send(b"done", &[], PATIENCE, &running).unwrap();
     });
     let asking = thread::Builder::new().stack_size(256 << 10).spawn(move || {
-        let request =
-            Request { connection: &mut client, head: b"do".to_vec(), sections: Vec::new(), limits: LIMITS };
-        exchange(vec![request], PATIENCE, &|message| message.head == b"done", &running).remove(0).unwrap()
+        let request = Request { connection: &mut client, head: b"do".to_vec(), sections: Vec::new(), limits: LIMITS };
+        exchange(vec![request], WAITING).remove(0).unwrap()
     });
     assert_eq!(asking.unwrap().join().unwrap().head, b"done");
     speaking.join().unwrap();

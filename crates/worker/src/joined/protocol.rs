@@ -14,7 +14,7 @@ use windlass_wire::compute::Limits;
 
 /// How often a busy worker says so.
 pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// How often a client says something to a worker that it has nothing to ask of.
+/// How often a client says something to a worker that it has nothing to ask of: then the worker is not free for another.
 pub const PING_EVERY: Duration = Duration::from_secs(2);
 /// The most bytes of a batch.
 pub const BATCH_BYTES: u64 = 1 << 30;
@@ -37,6 +37,8 @@ pub enum Ask {
     Stage(StageAsked),
     /// Whether it is there.
     Ping,
+    /// To wait for the next step: others are not done with this one. It is not answered.
+    Wait,
     /// Nothing more: the client's run has ended.
     Leave {
         /// How.

@@ -159,6 +159,7 @@ impl Desk {
                     line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>())?;
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Wait => {}
                 Ask::Leave { reason } => return Ok(reason),
                 Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
                 Ask::Stage(_) => anyhow::bail!("it asked for a stage, but was given all of the model"),
@@ -186,6 +187,7 @@ impl Desk {
                     line.answer(&Answer::Staged(answer), &sections)?;
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Wait => {}
                 Ask::Leave { reason } => return Ok(reason),
                 Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
                 Ask::Step(_) => anyhow::bail!("it asked for a step, but was given stages of the model"),

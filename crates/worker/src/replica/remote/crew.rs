@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use tracing::{info, warn};
 use windlass_core::parameter::ParameterTable;
-use windlass_wire::compute::{self, ComputeError, Limits, Message, Reply, Request, Section, Tensor};
+use windlass_wire::compute::{self, ComputeError, Limits, Message, Reply, Request, Section, Tensor, Waiting};
 use windlass_wire::retry::{Backoff, REPORT_EVERY};
 
 use super::CrewError;
@@ -16,7 +16,9 @@ use super::seat::{Absence, Link, Seat, SeatState};
 use super::share::{Prepared, Share, Values, accepted};
 use crate::buffer::TensorBuffer;
 use crate::event::NOTICE;
-use crate::joined::protocol::{Answer, Assignment, answer_limits, is_answer, read, request_limits};
+use crate::joined::protocol::{
+    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, is_answer, read, request_limits, written,
+};
 use crate::replica::StepResult;
 
 /// Between two calls to a worker that is not there.
@@ -29,6 +31,9 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How often, for each worker, whoever computes a share may be lost with it. Not all of that can be chance.
 const MOST_LOSSES: usize = 5;
 
+/// The least that counts as silence: a worker that computes says so every second, if all goes well.
+pub(super) const LEAST_SILENCE: Duration = SIGN_OF_LIFE.saturating_mul(3);
+
 /// What a crew is told.
 #[derive(Debug, Clone)]
 pub struct CrewConfig {
@@ -36,7 +41,7 @@ pub struct CrewConfig {
     pub addresses: Vec<String>,
     /// What they are to compute.
     pub assignment: Assignment,
-    /// A worker that says nothing for so long while it is asked something is lost.
+    /// A worker that says nothing for so long, and for three seconds at least, while it is asked something is lost.
     pub silence: Duration,
     /// How long to wait for workers if there is none.
     pub peer_timeout: Duration,
@@ -73,6 +78,7 @@ pub(crate) struct Job<'a> {
 impl Crew {
     /// Begins to call the workers.
     pub fn call(config: CrewConfig) -> std::io::Result<Self> {
+        let config = CrewConfig { silence: config.silence.max(LEAST_SILENCE), ..config };
         let addresses = config.addresses.iter().cloned();
         let seats = addresses
             .enumerate()
@@ -171,7 +177,8 @@ impl Crew {
                         losses[hand.job] += 1;
                         if losses[hand.job] == MOST_LOSSES * self.len() {
                             let times = losses[hand.job];
-                            let why = format!("{seat}: the same share was lost {times} times, at last because {reason}");
+                            let why =
+                                format!("{seat}: the same share was lost {times} times, at last because {reason}");
                             return Err(CrewError::GaveUp(why).into());
                         }
                     }
@@ -217,8 +224,7 @@ impl Crew {
         limits.check(&head, &sections).map_err(|error| Trouble::Model(format!("it cannot be asked: {error}")))?;
         link.spoken = Instant::now();
         let request = Request { connection: &mut link.connection, head, sections, limits };
-        let is_answer = |message: &Message| is_answer(&message.head);
-        let reply = compute::exchange(vec![request], self.shared.config.silence, &is_answer, is_stopped).pop();
+        let reply = compute::exchange(vec![request], self.shared.waiting(is_stopped, None)).pop();
         let answered = match reply {
             Some(Ok(message)) => {
                 read(&message.head).map(|answer| (answer, message.sections)).map_err(|it| it.to_string())
@@ -291,20 +297,17 @@ impl Crew {
             let (head, sections) = (prepared.head.clone(), prepared.sections(lengths));
             let samples = jobs[job].share.samples;
             let fits = request_limits(table).check(&head, &sections);
-            fits.with_context(|| format!("a share of {samples} samples is too large, use a smaller --batch-size or more workers"))?;
+            fits.with_context(|| {
+                format!("a share of {samples} samples is too large, use a smaller --batch-size or more workers")
+            })?;
             Ok(Request { connection: &mut link.connection, head, sections, limits })
         });
         let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
-        let is_answer = |message: &Message| is_answer(&message.head);
-        Ok(compute::exchange(requests, self.shared.config.silence, &is_answer, is_stopped))
+        let wait = written(&Ask::Wait);
+        Ok(compute::exchange(requests, self.shared.waiting(is_stopped, Some((&wait, PING_EVERY)))))
     }
 
-    fn judged(
-        &self,
-        table: &ParameterTable,
-        share: &Share,
-        reply: Reply,
-    ) -> Result<(StepResult, u64), Trouble> {
+    fn judged(&self, table: &ParameterTable, share: &Share, reply: Reply) -> Result<(StepResult, u64), Trouble> {
         let message = reply.map_err(|error| match error {
             ComputeError::Stopped => Trouble::Stopped,
             error => Trouble::Worker(error.to_string()),
@@ -422,6 +425,12 @@ impl Shared {
         }
         (state.link, state.why) = (None, why);
         self.note_change();
+    }
+
+    /// How an answer is waited for.
+    fn waiting<'a>(&self, is_stopped: &'a dyn Fn() -> bool, meanwhile: Option<(&'a [u8], Duration)>) -> Waiting<'a> {
+        let is_answer = &|message: &Message| is_answer(&message.head);
+        Waiting { patience: self.config.silence, is_answer, is_stopped, meanwhile }
     }
 
     /// Waits until `is_enough` of the seats that are empty, and says whom it waits for.

@@ -9,7 +9,7 @@ use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTa
 use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
 
-use super::crew::{Crew, CrewConfig, Job};
+use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
 use super::share::{Share, Values};
 use crate::joined::protocol::{Answer, Ask, Assignment, Capacity, StepAnswered, read, written};
 use crate::replica::StepResult;
@@ -40,8 +40,8 @@ fn well(connection: &mut Connection) {
     answer(connection, answered(3), &tensors);
 }
 
-/// A worker that is ready for any model, and answers every step like this. It tells which values each step brought.
-fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
+/// A worker that is ready for any model, and answers every step like this. It tells what it was asked since.
+fn worker(play: Play) -> (String, mpsc::Receiver<Ask>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (sender, asked) = mpsc::channel();
@@ -51,15 +51,17 @@ fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
             let serve = move || {
                 let mut connection = compute::accept(Socket::accepted(stream.unwrap()).unwrap(), "").unwrap();
                 while let Ok(message) = connection.receive(&LIMITS, PATIENCE, &|| false) {
-                    match read::<Ask>(&message.head).unwrap() {
+                    let ask = read::<Ask>(&message.head).unwrap();
+                    match &ask {
                         Ask::Assign(_) => {
                             let capacity = Capacity { devices: vec!["cpu:0".into()], threads: Some(1), towers: 1 };
                             connection.send(&written(&Answer::Assigned(capacity)), &[], PATIENCE, &|| false).unwrap();
                         }
-                        Ask::Step(step) => {
-                            let _ = sender.send(step.changed);
+                        Ask::Step(_) => {
+                            let _ = sender.send(ask);
                             play(&mut connection);
                         }
+                        Ask::Wait => drop(sender.send(ask)),
                         Ask::Ping => {
                             connection.send(&written(&Answer::Here), &[], PATIENCE, &|| false).unwrap();
                         }
@@ -71,6 +73,12 @@ fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
         }
     });
     (address, asked)
+}
+
+/// Which values came with the steps that a worker was asked for.
+fn changed(asked: &mpsc::Receiver<Ask>) -> Vec<Vec<u32>> {
+    let changed = |ask| if let Ask::Step(step) = ask { Some(step.changed) } else { None };
+    asked.try_iter().filter_map(changed).collect()
 }
 
 fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
@@ -129,25 +137,35 @@ fn values_are_sent_only_when_they_have_changed() {
     step(&crew, &values, 1).unwrap();
     values.load(vec![Vec::new().into(), vec![5.0, 5.0].into()]);
     step(&crew, &values, 1).unwrap();
-    let asked: Vec<Vec<u32>> = asked.try_iter().collect();
     // Its running state has moved with every step.
-    assert_eq!(asked, [vec![0, 1], vec![1], vec![1]]);
+    assert_eq!(changed(&asked), [vec![0, 1], vec![1], vec![1]]);
 }
 
 #[test]
 fn a_second_share_of_a_step_starts_from_the_running_state_of_the_first() {
     let (good, asked) = worker(well);
-    let (bad, _) = worker(|_| std::thread::sleep(Duration::from_secs(4)));
-    let crew = crew(vec![good, bad], Duration::from_secs(2));
+    let (bad, _) = worker(|_| std::thread::sleep(2 * LEAST_SILENCE));
+    let crew = crew(vec![good, bad], LEAST_SILENCE);
     step(&crew, &values(), 2).unwrap();
-    assert_eq!(asked.try_iter().collect::<Vec<_>>(), [vec![0, 1], vec![1]]);
+    assert_eq!(changed(&asked), [vec![0, 1], vec![1]]);
+}
+
+#[test]
+fn a_worker_that_waits_for_slower_ones_hears_of_its_client() {
+    let (quick, asked) = worker(well);
+    let (slow, _) = worker(|connection| {
+        std::thread::sleep(Duration::from_secs(3));
+        well(connection);
+    });
+    step(&crew(vec![quick, slow], PATIENCE), &values(), 2).unwrap();
+    assert!(asked.try_iter().any(|ask| ask == Ask::Wait));
 }
 
 /// What a worker answers that is dropped: the other one computes both shares, and nothing wrong comes of it.
 fn is_dropped(play: Play) {
     let (bad, asked) = worker(play);
     let (good, _) = worker(well);
-    let crew = crew(vec![bad, good], Duration::from_secs(2));
+    let crew = crew(vec![bad, good], LEAST_SILENCE);
     let results = step(&crew, &values(), 2).unwrap();
     assert_eq!(results.len(), 2);
     assert!(results.iter().all(|result| *result.gradients[0] == [1.0, 2.0]));
@@ -191,7 +209,7 @@ fn an_answer_for_other_samples_drops_the_worker() {
 #[test]
 fn garbage_silence_and_a_message_that_is_too_large_drop_the_worker() {
     is_dropped(|connection| connection.send(b"{\"say\":", &[], PATIENCE, &|| false).unwrap());
-    is_dropped(|_| std::thread::sleep(Duration::from_secs(4)));
+    is_dropped(|_| std::thread::sleep(2 * LEAST_SILENCE));
     is_dropped(|connection| {
         let many = vec![0.0; 1000];
         answer(connection, answered(3), &[Section::floats(&[1000], &many), Section::floats(&[2], &[3.0, 4.0])]);
@@ -233,5 +251,5 @@ fn a_share_that_every_worker_is_lost_with_is_given_up() {
             "gave up waiting for worker 0 at {address}: the same share was lost 5 times, at last because it answered for 4 samples instead of 3"
         )
     );
-    assert_eq!(asked.try_iter().count(), 5);
+    assert_eq!(changed(&asked).len(), 5);
 }
