@@ -47,7 +47,7 @@ use crate::event::PlacedStage;
 use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
-use crate::replica::remote::{Crew, CrewError, Presence};
+use crate::replica::remote::{Crew, CrewError};
 use crate::report::Reports;
 use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan};
@@ -166,7 +166,7 @@ impl Placed {
             let Lost { worker, why } = lost;
             return Err(CrewError::GaveUp(format!("{worker}, lost {repeats} times in the same step ({why})")).into());
         }
-        crew.gather(&|| stop.ends_all_waits())?;
+        crew.gather_needed(&|| stop.ends_all_waits())?;
         info!("{} is there again: repeating the step", lost.worker);
         Ok(())
     }
@@ -286,13 +286,7 @@ impl Replica for Placed {
             .collect();
         let joined = self.joined.clone();
         Some(Arc::new(move || {
-            let is_there = |seat: usize| {
-                let mut known = Presence::default();
-                joined.get().is_some_and(|Joined { crew, .. }| {
-                    crew.presence(seat, &mut known);
-                    known.is_there
-                })
-            };
+            let is_there = |seat: usize| joined.get().is_some_and(|Joined { crew, .. }| crew.is_there(seat));
             let site = |(name, seat): &(String, Option<usize>)| Site {
                 name: name.clone(),
                 replicas: 1,

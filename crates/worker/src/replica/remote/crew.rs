@@ -12,7 +12,7 @@ use windlass_wire::compute::{self, ComputeError, Limits, Message, Reply, Request
 use windlass_wire::retry::{Backoff, REPORT_EVERY};
 
 use super::CrewError;
-use super::seat::{Absence, Link, Seat, SeatState};
+use super::seat::{Absence, Link, Pace, Seat, SeatState};
 use super::share::{Prepared, Share, Values, accepted};
 use crate::buffer::TensorBuffer;
 use crate::event::NOTICE;
@@ -61,13 +61,6 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What is known of a worker.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Presence {
-    pub(crate) is_there: bool,
-    pub(crate) replicas: u32,
-}
-
 /// A share that is to be computed, preferably by this worker, with the rows that it needs.
 pub(crate) struct Job<'a> {
     pub(crate) preferred: usize,
@@ -109,14 +102,14 @@ impl Crew {
         self.shared.wait(is_stopped, |absent| absent.is_empty())
     }
 
-    /// How many replicas each worker has; one for a worker that has never come.
-    pub(crate) fn towers(&self, seat: usize) -> usize {
-        self.shared.seats[seat].lock().towers.max(1)
+    /// The same of those that have something to compute.
+    pub(crate) fn gather_needed(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
+        self.shared.wait(is_stopped, |absent| !absent.iter().any(|seat| seat.is_needed))
     }
 
-    /// How fast a worker computes, in samples a second, if that is known.
-    pub(crate) fn speed(&self, seat: usize) -> Option<f64> {
-        self.shared.seats[seat].lock().speed
+    /// How much a worker can be given. It never waits.
+    pub(crate) fn pace(&self, seat: usize) -> Pace {
+        self.shared.seats[seat].pace()
     }
 
     /// Steps that each worker has computed, and how often it has joined.
@@ -128,14 +121,9 @@ impl Crew {
         self.shared.seats.iter().map(told).collect()
     }
 
-    /// Whether a worker is there, and with how many replicas. It never waits: one that computes is there, with as many as
-    /// were last known of.
-    pub(crate) fn presence(&self, seat: usize, known: &mut Presence) {
-        if let Some(state) = self.shared.seats[seat].try_lock() {
-            *known = Presence { is_there: state.link.is_some(), replicas: state.towers.max(1) as u32 };
-        } else {
-            known.is_there = true;
-        }
+    /// Whether a worker is there. It never waits: one that computes is there.
+    pub(crate) fn is_there(&self, seat: usize) -> bool {
+        self.shared.seats[seat].try_lock().is_none_or(|state| state.link.is_some())
     }
 
     /// Computes all of these, each on a worker that lives.
@@ -167,7 +155,8 @@ impl Crew {
                 let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
                 match self.judged(table, share, reply) {
                     Ok((result, micros)) => {
-                        hand.state.computed(share.samples, micros);
+                        hand.state.steps += 1;
+                        seat.measured(share.samples, micros);
                         results[hand.job] = Some(result);
                     }
                     Err(Trouble::Model(reason)) => return Err(anyhow!("{seat}: {reason}")),
@@ -408,7 +397,8 @@ impl Shared {
         } else {
             info!("{seat} has joined: {how}");
         }
-        (state.towers, state.refused) = (capacity.towers, None);
+        seat.set_towers(capacity.towers);
+        state.refused = None;
         state.why.clear();
         state.link = Some(link);
         drop(state);
@@ -418,6 +408,7 @@ impl Shared {
     fn lost(&self, seat: &Seat, state: &mut SeatState, why: String) {
         if !self.is_over() {
             let then = match self.config.assignment.placed {
+                Some(_) if !seat.is_needed => "no step needs it",
                 Some(_) => "the step is repeated when it is back",
                 None => "others compute its share until it is back",
             };
@@ -434,12 +425,12 @@ impl Shared {
     }
 
     /// Waits until `is_enough` of the seats that are empty, and says whom it waits for.
-    fn wait(&self, is_stopped: &dyn Fn() -> bool, is_enough: impl Fn(&[String]) -> bool) -> Result<(), CrewError> {
+    fn wait(&self, is_stopped: &dyn Fn() -> bool, is_enough: impl Fn(&[&Seat]) -> bool) -> Result<(), CrewError> {
         let began = Instant::now();
         let mut spoken = began;
         loop {
             let before = *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut absent = Vec::new();
+            let (mut absent, mut names) = (Vec::new(), Vec::new());
             for seat in &self.seats {
                 // Whoever holds a seat uses the worker that is there.
                 let Some(state) = seat.try_lock() else { continue };
@@ -447,7 +438,8 @@ impl Shared {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
                 if !state.is_ready() {
-                    absent.push(format!("{seat} ({})", state.why));
+                    absent.push(seat);
+                    names.push(format!("{seat} ({})", state.why));
                 }
             }
             if is_enough(&absent) {
@@ -458,11 +450,11 @@ impl Shared {
             }
             let waited = began.elapsed();
             if waited > self.config.peer_timeout {
-                return Err(CrewError::GaveUp(format!("{} after {} s", absent.join(", "), waited.as_secs())));
+                return Err(CrewError::GaveUp(format!("{} after {} s", names.join(", "), waited.as_secs())));
             }
             if spoken.elapsed() >= REPORT_EVERY {
                 spoken = Instant::now();
-                info!("waiting for {} ({} s)", absent.join(", "), waited.as_secs());
+                info!("waiting for {} ({} s)", names.join(", "), waited.as_secs());
             }
             let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));

@@ -1,6 +1,7 @@
 //! A crew against workers that are not what they should be: played by threads that speak the protocol, until they do not.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -42,6 +43,10 @@ fn well(connection: &mut Connection) {
 
 /// A worker that is ready for any model, and answers every step like this. It tells what it was asked since.
 fn worker(play: Play) -> (String, mpsc::Receiver<Ask>) {
+    worker_with(play, 1)
+}
+
+fn worker_with(play: Play, towers: usize) -> (String, mpsc::Receiver<Ask>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (sender, asked) = mpsc::channel();
@@ -54,7 +59,7 @@ fn worker(play: Play) -> (String, mpsc::Receiver<Ask>) {
                     let ask = read::<Ask>(&message.head).unwrap();
                     match &ask {
                         Ask::Assign(_) => {
-                            let capacity = Capacity { devices: vec!["cpu:0".into()], threads: Some(1), towers: 1 };
+                            let capacity = Capacity { devices: vec!["cpu:0".into()], threads: Some(1), towers };
                             connection.send(&written(&Answer::Assigned(capacity)), &[], PATIENCE, &|| false).unwrap();
                         }
                         Ask::Step(_) => {
@@ -82,6 +87,12 @@ fn changed(asked: &mpsc::Receiver<Ask>) -> Vec<Vec<u32>> {
 }
 
 fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
+    let crew = Crew::call(config(addresses, silence)).unwrap();
+    crew.gather(&|| false).unwrap();
+    crew
+}
+
+fn config(addresses: Vec<String>, silence: Duration) -> CrewConfig {
     let assignment = Assignment {
         client: "a test".into(),
         run: 1,
@@ -93,9 +104,7 @@ fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
         parameters: table(),
         placed: None,
     };
-    let crew = Crew::call(CrewConfig { addresses, assignment, silence, peer_timeout: PATIENCE }).unwrap();
-    crew.gather(&|| false).unwrap();
-    crew
+    CrewConfig { addresses, assignment, silence, peer_timeout: PATIENCE }
 }
 
 fn share() -> Share {
@@ -159,6 +168,38 @@ fn a_worker_that_waits_for_slower_ones_hears_of_its_client() {
     });
     step(&crew(vec![quick, slow], PATIENCE), &values(), 2).unwrap();
     assert!(asked.try_iter().any(|ask| ask == Ask::Wait));
+}
+
+/// Whether the worker below may answer.
+static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn batches_can_be_divided_while_a_step_is_under_way() {
+    let (address, asked) = worker(|connection| {
+        while !MAY_ANSWER.load(Ordering::Relaxed) {
+            connection.send(&written(&Answer::Working), &[], PATIENCE, &|| false).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        well(connection);
+    });
+    let crew = crew(vec![address], PATIENCE);
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| step(&crew, &values(), 1).unwrap());
+        asked.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((crew.pace(0).towers, crew.is_there(0), step.is_finished()), (1, true, false));
+        MAY_ANSWER.store(true, Ordering::Relaxed);
+    });
+    assert!(crew.pace(0).speed.is_some());
+}
+
+#[test]
+fn a_worker_with_more_towers_than_can_be_is_not_believed() {
+    for towers in [0, 257, usize::MAX] {
+        let (address, _) = worker_with(well, towers);
+        let config = CrewConfig { peer_timeout: Duration::from_millis(500), ..config(vec![address], PATIENCE) };
+        let error = Crew::call(config).unwrap().gather(&|| false).unwrap_err().to_string();
+        assert!(error.contains(&format!("it says that it has {towers} towers")), "{error}");
+    }
 }
 
 /// What a worker answers that is dropped: the other one computes both shares, and nothing wrong comes of it.
