@@ -20,7 +20,7 @@ impl Process {
     pub(super) fn placed<M: Model>(&mut self, flags: &M::Flags, client: &Client) -> Result<Ended, Failure> {
         let listener = launch::inherited_listener();
         let placed = self.load_placed::<M>(flags, client.workers.len())?;
-        let stages = PlacedStages { worker: 0, stages: placed.assigned().to_vec() };
+        let stages = PlacedStages { stages: placed.assigned().to_vec() };
         let crew = Arc::new(self.crew(&placed, client, Some(stages))?);
         placed.meet(crew.clone(), self.config.stop.clone());
         let (parameters, serving) = self.parameters_of(client, listener, 1)?;

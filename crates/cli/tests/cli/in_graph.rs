@@ -218,6 +218,16 @@ fn a_second_client_hears_who_the_first_is_and_a_third_is_served_when_that_has_le
 }
 
 #[test]
+fn one_worker_under_two_names_is_refused() {
+    let worker = Joined::start("");
+    let other = worker.address.replace("127.0.0.1", "localhost");
+    let hosts = format!("{},{other}", worker.address);
+    let told = windlass(&format!("train {MNIST} --mode sync --in-graph --worker_hosts {hosts}")).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.contains("of this run already, under another name"), "{told}");
+}
+
+#[test]
 fn hostile_bytes_leave_a_joined_worker_as_it_was() {
     let worker = Joined::start("--once");
     let connect = || TcpStream::connect(&worker.address).unwrap();

@@ -53,6 +53,8 @@ pub struct Assignment {
     pub client: String,
     /// Which of all clients it is: one that connects again takes its own place.
     pub run: u64,
+    /// Which worker of that run it is that is told.
+    pub worker: usize,
     /// The model's name.
     pub model: String,
     /// The model's own flags, by name.
@@ -73,8 +75,6 @@ pub struct Assignment {
 /// The stages of a model that joined workers compute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedStages {
-    /// The number of the worker that is told.
-    pub worker: usize,
     /// All of them.
     pub stages: Vec<StageAssigned>,
 }

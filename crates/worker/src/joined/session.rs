@@ -13,7 +13,7 @@ use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
 
-use super::place::Place;
+use super::place::{Denied, Place};
 use super::protocol::{
     Answer, Ask, Assignment, SIGN_OF_LIFE, assignment_limits, read, request_limits, stage_limits, written,
 };
@@ -63,15 +63,16 @@ impl Desk {
             }
         };
         visit.has_spoken();
+        let who = (assignment.run, assignment.worker);
         let seated = line
             .handle()
-            .map_err(|error| error.to_string())
-            .and_then(|handle| self.place.take(&assignment.client, assignment.run, handle, Instant::now()));
+            .map_err(|error| Denied { reason: error.to_string(), is_busy: true })
+            .and_then(|handle| self.place.take(&assignment.client, who, handle, Instant::now()));
         let seated = match seated {
             Ok(seated) => seated,
-            Err(reason) => {
+            Err(Denied { reason, is_busy }) => {
                 info!("sent {} away: {reason}", assignment.client);
-                let _ = line.answer(&Answer::Refused { reason, is_busy: true }, &[]);
+                let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
         };

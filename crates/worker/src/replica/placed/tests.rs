@@ -403,7 +403,7 @@ fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
     );
     let build = move |assignment: &Assignment| {
         let placed = assignment.placed.as_ref().unwrap();
-        let own: Vec<_> = placed.of(placed.worker).map(|stage| (stage.stage.clone(), Device::flex())).collect();
+        let own: Vec<_> = placed.of(assignment.worker).map(|stage| (stage.stage.clone(), Device::flex())).collect();
         Ok(Computing::Stages(StageWorker::of(model.clone(), &own, assignment.seed)?))
     };
     std::thread::spawn(move || {
@@ -424,13 +424,14 @@ fn at_workers(model: &Branching, addresses: Vec<String>, workers: [usize; 3], mi
     let assignment = Assignment {
         client: "a test".to_owned(),
         run: 1,
+        worker: 0,
         model: "branching".to_owned(),
         flags: std::collections::BTreeMap::new(),
         seed: 7,
         accumulate: 1,
         files: Vec::new(),
         parameters: placed.table().clone(),
-        placed: Some(PlacedStages { worker: 0, stages: placed.assigned().to_vec() }),
+        placed: Some(PlacedStages { stages: placed.assigned().to_vec() }),
     };
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
     crew.gather(&|| false).unwrap();
@@ -493,13 +494,14 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
     let assignment = Assignment {
         client: "a test".to_owned(),
         run: 1,
+        worker: 0,
         model: "branching".to_owned(),
         flags: std::collections::BTreeMap::new(),
         seed: 7,
         accumulate: 1,
         files: Vec::new(),
         parameters: placed.table().clone(),
-        placed: Some(PlacedStages { worker: 0, stages: placed.assigned().to_vec() }),
+        placed: Some(PlacedStages { stages: placed.assigned().to_vec() }),
     };
     let addresses = vec![address.clone()];
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();

@@ -126,7 +126,7 @@ impl Seat {
         let not_now = |error: ComputeError| Absence::NotNow(error.to_string());
         let mut connection = compute::connect(&self.address).map_err(not_now)?;
         let mut own = assignment.clone();
-        own.placed.iter_mut().for_each(|placed| placed.worker = self.index);
+        own.worker = self.index;
         let asked = written(&Ask::Assign(Box::new(own)));
         connection.send(&asked, &[], silence, is_stopped).map_err(not_now)?;
         let limits = answer_limits(&assignment.parameters);

@@ -96,6 +96,7 @@ fn config(addresses: Vec<String>, silence: Duration) -> CrewConfig {
     let assignment = Assignment {
         client: "a test".into(),
         run: 1,
+        worker: 0,
         model: "any".into(),
         flags: std::collections::BTreeMap::new(),
         seed: 1,
