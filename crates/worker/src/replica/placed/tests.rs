@@ -269,6 +269,7 @@ fn stages_compute_what_the_whole_model_does_wherever_they_are_and_however_a_batc
                 let mut placed = placed(&model, lanes, micro_batches);
                 for again in 0..2 {
                     let got = step(&mut placed, &SAMPLES).unwrap();
+                    // Of a batch in parts it is another, as the next test shows.
                     let got = StepResult { state: expected.state.clone(), ..got };
                     let what = format!("{micro_batches} micro-batches on {lanes:?}, {again}, summed {is_summed}");
                     assert_near(&got, &expected, &what);
@@ -510,7 +511,8 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
     let mut placed = placed;
     // The head gets outputs of three samples beside those of seven.
     let failed = format!("{:#}", step(&mut placed, &SAMPLES).unwrap_err());
-    assert!(failed.starts_with("forward head 1: "), "{failed}");
+    let expected = format!("forward head 1: with outputs of shape [3, 2] from worker 0 at {address} (stage left): ");
+    assert!(failed.starts_with(&expected), "{failed}");
     // With three samples it is the gradient of the inputs that is wrong: it should be of shape [3, 4].
     let failed = format!("{:#}", step(&mut placed, &[4, 19, 2]).unwrap_err());
     let expected = format!(
