@@ -14,6 +14,7 @@ use super::schedule::{Schedule, Work};
 use super::source::MicroBatch;
 use crate::replica::remote::CrewError;
 use crate::stages::StagePlan;
+use crate::threads;
 
 /// One for each stage.
 pub(super) type Hosts = Arc<Vec<Mutex<Box<dyn StageHost>>>>;
@@ -112,7 +113,8 @@ impl Step {
             // The numbers of the first are those of a network in one piece; the others have numbers of their own.
             seed: if stage == 0 { part.seed } else { crate::randomness::mix(part.seed ^ stage as u64) },
         };
-        let outputs = locked(&self.hosts[stage]).forward(micro, input).map_err(|error| match foreign.is_empty() {
+        let outputs = threads::caught("computing", || locked(&self.hosts[stage]).forward(micro, input));
+        let outputs = outputs.map_err(|error: anyhow::Error| match foreign.is_empty() {
             // What was put out elsewhere is not checked, and this may come of it.
             false if !error.is::<Lost>() && !error.is::<CrewError>() => error.context(foreign.join(" and ")),
             _ => error,
