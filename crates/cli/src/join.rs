@@ -135,7 +135,7 @@ pub(crate) fn build<M: Model>(
     let config = LocalConfig { accumulate: assignment.accumulate.max(1), ..LocalConfig::on_cpu(assignment.seed) };
     if let Some(placed) = &assignment.placed {
         let stage = |it: &StageAssigned| Ok((it.stage.clone(), device_of(it, &devices[0], placed.is_soft)?));
-        let stages = placed.of(placed.worker).map(stage).collect::<anyhow::Result<Vec<_>>>()?;
+        let stages = placed.of(assignment.worker).map(stage).collect::<anyhow::Result<Vec<_>>>()?;
         return Ok(Computing::Stages(StageWorker::of(model, &stages, assignment.seed)?));
     }
     Ok(Computing::Replica(match devices {

@@ -8,7 +8,7 @@ use std::any::type_name;
 use std::collections::VecDeque;
 
 pub use burn::tensor::Device;
-use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 /// What may be a batch of a model. A type that does not travel implements it with nothing in it, `impl Travel for MyBatch
 /// {}`, and can be trained wherever its batches stay in one process.
@@ -54,9 +54,6 @@ pub enum TravelError {
 /// Tensors on their way to another process. Floats are of 32 bits, integers of 64, booleans are bytes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parcel(VecDeque<TensorData>);
-
-/// The most dimensions of a tensor.
-pub const MOST_DIMENSIONS: usize = 16;
 
 impl Parcel {
     /// Whether there is nothing left in it.
@@ -119,16 +116,6 @@ impl Parcel {
         let length = one(&self.take_ranked(DType::I64, 1)?)?;
         usize::try_from(length).map_err(|_| TravelError::Malformed(format!("a length of {length}")))
     }
-}
-
-/// A tensor of these bytes, which have come from another process.
-pub fn received(dtype: DType, shape: Vec<usize>, bytes: Bytes) -> Result<TensorData, TravelError> {
-    let elements = shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
-    let expected = elements.and_then(|elements| elements.checked_mul(dtype.size()));
-    if shape.len() > MOST_DIMENSIONS || expected != Some(bytes.len()) {
-        return Err(TravelError::Malformed(format!("{} bytes for a tensor of shape {shape:?}", bytes.len())));
-    }
-    Ok(TensorData::from_bytes(bytes, shape, dtype))
 }
 
 fn one(data: &TensorData) -> Result<i64, TravelError> {
@@ -456,8 +443,5 @@ mod tests {
         assert!(u32::unpack(&mut parcel(negative), &device).is_err());
         assert!(Vec::<Tensor<1>>::unpack(&mut parcel(negative), &device).is_err());
         assert!(Vec::<Tensor<1>>::unpack(&mut parcel(many), &device).is_err());
-        assert!(received(DType::F32, vec![usize::MAX, 2], Bytes::from_bytes_vec(vec![0; 8])).is_err());
-        assert!(received(DType::F32, vec![3], Bytes::from_bytes_vec(vec![0; 8])).is_err());
-        assert!(received(DType::F32, vec![2], Bytes::from_bytes_vec(vec![0; 8])).is_ok());
     }
 }

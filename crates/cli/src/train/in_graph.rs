@@ -123,6 +123,7 @@ impl Process {
         let assignment = Assignment {
             client: format!("the {} run of process {} on {}", info.name, std::process::id(), host()),
             run: RandomState::new().build_hasher().finish(),
+            worker: 0,
             model: info.name.to_owned(),
             flags: run.model_flags.clone(),
             seed: run.seed,

@@ -21,7 +21,7 @@ impl Process {
         let listener = launch::inherited_listener();
         let placed = self.load_placed::<M>(flags, client.workers.len())?;
         let is_soft = self.config.stages.as_ref().is_some_and(|stages| stages.is_soft);
-        let stages = PlacedStages { worker: 0, is_soft, stages: placed.assigned().to_vec() };
+        let stages = PlacedStages { is_soft, stages: placed.assigned().to_vec() };
         let crew = Arc::new(self.crew(&placed, client, Some(stages))?);
         placed.meet(crew.clone(), self.config.stop.clone());
         let (parameters, serving) = self.parameters_of(client, listener, 1)?;

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{Launched, free_port, summary};
-use crate::layers::{after, layers};
+use crate::layers::{after, layers, tensors};
 use crate::process::{Process, Told, windlass};
 
 const MNIST: &str = "mnist --hidden 16 --batch-size 50 --steps 60 --seed 3 --evaluate end";
@@ -64,10 +64,13 @@ fn joined_workers_learn_what_one_process_does() {
 }
 
 #[test]
-fn joined_workers_with_towers_compute_the_bits_of_as_many_towers() {
-    let towers = loss(&windlass(&format!("train {MNIST} --towers 4 --run-dir run")).run().succeeded());
-    assert_eq!(loss(&in_graph(&format!("{MNIST} --mode sync"), 2, "--towers 2")), towers);
-    assert_eq!(loss(&in_graph(&format!("{MNIST} --mode sync"), 4, "")), towers);
+fn joined_workers_compute_the_bits_of_as_many_towers() {
+    // Of 50 samples, four shares are not equal.
+    let towers = windlass(&format!("train {MNIST} --towers 4 --run-dir run")).run().succeeded();
+    let workers = in_graph(&format!("{MNIST} --mode sync"), 4, "");
+    assert_eq!(tensors(&workers), tensors(&towers));
+    // Each of these adds up its own first.
+    assert_same(&in_graph(&format!("{MNIST} --mode sync"), 2, "--towers 2"), loss(&towers));
 }
 
 #[test]
@@ -87,6 +90,24 @@ fn running_statistics_and_frozen_layers_are_as_in_towers() {
     // Elsewhere the frozen layer has values of its own, and a joined worker gets them from the checkpoint.
     let resumed = after(&told, &format!("launch {words} --in-graph --workers 2 --run-dir run --steps 120"));
     assert_eq!(summary(&resumed.run().succeeded())["global_step"], 120);
+}
+
+#[test]
+fn running_statistics_do_not_depend_on_who_computes_a_share() {
+    let words = "layers --seed 3 --steps 3000 --log-every 10 --evaluate end --format json --run-dir run";
+    let towers = layers(&format!("train {words} --towers 2")).run().succeeded();
+    let mut addresses: Vec<String> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+    let start = |address: &String| layers(&format!("join --listen {address} --threads 1")).start();
+    let mut workers: Vec<Process> = addresses.iter().map(start).collect();
+    let hosts = addresses.join(",");
+    let client = layers(&format!("train {words} --in-graph --mode sync --worker_hosts {hosts}")).start();
+    client.event(|event| event["event"] == "step" && event["local_step"].as_u64() >= Some(50));
+    workers.remove(0).kill();
+    client.log(&format!("lost worker 0 at {}", addresses.remove(0)));
+    let told = client.wait().succeeded();
+    assert!(summary(&told)["joined"][1]["steps"].as_u64() > Some(3000), "it has computed both shares: {told}");
+    assert_eq!(summary(&told)["metrics"], summary(&towers)["metrics"]);
+    assert_eq!(tensors(&told), tensors(&towers));
 }
 
 #[test]
@@ -213,6 +234,16 @@ fn a_second_client_hears_who_the_first_is_and_a_third_is_served_when_that_has_le
     workers[0].process.signal(Signal::TERM);
     let [worker] = workers;
     assert_eq!(worker.process.wait().exit_code(), Some(143));
+}
+
+#[test]
+fn one_worker_under_two_names_is_refused() {
+    let worker = Joined::start("");
+    let other = worker.address.replace("127.0.0.1", "localhost");
+    let hosts = format!("{},{other}", worker.address);
+    let told = windlass(&format!("train {MNIST} --mode sync --in-graph --worker_hosts {hosts}")).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.contains("of this run already, under another name"), "{told}");
 }
 
 #[test]

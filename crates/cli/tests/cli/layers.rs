@@ -32,7 +32,7 @@ fn trained(words: &str) -> Told {
 }
 
 /// The tensors of the newest checkpoint in `run`, by name.
-fn tensors(told: &Told) -> BTreeMap<String, Vec<f32>> {
+pub fn tensors(told: &Told) -> BTreeMap<String, Vec<f32>> {
     after(told, "checkpoint export run --output model.safetensors").run().succeeded();
     let (header, data) = safetensors(&told.directory().join("model.safetensors"));
     let values = |spec: &Value| {

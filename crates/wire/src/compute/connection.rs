@@ -3,15 +3,18 @@
 //! Sockets are never waited for one by one: a request goes out to every task while the first already answers, so that
 //! a large message to one does not keep the next waiting.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::message::{Incoming, pieces, preamble};
-use super::{ComputeError, Limits, Message, Section, Silence};
+use super::{ComputeError, Limits, Message, MessageError, Section, Silence};
 use crate::stream::Socket;
 use crate::stream::exchange::{Outgoing, wait_ready};
 
 /// How soon a wait sees that it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Signs of life that are read of one task before others have their turn.
+const AT_ONCE: usize = 1000;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -110,14 +113,23 @@ pub struct Request<'a> {
 /// What comes of a request.
 pub type Reply = Result<Message, ComputeError>;
 
-/// Asks several tasks at once, and waits for all of them. One that fails, or is silent for so long, keeps none of the
-/// others back. A message of which `is_answer` says otherwise is a sign of life.
-pub fn exchange(
-    requests: Vec<Request<'_>>,
-    patience: Duration,
-    is_answer: &dyn Fn(&Message) -> bool,
-    is_stopped: IsStopped<'_>,
-) -> Vec<Reply> {
+/// How answers are waited for.
+#[derive(Clone, Copy)]
+pub struct Waiting<'a> {
+    /// Whoever is silent for so long is given up.
+    pub patience: Duration,
+    /// Whether a message is an answer, and no sign of life.
+    pub is_answer: &'a dyn Fn(&Message) -> bool,
+    /// Whether to wait no longer.
+    pub is_stopped: IsStopped<'a>,
+    /// What those who have answered are told while others are waited for, and how often. They do not answer that.
+    pub meanwhile: Option<(&'a [u8], Duration)>,
+}
+
+/// Asks several tasks at once, and waits for all of them. One that fails or is silent keeps none of the others back.
+pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> {
+    let told = waiting.meanwhile.map(|(head, every)| (preamble(head, &[]), every));
+    let told = told.as_ref().map(|(bytes, every)| ([&bytes[..]], *every));
     let preambles: Vec<Vec<u8>> = requests.iter().map(|request| preamble(&request.head, &request.sections)).collect();
     let mut connections = Vec::with_capacity(requests.len());
     let mut sent = Vec::with_capacity(requests.len());
@@ -137,12 +149,18 @@ pub fn exchange(
             pieces,
             limits,
             silence: Silence::begins(),
+            spoken: Instant::now(),
             reply: None,
         })
         .collect();
     loop {
-        for call in calls.iter_mut().filter(|call| call.reply.is_none()) {
-            call.reply = call.advance(patience, is_answer).transpose();
+        for call in &mut calls {
+            match (&call.reply, &told) {
+                (None, _) => call.reply = call.advance(&waiting).transpose(),
+                // Whoever does not hear it any more is found out when it is asked the next time.
+                (Some(Ok(_)), Some((told, every))) => drop(call.tell(told, *every)),
+                _ => {}
+            }
         }
         let waited: Vec<(&Socket, bool)> = calls
             .iter()
@@ -158,12 +176,14 @@ pub fn exchange(
             match &ready {
                 Err(error) => call.reply = Some(Err(ComputeError::Io(error.kind().into()))),
                 // Not in the middle of a message, or the next would not be understood.
-                Ok(()) if call.outgoing.is_done() && is_stopped() => call.reply = Some(Err(ComputeError::Stopped)),
+                Ok(()) if call.outgoing.is_done() && (waiting.is_stopped)() => {
+                    call.reply = Some(Err(ComputeError::Stopped))
+                }
                 Ok(()) => {}
             }
         }
     }
-    calls.into_iter().map(|call| call.reply.unwrap_or(Err(ComputeError::Stopped))).collect()
+    calls.into_iter().map(Call::reply).collect()
 }
 
 /// A request under way.
@@ -173,38 +193,58 @@ struct Call<'a> {
     outgoing: Outgoing,
     limits: &'a Limits,
     silence: Silence,
+    /// When it was last told something.
+    spoken: Instant,
     reply: Option<Reply>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// Tells a task that has answered something small, every so often.
+    fn tell(&mut self, told: &'a [&'a [u8]], every: Duration) -> std::io::Result<()> {
+        if self.outgoing.is_done() && self.spoken.elapsed() >= every {
+            (self.outgoing, self.pieces, self.spoken) = (Outgoing::new(told), told, Instant::now());
+        }
+        if !self.outgoing.is_done() {
+            self.outgoing.advance(&mut self.connection.socket, self.pieces)?;
+            std::io::Write::flush(&mut self.connection.socket)?;
+        }
+        Ok(())
+    }
+
+    /// What has come of it.
+    fn reply(self) -> Reply {
+        if self.reply.as_ref().is_some_and(Result::is_ok) && !self.outgoing.is_done() {
+            // In the middle of something, it would not understand what comes next.
+            return Err(ComputeError::Silent(self.spoken.elapsed()));
+        }
+        self.reply.unwrap_or(Err(ComputeError::Stopped))
+    }
+
     /// Moves what can be moved. The answer, if it is whole.
-    fn advance(
-        &mut self,
-        patience: Duration,
-        is_answer: &dyn Fn(&Message) -> bool,
-    ) -> Result<Option<Message>, ComputeError> {
+    fn advance(&mut self, waiting: &Waiting<'_>) -> Result<Option<Message>, ComputeError> {
+        let Waiting { patience, is_answer, .. } = *waiting;
         let Connection { socket, incoming } = &mut *self.connection;
         if !self.outgoing.is_done() {
             let before = self.outgoing.written();
             self.outgoing.advance(socket, self.pieces)?;
             if self.outgoing.written() > before {
-                self.silence = Silence::begins();
+                (self.silence, self.spoken) = (Silence::begins(), Instant::now());
             }
             if self.outgoing.is_done() {
                 std::io::Write::flush(socket)?;
             }
         }
         let mut moved = false;
-        let arrived = incoming.advance(socket, self.limits, &mut moved)?;
+        for _ in 0..AT_ONCE {
+            match incoming.advance(socket, self.limits, &mut moved)? {
+                Some(message) if is_answer(&message) && self.outgoing.is_done() => return Ok(Some(message)),
+                Some(message) if is_answer(&message) => return Err(MessageError::Early.into()),
+                Some(_) => {} // A sign of life.
+                None => break,
+            }
+        }
         if moved {
             self.silence = Silence::begins();
-        }
-        match arrived {
-            Some(message) if is_answer(&message) && self.outgoing.is_done() => return Ok(Some(message)),
-            Some(message) if is_answer(&message) => return Err(super::MessageError::Early.into()),
-            // A sign of life. There may be more.
-            Some(_) => return self.advance(patience, is_answer),
-            None => {}
         }
         self.silence.check(patience)?;
         Ok(None)

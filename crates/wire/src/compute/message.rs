@@ -103,6 +103,15 @@ pub struct Limits {
     pub bytes: u64,
 }
 
+impl Limits {
+    /// Whether a message is within them: what is not, its reader refuses without a word.
+    pub fn check(&self, head: &[u8], sections: &[Section<'_>]) -> Result<(), MessageError> {
+        check("a head of", head.len() as u64, self.head as u64)?;
+        check("tensors:", sections.len() as u64, self.sections as u64)?;
+        check("tensors of", sections.iter().map(|section| section.bytes.len() as u64).sum(), self.bytes)
+    }
+}
+
 /// Why what has arrived is no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
@@ -110,7 +119,7 @@ pub enum MessageError {
     #[error("what has arrived is no message")]
     Mark,
     /// Something in it is larger than it may be.
-    #[error("a message with {what} {size}, where at most {most} can be")]
+    #[error("a message with {what} {size}{}, where at most {most} can be", if what.ends_with("of") { " bytes" } else { "" })]
     TooLarge {
         /// What.
         what: &'static str,

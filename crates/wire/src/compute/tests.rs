@@ -13,6 +13,14 @@ fn running() -> bool {
     false
 }
 
+/// Until "done".
+const WAITING: Waiting<'_> = Waiting {
+    patience: PATIENCE,
+    is_answer: &|message| message.head == b"done",
+    is_stopped: &running,
+    meanwhile: None,
+};
+
 /// Both ends of a stream as two processes on one host have it.
 fn pair() -> (Connection, Connection) {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -81,7 +89,7 @@ fn several_tasks_are_asked_at_once_and_signs_of_life_are_no_answers() {
             limits: LIMITS,
         })
         .collect();
-    let replies = exchange(requests, PATIENCE, &|message| message.head == b"done", &running);
+    let replies = exchange(requests, WAITING);
     serving.into_iter().for_each(|thread| thread.join().unwrap());
     let doubled = Tensor { shape: shape.to_vec(), contents: Contents::F32(vec![6.0; 1_000_000]) };
     assert!(replies[0].as_ref().unwrap().sections == [doubled.clone()]);
@@ -90,11 +98,68 @@ fn several_tasks_are_asked_at_once_and_signs_of_life_are_no_answers() {
 }
 
 #[test]
+fn whoever_has_answered_hears_that_others_have_not() {
+    let (clients, servers): (Vec<_>, Vec<_>) = (0..2).map(|_| pair()).unzip();
+    let (mut clients, mut servers) = (clients, servers.into_iter());
+    let (heard, is_heard) = std::sync::mpsc::channel();
+    let (mut quick, mut slow) = (servers.next().unwrap(), servers.next().unwrap());
+    let quick = thread::spawn(move || {
+        quick.receive(&LIMITS, PATIENCE, &running).unwrap();
+        quick.send(b"done", &[], PATIENCE, &running).unwrap();
+        for _ in 0..2 {
+            assert_eq!(quick.receive(&LIMITS, PATIENCE, &running).unwrap().head, b"wait");
+        }
+        heard.send(()).unwrap();
+        quick.receive(&LIMITS, PATIENCE, &running).unwrap_err();
+    });
+    let slow = thread::spawn(move || {
+        slow.receive(&LIMITS, PATIENCE, &running).unwrap();
+        is_heard.recv_timeout(PATIENCE).unwrap();
+        slow.send(b"done", &[], PATIENCE, &running).unwrap();
+        slow.receive(&LIMITS, PATIENCE, &running).unwrap_err();
+    });
+    let request = |connection| Request { connection, head: b"do".to_vec(), sections: Vec::new(), limits: LIMITS };
+    let meanwhile = Some((&b"wait"[..], Duration::from_millis(10)));
+    let replies = exchange(clients.iter_mut().map(request).collect(), Waiting { meanwhile, ..WAITING });
+    assert!(replies.iter().all(|reply| reply.as_ref().unwrap().head == b"done"));
+    drop(clients);
+    [quick, slow].into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_sender_knows_what_its_reader_refuses() {
+    let limits = Limits { head: 4, sections: 2, bytes: 16 };
+    let two = Section::floats(&[2], &[1.0, 2.0]);
+    assert_eq!(limits.check(b"head", &[two, two]), Ok(()));
+    let refusal = |head: &[u8], sections: &[Section<'_>]| limits.check(head, sections).unwrap_err().to_string();
+    assert_eq!(refusal(b"heads", &[]), "a message with a head of 5 bytes, where at most 4 can be");
+    assert_eq!(refusal(b"", &[two; 3]), "a message with tensors: 3, where at most 2 can be");
+    let three = Section::floats(&[3], &[1.0; 3]);
+    assert_eq!(refusal(b"", &[two, three]), "a message with tensors of 20 bytes, where at most 16 can be");
+}
+
+#[test]
 fn whoever_says_nothing_is_given_up_and_whoever_is_told_to_stop_stops() {
     let (mut client, _server) = pair();
     let silent = client.receive(&LIMITS, Duration::from_millis(1), &running);
     assert!(matches!(silent, Err(ComputeError::Silent(_))));
     assert!(matches!(client.receive(&LIMITS, PATIENCE, &|| true), Err(ComputeError::Stopped)));
+}
+
+#[test]
+fn any_number_of_signs_of_life_is_read_in_a_small_stack() {
+    let (mut client, mut server) = pair();
+    let speaking = thread::spawn(move || {
+        server.receive(&LIMITS, PATIENCE, &running).unwrap();
+        (0..100_000).for_each(|_| server.send(b"working", &[], PATIENCE, &running).unwrap());
+        server.send(b"done", &[], PATIENCE, &running).unwrap();
+    });
+    let asking = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+        let request = Request { connection: &mut client, head: b"do".to_vec(), sections: Vec::new(), limits: LIMITS };
+        exchange(vec![request], WAITING).remove(0).unwrap()
+    });
+    assert_eq!(asking.unwrap().join().unwrap().head, b"done");
+    speaking.join().unwrap();
 }
 
 /// What a reader says of these bytes.

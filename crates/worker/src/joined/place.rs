@@ -23,6 +23,8 @@ struct State {
 struct Occupant {
     number: u64,
     run: u64,
+    /// Which worker of that run this is.
+    worker: usize,
     client: String,
     handle: Socket,
     heard: Instant,
@@ -37,25 +39,44 @@ pub(super) struct Seated {
     number: u64,
 }
 
+/// Why a client is not seated.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Denied {
+    pub(super) reason: String,
+    /// Whether it may be at another time.
+    pub(super) is_busy: bool,
+}
+
 impl Place {
-    /// Seats a client whose connection `handle` ends. If somebody else is there, says who.
-    pub(super) fn take(&self, client: &str, run: u64, handle: Socket, now: Instant) -> Result<Seated, String> {
+    /// Seats a client whose connection `handle` ends, and to which this is that worker of its run. If somebody else is
+    /// there, says who.
+    pub(super) fn take(
+        &self,
+        client: &str,
+        (run, worker): (u64, usize),
+        handle: Socket,
+        now: Instant,
+    ) -> Result<Seated, Denied> {
         let mut state = self.lock();
         if state.is_closed {
-            return Err("it is about to end".to_owned());
+            return Err(Denied { reason: "it is about to end".to_owned(), is_busy: true });
         }
         if let Some(occupant) = &state.occupant {
             let silent = now.saturating_duration_since(occupant.heard);
-            let gives_way = occupant.run == run || (!occupant.is_served && silent > SILENT);
-            if !gives_way {
-                return Err(format!("it computes for {}", occupant.client));
+            let gives_way = !occupant.is_served && silent > SILENT;
+            if occupant.run == run && occupant.worker != worker {
+                let reason = format!("it is worker {} of this run already, under another name", occupant.worker);
+                return Err(Denied { reason, is_busy: false });
+            }
+            if occupant.run != run && !gives_way {
+                return Err(Denied { reason: format!("it computes for {}", occupant.client), is_busy: true });
             }
             occupant.handle.shutdown();
         }
         state.taken += 1;
         let number = state.taken;
         let client = client.to_owned();
-        state.occupant = Some(Occupant { number, run, client, handle, heard: now, is_served: false });
+        state.occupant = Some(Occupant { number, run, worker, client, handle, heard: now, is_served: false });
         Ok(Seated { place: self.clone(), number })
     }
 
@@ -103,23 +124,32 @@ mod tests {
     #[test]
     fn the_second_client_hears_who_the_first_is_unless_that_is_silent() {
         let (place, now) = (Place::default(), Instant::now());
-        let first = place.take("the first", 1, handle(), now).unwrap();
-        assert_eq!(place.take("the second", 2, handle(), now).unwrap_err(), "it computes for the first");
+        let first = place.take("the first", (1, 0), handle(), now).unwrap();
+        let denied = place.take("the second", (2, 0), handle(), now).unwrap_err();
+        assert_eq!(denied, Denied { reason: "it computes for the first".to_owned(), is_busy: true });
         let later = now + SILENT + Duration::from_secs(1);
         first.heard(true);
-        assert!(place.take("the second", 2, handle(), later).is_err(), "the first waits for an answer");
+        assert!(place.take("the second", (2, 0), handle(), later).is_err(), "the first waits for an answer");
         first.heard(false);
-        let second = place.take("the second", 2, handle(), later).unwrap();
+        let second = place.take("the second", (2, 0), handle(), later).unwrap();
         drop(first);
-        assert!(place.take("the third", 3, handle(), now).is_err(), "the place is the second's");
+        assert!(place.take("the third", (3, 0), handle(), now).is_err(), "the place is the second's");
         drop(second);
-        assert!(place.take("the third", 3, handle(), now).is_ok());
+        assert!(place.take("the third", (3, 0), handle(), now).is_ok());
     }
 
     #[test]
     fn a_client_that_connects_again_takes_its_own_place() {
         let (place, now) = (Place::default(), Instant::now());
-        let _first = place.take("the first", 1, handle(), now).unwrap();
-        assert!(place.take("the first", 1, handle(), now).is_ok());
+        let _first = place.take("the first", (1, 0), handle(), now).unwrap();
+        assert!(place.take("the first", (1, 0), handle(), now).is_ok());
+    }
+    #[test]
+    fn one_worker_under_two_names_is_refused_to_the_second_for_good() {
+        let (place, now) = (Place::default(), Instant::now());
+        let _first = place.take("the run", (1, 0), handle(), now).unwrap();
+        let denied = place.take("the run", (1, 1), handle(), now + 2 * SILENT).unwrap_err();
+        let reason = "it is worker 0 of this run already, under another name".to_owned();
+        assert_eq!(denied, Denied { reason, is_busy: false });
     }
 }

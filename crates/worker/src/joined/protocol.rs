@@ -14,7 +14,7 @@ use windlass_wire::compute::Limits;
 
 /// How often a busy worker says so.
 pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// How often a client says something to a worker that it has nothing to ask of.
+/// How often a client says something to a worker that it has nothing to ask of: then the worker is not free for another.
 pub const PING_EVERY: Duration = Duration::from_secs(2);
 /// The most bytes of a batch.
 pub const BATCH_BYTES: u64 = 1 << 30;
@@ -37,6 +37,8 @@ pub enum Ask {
     Stage(StageAsked),
     /// Whether it is there.
     Ping,
+    /// To wait for the next step: others are not done with this one. It is not answered.
+    Wait,
     /// Nothing more: the client's run has ended.
     Leave {
         /// How.
@@ -51,6 +53,8 @@ pub struct Assignment {
     pub client: String,
     /// Which of all clients it is: one that connects again takes its own place.
     pub run: u64,
+    /// Which worker of that run it is that is told.
+    pub worker: usize,
     /// The model's name.
     pub model: String,
     /// The model's own flags, by name.
@@ -71,8 +75,6 @@ pub struct Assignment {
 /// The stages of a model that joined workers compute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedStages {
-    /// The number of the worker that is told.
-    pub worker: usize,
     /// Whether another device may be taken for one that is not there.
     #[serde(default)]
     pub is_soft: bool,
@@ -111,21 +113,22 @@ pub struct StageAsked {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum StagePiece {
-    /// A step begins. Tensors: the values that have changed.
+    /// A step begins. Tensors: the values that have changed, then the numbers of rows.
     Begin {
         /// Whose values those are.
         changed: Vec<usize>,
-        /// Which rows the step has of parameters that it has only some rows of.
-        rows: Vec<(usize, Vec<u32>)>,
+        /// The parameters that the step has only some rows of.
+        rows: Vec<usize>,
     },
-    /// Forward through a micro-batch. Tensors: its part of the batch, then what other stages have put out.
+    /// Forward through a micro-batch. Tensors: its part of the batch, then the numbers of the rows that it has of each of
+    /// those parameters, then what other stages have put out.
     Forward {
         /// Which one.
         micro: usize,
         /// How many tensors its part of the batch is.
         feed: usize,
-        /// The rows that it has of those parameters.
-        rows: Vec<Vec<u32>>,
+        /// How many parameters those are.
+        rows: usize,
         /// Of random numbers.
         seed: u64,
     },

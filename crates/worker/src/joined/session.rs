@@ -13,7 +13,7 @@ use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
 
-use super::place::Place;
+use super::place::{Denied, Place};
 use super::protocol::{
     Answer, Ask, Assignment, SIGN_OF_LIFE, assignment_limits, read, request_limits, stage_limits, written,
 };
@@ -64,15 +64,16 @@ impl Desk {
             }
         };
         visit.has_spoken();
+        let who = (assignment.run, assignment.worker);
         let seated = line
             .handle()
-            .map_err(|error| error.to_string())
-            .and_then(|handle| self.place.take(&assignment.client, assignment.run, handle, Instant::now()));
+            .map_err(|error| Denied { reason: error.to_string(), is_busy: true })
+            .and_then(|handle| self.place.take(&assignment.client, who, handle, Instant::now()));
         let seated = match seated {
             Ok(seated) => seated,
-            Err(reason) => {
+            Err(Denied { reason, is_busy }) => {
                 info!("sent {} away: {reason}", assignment.client);
-                let _ = line.answer(&Answer::Refused { reason, is_busy: true }, &[]);
+                let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
         };
@@ -157,6 +158,7 @@ impl Desk {
                     line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>())?;
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Wait => {}
                 Ask::Leave { reason } => return Ok(reason),
                 Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
                 Ask::Stage(_) => anyhow::bail!("it asked for a stage, but was given all of the model"),
@@ -184,6 +186,7 @@ impl Desk {
                     line.answer(&Answer::Staged(answer), &sections)?;
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Wait => {}
                 Ask::Leave { reason } => return Ok(reason),
                 Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
                 Ask::Step(_) => anyhow::bail!("it asked for a step, but was given stages of the model"),

@@ -110,13 +110,15 @@ fn done(
                 };
                 *slot = floats.into();
             }
+            let rows = rows.into_iter().map(|parameter| Ok(StageRows { parameter, rows: numbers(tensors.next())? }));
+            let rows = rows.collect::<anyhow::Result<_>>()?;
             ensure!(tensors.next().is_none(), "values that belong to no parameter");
-            let rows = rows.into_iter().map(|(parameter, rows)| StageRows { parameter, rows }).collect();
             host.begin(StageStart { values, rows })?;
             all(Vec::new())
         }
         StagePiece::Forward { micro, feed, rows, seed } => {
             let feed = packed::parcel(&mut tensors, feed)?;
+            let rows = (0..rows).map(|_| numbers(tensors.next())).collect::<anyhow::Result<_>>()?;
             let inputs = floats(tensors)?;
             all(host.forward(micro, StageForward { feed, inputs, rows, seed })?.into_iter().map(Some).collect())
         }
@@ -142,6 +144,13 @@ fn done(
             (answer, tensors.map(flat).collect())
         }
     })
+}
+
+/// The numbers of rows.
+fn numbers(tensor: Option<Tensor>) -> anyhow::Result<Vec<u32>> {
+    let Some(Contents::I64(numbers)) = tensor.map(|tensor| tensor.contents) else { bail!("rows without numbers") };
+    let number = |number: i64| u32::try_from(number).with_context(|| format!("there is no row {number}"));
+    numbers.into_iter().map(number).collect()
 }
 
 /// The tensors that are left of a message.

@@ -15,7 +15,7 @@ use crate::replica::packed::{self, PackedPart};
 use crate::replica::{Replica, StepResult};
 use crate::threads;
 
-/// Steps that are tried on one thread and then on all, after as many that are not counted.
+/// Steps that are tried on one thread and then on all, twice. The quickest of each counts.
 const TRIED: u64 = 4;
 
 /// Computes steps with one replica.

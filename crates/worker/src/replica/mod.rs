@@ -5,6 +5,7 @@
 //! the memory that Burn gave them, without being copied (see [`crate::buffer`]).
 
 mod accumulation;
+mod division;
 pub mod local;
 pub mod packed;
 mod placed;

@@ -11,6 +11,7 @@ use windlass_core::parameter::{Access, ParameterTable};
 use windlass_wire::client::RowRequest;
 
 use super::accumulation::{self, Sums};
+use super::division::evenly;
 use super::packed::PackedPart;
 use super::{Batch, BatchSource, Local, LocalConfig, ModelInfo, Replica, StepResult};
 use crate::buffer::TensorBuffer;
@@ -194,9 +195,8 @@ impl BatchSource for SharedOut {
     fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
         let mut rest = samples;
         let mut shares = Vec::with_capacity(self.0.len());
-        for (index, source) in self.0.iter().enumerate() {
-            let towers = self.0.len() - index;
-            let (share, others) = rest.split_at(rest.len().div_ceil(towers));
+        for (index, (source, count)) in self.0.iter().zip(evenly(samples.len(), self.0.len())).enumerate() {
+            let (share, others) = rest.split_at(count);
             rest = others;
             if !share.is_empty() {
                 let draw = Draw { first_part: draw.first_part + index * self.parts(), ..draw };
@@ -215,13 +215,19 @@ impl BatchSource for SharedOut {
         Ok(packed.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// As many parts go to each tower.
+    /// Parts go to towers by their samples: of what was made for as many, each gets what was made for it.
     fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
-        let mut parts = parts.into_iter();
+        let samples = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.samples));
+        let mut parts = parts.into_iter().peekable();
         let mut shares = Vec::with_capacity(self.0.len());
-        for (index, source) in self.0.iter().enumerate() {
-            let count = parts.len().div_ceil(self.0.len() - index);
-            let own: Vec<PackedPart> = parts.by_ref().take(count).collect();
+        let (mut due, mut given) = (0, 0_usize);
+        for (index, (source, count)) in self.0.iter().zip(evenly(samples, self.0.len())).enumerate() {
+            due += count;
+            let (mut own, is_last) = (Vec::new(), index + 1 == self.0.len());
+            while let Some(part) = parts.next_if(|_| given < due || is_last) {
+                given = given.saturating_add(part.samples);
+                own.push(part);
+            }
             if !own.is_empty() {
                 shares.push(source.unpack(own)?);
             }

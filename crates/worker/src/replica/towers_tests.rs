@@ -8,6 +8,7 @@ use windlass_core::parameter::{ParameterId, ParameterKind, ParameterSpec};
 use super::*;
 use crate::batches::order::DataPosition;
 use crate::threads;
+use crate::travel::Parcel;
 
 const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
@@ -34,6 +35,11 @@ impl BatchSource for Numbers {
 
     fn parts(&self) -> usize {
         2
+    }
+
+    fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
+        let samples = parts.iter().map(|part| part.samples).sum();
+        Ok(Batch { content: Box::new(()), rows: Vec::new(), samples })
     }
 }
 
@@ -181,6 +187,19 @@ fn every_part_of_every_tower_draws_numbers_of_its_own() {
     shared.batch(&[5, 6, 7, 8], DRAW).unwrap();
     let drawn: Vec<_> = sources.iter().flat_map(|source| source.draws.lock().unwrap().clone()).collect();
     assert_eq!(drawn, [(0, vec![5, 6]), (2, vec![7]), (4, vec![8])]);
+}
+
+#[test]
+fn a_tower_gets_the_parts_that_were_made_for_one_however_many_those_are() {
+    let source = towers(vec![Summing::new(false), Summing::new(false)]).source();
+    let unpacked = |samples: &[usize]| {
+        let part = |samples: &usize| PackedPart { samples: *samples, seed: 1, parcel: Parcel::default() };
+        let batch = source.unpack(samples.iter().map(part).collect()).unwrap();
+        shares(batch.content).iter().map(Batch::samples).collect::<Vec<_>>()
+    };
+    assert_eq!(unpacked(&[2, 2, 1, 1, 1, 1, 1]), [5, 4]);
+    assert_eq!(unpacked(&[4, 4]), [4, 4]);
+    assert_eq!(unpacked(&[9]), [9]);
 }
 
 #[test]

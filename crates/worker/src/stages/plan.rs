@@ -25,6 +25,14 @@ pub enum StagesError {
         /// What it names.
         input: String,
     },
+    /// One is fed by the same stage twice.
+    #[error("stage {stage} is fed by {input} twice: name it once, it gets all that {input} puts out")]
+    FedTwice {
+        /// Which one.
+        stage: String,
+        /// What it names.
+        input: String,
+    },
     /// Stages that feed each other.
     #[error("{}", in_words(.0))]
     Cycle(Vec<String>),
@@ -101,6 +109,11 @@ impl StagePlan {
             GraphError::Unknown { node, dependency } => StagesError::UnknownInput { stage: node, input: dependency },
             GraphError::Cycle(stages) => StagesError::Cycle(stages),
         })?;
+        for Stage { name, inputs, .. } in &declared {
+            if let Some((_, input)) = inputs.iter().enumerate().find(|(at, input)| inputs[..*at].contains(input)) {
+                return Err(StagesError::FedTwice { stage: name.clone(), input: input.clone() });
+            }
+        }
         let homes = homes(&declared, table)?;
         let position = |name: &String| declared.iter().position(|stage| stage.name == *name).expect("it is a stage");
         let inputs: Vec<Vec<usize>> =
@@ -235,6 +248,10 @@ mod tests {
             "stages right, in feed each other in a circle"
         );
         assert_eq!(refused(|stages| stages[1].inputs = vec!["in".to_owned()]), "stage in feeds itself");
+        assert_eq!(
+            refused(|stages| stages[3].inputs = vec!["in".to_owned(), "in".to_owned()]),
+            "stage right is fed by in twice: name it once, it gets all that in puts out"
+        );
         assert_eq!(
             refused(|stages| stages[0].inputs.truncate(1)),
             "stages out and right feed no other, but only one can be the last, whose output is the loss"

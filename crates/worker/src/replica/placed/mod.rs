@@ -37,7 +37,7 @@ use self::local_stage::LocalStage;
 use self::remote_stage::{Joined, Lost, RemoteStage};
 use self::schedule::Schedule;
 use self::source::{MicroBatch, Source};
-use self::step::{Computed, Hosts, Step, locked};
+use self::step::{Computed, Hosts, Step, locked, rows_of};
 use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
 pub use self::worker::StageWorker;
@@ -47,7 +47,7 @@ use crate::event::PlacedStage;
 use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
-use crate::replica::remote::{Crew, CrewError, Presence};
+use crate::replica::remote::{Crew, CrewError};
 use crate::report::Reports;
 use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan};
@@ -166,7 +166,7 @@ impl Placed {
             let Lost { worker, why } = lost;
             return Err(CrewError::GaveUp(format!("{worker}, lost {repeats} times in the same step ({why})")).into());
         }
-        crew.gather(&|| stop.ends_all_waits())?;
+        crew.gather_needed(&|| stop.ends_all_waits())?;
         info!("{} is there again: repeating the step", lost.worker);
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Placed {
         let schedule = self.schedule(micro_batches.len());
         let is_summed = self.info().loss_is_summed;
         let (starts, graph) = (self.starts(rows), schedule.graph().clone());
-        let batch = (micro_batches.clone(), !self.assigned.is_empty());
+        let batch = (micro_batches.clone(), self.elsewhere());
         let step = Step::new(self.plan.clone(), self.hosts.clone(), schedule, starts, batch, is_summed);
         let (step, began) = (Arc::new(step), Instant::now());
         let ran = self.lanes.run(&graph, step.clone())?;
@@ -189,6 +189,15 @@ impl Placed {
         Ok(step.computed())
     }
 
+    /// The joined worker of each stage that has one.
+    fn elsewhere(&self) -> Vec<Option<String>> {
+        let worker = |stage: &PlannedStage| {
+            let assigned = self.assigned.iter().find(|assigned| assigned.stage == stage.name)?;
+            self.joined.get().map(|Joined { crew, .. }| crew.name(assigned.worker))
+        };
+        self.plan.stages().iter().map(worker).collect()
+    }
+
     /// What each stage begins a step with that needs these rows.
     fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
         let start = |(stage, host): (&PlannedStage, &Mutex<Box<dyn StageHost>>)| {
@@ -197,11 +206,7 @@ impl Placed {
                 true => self.values[*index].clone(),
                 false => TensorBuffer::default(),
             });
-            let rows = rows.iter().filter_map(|request| {
-                let parameter = stage.parameters.binary_search(&(request.parameter.0 as usize)).ok()?;
-                Some(StageRows { parameter, rows: request.rows.clone() })
-            });
-            StageStart { values: values.collect(), rows: rows.collect() }
+            StageStart { values: values.collect(), rows: rows_of(&stage.parameters, rows) }
         };
         let starts = self.plan.stages().iter().zip(&*self.hosts).map(start).collect();
         self.new_to_stages.fill(false);
@@ -286,13 +291,7 @@ impl Replica for Placed {
             .collect();
         let joined = self.joined.clone();
         Some(Arc::new(move || {
-            let is_there = |seat: usize| {
-                let mut known = Presence::default();
-                joined.get().is_some_and(|Joined { crew, .. }| {
-                    crew.presence(seat, &mut known);
-                    known.is_there
-                })
-            };
+            let is_there = |seat: usize| joined.get().is_some_and(|Joined { crew, .. }| crew.is_there(seat));
             let site = |(name, seat): &(String, Option<usize>)| Site {
                 name: name.clone(),
                 replicas: 1,

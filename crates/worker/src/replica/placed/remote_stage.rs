@@ -150,8 +150,9 @@ impl StageHost for RemoteStage {
         let changed: Vec<usize> = (0..values.len()).filter(|index| !values[*index].is_empty()).collect();
         let lengths: Vec<[usize; 1]> = changed.iter().map(|index| [values[*index].len()]).collect();
         let sections = changed.iter().zip(&lengths).map(|(index, length)| Section::floats(length, &values[*index]));
-        let asked_rows = rows.iter().map(|rows| (rows.parameter, rows.rows.clone())).collect();
-        let sections = sections.collect();
+        let asked_rows = rows.iter().map(|rows| rows.parameter).collect();
+        let numbers: Vec<TensorData> = rows.iter().map(|rows| numbers(&rows.rows)).collect();
+        let sections = sections.chain(numbers.iter().map(packed::section)).collect();
         self.ask(StagePiece::Begin { changed, rows: asked_rows }, sections)?;
         self.rows = rows;
         Ok(())
@@ -159,8 +160,10 @@ impl StageHost for RemoteStage {
 
     fn forward(&mut self, micro: usize, input: StageForward) -> anyhow::Result<Vec<TensorData>> {
         let StageForward { feed, inputs, rows, seed } = input;
-        let sections = feed.items().chain(&inputs).map(packed::section).collect();
-        let (answer, tensors) = self.ask(StagePiece::Forward { micro, feed: feed.len(), rows, seed }, sections)?;
+        let numbers: Vec<TensorData> = rows.iter().map(|rows| numbers(rows)).collect();
+        let sections = feed.items().chain(&numbers).chain(&inputs).map(packed::section).collect();
+        let piece = StagePiece::Forward { micro, feed: feed.len(), rows: rows.len(), seed };
+        let (answer, tensors) = self.ask(piece, sections)?;
         let outputs = self.listed(&answer.given, &mut tensors.into_iter())?;
         self.inputs.insert(micro, inputs.iter().map(|input| input.shape().to_vec()).collect());
         outputs.into_iter().map(|output| output.ok_or_else(|| self.wrong("an output that is missing"))).collect()
@@ -203,4 +206,9 @@ impl StageHost for RemoteStage {
         let state = self.buffers(ParameterKind::State, &answer.state, &mut tensors)?;
         Ok(StageResult { gradients, state })
     }
+}
+
+/// The numbers of rows as they travel.
+fn numbers(rows: &[u32]) -> TensorData {
+    TensorData::new(rows.iter().map(|row| i64::from(*row)).collect::<Vec<i64>>(), [rows.len()])
 }

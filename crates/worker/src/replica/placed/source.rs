@@ -9,6 +9,7 @@ use windlass_wire::client::RowRequest;
 
 use crate::model::Model;
 use crate::randomness::{Draw, Purpose};
+use crate::replica::division::evenly;
 use crate::replica::{Batch, BatchSource, accumulation};
 use crate::rows::RowParameters;
 use crate::stages::{StagePlan, Staging};
@@ -50,8 +51,8 @@ impl<M: Model> BatchSource for Source<M> {
     fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
         let mut rest = samples;
         let mut made = Vec::with_capacity(self.micro_batches);
-        for index in 0..self.micro_batches {
-            let (share, others) = rest.split_at(rest.len().div_ceil(self.micro_batches - index));
+        for (index, count) in evenly(samples.len(), self.micro_batches).into_iter().enumerate() {
+            let (share, others) = rest.split_at(count);
             rest = others;
             if !share.is_empty() {
                 made.push(self.micro_batch(share, draw, index)?);

@@ -5,12 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, ensure};
 use burn::tensor::TensorData;
 use windlass_core::executor::NodeId;
+use windlass_wire::client::RowRequest;
 
 use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
 use super::lanes::Working;
+use super::remote_stage::Lost;
 use super::schedule::{Schedule, Work};
 use super::source::MicroBatch;
+use crate::replica::remote::CrewError;
 use crate::stages::StagePlan;
+use crate::threads;
 
 /// One for each stage.
 pub(super) type Hosts = Arc<Vec<Mutex<Box<dyn StageHost>>>>;
@@ -22,8 +26,9 @@ pub(super) struct Step {
     schedule: Schedule,
     starts: Vec<Mutex<Option<StageStart>>>,
     micro_batches: Arc<Vec<MicroBatch>>,
-    /// Whether the step may have to be repeated: then nothing of its batch is given away.
-    is_repeatable: bool,
+    /// The joined workers of stages that are computed elsewhere. If there are any, the step may have to be repeated, and
+    /// nothing of its batch is given away.
+    elsewhere: Vec<Option<String>>,
     /// How much the loss of each micro-batch counts.
     weights: Vec<f32>,
     /// By stage and micro-batch.
@@ -57,7 +62,7 @@ impl Step {
         hosts: Hosts,
         schedule: Schedule,
         starts: Vec<StageStart>,
-        (micro_batches, is_repeatable): (Arc<Vec<MicroBatch>>, bool),
+        (micro_batches, elsewhere): (Arc<Vec<MicroBatch>>, Vec<Option<String>>),
         is_summed: bool,
     ) -> Self {
         let samples: usize = micro_batches.iter().map(|micro| micro.samples).sum();
@@ -75,7 +80,7 @@ impl Step {
             hosts,
             schedule,
             micro_batches,
-            is_repeatable,
+            elsewhere,
             weights,
         }
     }
@@ -90,19 +95,30 @@ impl Step {
 
     fn forward(&self, stage: usize, micro: usize) -> anyhow::Result<()> {
         let planned = &self.plan.stages()[stage];
-        let inputs = planned.inputs.iter().flat_map(|input| self.outputs(*input, micro)).collect();
+        let (mut inputs, mut foreign) = (Vec::new(), Vec::new());
+        for input in &planned.inputs {
+            let outputs = self.outputs(*input, micro);
+            foreign.extend(self.elsewhere[*input].as_ref().map(|worker| from(worker, &outputs)));
+            inputs.extend(outputs);
+        }
         let part = &self.micro_batches[micro];
         let mut feed = locked(&part.feeds[stage]);
-        let feed = if self.is_repeatable { feed.clone() } else { feed.take() };
+        let is_repeatable = self.elsewhere.iter().any(Option::is_some);
+        let feed = if is_repeatable { feed.clone() } else { feed.take() };
         let feed = feed.context("a stage takes its part of a batch once")?;
         let input = StageForward {
             feed,
             inputs,
-            rows: rows_of(&planned.parameters, part).into_iter().map(|rows| rows.rows).collect(),
+            rows: rows_of(&planned.parameters, &part.rows).into_iter().map(|rows| rows.rows).collect(),
             // The numbers of the first are those of a network in one piece; the others have numbers of their own.
             seed: if stage == 0 { part.seed } else { crate::randomness::mix(part.seed ^ stage as u64) },
         };
-        let outputs = locked(&self.hosts[stage]).forward(micro, input)?;
+        let outputs = threads::caught("computing", || locked(&self.hosts[stage]).forward(micro, input));
+        let outputs = outputs.map_err(|error: anyhow::Error| match foreign.is_empty() {
+            // What was put out elsewhere is not checked, and this may come of it.
+            false if !error.is::<Lost>() && !error.is::<CrewError>() => error.context(foreign.join(" and ")),
+            _ => error,
+        })?;
         let mut slot = locked(&self.slots[stage][micro]);
         if stage == self.plan.last() {
             slot.loss = loss(&outputs)?;
@@ -160,13 +176,18 @@ impl Working for Step {
     }
 }
 
-/// The rows that a micro-batch has of a stage's parameters.
-pub(super) fn rows_of(parameters: &[usize], micro: &MicroBatch) -> Vec<StageRows> {
-    let own = micro.rows.iter().filter_map(|request| {
+/// Those of the rows that are of a stage's parameters.
+pub(super) fn rows_of(parameters: &[usize], rows: &[RowRequest]) -> Vec<StageRows> {
+    let own = rows.iter().filter_map(|request| {
         let parameter = parameters.binary_search(&(request.parameter.0 as usize)).ok()?;
         Some(StageRows { parameter, rows: request.rows.clone() })
     });
     own.collect()
+}
+
+fn from(worker: &str, outputs: &[TensorData]) -> String {
+    let shapes: Vec<String> = outputs.iter().map(|output| format!("{:?}", output.shape().as_slice())).collect();
+    format!("with outputs of shape {} from {worker}", shapes.join(", "))
 }
 
 fn loss(outputs: &[TensorData]) -> anyhow::Result<f32> {

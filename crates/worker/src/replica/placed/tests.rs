@@ -269,6 +269,7 @@ fn stages_compute_what_the_whole_model_does_wherever_they_are_and_however_a_batc
                 let mut placed = placed(&model, lanes, micro_batches);
                 for again in 0..2 {
                     let got = step(&mut placed, &SAMPLES).unwrap();
+                    // Of a batch in parts it is another, as the next test shows.
                     let got = StepResult { state: expected.state.clone(), ..got };
                     let what = format!("{micro_batches} micro-batches on {lanes:?}, {again}, summed {is_summed}");
                     assert_near(&got, &expected, &what);
@@ -403,7 +404,7 @@ fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
     );
     let build = move |assignment: &Assignment| {
         let placed = assignment.placed.as_ref().unwrap();
-        let own: Vec<_> = placed.of(placed.worker).map(|stage| (stage.stage.clone(), Device::flex())).collect();
+        let own: Vec<_> = placed.of(assignment.worker).map(|stage| (stage.stage.clone(), Device::flex())).collect();
         Ok(Computing::Stages(StageWorker::of(model.clone(), &own, assignment.seed)?))
     };
     std::thread::spawn(move || {
@@ -424,13 +425,14 @@ fn at_workers(model: &Branching, addresses: Vec<String>, workers: [usize; 3], mi
     let assignment = Assignment {
         client: "a test".to_owned(),
         run: 1,
+        worker: 0,
         model: "branching".to_owned(),
         flags: std::collections::BTreeMap::new(),
         seed: 7,
         accumulate: 1,
         files: Vec::new(),
         parameters: placed.table().clone(),
-        placed: Some(PlacedStages { worker: 0, is_soft: false, stages: placed.assigned().to_vec() }),
+        placed: Some(PlacedStages { is_soft: false, stages: placed.assigned().to_vec() }),
     };
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
     crew.gather(&|| false).unwrap();
@@ -493,13 +495,14 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
     let assignment = Assignment {
         client: "a test".to_owned(),
         run: 1,
+        worker: 0,
         model: "branching".to_owned(),
         flags: std::collections::BTreeMap::new(),
         seed: 7,
         accumulate: 1,
         files: Vec::new(),
         parameters: placed.table().clone(),
-        placed: Some(PlacedStages { worker: 0, is_soft: false, stages: placed.assigned().to_vec() }),
+        placed: Some(PlacedStages { is_soft: false, stages: placed.assigned().to_vec() }),
     };
     let addresses = vec![address.clone()];
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
@@ -508,7 +511,8 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
     let mut placed = placed;
     // The head gets outputs of three samples beside those of seven.
     let failed = format!("{:#}", step(&mut placed, &SAMPLES).unwrap_err());
-    assert!(failed.starts_with("forward head 1: "), "{failed}");
+    let expected = format!("forward head 1: with outputs of shape [3, 2] from worker 0 at {address} (stage left): ");
+    assert!(failed.starts_with(&expected), "{failed}");
     // With three samples it is the gradient of the inputs that is wrong: it should be of shape [3, 4].
     let failed = format!("{:#}", step(&mut placed, &[4, 19, 2]).unwrap_err());
     let expected = format!(

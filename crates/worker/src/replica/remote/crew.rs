@@ -5,18 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use tracing::{info, warn};
 use windlass_core::parameter::ParameterTable;
-use windlass_wire::compute::{self, ComputeError, Limits, Message, Request, Section, Tensor};
+use windlass_wire::compute::{self, ComputeError, Limits, Message, Reply, Request, Section, Tensor, Waiting};
 use windlass_wire::retry::{Backoff, REPORT_EVERY};
 
 use super::CrewError;
-use super::seat::{Absence, Link, Seat, SeatState};
+use super::seat::{Absence, Link, Pace, Seat, SeatState};
 use super::share::{Prepared, Share, Values, accepted};
 use crate::buffer::TensorBuffer;
 use crate::event::NOTICE;
-use crate::joined::protocol::{Answer, Assignment, answer_limits, is_answer, read};
+use crate::joined::protocol::{
+    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, is_answer, read, request_limits, written,
+};
 use crate::replica::StepResult;
 
 /// Between two calls to a worker that is not there.
@@ -26,6 +28,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How soon a wait sees that it is over.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
+/// How often, for each worker, whoever computes a share may be lost with it. Not all of that can be chance.
+const MOST_LOSSES: usize = 5;
+
+/// The least that counts as silence: a worker that computes says so every second, if all goes well.
+pub(super) const LEAST_SILENCE: Duration = SIGN_OF_LIFE.saturating_mul(3);
+
 /// What a crew is told.
 #[derive(Debug, Clone)]
 pub struct CrewConfig {
@@ -33,7 +41,7 @@ pub struct CrewConfig {
     pub addresses: Vec<String>,
     /// What they are to compute.
     pub assignment: Assignment,
-    /// A worker that says nothing for so long while it is asked something is lost.
+    /// A worker that says nothing for so long, and for three seconds at least, while it is asked something is lost.
     pub silence: Duration,
     /// How long to wait for workers if there is none.
     pub peer_timeout: Duration,
@@ -53,13 +61,6 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What is known of a worker.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Presence {
-    pub(crate) is_there: bool,
-    pub(crate) replicas: u32,
-}
-
 /// A share that is to be computed, preferably by this worker, with the rows that it needs.
 pub(crate) struct Job<'a> {
     pub(crate) preferred: usize,
@@ -70,6 +71,7 @@ pub(crate) struct Job<'a> {
 impl Crew {
     /// Begins to call the workers.
     pub fn call(config: CrewConfig) -> std::io::Result<Self> {
+        let config = CrewConfig { silence: config.silence.max(LEAST_SILENCE), ..config };
         let addresses = config.addresses.iter().cloned();
         let seats = addresses
             .enumerate()
@@ -100,14 +102,14 @@ impl Crew {
         self.shared.wait(is_stopped, |absent| absent.is_empty())
     }
 
-    /// How many replicas each worker has; one for a worker that has never come.
-    pub(crate) fn towers(&self, seat: usize) -> usize {
-        self.shared.seats[seat].lock().towers.max(1)
+    /// The same of those that have something to compute.
+    pub(crate) fn gather_needed(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
+        self.shared.wait(is_stopped, |absent| !absent.iter().any(|seat| seat.is_needed))
     }
 
-    /// How fast a worker computes, in samples a second, if that is known.
-    pub(crate) fn speed(&self, seat: usize) -> Option<f64> {
-        self.shared.seats[seat].lock().speed
+    /// How much a worker can be given. It never waits.
+    pub(crate) fn pace(&self, seat: usize) -> Pace {
+        self.shared.seats[seat].pace()
     }
 
     /// Steps that each worker has computed, and how often it has joined.
@@ -119,14 +121,9 @@ impl Crew {
         self.shared.seats.iter().map(told).collect()
     }
 
-    /// Whether a worker is there, and with how many replicas. It never waits: one that computes is there, with as many as
-    /// were last known of.
-    pub(crate) fn presence(&self, seat: usize, known: &mut Presence) {
-        if let Some(state) = self.shared.seats[seat].try_lock() {
-            *known = Presence { is_there: state.link.is_some(), replicas: state.towers.max(1) as u32 };
-        } else {
-            known.is_there = true;
-        }
+    /// Whether a worker is there. It never waits: one that computes is there.
+    pub(crate) fn is_there(&self, seat: usize) -> bool {
+        self.shared.seats[seat].try_lock().is_none_or(|state| state.link.is_some())
     }
 
     /// Computes all of these, each on a worker that lives.
@@ -138,6 +135,7 @@ impl Crew {
         is_stopped: &dyn Fn() -> bool,
     ) -> anyhow::Result<Vec<StepResult>> {
         let mut results: Vec<Option<StepResult>> = jobs.iter().map(|_| None).collect();
+        let mut losses = vec![0; jobs.len()];
         while results.iter().any(Option::is_none) {
             let open: Vec<usize> = (0..jobs.len()).filter(|job| results[*job].is_none()).collect();
             let mut hands = self.hands(jobs, &open);
@@ -146,7 +144,7 @@ impl Crew {
                 self.shared.wait(is_stopped, |absent| absent.len() < self.len())?;
                 continue;
             }
-            let replies = self.asked(table, values, jobs, &mut hands, is_stopped);
+            let replies = self.asked(table, values, jobs, &mut hands, is_stopped)?;
             for (hand, reply) in hands.iter_mut().zip(&replies) {
                 if matches!(reply, Err(ComputeError::Stopped)) {
                     // Whoever uses it next would take that answer for its own.
@@ -157,12 +155,22 @@ impl Crew {
                 let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
                 match self.judged(table, share, reply) {
                     Ok((result, micros)) => {
-                        hand.state.computed(share.samples, micros);
+                        hand.state.steps += 1;
+                        seat.measured(share.samples, micros);
                         results[hand.job] = Some(result);
                     }
                     Err(Trouble::Model(reason)) => return Err(anyhow!("{seat}: {reason}")),
                     Err(Trouble::Stopped) => return Err(CrewError::Interrupted.into()),
-                    Err(Trouble::Worker(reason)) => self.shared.lost(seat, &mut hand.state, reason),
+                    Err(Trouble::Worker(reason)) => {
+                        self.shared.lost(seat, &mut hand.state, reason.clone());
+                        losses[hand.job] += 1;
+                        if losses[hand.job] == MOST_LOSSES * self.len() {
+                            let times = losses[hand.job];
+                            let why =
+                                format!("{seat}: the same share was lost {times} times, at last because {reason}");
+                            return Err(CrewError::GaveUp(why).into());
+                        }
+                    }
                 }
             }
         }
@@ -186,7 +194,7 @@ impl Crew {
     }
 
     /// Asks one worker something that no other can answer, because it is about what this one has been told since it joined
-    /// for this time.
+    /// for this time. The limits are those of the question and of the answer.
     pub(crate) fn ask(
         &self,
         (seat, joined): (usize, u64),
@@ -202,10 +210,10 @@ impl Crew {
         let Some(link) = link else {
             return Err(Trouble::Worker(if is_same { why } else { "it has joined again".to_owned() }));
         };
+        limits.check(&head, &sections).map_err(|error| Trouble::Model(format!("it cannot be asked: {error}")))?;
         link.spoken = Instant::now();
         let request = Request { connection: &mut link.connection, head, sections, limits };
-        let is_answer = |message: &Message| is_answer(&message.head);
-        let reply = compute::exchange(vec![request], self.shared.config.silence, &is_answer, is_stopped).pop();
+        let reply = compute::exchange(vec![request], self.shared.waiting(is_stopped, None)).pop();
         let answered = match reply {
             Some(Ok(message)) => {
                 read(&message.head).map(|answer| (answer, message.sections)).map_err(|it| it.to_string())
@@ -264,7 +272,7 @@ impl Crew {
         jobs: &[Job<'_>],
         hands: &mut [Hand<'_>],
         is_stopped: &dyn Fn() -> bool,
-    ) -> Vec<Result<Message, ComputeError>> {
+    ) -> anyhow::Result<Vec<Reply>> {
         let limits = answer_limits(table);
         let mut links: Vec<(&mut Link, usize)> =
             hands.iter_mut().filter_map(|hand| Some((hand.state.link.as_mut()?, hand.job))).collect();
@@ -273,21 +281,22 @@ impl Crew {
             .map(|(link, job)| Prepared::new(values, &jobs[*job].rows, jobs[*job].share, &mut link.has))
             .collect();
         let lengths: Vec<Vec<[usize; 1]>> = prepared.iter().map(Prepared::lengths).collect();
-        let requests = links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, _), prepared), lengths)| {
+        let requests = links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, job), prepared), lengths)| {
             link.spoken = Instant::now();
             let (head, sections) = (prepared.head.clone(), prepared.sections(lengths));
-            Request { connection: &mut link.connection, head, sections, limits }
+            let samples = jobs[job].share.samples;
+            let fits = request_limits(table).check(&head, &sections);
+            fits.with_context(|| {
+                format!("a share of {samples} samples is too large, use a smaller --batch-size or more workers")
+            })?;
+            Ok(Request { connection: &mut link.connection, head, sections, limits })
         });
-        let is_answer = |message: &Message| is_answer(&message.head);
-        compute::exchange(requests.collect(), self.shared.config.silence, &is_answer, is_stopped)
+        let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
+        let wait = written(&Ask::Wait);
+        Ok(compute::exchange(requests, self.shared.waiting(is_stopped, Some((&wait, PING_EVERY)))))
     }
 
-    fn judged(
-        &self,
-        table: &ParameterTable,
-        share: &Share,
-        reply: Result<Message, ComputeError>,
-    ) -> Result<(StepResult, u64), Trouble> {
+    fn judged(&self, table: &ParameterTable, share: &Share, reply: Reply) -> Result<(StepResult, u64), Trouble> {
         let message = reply.map_err(|error| match error {
             ComputeError::Stopped => Trouble::Stopped,
             error => Trouble::Worker(error.to_string()),
@@ -388,7 +397,8 @@ impl Shared {
         } else {
             info!("{seat} has joined: {how}");
         }
-        (state.towers, state.refused) = (capacity.towers, None);
+        seat.set_towers(capacity.towers);
+        state.refused = None;
         state.why.clear();
         state.link = Some(link);
         drop(state);
@@ -398,6 +408,7 @@ impl Shared {
     fn lost(&self, seat: &Seat, state: &mut SeatState, why: String) {
         if !self.is_over() {
             let then = match self.config.assignment.placed {
+                Some(_) if !seat.is_needed => "no step needs it",
                 Some(_) => "the step is repeated when it is back",
                 None => "others compute its share until it is back",
             };
@@ -407,13 +418,19 @@ impl Shared {
         self.note_change();
     }
 
+    /// How an answer is waited for.
+    fn waiting<'a>(&self, is_stopped: &'a dyn Fn() -> bool, meanwhile: Option<(&'a [u8], Duration)>) -> Waiting<'a> {
+        let is_answer = &|message: &Message| is_answer(&message.head);
+        Waiting { patience: self.config.silence, is_answer, is_stopped, meanwhile }
+    }
+
     /// Waits until `is_enough` of the seats that are empty, and says whom it waits for.
-    fn wait(&self, is_stopped: &dyn Fn() -> bool, is_enough: impl Fn(&[String]) -> bool) -> Result<(), CrewError> {
+    fn wait(&self, is_stopped: &dyn Fn() -> bool, is_enough: impl Fn(&[&Seat]) -> bool) -> Result<(), CrewError> {
         let began = Instant::now();
         let mut spoken = began;
         loop {
             let before = *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut absent = Vec::new();
+            let (mut absent, mut names) = (Vec::new(), Vec::new());
             for seat in &self.seats {
                 // Whoever holds a seat uses the worker that is there.
                 let Some(state) = seat.try_lock() else { continue };
@@ -421,7 +438,8 @@ impl Shared {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
                 if !state.is_ready() {
-                    absent.push(format!("{seat} ({})", state.why));
+                    absent.push(seat);
+                    names.push(format!("{seat} ({})", state.why));
                 }
             }
             if is_enough(&absent) {
@@ -432,11 +450,11 @@ impl Shared {
             }
             let waited = began.elapsed();
             if waited > self.config.peer_timeout {
-                return Err(CrewError::GaveUp(format!("{} after {} s", absent.join(", "), waited.as_secs())));
+                return Err(CrewError::GaveUp(format!("{} after {} s", names.join(", "), waited.as_secs())));
             }
             if spoken.elapsed() >= REPORT_EVERY {
                 spoken = Instant::now();
-                info!("waiting for {} ({} s)", absent.join(", "), waited.as_secs());
+                info!("waiting for {} ({} s)", names.join(", "), waited.as_secs());
             }
             let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));

@@ -2,19 +2,21 @@
 //! is one step. What is done once, as scoring, is done here.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use windlass_core::parameter::ParameterTable;
 use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{Interrupt, RowRequest};
 
-use super::crew::{Crew, Job, Presence};
+use super::crew::{Crew, Job};
+use super::seat::Pace;
 use super::share::{Share, Values, own_rows};
 use crate::batches::order::DataPosition;
 use crate::buffer::TensorBuffer;
 use crate::metrics::Metrics;
 use crate::model::PngImage;
 use crate::randomness::Draw;
+use crate::replica::division::{evenly, in_proportion};
 use crate::replica::towers::joined;
 use crate::replica::{Batch, BatchSource, ModelInfo, Replica, StepResult, accumulation};
 use crate::report::Reports;
@@ -100,14 +102,13 @@ impl Replica for InGraph {
 
     fn sites(&self) -> Option<Sites> {
         let (crew, seats) = (self.crew.clone(), self.config.seats.clone());
-        let known = Mutex::new(vec![Presence::default(); seats.len()]);
         Some(Arc::new(move || {
-            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-            let site = |(seat, known): (&usize, &mut Presence)| {
-                crew.presence(*seat, known);
-                Site { name: crew.name(*seat), replicas: known.replicas.max(1), reachable: known.is_there }
+            let site = |seat: &usize| Site {
+                name: crew.name(*seat),
+                replicas: crew.pace(*seat).towers as u32,
+                reachable: crew.is_there(*seat),
             };
-            seats.iter().zip(&mut *known).map(site).collect()
+            seats.iter().map(site).collect()
         }))
     }
 
@@ -167,13 +168,11 @@ impl BatchSource for SplitSource {
         let mut rest = samples;
         let mut shares: Vec<(usize, Share)> = Vec::with_capacity(self.seats.len());
         let mut first_part = draw.first_part;
-        for (seat, count) in self.seats.iter().zip(self.counts(samples.len())) {
-            let (mut own, others) = rest.split_at(count);
-            rest = others;
-            let (mut parts, mut rows, towers) = (Vec::new(), Vec::new(), self.crew.towers(*seat));
-            for tower in 0..towers {
-                let (part, later) = own.split_at(own.len().div_ceil(towers - tower));
-                own = later;
+        for (seat, counts) in self.seats.iter().zip(self.counts(samples.len())) {
+            let (mut parts, mut rows) = (Vec::new(), Vec::new());
+            for count in &counts {
+                let (part, others) = rest.split_at(*count);
+                rest = others;
                 if !part.is_empty() {
                     let batch = self.source.batch(part, Draw { first_part, ..draw })?;
                     rows.push(batch.rows().to_vec());
@@ -183,7 +182,7 @@ impl BatchSource for SplitSource {
             }
             if !parts.is_empty() {
                 let rows = accumulation::union(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>());
-                shares.push((*seat, Share { parts, rows, samples: count }));
+                shares.push((*seat, Share { parts, rows, samples: counts.iter().sum() }));
             }
         }
         let rows = accumulation::union(&shares.iter().map(|(_, share)| &share.rows[..]).collect::<Vec<_>>());
@@ -196,51 +195,16 @@ impl BatchSource for SplitSource {
 }
 
 impl SplitSource {
-    /// How many samples each worker gets.
-    fn counts(&self, samples: usize) -> Vec<usize> {
-        let speeds: Option<Vec<f64>> = self.seats.iter().map(|seat| self.crew.speed(*seat)).collect();
-        match speeds.filter(|_| self.balance) {
-            Some(speeds) => proportional(samples, &speeds),
-            None => {
-                // By towers, so that every replica has as much to do.
-                let towers: Vec<f64> = self.seats.iter().map(|seat| self.crew.towers(*seat) as f64).collect();
-                proportional(samples, &towers)
-            }
+    /// How many samples each tower of each worker gets.
+    fn counts(&self, samples: usize) -> Vec<Vec<usize>> {
+        let paces: Vec<Pace> = self.seats.iter().map(|seat| self.crew.pace(*seat)).collect();
+        let speeds: Option<Vec<f64>> = paces.iter().map(|pace| pace.speed).collect();
+        if let Some(speeds) = speeds.filter(|_| self.balance) {
+            let shares = in_proportion(samples, &speeds).into_iter().zip(&paces);
+            return shares.map(|(share, pace)| evenly(share, pace.towers)).collect();
         }
-    }
-}
-
-/// Shares of so many samples, in proportion to weights; each has one at least if there are enough.
-fn proportional(samples: usize, weights: &[f64]) -> Vec<usize> {
-    let mut rest = (samples, weights.iter().sum::<f64>());
-    let mut shares = Vec::with_capacity(weights.len());
-    for (index, weight) in weights.iter().enumerate() {
-        let others = weights.len() - index - 1;
-        let fair = (rest.0 as f64 * weight / rest.1).round() as usize;
-        let share =
-            fair.clamp(usize::from(rest.0 > others), rest.0.saturating_sub(others).max(usize::from(rest.0 > 0)));
-        let share = share.min(rest.0);
-        shares.push(share);
-        rest = (rest.0 - share, rest.1 - weight);
-    }
-    shares
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn samples_are_shared_out_in_proportion_and_nobody_has_none_while_there_are_enough() {
-        assert_eq!(proportional(100, &[1.0, 1.0]), [50, 50]);
-        assert_eq!(proportional(10, &[1.0, 1.0, 1.0]), [3, 4, 3]);
-        assert_eq!(proportional(100, &[3.0, 1.0]), [75, 25]);
-        assert_eq!(proportional(10, &[1000.0, 1.0, 1.0]), [8, 1, 1]);
-        assert_eq!(proportional(2, &[1.0, 1.0, 1.0]).iter().sum::<usize>(), 2);
-        for samples in 0..40 {
-            let shares = proportional(samples, &[0.1, 7.0, 2.5]);
-            assert_eq!(shares.iter().sum::<usize>(), samples);
-            assert!(samples < 3 || shares.iter().all(|share| *share > 0), "{shares:?}");
-        }
+        // As in one process with all of these towers.
+        let mut all = evenly(samples, paces.iter().map(|pace| pace.towers).sum()).into_iter();
+        paces.iter().map(|pace| all.by_ref().take(pace.towers).collect()).collect()
     }
 }

@@ -9,8 +9,8 @@ mod in_graph;
 mod seat;
 mod share;
 
+pub(crate) use crew::Trouble;
 pub use crew::{Crew, CrewConfig};
-pub(crate) use crew::{Presence, Trouble};
 pub use in_graph::{InGraph, InGraphConfig};
 
 /// Why no joined worker computes.

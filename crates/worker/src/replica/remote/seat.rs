@@ -10,6 +10,8 @@ use crate::joined::protocol::{
     Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, is_answer, read, written,
 };
 
+/// The most replicas that a worker can have.
+const MOST_TOWERS: usize = 256;
 /// How much a new measurement of a worker's speed counts.
 const NEW: f64 = 0.2;
 
@@ -19,7 +21,20 @@ pub(super) struct Seat {
     pub(super) address: String,
     /// The stages that it computes in words, if it does not compute all of the model.
     stages: String,
+    /// Whether a step of this run needs the worker.
+    pub(super) is_needed: bool,
+    /// Apart from the rest, which is held while the worker computes: batches are divided meanwhile.
+    pace: Mutex<Pace>,
     state: Mutex<SeatState>,
+}
+
+/// How much a worker can be given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// Its replicas; one for a worker that has never come.
+    pub(crate) towers: usize,
+    /// Samples a second, as measured there.
+    pub(crate) speed: Option<f64>,
 }
 
 /// Who is there.
@@ -34,9 +49,6 @@ pub(super) struct SeatState {
     pub(super) joined: u64,
     /// Steps that were computed here.
     pub(super) steps: u64,
-    /// Samples a second, as measured there.
-    pub(super) speed: Option<f64>,
-    pub(super) towers: usize,
 }
 
 /// A worker that is ready.
@@ -67,7 +79,28 @@ impl Seat {
             stages => format!(" (stages {})", stages.join(", ")),
         };
         let state = SeatState { why: "not called yet".to_owned(), ..SeatState::default() };
-        Self { index, address, stages, state: Mutex::new(state) }
+        let is_needed = placed.is_none() || !own.is_empty();
+        let pace = Mutex::new(Pace { towers: 1, speed: None });
+        Self { index, address, stages, is_needed, pace, state: Mutex::new(state) }
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        *self.lock_pace()
+    }
+
+    pub(super) fn set_towers(&self, towers: usize) {
+        self.lock_pace().towers = towers;
+    }
+
+    /// Notes that so many samples took so long there.
+    pub(super) fn measured(&self, samples: usize, micros: u64) {
+        let measured = samples as f64 / (micros.max(1) as f64 * 1e-6);
+        let mut pace = self.lock_pace();
+        pace.speed = Some(pace.speed.map_or(measured, |speed| speed + NEW * (measured - speed)));
+    }
+
+    fn lock_pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SeatState> {
@@ -93,7 +126,7 @@ impl Seat {
         let not_now = |error: ComputeError| Absence::NotNow(error.to_string());
         let mut connection = compute::connect(&self.address).map_err(not_now)?;
         let mut own = assignment.clone();
-        own.placed.iter_mut().for_each(|placed| placed.worker = self.index);
+        own.worker = self.index;
         let asked = written(&Ask::Assign(Box::new(own)));
         connection.send(&asked, &[], silence, is_stopped).map_err(not_now)?;
         let limits = answer_limits(&assignment.parameters);
@@ -104,6 +137,9 @@ impl Seat {
             }
         };
         match read(&answer) {
+            Ok(Answer::Assigned(capacity)) if !(1..=MOST_TOWERS).contains(&capacity.towers) => {
+                Err(Absence::NotNow(format!("it says that it has {} towers", capacity.towers)))
+            }
             Ok(Answer::Assigned(capacity)) => {
                 let has = vec![0; assignment.parameters.len()];
                 Ok(Link { connection, has, capacity, spoken: Instant::now(), owes: false })
@@ -126,13 +162,6 @@ impl SeatState {
     /// Whether a worker is there that can be asked something.
     pub(super) fn is_ready(&self) -> bool {
         self.link.as_ref().is_some_and(|link| !link.owes)
-    }
-
-    /// Notes that a step of so many samples took so long there.
-    pub(super) fn computed(&mut self, samples: usize, micros: u64) {
-        self.steps += 1;
-        let measured = samples as f64 / (micros.max(1) as f64 * 1e-6);
-        self.speed = Some(self.speed.map_or(measured, |speed| speed + NEW * (measured - speed)));
     }
 }
 

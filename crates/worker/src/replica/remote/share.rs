@@ -27,12 +27,15 @@ pub(crate) struct Values {
     pub(crate) current: Vec<TensorBuffer>,
     versions: Vec<u64>,
     by_row: Vec<bool>,
+    /// Those that whoever computes a share changes, each for itself.
+    is_state: Vec<bool>,
 }
 
 impl Values {
     pub(crate) fn new(table: &ParameterTable) -> Self {
         let by_row = table.iter().map(|(_, spec)| spec.access == Access::Rows).collect();
-        Self { current: vec![TensorBuffer::default(); table.len()], versions: vec![0; table.len()], by_row }
+        let is_state = table.iter().map(|(_, spec)| spec.kind == ParameterKind::State).collect();
+        Self { current: vec![TensorBuffer::default(); table.len()], versions: vec![0; table.len()], by_row, is_state }
     }
 
     /// Replaces those that are not empty.
@@ -97,6 +100,8 @@ impl<'a> Prepared<'a> {
             has[index] = 0;
             tensors.push((index, rows));
         }
+        // The share moves it, and the next one starts from where this one did.
+        values.is_state.iter().zip(has).filter(|(is_state, _)| **is_state).for_each(|(_, has)| *has = 0);
         let part = |part: &PackedPart| PartAsked { samples: part.samples, seed: part.seed, tensors: part.parcel.len() };
         let changed = tensors.iter().map(|(index, _)| *index as u32).collect();
         let head = written(&Ask::Step(StepAsked { changed, parts: share.parts.iter().map(part).collect() }));

@@ -1,14 +1,16 @@
 //! A crew against workers that are not what they should be: played by threads that speak the protocol, until they do not.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use burn::tensor::TensorData;
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
 
-use super::crew::{Crew, CrewConfig, Job};
+use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
 use super::share::{Share, Values};
 use crate::joined::protocol::{Answer, Ask, Assignment, Capacity, StepAnswered, read, written};
 use crate::replica::StepResult;
@@ -39,8 +41,12 @@ fn well(connection: &mut Connection) {
     answer(connection, answered(3), &tensors);
 }
 
-/// A worker that is ready for any model, and answers every step like this. It tells which values each step brought.
-fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
+/// A worker that is ready for any model, and answers every step like this. It tells what it was asked since.
+fn worker(play: Play) -> (String, mpsc::Receiver<Ask>) {
+    worker_with(play, 1)
+}
+
+fn worker_with(play: Play, towers: usize) -> (String, mpsc::Receiver<Ask>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (sender, asked) = mpsc::channel();
@@ -50,15 +56,17 @@ fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
             let serve = move || {
                 let mut connection = compute::accept(Socket::accepted(stream.unwrap()).unwrap(), "").unwrap();
                 while let Ok(message) = connection.receive(&LIMITS, PATIENCE, &|| false) {
-                    match read::<Ask>(&message.head).unwrap() {
+                    let ask = read::<Ask>(&message.head).unwrap();
+                    match &ask {
                         Ask::Assign(_) => {
-                            let capacity = Capacity { devices: vec!["cpu:0".into()], threads: Some(1), towers: 1 };
+                            let capacity = Capacity { devices: vec!["cpu:0".into()], threads: Some(1), towers };
                             connection.send(&written(&Answer::Assigned(capacity)), &[], PATIENCE, &|| false).unwrap();
                         }
-                        Ask::Step(step) => {
-                            let _ = sender.send(step.changed);
+                        Ask::Step(_) => {
+                            let _ = sender.send(ask);
                             play(&mut connection);
                         }
+                        Ask::Wait => drop(sender.send(ask)),
                         Ask::Ping => {
                             connection.send(&written(&Answer::Here), &[], PATIENCE, &|| false).unwrap();
                         }
@@ -72,10 +80,23 @@ fn worker(play: Play) -> (String, mpsc::Receiver<Vec<u32>>) {
     (address, asked)
 }
 
+/// Which values came with the steps that a worker was asked for.
+fn changed(asked: &mpsc::Receiver<Ask>) -> Vec<Vec<u32>> {
+    let changed = |ask| if let Ask::Step(step) = ask { Some(step.changed) } else { None };
+    asked.try_iter().filter_map(changed).collect()
+}
+
 fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
+    let crew = Crew::call(config(addresses, silence)).unwrap();
+    crew.gather(&|| false).unwrap();
+    crew
+}
+
+fn config(addresses: Vec<String>, silence: Duration) -> CrewConfig {
     let assignment = Assignment {
         client: "a test".into(),
         run: 1,
+        worker: 0,
         model: "any".into(),
         flags: std::collections::BTreeMap::new(),
         seed: 1,
@@ -84,14 +105,18 @@ fn crew(addresses: Vec<String>, silence: Duration) -> Crew {
         parameters: table(),
         placed: None,
     };
-    let crew = Crew::call(CrewConfig { addresses, assignment, silence, peer_timeout: PATIENCE }).unwrap();
-    crew.gather(&|| false).unwrap();
-    crew
+    CrewConfig { addresses, assignment, silence, peer_timeout: PATIENCE }
 }
 
 fn share() -> Share {
-    let parts = vec![PackedPart { samples: 3, seed: 7, parcel: Parcel::default() }];
-    Share { parts, rows: Vec::new(), samples: 3 }
+    share_of(0)
+}
+
+/// A share of so many tensors.
+fn share_of(tensors: usize) -> Share {
+    let mut parcel = Parcel::default();
+    (0..tensors).for_each(|_| parcel.put(TensorData::from([1.0_f32])));
+    Share { parts: vec![PackedPart { samples: 3, seed: 7, parcel }], rows: Vec::new(), samples: 3 }
 }
 
 fn values() -> Values {
@@ -122,15 +147,67 @@ fn values_are_sent_only_when_they_have_changed() {
     step(&crew, &values, 1).unwrap();
     values.load(vec![Vec::new().into(), vec![5.0, 5.0].into()]);
     step(&crew, &values, 1).unwrap();
-    let asked: Vec<Vec<u32>> = asked.try_iter().collect();
-    assert_eq!(asked, [vec![0, 1], vec![], vec![1]]);
+    // Its running state has moved with every step.
+    assert_eq!(changed(&asked), [vec![0, 1], vec![1], vec![1]]);
+}
+
+#[test]
+fn a_second_share_of_a_step_starts_from_the_running_state_of_the_first() {
+    let (good, asked) = worker(well);
+    let (bad, _) = worker(|_| std::thread::sleep(2 * LEAST_SILENCE));
+    let crew = crew(vec![good, bad], LEAST_SILENCE);
+    step(&crew, &values(), 2).unwrap();
+    assert_eq!(changed(&asked), [vec![0, 1], vec![1]]);
+}
+
+#[test]
+fn a_worker_that_waits_for_slower_ones_hears_of_its_client() {
+    let (quick, asked) = worker(well);
+    let (slow, _) = worker(|connection| {
+        std::thread::sleep(Duration::from_secs(3));
+        well(connection);
+    });
+    step(&crew(vec![quick, slow], PATIENCE), &values(), 2).unwrap();
+    assert!(asked.try_iter().any(|ask| ask == Ask::Wait));
+}
+
+/// Whether the worker below may answer.
+static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn batches_can_be_divided_while_a_step_is_under_way() {
+    let (address, asked) = worker(|connection| {
+        while !MAY_ANSWER.load(Ordering::Relaxed) {
+            connection.send(&written(&Answer::Working), &[], PATIENCE, &|| false).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        well(connection);
+    });
+    let crew = crew(vec![address], PATIENCE);
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| step(&crew, &values(), 1).unwrap());
+        asked.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((crew.pace(0).towers, crew.is_there(0), step.is_finished()), (1, true, false));
+        MAY_ANSWER.store(true, Ordering::Relaxed);
+    });
+    assert!(crew.pace(0).speed.is_some());
+}
+
+#[test]
+fn a_worker_with_more_towers_than_can_be_is_not_believed() {
+    for towers in [0, 257, usize::MAX] {
+        let (address, _) = worker_with(well, towers);
+        let config = CrewConfig { peer_timeout: Duration::from_millis(500), ..config(vec![address], PATIENCE) };
+        let error = Crew::call(config).unwrap().gather(&|| false).unwrap_err().to_string();
+        assert!(error.contains(&format!("it says that it has {towers} towers")), "{error}");
+    }
 }
 
 /// What a worker answers that is dropped: the other one computes both shares, and nothing wrong comes of it.
 fn is_dropped(play: Play) {
     let (bad, asked) = worker(play);
     let (good, _) = worker(well);
-    let crew = crew(vec![bad, good], Duration::from_secs(2));
+    let crew = crew(vec![bad, good], LEAST_SILENCE);
     let results = step(&crew, &values(), 2).unwrap();
     assert_eq!(results.len(), 2);
     assert!(results.iter().all(|result| *result.gradients[0] == [1.0, 2.0]));
@@ -174,7 +251,7 @@ fn an_answer_for_other_samples_drops_the_worker() {
 #[test]
 fn garbage_silence_and_a_message_that_is_too_large_drop_the_worker() {
     is_dropped(|connection| connection.send(b"{\"say\":", &[], PATIENCE, &|| false).unwrap());
-    is_dropped(|_| std::thread::sleep(Duration::from_secs(4)));
+    is_dropped(|_| std::thread::sleep(2 * LEAST_SILENCE));
     is_dropped(|connection| {
         let many = vec![0.0; 1000];
         answer(connection, answered(3), &[Section::floats(&[1000], &many), Section::floats(&[2], &[3.0, 4.0])]);
@@ -189,4 +266,32 @@ fn a_model_that_cannot_compute_ends_the_run_and_names_the_worker() {
     });
     let error = step(&crew(vec![address.clone()], PATIENCE), &values(), 1).unwrap_err().to_string();
     assert_eq!(error, format!("worker 0 at {address}: panicked while computing"));
+}
+
+#[test]
+fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
+    let (address, asked) = worker(well);
+    let crew = crew(vec![address], PATIENCE);
+    let share = share_of((1 << 16) + 100);
+    let job = Job { preferred: 0, share: &share, rows: Vec::new() };
+    let error = crew.compute(&table(), &values(), &[job], &|| false).unwrap_err();
+    assert_eq!(
+        format!("{error:#}"),
+        "a share of 3 samples is too large, use a smaller --batch-size or more workers: a message with tensors: 65638, where at most 65540 can be"
+    );
+    assert!(asked.try_recv().is_err(), "it was asked");
+}
+
+#[test]
+fn a_share_that_every_worker_is_lost_with_is_given_up() {
+    let (address, asked) = worker(|connection| answer(connection, answered(4), &[]));
+    let crew = crew(vec![address.clone()], PATIENCE);
+    let error = step(&crew, &values(), 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "gave up waiting for worker 0 at {address}: the same share was lost 5 times, at last because it answered for 4 samples instead of 3"
+        )
+    );
+    assert_eq!(changed(&asked).len(), 5);
 }
