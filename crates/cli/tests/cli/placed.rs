@@ -177,7 +177,7 @@ fn a_step_is_repeated_when_a_worker_that_was_suspended_goes_on() {
 fn a_worker_that_does_not_come_back_is_named_with_its_stage_and_given_up() {
     let worker = address();
     let process = joined(&worker);
-    let client = client(&worker, "--peer-timeout 2");
+    let client = client(&worker, "--peer-timeout 6");
     process.kill();
     let told = client.wait();
     assert_eq!(told.exit_code(), Some(5), "{told}");
