@@ -134,6 +134,9 @@ pub(crate) fn build<M: Model>(
     let model = M::without_data(&flags, &setup, &assignment.files)?;
     let config = LocalConfig { accumulate: assignment.accumulate.max(1), ..LocalConfig::on_cpu(assignment.seed) };
     if let Some(placed) = &assignment.placed {
+        if devices.len() > 1 && placed.of(assignment.worker).any(|stage| stage.device.is_none()) {
+            warn!("a stage is computed on one device: of {} towers, only the first is used", devices.len());
+        }
         let stage = |it: &StageAssigned| Ok((it.stage.clone(), device_of(it, &devices[0], placed.is_soft)?));
         let stages = placed.of(assignment.worker).map(stage).collect::<anyhow::Result<Vec<_>>>()?;
         return Ok(Computing::Stages(StageWorker::of(model, &stages, assignment.seed)?));

@@ -94,6 +94,14 @@ fn joined_workers_compute_stages_and_the_client_what_is_not_named() {
 }
 
 #[test]
+fn a_worker_with_towers_says_that_a_stage_has_one() {
+    let worker = address();
+    let process = windlass(&format!("join --listen {worker} --threads 1 --towers 2")).start();
+    trained(&format!("train {MNIST} --worker_hosts {worker} --place output=/task:0"));
+    process.log("a stage is computed on one device: of 2 towers, only the first is used");
+}
+
+#[test]
 fn the_parameters_of_a_placed_model_may_be_on_servers() {
     let whole = loss(&trained(&format!("train {MNIST}")));
     let (ps, worker) = (address(), address());
