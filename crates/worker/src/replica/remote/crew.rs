@@ -2,31 +2,22 @@
 //! again, and used again when it is back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use tracing::{info, warn};
 use windlass_core::parameter::ParameterTable;
-use windlass_wire::compute::{self, ComputeError, Limits, Message, Reply, Request, Section, Tensor, Waiting};
-use windlass_wire::retry::{Backoff, REPORT_EVERY};
+use windlass_wire::compute::{self, ComputeError, Limits, Reply, Request, Section, Tensor};
 
 use super::CrewError;
-use super::seat::{Absence, Link, Pace, Seat, SeatState};
+use super::keeping::Shared;
+use super::seat::{Link, Pace, Seat, SeatState};
 use super::share::{Prepared, Share, Values, accepted};
 use crate::buffer::TensorBuffer;
-use crate::event::NOTICE;
 use crate::joined::protocol::{
-    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, is_answer, read, request_limits, written,
+    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, read, request_limits, written,
 };
 use crate::replica::StepResult;
-
-/// Between two calls to a worker that is not there.
-const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How often it is seen to that workers are there.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How soon a wait sees that it is over.
-const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// How often, for each worker, whoever computes a share may be lost with it. Not all of that can be chance.
 const MOST_LOSSES: usize = 5;
@@ -52,15 +43,6 @@ pub struct Crew {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    config: CrewConfig,
-    seats: Vec<Seat>,
-    is_over: AtomicBool,
-    /// Counts comings and goings, for whoever waits for one.
-    changes: Mutex<u64>,
-    changed: Condvar,
-}
-
 /// A share that is to be computed, preferably by this worker, with the rows that it needs.
 pub(crate) struct Job<'a> {
     pub(crate) preferred: usize,
@@ -78,7 +60,8 @@ impl Crew {
             .map(|(index, address)| Seat::new(index, address, config.assignment.placed.as_ref()))
             .collect();
         let (changes, changed) = (Mutex::new(0), Condvar::new());
-        let shared = Arc::new(Shared { config, seats, is_over: AtomicBool::new(false), changes, changed });
+        let (is_over, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Arc::new(Shared { config, seats, is_over, has_begun, changes, changed });
         for index in 0..shared.seats.len() {
             let shared = shared.clone();
             let keep = move || shared.keep(&shared.seats[index]);
@@ -99,7 +82,9 @@ impl Crew {
 
     /// Waits until every worker has joined.
     pub fn gather(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
-        self.shared.wait(is_stopped, |absent| absent.is_empty())
+        self.shared.wait(is_stopped, |absent| absent.is_empty())?;
+        self.shared.has_begun.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The same of those that have something to compute.
@@ -344,140 +329,4 @@ pub(crate) enum Trouble {
     /// The model could not compute it, and could not elsewhere.
     Model(String),
     Stopped,
-}
-
-impl Shared {
-    /// Sees to it, until the run is over, that a worker is at this seat.
-    fn keep(&self, seat: &Seat) {
-        let mut backoff = Backoff::new(CALL_AGAIN);
-        while !self.is_over() {
-            if self.is_there(seat) {
-                backoff.reset();
-                self.nap(LOOK_EVERY);
-                continue;
-            }
-            self.nap(backoff.pause());
-            match seat.call(&self.config.assignment, self.config.silence, &|| self.is_over()) {
-                Ok(link) => self.joined(seat, link),
-                Err(absence) => {
-                    let mut state = seat.lock();
-                    match absence {
-                        Absence::NotNow(why) => state.why = why,
-                        Absence::Refused(why) => (state.why, state.refused) = (why.clone(), Some(why)),
-                    }
-                    drop(state);
-                    self.note_change();
-                }
-            }
-        }
-    }
-
-    /// Whether a worker is at a seat, by its own word if it was not asked anything lately.
-    fn is_there(&self, seat: &Seat) -> bool {
-        // Whoever holds it is computing.
-        let Some(mut state) = seat.try_lock() else { return true };
-        let Some(link) = &mut state.link else { return false };
-        match link.ping(self.config.silence) {
-            Ok(()) => true,
-            Err(error) => {
-                self.lost(seat, &mut state, error.to_string());
-                false
-            }
-        }
-    }
-
-    fn joined(&self, seat: &Seat, link: Link) {
-        let mut state = seat.lock();
-        let capacity = &link.capacity;
-        let how =
-            format!("{} on {}, via {}", towers(capacity.towers), capacity.devices.join(", "), link.connection.kind());
-        state.joined += 1;
-        if state.joined > 1 {
-            warn!(target: NOTICE, "{seat} has joined again and is used again: {how}");
-        } else {
-            info!("{seat} has joined: {how}");
-        }
-        seat.set_towers(capacity.towers);
-        state.refused = None;
-        state.why.clear();
-        state.link = Some(link);
-        drop(state);
-        self.note_change();
-    }
-
-    fn lost(&self, seat: &Seat, state: &mut SeatState, why: String) {
-        if !self.is_over() {
-            let then = match self.config.assignment.placed {
-                Some(_) if !seat.is_needed => "no step needs it",
-                Some(_) => "the step is repeated when it is back",
-                None => "others compute its share until it is back",
-            };
-            warn!(target: NOTICE, "lost {seat}: {why}; {then}");
-        }
-        (state.link, state.why) = (None, why);
-        self.note_change();
-    }
-
-    /// How an answer is waited for.
-    fn waiting<'a>(&self, is_stopped: &'a dyn Fn() -> bool, meanwhile: Option<(&'a [u8], Duration)>) -> Waiting<'a> {
-        let is_answer = &|message: &Message| is_answer(&message.head);
-        Waiting { patience: self.config.silence, is_answer, is_stopped, meanwhile }
-    }
-
-    /// Waits until `is_enough` of the seats that are empty, and says whom it waits for.
-    fn wait(&self, is_stopped: &dyn Fn() -> bool, is_enough: impl Fn(&[&Seat]) -> bool) -> Result<(), CrewError> {
-        let began = Instant::now();
-        let mut spoken = began;
-        loop {
-            let before = *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            let (mut absent, mut names) = (Vec::new(), Vec::new());
-            for seat in &self.seats {
-                // Whoever holds a seat uses the worker that is there.
-                let Some(state) = seat.try_lock() else { continue };
-                if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
-                    return Err(CrewError::Refused { worker: seat.to_string(), reason });
-                }
-                if !state.is_ready() {
-                    absent.push(seat);
-                    names.push(format!("{seat} ({})", state.why));
-                }
-            }
-            if is_enough(&absent) {
-                return Ok(());
-            }
-            if is_stopped() {
-                return Err(CrewError::Interrupted);
-            }
-            let waited = began.elapsed();
-            if waited > self.config.peer_timeout {
-                return Err(CrewError::GaveUp(format!("{} after {} s", names.join(", "), waited.as_secs())));
-            }
-            if spoken.elapsed() >= REPORT_EVERY {
-                spoken = Instant::now();
-                info!("waiting for {} ({} s)", names.join(", "), waited.as_secs());
-            }
-            let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));
-        }
-    }
-
-    fn note_change(&self) {
-        *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.changed.notify_all();
-    }
-
-    fn nap(&self, time: Duration) {
-        let until = Instant::now() + time;
-        while !self.is_over() && Instant::now() < until {
-            std::thread::sleep(CHECK_EVERY.min(until.saturating_duration_since(Instant::now())));
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
-    }
-}
-
-fn towers(count: usize) -> String {
-    if count == 1 { "1 tower".to_owned() } else { format!("{count} towers") }
 }

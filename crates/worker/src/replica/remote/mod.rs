@@ -6,6 +6,7 @@
 
 mod crew;
 mod in_graph;
+mod keeping;
 mod seat;
 mod share;
 

@@ -1,6 +1,7 @@
 //! One joined worker as its client sees it: the connection, while there is one, and what the worker knows.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub(super) struct Seat {
     pub(super) is_needed: bool,
     /// Apart from the rest, which is held while the worker computes: batches are divided meanwhile.
     pace: Mutex<Pace>,
+    /// Whether the worker has last said that it computes for another client.
+    pub(super) is_taken: AtomicBool,
     state: Mutex<SeatState>,
 }
 
@@ -66,6 +69,8 @@ pub(super) struct Link {
 pub(super) enum Absence {
     /// It may later.
     NotNow(String),
+    /// It may when another client has left.
+    Taken(String),
     /// It never will.
     Refused(String),
 }
@@ -81,7 +86,8 @@ impl Seat {
         let state = SeatState { why: "not called yet".to_owned(), ..SeatState::default() };
         let is_needed = placed.is_none() || !own.is_empty();
         let pace = Mutex::new(Pace { towers: 1, speed: None });
-        Self { index, address, stages, is_needed, pace, state: Mutex::new(state) }
+        let is_taken = AtomicBool::new(false);
+        Self { index, address, stages, is_needed, pace, is_taken, state: Mutex::new(state) }
     }
 
     pub(super) fn pace(&self) -> Pace {
@@ -144,7 +150,7 @@ impl Seat {
                 let has = vec![0; assignment.parameters.len()];
                 Ok(Link { connection, has, capacity, spoken: Instant::now(), owes: false })
             }
-            Ok(Answer::Refused { reason, is_busy: true }) => Err(Absence::NotNow(reason)),
+            Ok(Answer::Refused { reason, is_busy: true }) => Err(Absence::Taken(reason)),
             Ok(Answer::Refused { reason, is_busy: false }) => Err(Absence::Refused(reason)),
             Ok(_) => Err(Absence::NotNow("it answered something else than was asked".to_owned())),
             Err(error) => Err(Absence::NotNow(error.to_string())),

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use burn::tensor::TensorData;
@@ -191,6 +191,53 @@ fn batches_can_be_divided_while_a_step_is_under_way() {
         MAY_ANSWER.store(true, Ordering::Relaxed);
     });
     assert!(crew.pace(0).speed.is_some());
+}
+
+/// Takes whoever comes, answers every assignment so, and tells when a connection has ended.
+fn assigned(listener: TcpListener, answer: impl Fn() -> Answer + Send + 'static) -> mpsc::Receiver<()> {
+    let (sender, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut connection = compute::accept(Socket::accepted(stream.unwrap()).unwrap(), "").unwrap();
+            while let Ok(message) = connection.receive(&LIMITS, PATIENCE, &|| false) {
+                let said = if matches!(read(&message.head), Ok(Ask::Assign(_))) { answer() } else { Answer::Here };
+                connection.send(&written(&said), &[], PATIENCE, &|| false).unwrap();
+            }
+            let _ = sender.send(());
+        }
+    });
+    ended
+}
+
+#[test]
+fn a_worker_is_left_to_others_while_an_earlier_one_computes_for_another_client() {
+    let mut listeners = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.sort_by_key(|listener| listener.local_addr().unwrap().to_string());
+    let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
+    let [first, second] = listeners;
+    let capacity = || Answer::Assigned(Capacity { devices: Vec::new(), threads: None, towers: 1 });
+    let (is_seated, seated) = mpsc::channel();
+    let is_free = Arc::new(AtomicBool::new(false));
+    let set_free = is_free.clone();
+    let was_called = AtomicBool::new(false);
+    let _first = assigned(first, move || {
+        if !was_called.swap(true, Ordering::Relaxed) {
+            seated.recv_timeout(PATIENCE).expect("the second is called, too");
+        }
+        match is_free.load(Ordering::Relaxed) {
+            true => capacity(),
+            false => Answer::Refused { reason: "it computes for another".to_owned(), is_busy: true },
+        }
+    });
+    let let_go = assigned(second, move || {
+        let _ = is_seated.send(());
+        capacity()
+    });
+    let crew = Crew::call(config(addresses.to_vec(), PATIENCE)).unwrap();
+    let_go.recv_timeout(PATIENCE).expect("the second is let go");
+    set_free.store(true, Ordering::Relaxed);
+    crew.gather(&|| false).unwrap();
+    assert!(crew.tally().iter().all(|(_, _, joined)| *joined == 1));
 }
 
 #[test]

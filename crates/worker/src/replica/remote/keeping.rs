@@ -1,0 +1,203 @@
+//! The seats of a crew: a thread at each sees to it that its worker is there, and calls it when it is not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+use windlass_wire::compute::{Message, Waiting};
+use windlass_wire::retry::{Backoff, REPORT_EVERY};
+
+use super::CrewError;
+use super::crew::CrewConfig;
+use super::seat::{Absence, Link, Seat, SeatState};
+use crate::event::NOTICE;
+use crate::joined::protocol::is_answer;
+
+/// Between two calls to a worker that is not there.
+const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often it is seen to that workers are there.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How soon a wait sees that it is over.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// The seats of a crew, and whoever keeps workers at them.
+pub(super) struct Shared {
+    pub(super) config: CrewConfig,
+    pub(super) seats: Vec<Seat>,
+    pub(super) is_over: AtomicBool,
+    /// Whether all workers have been there at the same time.
+    pub(super) has_begun: AtomicBool,
+    /// Counts comings and goings, for whoever waits for one.
+    pub(super) changes: Mutex<u64>,
+    pub(super) changed: Condvar,
+}
+
+impl Shared {
+    /// Sees to it, until the run is over, that a worker is at this seat.
+    pub(super) fn keep(&self, seat: &Seat) {
+        let mut backoff = Backoff::new(CALL_AGAIN);
+        while !self.is_over() {
+            if self.gives_way(seat) {
+                self.let_go(seat);
+                self.nap(LOOK_EVERY);
+                continue;
+            }
+            if self.is_there(seat) {
+                backoff.reset();
+                self.nap(LOOK_EVERY);
+                continue;
+            }
+            self.nap(backoff.pause());
+            match seat.call(&self.config.assignment, self.config.silence, &|| self.is_over()) {
+                Ok(link) => self.joined(seat, link),
+                Err(absence) => {
+                    seat.is_taken.store(matches!(absence, Absence::Taken(_)), Ordering::Relaxed);
+                    let mut state = seat.lock();
+                    match absence {
+                        Absence::NotNow(why) | Absence::Taken(why) => state.why = why,
+                        Absence::Refused(why) => (state.why, state.refused) = (why.clone(), Some(why)),
+                    }
+                    drop(state);
+                    self.note_change();
+                }
+            }
+        }
+    }
+
+    /// Whether a worker is left to others while an earlier one computes for another client. All clients take workers in the
+    /// order of their addresses, so no two of them each have what the other waits for.
+    fn gives_way(&self, seat: &Seat) -> bool {
+        let is_earlier = |other: &&Seat| (&other.address, other.index) < (&seat.address, seat.index);
+        let mut earlier = self.seats.iter().filter(is_earlier);
+        !self.has_begun.load(Ordering::Relaxed) && earlier.any(|other| other.is_taken.load(Ordering::Relaxed))
+    }
+
+    /// Leaves a worker to others, as if it had never come.
+    fn let_go(&self, seat: &Seat) {
+        let Some(mut state) = seat.try_lock() else { return };
+        if state.link.take().is_some() {
+            state.joined -= 1;
+            info!("left {seat} to others until an earlier worker is free");
+        }
+        state.why = "it is called when the workers before it are free".to_owned();
+    }
+
+    /// Whether a worker is at a seat, by its own word if it was not asked anything lately.
+    fn is_there(&self, seat: &Seat) -> bool {
+        // Whoever holds it is computing.
+        let Some(mut state) = seat.try_lock() else { return true };
+        let Some(link) = &mut state.link else { return false };
+        match link.ping(self.config.silence) {
+            Ok(()) => true,
+            Err(error) => {
+                self.lost(seat, &mut state, error.to_string());
+                false
+            }
+        }
+    }
+
+    pub(super) fn joined(&self, seat: &Seat, link: Link) {
+        let mut state = seat.lock();
+        let capacity = &link.capacity;
+        let how =
+            format!("{} on {}, via {}", towers(capacity.towers), capacity.devices.join(", "), link.connection.kind());
+        state.joined += 1;
+        if state.joined > 1 {
+            warn!(target: NOTICE, "{seat} has joined again and is used again: {how}");
+        } else {
+            info!("{seat} has joined: {how}");
+        }
+        seat.set_towers(capacity.towers);
+        seat.is_taken.store(false, Ordering::Relaxed);
+        state.refused = None;
+        state.why.clear();
+        state.link = Some(link);
+        drop(state);
+        self.note_change();
+    }
+
+    pub(super) fn lost(&self, seat: &Seat, state: &mut SeatState, why: String) {
+        if !self.is_over() {
+            let then = match self.config.assignment.placed {
+                Some(_) if !seat.is_needed => "no step needs it",
+                Some(_) => "the step is repeated when it is back",
+                None => "others compute its share until it is back",
+            };
+            warn!(target: NOTICE, "lost {seat}: {why}; {then}");
+        }
+        (state.link, state.why) = (None, why);
+        self.note_change();
+    }
+
+    /// How an answer is waited for.
+    pub(super) fn waiting<'a>(
+        &self,
+        is_stopped: &'a dyn Fn() -> bool,
+        meanwhile: Option<(&'a [u8], Duration)>,
+    ) -> Waiting<'a> {
+        let is_answer = &|message: &Message| is_answer(&message.head);
+        Waiting { patience: self.config.silence, is_answer, is_stopped, meanwhile }
+    }
+
+    /// Waits until `is_enough` of the seats that are empty, and says whom it waits for.
+    pub(super) fn wait(
+        &self,
+        is_stopped: &dyn Fn() -> bool,
+        is_enough: impl Fn(&[&Seat]) -> bool,
+    ) -> Result<(), CrewError> {
+        let began = Instant::now();
+        let mut spoken = began;
+        loop {
+            let before = *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let (mut absent, mut names) = (Vec::new(), Vec::new());
+            for seat in &self.seats {
+                // Whoever holds a seat uses the worker that is there.
+                let Some(state) = seat.try_lock() else { continue };
+                if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
+                    return Err(CrewError::Refused { worker: seat.to_string(), reason });
+                }
+                if !state.is_ready() {
+                    absent.push(seat);
+                    names.push(format!("{seat} ({})", state.why));
+                }
+            }
+            if is_enough(&absent) {
+                return Ok(());
+            }
+            if is_stopped() {
+                return Err(CrewError::Interrupted);
+            }
+            let waited = began.elapsed();
+            if waited > self.config.peer_timeout {
+                return Err(CrewError::GaveUp(format!("{} after {} s", names.join(", "), waited.as_secs())));
+            }
+            if spoken.elapsed() >= REPORT_EVERY {
+                spoken = Instant::now();
+                info!("waiting for {} ({} s)", names.join(", "), waited.as_secs());
+            }
+            let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));
+        }
+    }
+
+    fn note_change(&self) {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.changed.notify_all();
+    }
+
+    fn nap(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while !self.is_over() && Instant::now() < until {
+            std::thread::sleep(CHECK_EVERY.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+fn towers(count: usize) -> String {
+    if count == 1 { "1 tower".to_owned() } else { format!("{count} towers") }
+}
