@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use windlass_checkpoint::Manifest;
+use windlass_core::lifecycle::exit_code;
 
 use crate::failure::Failure;
 use crate::model_flags;
@@ -53,7 +54,14 @@ impl Stop<'_> {
         if let Some(unsaved) = &self.unsaved {
             let _ = write!(text, ", and {unsaved}");
         }
-        self.failure(text + &self.remains(&newest, what, command))
+        let exit_code = if self.lacks_its_last(&newest) { exit_code::CHECKPOINT } else { self.exit_code };
+        Failure { exit_code, ..self.failure(text + &self.remains(&newest, what, command)) }
+    }
+
+    /// True if the last checkpoint was waited for and is not there, whatever became of those who were to write it.
+    fn lacks_its_last(&self, newest: &Newest) -> bool {
+        let is_missing = matches!(newest, Newest::None | Newest::Earlier(_));
+        is_missing && !self.at_once && !self.died && self.extent.is_some_and(Extent::has_begun)
     }
 
     /// What remains of a run that came to harm, after what is told of that: its newest checkpoint, and the command that
@@ -218,6 +226,18 @@ mod tests {
             assert_eq!(told(&stop, &stop.newest(400, 1990)), texts("SIGINT at step 470 of 500", &checkpoint));
             assert_eq!(stop.checkpoint(&Newest::None), format!("none ({why})"));
         }
+    }
+
+    #[test]
+    fn a_run_whose_last_checkpoint_was_waited_for_in_vain_ends_with_the_code_for_that() {
+        let (extent, directory) = (extent(470), tempfile::tempdir().unwrap());
+        for (at_once, exit_code) in [(false, 4), (true, 130)] {
+            let checkpoints = Some(directory.path().display().to_string());
+            let stop = Stop { checkpoints, ..stop(Some(&extent), at_once) };
+            assert_eq!(stop.report("resume", "again").exit_code, exit_code, "at once: {at_once}");
+        }
+        let stop = Stop { checkpoints: None, ..stop(Some(&extent), false) };
+        assert_eq!(stop.report("resume", "again").exit_code, 130, "there was none to write");
     }
 
     #[test]

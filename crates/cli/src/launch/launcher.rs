@@ -178,13 +178,17 @@ impl Launcher {
         overdue.iter().for_each(|child| child.kill());
         let (saving, overdue) = (tasks(saving), tasks(overdue));
         if !self.at_once && !overdue.is_subset(&self.overdue) {
-            warn!("killed {}, which did not end in time", named(&overdue));
+            warn!("killed {}, which did not end in time", self.named(&overdue));
         }
         if !saving.is_empty() {
-            warn!("waiting for {} to save the run; a second signal stops at once", named(&saving));
+            warn!("waiting for {} to save the run; a second signal stops at once", self.named(&saving));
         }
         self.at_once |= !may_save && self.coordinator_runs();
         self.overdue.extend(overdue);
+    }
+
+    fn named(&self, tasks: &BTreeSet<TaskId>) -> String {
+        tasks.iter().map(|task| self.plan.name(*task)).collect::<Vec<_>>().join(", ")
     }
 
     /// Without the coordinator the run is over: ps 0, or worker 0 of those that hold parameters themselves.
@@ -393,10 +397,6 @@ impl Launcher {
 
 fn tasks(children: Vec<&Child>) -> BTreeSet<TaskId> {
     children.into_iter().map(|child| child.task).collect()
-}
-
-fn named(tasks: &BTreeSet<TaskId>) -> String {
-    tasks.iter().map(TaskId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Drop for Launcher {
