@@ -313,10 +313,17 @@ impl Status {
     /// The same once the run has ended like this: no task works any more, and nothing is left to be done.
     #[must_use]
     pub fn ended(mut self, phase: Phase) -> Self {
-        let after = if phase == Phase::Over { State::Done } else { State::Ended };
+        // Before its time a task has rather left than finished.
+        let is_over = phase == Phase::Over;
+        let after = if is_over { State::Done } else { State::Ended };
+        let was_there = |state: &State| match state {
+            State::Alive | State::Waiting => true,
+            State::Done => !is_over,
+            State::Missing | State::Dead | State::Ended => false,
+        };
         let states = self.workers.iter_mut().map(|worker| (&mut worker.state, &mut worker.wait));
         let states = states.chain(self.servers.iter_mut().map(|server| (&mut server.state, &mut server.wait)));
-        for (state, wait) in states.filter(|(state, _)| matches!(state, State::Alive | State::Waiting)) {
+        for (state, wait) in states.filter(|(state, _)| was_there(state)) {
             (*state, *wait) = (after, None);
         }
         (self.phase, self.awaited, self.left_secs) = (phase, None, None);

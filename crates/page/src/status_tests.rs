@@ -44,7 +44,7 @@ fn after_the_end_no_task_is_alive_and_nothing_is_left() {
         ended.workers.iter().map(|worker| worker.state).collect::<Vec<_>>()
     };
     assert_eq!(states(Phase::Over), [State::Done, State::Done, State::Dead, State::Done, State::Missing]);
-    assert_eq!(states(Phase::Died), [State::Ended, State::Ended, State::Dead, State::Done, State::Missing]);
+    assert_eq!(states(Phase::Died), [State::Ended, State::Ended, State::Dead, State::Ended, State::Missing]);
 }
 
 #[test]
