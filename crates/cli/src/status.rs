@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use windlass_core::lifecycle::exit_code;
-use windlass_page::{STATUS_FILE, Status, figures, text};
+use windlass_page::{Phase, STATUS_FILE, Status, figures, text};
 use windlass_runs::{Ending, Run};
 
 use crate::failure::Failure;
@@ -65,21 +65,43 @@ fn of_directory(directory: &Path, json: bool) -> Result<(), Failure> {
         let hint = format!("`runs show {}` tells what else is known", directory.display());
         return Err(Failure::usage(format!("{} has {why}", directory.display())).with_hint(hint));
     };
+    let status = as_it_ended(last.status.clone(), &run.ending);
     if json {
-        return output::print_json(&last.status);
+        return output::print_json(&status);
     }
     let age = figures::duration(unix_seconds().saturating_sub(last.written) as f64);
-    let state = match run.ending.why() {
-        Some(why) => format!("{}: {}", run.ending.word(), figures::plain(why)),
-        None => run.ending.word().to_owned(),
-    };
+    let why = run.ending.why().map_or_else(String::new, |why| format!(": {}", figures::plain(why)));
+    let state = sentence(&run.ending);
     let live = match run.ending {
         Ending::Running if !last.address.is_empty() => format!("; live at {}", figures::plain(&last.address)),
         _ => String::new(),
     };
-    output::print_line(&format!("The run is {state}. Its directory was last updated {age} ago{live}:\n"));
-    output::print_line(text(&last.status, width()).trim_end());
+    let known = format!("{state}{why}. Its directory was last updated {age} ago{live}:");
+    output::print_line(&textwrap::fill(&known, width()));
+    output::print_line(&format!("\n{}", text(&status, width()).trim_end()));
     Ok(())
+}
+
+/// What a run has come to, as far as one can tell from its directory.
+fn sentence(ending: &Ending) -> &'static str {
+    match ending {
+        Ending::Running => "The run is active",
+        Ending::Finished => "The run has finished",
+        Ending::Stopped { .. } => "The run was stopped",
+        Ending::Failed { .. } => "The run failed",
+        Ending::Died => "The run died",
+        Ending::NotBegun => "The run has not begun",
+        Ending::Unknown { .. } => "What became of the run is unknown",
+    }
+}
+
+/// The last that is known of a run, told as of the past if it did not live to do so itself.
+fn as_it_ended(status: Status, ending: &Ending) -> Status {
+    match ending {
+        Ending::Died => status.ended(Phase::Died),
+        Ending::Stopped { why } => status.ended(Phase::Stopped { why: why.clone() }),
+        _ => status,
+    }
 }
 
 fn width() -> usize {

@@ -182,7 +182,7 @@ function receive(event) {
   const before = view.badge?.word;
   view = apply(view, JSON.parse(event.data));
   heard = Date.now();
-  ended = view.badge.word === 'over' || view.badge.word === 'failed';
+  ended = ['over', 'stopped', 'failed'].includes(view.badge.word);
   document.title = `${view.badge.symbol} ${view.title}`;
   show(document.body, view);
   // Only a change of state is worth telling to whoever listens.

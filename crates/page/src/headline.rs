@@ -32,7 +32,17 @@ pub fn headline(status: &Status) -> String {
             let steps = status.step.saturating_sub(status.start);
             format!("Over: step {step} reached, {} steps in {}", count(steps), duration(status.elapsed_secs))
         }
+        Phase::Stopped { why } => format!("Stopped at step {}: {}", step_of(status), plain(why)),
         Phase::Failed { why } => format!("Failed at step {step}: {}", plain(why)),
+        Phase::Died => format!("Died at step {}", step_of(status)),
+    }
+}
+
+/// `5,210 of 10,000`.
+fn step_of(status: &Status) -> String {
+    match status.target {
+        Some(target) => format!("{} of {}", count(status.step), count(target)),
+        None => count(status.step),
     }
 }
 
@@ -46,10 +56,7 @@ fn training(status: &Status) -> String {
             _ => format!("Stuck at step {step} for {}", duration(status.stalled_secs)),
         };
     }
-    let mut text = format!("Training: step {}", count(status.step));
-    if let Some(target) = status.target {
-        text += &format!(" of {}", count(target));
-    }
+    let mut text = format!("Training: step {}", step_of(status));
     if status.stalls() {
         text += &format!(", no step for {}", duration(status.stalled_secs));
     } else {
@@ -184,5 +191,15 @@ mod tests {
             headline(&Status { phase: failed, ..over }),
             "Failed at step 10,000: ps 1 did not come back in 60 s"
         );
+        let stopped = Phase::Stopped { why: "ps 0 was told to stop".into() };
+        let expected = "Stopped at step 5,210 of 10,000: ps 0 was told to stop";
+        assert_eq!(headline(&training().ended(stopped)), expected);
+    }
+
+    #[test]
+    fn a_run_that_died_promises_nothing() {
+        let worker = Worker { index: 3, state: State::Dead, ..Worker::default() };
+        let died = Status { workers: vec![worker, waiting_for_ps_1()], ..training() }.ended(Phase::Died);
+        assert_eq!(headline(&died), "Died at step 5,210 of 10,000");
     }
 }

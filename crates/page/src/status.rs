@@ -104,11 +104,18 @@ pub enum Phase {
     Saving,
     /// The run ended successfully.
     Over,
+    /// The run was told to stop.
+    Stopped {
+        /// By whom, as a sentence without a full stop.
+        why: String,
+    },
     /// The run ended for another reason.
     Failed {
         /// Why, as a sentence without a full stop.
         why: String,
     },
+    /// The run ended without a last word. No coordinator says so; who reads what one has left does.
+    Died,
 }
 
 /// How a task is doing.
@@ -126,6 +133,8 @@ pub enum State {
     Dead,
     /// It has finished.
     Done,
+    /// It was there when the run ended before its time.
+    Ended,
 }
 
 /// Shares of a worker's time of late. They need not add up to 1: the rest is time in which it did nothing it knows of.
@@ -301,6 +310,26 @@ impl Status {
         serde_json::from_str(text)
     }
 
+    /// The same once the run has ended like this: no task works any more, and nothing is left to be done.
+    #[must_use]
+    pub fn ended(mut self, phase: Phase) -> Self {
+        // Before its time a task has rather left than finished.
+        let is_over = phase == Phase::Over;
+        let after = if is_over { State::Done } else { State::Ended };
+        let was_there = |state: &State| match state {
+            State::Alive | State::Waiting => true,
+            State::Done => !is_over,
+            State::Missing | State::Dead | State::Ended => false,
+        };
+        let states = self.workers.iter_mut().map(|worker| (&mut worker.state, &mut worker.wait));
+        let states = states.chain(self.servers.iter_mut().map(|server| (&mut server.state, &mut server.wait)));
+        for (state, wait) in states.filter(|(state, _)| was_there(state)) {
+            (*state, *wait) = (after, None);
+        }
+        (self.phase, self.awaited, self.left_secs) = (phase, None, None);
+        self
+    }
+
     /// Why nothing progresses; `None` if the run is not training, or is getting on.
     pub fn hang(&self) -> Option<HangReport> {
         let hangs = self.phase == Phase::Training && self.stalled_secs >= self.hang_after_secs.max(HANG_SECS);
@@ -337,75 +366,12 @@ impl Status {
             let task = TaskId::worker(worker.index);
             (task, Some(worker.step), worker.state, worker.silent_secs, &worker.wait)
         });
-        let unfinished = servers.chain(workers).filter(|(_, _, state, ..)| *state != State::Done);
+        let unfinished =
+            servers.chain(workers).filter(|(_, _, state, ..)| !matches!(state, State::Done | State::Ended));
         unfinished.map(|(task, step, now, silent, wait)| state(task, step, now, silent, wait)).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_status_of_another_version_is_read_with_defaults_for_what_it_lacks() {
-        let status: Status =
-            serde_json::from_str(r#"{"model": "mnist", "workers": [{"index": 1}], "new": 1}"#).unwrap();
-        assert_eq!((status.model.as_str(), status.workers[0].index), ("mnist", 1));
-        assert_eq!(status.phase, Phase::Gathering);
-    }
-
-    #[test]
-    fn an_answer_that_lacks_what_every_status_has_is_none() {
-        for other in ["{}", "[]", "null", r#"{"status": "ok"}"#, r#"{"phase": {"name": "training"}, "step": 4}"#] {
-            assert!(Status::from_json(other).is_err(), "{other}");
-        }
-        let older = r#"{"phase": {"name": "training"}, "step": 4, "workers": []}"#;
-        assert_eq!(Status::from_json(older).unwrap().step, 4);
-        let text = serde_json::to_string(&Status::default()).unwrap();
-        assert_eq!(Status::from_json(&text).unwrap(), Status::default());
-    }
-
-    #[test]
-    fn a_number_that_is_not_finite_does_not_make_the_status_unreadable() {
-        let status = Status { steps_per_second: f64::INFINITY, ..Status::default() };
-        let read: Status = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
-        assert!(read.steps_per_second.is_nan());
-    }
-
-    #[test]
-    fn recent_speeds_are_bounded() {
-        let mut worker = Worker::default();
-        (0..1000).for_each(|speed| worker.record_speed(f64::from(speed)));
-        assert_eq!(worker.recent_samples_per_second.len(), MOST_SPEEDS);
-        assert_eq!(worker.recent_samples_per_second.last(), Some(&999.0));
-    }
-
-    #[test]
-    fn only_a_run_that_should_train_hangs() {
-        let worker = Worker { wait: Some(Wait { on: vec![TaskId::ps(0)], secs: 12.0 }), ..Worker::default() };
-        let status = Status { stalled_secs: 12.0, workers: vec![worker], ..Status::default() };
-        assert_eq!(status.hang(), None);
-        assert!(Status { phase: Phase::Training, ..status }.hang().is_some());
-    }
-
-    #[test]
-    fn a_silent_task_that_others_wait_for_holds_them_up_before_the_run_hangs() {
-        let waiting = Worker {
-            wait: Some(Wait { on: vec![TaskId::worker(1)], secs: 4.0 }),
-            silent_secs: Some(0.2),
-            ..Worker::default()
-        };
-        let awaited = |silent| Worker { index: 1, silent_secs: Some(silent), ..Worker::default() };
-        let run = |stalled_secs, silent| Status {
-            phase: Phase::Training,
-            stalled_secs,
-            workers: vec![waiting.clone(), awaited(silent)],
-            ..Status::default()
-        };
-        let root = run(4.0, 4.5).holds_up().unwrap();
-        assert_eq!((root.tasks, root.dependents), (vec![TaskId::worker(1)], 1));
-        assert_eq!(run(4.0, 4.5).hang(), None);
-        assert_eq!(run(1.0, 4.5).holds_up(), None, "steps are still made");
-        assert_eq!(run(4.0, 0.5).holds_up(), None, "it speaks, and so it may only be slow");
-    }
-}
+#[path = "status_tests.rs"]
+mod tests;

@@ -189,6 +189,23 @@ fn text_of_a_run_with_a_straggler_and_a_dead_worker() {
 }
 
 #[test]
+fn a_worker_that_is_not_heard_is_not_called_as_fast_as_the_others() {
+    let mut status = training(4);
+    status.workers[2].state = State::Dead;
+    status.workers[3].silent_secs = Some(7.0);
+    let shown = text(&status, 100);
+    let expected = "✕ Worker 2 is dead, worker 3 is silent; the others take about the same time";
+    assert!(shown.contains(expected) && !shown.contains("No stragglers"), "{shown}");
+}
+
+#[test]
+fn text_of_a_run_that_died_is_of_the_past() {
+    let shown = text(&training(2).ended(Phase::Died), 100);
+    assert!(shown.starts_with("✕ Died at step ") && shown.contains("■ ended"), "{shown}");
+    assert!(!shown.contains("alive") && !shown.contains("done in") && !shown.contains("stragglers"), "{shown}");
+}
+
+#[test]
 fn text_of_a_run_that_hangs() {
     insta::assert_snapshot!(text(&hanging(), 80));
 }

@@ -90,7 +90,7 @@ pub(crate) fn ending(traces: Traces<'_>) -> Ending {
 
 fn why(phase: &Phase) -> String {
     match phase {
-        Phase::Failed { why } => why.clone(),
+        Phase::Stopped { why } | Phase::Failed { why } => why.clone(),
         _ => String::new(),
     }
 }
@@ -113,7 +113,8 @@ mod tests {
     fn a_run_that_said_how_it_ended_is_believed() {
         let failed = |code| last(Some(code), Phase::Failed { why: "because".into() }, 3);
         assert_eq!(of(&Activity::Inactive, Some(&last(Some(0), Phase::Over, 3))), Ending::Finished);
-        assert_eq!(of(&Activity::Inactive, Some(&failed(143))), Ending::Stopped { why: "because".into() });
+        let stopped = last(Some(143), Phase::Stopped { why: "because".into() }, 3);
+        assert_eq!(of(&Activity::Inactive, Some(&stopped)), Ending::Stopped { why: "because".into() });
         assert_eq!(of(&Activity::Inactive, Some(&failed(5))), Ending::Failed { why: "because".into() });
     }
 

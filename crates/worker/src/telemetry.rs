@@ -8,7 +8,7 @@ use windlass_core::learning::advice::Situation;
 use windlass_instruments::{StepMeasurement, WorkerInstruments};
 use windlass_tensorboard::{Description, HParam};
 use windlass_wire::client::Traffic;
-use windlass_wire::control::proto::{Score, WorkerTotals};
+use windlass_wire::control::proto::{Heartbeat, Score, WorkerTotals};
 use windlass_wire::control::session::Progress;
 
 use crate::batches::order::DataPosition;
@@ -159,6 +159,7 @@ impl Telemetry {
     /// There are no more steps; the last ones have yet to get a point.
     pub(crate) fn finish(&mut self, learning_rate: f32, is_chief: bool) {
         self.board.point(&self.tally, StepFigures { learning_rate, ..StepFigures::default() }, is_chief);
+        self.tell_tally(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn count(&mut self, done: &StepDone) {
@@ -183,23 +184,7 @@ impl Telemetry {
         tally.traffic += done.traffic;
         let samples = self.config.samples_a_step as u64;
         if let Ok(mut progress) = self.progress.try_lock() {
-            progress.local_step = tally.steps;
-            progress.global_step = done.global_step;
-            progress.loss = done.loss;
-            **progress.totals.get_or_insert_default() = WorkerTotals {
-                steps: tally.own_steps,
-                samples: tally.own_steps * samples,
-                compute_seconds: tally.compute.as_secs_f64(),
-                wait_seconds: tally.wait.as_secs_f64(),
-                data_seconds: tally.data.as_secs_f64(),
-                bytes_sent: tally.traffic.sent,
-                bytes_received: tally.traffic.received,
-                held_back_seconds: tally.held_back.as_secs_f64(),
-                staleness: tally.staleness,
-                dropped: tally.dropped,
-                loss: tally.losses,
-                scoring_seconds: tally.scoring.as_secs_f64(),
-            };
+            self.tell_tally(&mut progress);
         }
         self.epoch.count(done.loss);
         self.config.instruments.stepped(&StepMeasurement {
@@ -213,6 +198,28 @@ impl Telemetry {
             loss: Some(done.loss),
             global_step: done.global_step,
         });
+    }
+
+    /// Tells the coordinator what this worker has done so far.
+    fn tell_tally(&self, progress: &mut Heartbeat) {
+        let tally = &self.tally;
+        progress.local_step = tally.steps;
+        progress.global_step = tally.global_step;
+        progress.loss = tally.loss;
+        **progress.totals.get_or_insert_default() = WorkerTotals {
+            steps: tally.own_steps,
+            samples: tally.own_steps * self.config.samples_a_step as u64,
+            compute_seconds: tally.compute.as_secs_f64(),
+            wait_seconds: tally.wait.as_secs_f64(),
+            data_seconds: tally.data.as_secs_f64(),
+            bytes_sent: tally.traffic.sent,
+            bytes_received: tally.traffic.received,
+            held_back_seconds: tally.held_back.as_secs_f64(),
+            staleness: tally.staleness,
+            dropped: tally.dropped,
+            loss: tally.losses,
+            scoring_seconds: tally.scoring.as_secs_f64(),
+        };
     }
 
     fn step_event(&self, position: DataPosition, step_ms: f64) -> Step {

@@ -32,15 +32,50 @@ fn a_run_is_asked_by_its_address_and_by_its_directory() {
         assert_eq!((&all["model"], all["workers"].as_array().map(Vec::len)), (&"linear".into(), Some(2)), "{all}");
     }
     let live = run.0.windlass("status run").run().succeeded();
-    assert!(live.stdout.starts_with("The run is active. ") && live.stdout.contains("; live at "), "{live}");
+    assert!(live.stdout.starts_with("The run is active. ") && live.stdout.contains("; live at"), "{live}");
     run.0.signal(Signal::TERM);
     let told = run.wait();
     let after = told.windlass("status run").run().succeeded();
-    assert!(after.stdout.starts_with("The run is stopped"), "{after}");
+    assert!(after.stdout.starts_with("The run was stopped: "), "{after}");
+    assert!(after.stdout.contains("\n■ Stopped at step ") && after.stdout.contains(" of 1,000,000,000:"), "{after}");
+    assert!(after.stdout.contains("■ ended") && !after.stdout.contains("alive"), "{after}");
     let gone = told.windlass(&format!("status {address}")).run();
     assert_eq!(gone.exit_code(), Some(1), "{gone}");
     assert!(gone.stderr.starts_with(&format!("error: cannot reach a run at {address}: ")), "{gone}");
     assert!(gone.stderr.contains("\nhint: "), "{gone}");
+}
+
+#[test]
+fn the_directory_of_a_run_that_is_over_tells_its_last_figures() {
+    let told = windlass("launch linear --steps 300 --evaluate end --run-dir run").run().succeeded();
+    let status = json(&told.windlass("status run --json").run().succeeded());
+    assert_eq!((&status["phase"]["name"], &status["step"]), (&"over".into(), &300.into()), "{status}");
+    let workers = status["workers"].as_array().unwrap();
+    let steps: u64 = workers.iter().filter_map(|worker| worker["step"].as_u64()).sum();
+    assert!(steps >= 300 && status["servers"][0]["applied"].as_u64() >= Some(300), "{status}");
+    assert!(workers.iter().all(|worker| worker["state"] == "done"), "{status}");
+    assert!(!status["scores"].as_array().unwrap().is_empty(), "{status}");
+}
+
+#[test]
+fn the_directory_of_a_run_that_died_tells_of_the_past() {
+    let run = Launched::start(FOREVER);
+    let path = run.0.directory().join("run/status.json");
+    let (mut record, told) = {
+        let record = eventually("a run that trains", || {
+            let record: Value = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            (record["status"]["phase"]["name"] == "training").then_some(record)
+        });
+        run.0.signal(Signal::TERM);
+        (record, run.wait())
+    };
+    // As if it had been killed just then.
+    record["status"]["step"] = 40.into();
+    fs::write(told.directory().join("run/status.json"), record.to_string()).unwrap();
+    let after = told.windlass("status run").run().succeeded();
+    assert!(after.stdout.starts_with("The run died: "), "{after}");
+    assert!(after.stdout.contains("\n✕ Died at step 40 of 1,000,000,000\n"), "{after}");
+    assert!(!after.stdout.contains("alive") && !after.stdout.contains("done in"), "{after}");
 }
 
 #[test]

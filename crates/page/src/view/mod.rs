@@ -7,6 +7,7 @@ mod drawing;
 mod tasks;
 
 use serde::Serialize;
+use windlass_core::cluster::TaskId;
 use windlass_core::hang::Root;
 use windlass_core::straggler::{Course, Straggler, Verdict};
 
@@ -156,6 +157,7 @@ pub(crate) fn state_badge(state: State, silent_secs: Option<f64>) -> Badge {
         State::Waiting => badge("waiting", "◐", "wait"),
         State::Dead => badge("dead", "✕", "bad"),
         State::Done => badge("done", "✓", "done"),
+        State::Ended => badge("ended", "■", "idle"),
     }
 }
 
@@ -183,7 +185,9 @@ fn phase_badge(status: &Status) -> Badge {
         Phase::Finishing => badge("finishing", "●", "good"),
         Phase::Saving => badge("saving", "●", "good"),
         Phase::Over => badge("over", "✓", "done"),
+        Phase::Stopped { .. } => badge("stopped", "■", "idle"),
         Phase::Failed { .. } => badge("failed", "✕", "bad"),
+        Phase::Died => badge("died", "✕", "bad"),
     }
 }
 
@@ -227,7 +231,7 @@ fn speeds_note(status: &Status, top: f64) -> String {
 
 /// The verdict on stragglers; none if nobody gets on, for then it is of the past.
 fn findings(status: &Status) -> Vec<Finding> {
-    if status.hang().is_some() {
+    if status.hang().is_some() || status.phase == Phase::Died {
         return Vec::new();
     }
     if let Some(root) = status.holds_up() {
@@ -239,6 +243,10 @@ fn findings(status: &Status) -> Vec<Finding> {
             vec![Finding { badge: badge("unknown", "○", "idle"), text }]
         }
         Verdict::Even => {
+            if let Some(absent) = absent(status) {
+                let text = sentence(&format!("{absent}; the others take about the same time"));
+                return vec![Finding { badge: badge("absent", "✕", "bad"), text }];
+            }
             vec![Finding { badge: badge("even", "✓", "good"), text: sentence(&status.straggler.to_string()) }]
         }
         Verdict::Stragglers { stragglers } => {
@@ -249,6 +257,18 @@ fn findings(status: &Status) -> Vec<Finding> {
             stragglers.iter().map(|straggler| finding(straggler)).collect()
         }
     }
+}
+
+/// The workers that are not compared with the others, because they are not heard: `worker 2 is dead`.
+fn absent(status: &Status) -> Option<String> {
+    let of = |word| {
+        let alike = status.workers.iter().filter(move |worker| worker_badge(status, worker).word == word);
+        let alike: Vec<TaskId> = alike.map(|worker| TaskId::worker(worker.index)).collect();
+        let are = if alike.len() == 1 { "is" } else { "are" };
+        (!alike.is_empty()).then(|| format!("{} {are} {word}", tasks(&alike)))
+    };
+    let told: Vec<String> = ["dead", "silent"].into_iter().filter_map(of).collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 /// A task that others wait for: `Worker 2 has said nothing for 5.1 s (2 tasks wait for it)`.

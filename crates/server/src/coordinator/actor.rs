@@ -149,10 +149,14 @@ impl Actor {
         }
     }
 
-    /// Lets whoever watches see the run: twice a second, and whenever its phase changes.
+    /// Lets whoever watches see the run: twice a second, whenever its phase changes, and when all has been said.
     fn observe(&mut self) {
-        let phase_changed = self.observed.borrow().phase != *self.machine.phase();
-        if self.unobserved >= OBSERVE_EVERY || phase_changed {
+        let is_last = self.machine.unheard() == Some(0);
+        let has_changed = {
+            let before = self.observed.borrow();
+            before.phase != *self.machine.phase() || before.is_last != is_last
+        };
+        if self.unobserved >= OBSERVE_EVERY || has_changed {
             self.unobserved = 0;
             self.observed.send_modify(|observed| *observed = Arc::new(self.machine.observe().after(observed)));
         }

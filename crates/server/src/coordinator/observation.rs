@@ -45,6 +45,8 @@ pub struct Observation {
     pub addresses: BTreeMap<u32, String>,
     /// How many checkpoints are kept.
     pub kept_checkpoints: usize,
+    /// True if the run is over and every task has said its last word.
+    pub is_last: bool,
 }
 
 /// What is trained, and how.
@@ -180,6 +182,7 @@ impl<S: OwnShard> Coordinator<S> {
             chief: self.lifecycle.chief(),
             addresses: self.endpoints.iter().map(|(index, endpoint)| (*index, endpoint.address.clone())).collect(),
             kept_checkpoints: self.checkpoints.as_ref().map_or(0, Checkpoints::kept),
+            is_last: self.unheard() == Some(0),
         }
     }
 }

@@ -16,7 +16,7 @@ use windlass_core::cluster::{Job, ServerId};
 use windlass_core::membership::Patience;
 use windlass_instruments::{Instruments, PsInstruments, PushFate, available_memory};
 use windlass_wire::PROTOCOL;
-use windlass_wire::control::proto::{Endpoint, Hello, PsTotals};
+use windlass_wire::control::proto::{Endpoint, Heartbeat, Hello, PsTotals};
 use windlass_wire::control::session::{Coordinator, Persistence, Progress, Records, Session};
 use windlass_wire::control::usage;
 use windlass_wire::link::Shard;
@@ -118,13 +118,7 @@ impl Server {
         let session = Session::open(coordinator.clone(), hello, progress.clone(), persistence);
         instruments.probes().started();
         let counted = counts.clone();
-        usage::report(instruments.usage(), &progress, move |heartbeat| {
-            heartbeat.ps_totals = Some(PsTotals {
-                applied: counted.count(PushFate::Applied),
-                repeated: counted.count(PushFate::Repeated),
-                stale: counted.count(PushFate::Stale),
-            });
-        });
+        usage::report(instruments.usage(), &progress, move |heartbeat| tell_totals(&counted, heartbeat));
         Ok(Self {
             id: config.id,
             machine: ServerMachine::default(),
@@ -179,4 +173,13 @@ fn actor_config(config: &ServerConfig, address: &str) -> ActorConfig {
         instruments: config.instruments.clone(),
         tidying: Arc::default(),
     }
+}
+
+/// Tells what has become of the pushes so far.
+fn tell_totals(counts: &PsInstruments, heartbeat: &mut Heartbeat) {
+    heartbeat.ps_totals = Some(PsTotals {
+        applied: counts.count(PushFate::Applied),
+        repeated: counts.count(PushFate::Repeated),
+        stale: counts.count(PushFate::Stale),
+    });
 }

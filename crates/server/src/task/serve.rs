@@ -1,12 +1,13 @@
 //! A parameter server at work: it takes what the session and the shard bring, lets `server_machine` decide, and does
 //! what that says.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_wire::control::proto::{Marked, task_message};
 
-use super::{Preparing, Server};
+use super::{Preparing, Server, tell_totals};
 use crate::server_machine::{LAST_WORDS, ServerEffect, ServerEvent};
 
 /// How long it stays for those who have not come yet if the run cannot begin.
@@ -89,6 +90,8 @@ impl Server {
                 }
             }
         }
+        // At the end there may be no second in which they would be counted anyway.
+        tell_totals(&self.counts, &mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
         None
     }
 }

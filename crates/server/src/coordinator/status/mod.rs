@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::hang::Wait;
-use windlass_core::lifecycle::Phase;
+use windlass_core::lifecycle::{Outcome, Phase, exit_code};
 use windlass_core::membership::Presence;
 use windlass_core::straggler::Verdict;
 use windlass_page as page;
@@ -52,8 +52,8 @@ pub(super) struct Readers {
     pub(super) address: String,
 }
 
-/// What is shown of a run: its phase, its status, and whether it has trained. `None` before there is anything.
-type Shown = Option<(Phase, Arc<Status>, bool)>;
+/// What is shown of a run: as it was observed, its status, and whether it has trained. `None` before there is anything.
+type Shown = Option<(Arc<Observation>, Arc<Status>, bool)>;
 
 /// Keeps the status of a run up to date, for as long as it is observed.
 pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, readers: Readers) {
@@ -72,7 +72,7 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
         hangs.look(&status);
         page.send_replace(status.clone());
         has_trained |= observation.phase == Phase::Training;
-        shown.send_replace(Some((observation.phase.clone(), status, has_trained)));
+        shown.send_replace(Some((observation.clone(), status, has_trained)));
         if is_over(&observation) {
             continue;
         }
@@ -129,7 +129,7 @@ impl StatusKeeper {
         let steps_per_second = self.steps.span(run.at).map_or(0.0, |span| span.counted() as f64 / span.seconds);
         let step = run.statistics.steps;
         let left = run.target.and_then(|target| target.checked_sub(step)).filter(|_| steps_per_second > 0.0);
-        Status {
+        let status = Status {
             model: facts.map(|facts| facts.model.clone()).unwrap_or_default(),
             mode: facts.map(|facts| facts.mode.clone()).unwrap_or_default(),
             optimizer: facts.map(|facts| facts.optimizer.clone()).unwrap_or_default(),
@@ -154,6 +154,10 @@ impl StatusKeeper {
             timeline: timeline(&run.history),
             goodput: self.progress.share(run.at),
             straggler,
+        };
+        match run.phase {
+            Phase::Over(_) => status.ended(phase(&run.phase)),
+            _ => status,
         }
     }
 
@@ -268,6 +272,9 @@ fn phase(phase: &Phase) -> page::Phase {
         Phase::Finishing => page::Phase::Finishing,
         Phase::Saving(_) => page::Phase::Saving,
         Phase::Over(outcome) if outcome.exit_code == 0 => page::Phase::Over,
+        Phase::Over(Outcome { exit_code: exit_code::TERMINATED, reason }) => {
+            page::Phase::Stopped { why: reason.clone() }
+        }
         Phase::Over(outcome) => page::Phase::Failed { why: outcome.reason.clone() },
     }
 }

@@ -17,7 +17,7 @@ use crate::coordinator::utilization::must_be_a_file;
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Writes what is shown of a run to the file in its directory, if it has one, for as long as there is something to be shown.
-/// Tells `end_recorded` once the end is written down, or cannot be.
+/// Tells `end_recorded` once the end is written down with the last that tasks have said, or cannot be.
 pub(super) async fn keep(
     run_dir: Option<PathBuf>,
     address: String,
@@ -29,13 +29,13 @@ pub(super) async fn keep(
         None => None,
     };
     while shown.changed().await.is_ok() {
-        let Some((phase, status, has_trained)) = shown.borrow_and_update().clone() else { continue };
+        let Some((run, status, has_trained)) = shown.borrow_and_update().clone() else { continue };
         if let Some(recorder) = &mut recorder {
             // It may have trained while the disk was slow.
             recorder.has_trained |= has_trained;
-            recorder.record(&phase, &status).await;
+            recorder.record(&run.phase, &status).await;
         }
-        if matches!(phase, Phase::Over(_)) {
+        if run.is_last {
             end_recorded.send_replace(true);
         }
     }
@@ -69,6 +69,8 @@ impl Recorder {
     async fn record(&mut self, phase: &Phase, status: &Status) {
         self.has_trained |= *phase == Phase::Training;
         let is_due = match &self.last {
+            // With what the tasks say when they hear of the end.
+            Some(_) if matches!(phase, Phase::Over(_)) => true,
             Some((at, before)) => before != phase || at.elapsed() >= EVERY,
             None => true,
         };
@@ -139,6 +141,8 @@ mod tests {
         assert_eq!(read(directory.path()).status.step, 3);
         recorder.record(&ended(3), &at(4)).await;
         assert_eq!((read(directory.path()).status.step, read(directory.path()).exit_code), (4, Some(3)));
+        recorder.record(&ended(3), &at(5)).await;
+        assert_eq!(read(directory.path()).status.step, 5, "what is said after the end belongs to it");
     }
 
     #[tokio::test(start_paused = true)]

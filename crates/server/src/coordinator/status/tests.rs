@@ -1,7 +1,6 @@
 //! The status of a run as it follows from a list of observations.
 
 use windlass_core::admission::ShardStatistics;
-use windlass_core::lifecycle::Outcome;
 use windlass_wire::control::proto::{Heartbeat, Score, Usage, WorkerTotals};
 
 use super::*;
@@ -30,6 +29,7 @@ fn observation(seconds: f64, step: u64) -> Observation {
         chief: WorkerId(0),
         addresses: BTreeMap::new(),
         kept_checkpoints: 3,
+        is_last: false,
     }
 }
 
@@ -219,6 +219,18 @@ fn tasks_on_one_host_are_one_node() {
     assert_eq!(status.workers[1].state, page::State::Dead);
     let (worker, server) = (&status.workers[0], &status.servers[0]);
     assert_eq!((worker.cpus, server.memory_bytes), (Some(0.5), Some(100)), "and what each uses is known");
+}
+
+#[test]
+fn after_the_end_no_task_is_alive() {
+    let over = |exit_code| {
+        let outcome = Outcome { exit_code, reason: "ps 0 was told to stop".to_owned() };
+        StatusKeeper::default().status(&Observation { phase: Phase::Over(outcome), ..observation(1.0, 5) })
+    };
+    let (done, stopped) = (over(0), over(exit_code::TERMINATED));
+    assert_eq!((done.workers[0].state, done.servers[0].state), (page::State::Done, page::State::Done));
+    assert_eq!((stopped.workers[0].state, stopped.left_secs), (page::State::Ended, None));
+    assert_eq!(stopped.phase, page::Phase::Stopped { why: "ps 0 was told to stop".to_owned() });
 }
 
 #[test]
