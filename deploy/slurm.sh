@@ -1,5 +1,5 @@
 #!/bin/bash
-# slurm of windlass: tasks 0 to 5 in one step, of which the first 2 are ps.
+# A Windlass run: tasks 0 to 5 in one step, of which the first 2 are ps.
 # Start with `sbatch --time=… FILE`, end with `scancel --name=digits`. The program is $WINDLASS, or windlass in the PATH.
 #SBATCH --job-name=digits
 #SBATCH --ntasks=6

@@ -6,6 +6,11 @@ use windlass_core::lifecycle::{NOT_SAVED, Outcome, exit_code};
 
 use crate::signals::is_stop;
 
+/// What the commands are called that a message may tell the user to run.
+pub(crate) const RESUME: &str = "resume";
+pub(crate) const RESUME_TASK: &str = "resume this task";
+const COMMANDS: [&str; 2] = [RESUME, RESUME_TASK];
+
 /// A command that did not do what it was asked to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
@@ -26,8 +31,8 @@ impl Failure {
     }
 
     /// Whether a line of its text is a command for the user to run.
-    pub(crate) fn is_command(&self, line: &str) -> bool {
-        is_stop(self.exit_code.into()) && line.starts_with("resume")
+    pub(crate) fn is_command(line: &str) -> bool {
+        COMMANDS.iter().any(|what| line.strip_prefix(what).is_some_and(|rest| rest.starts_with(": ")))
     }
 
     pub(crate) fn with_hint(self, hint: impl Into<Option<String>>) -> Self {
@@ -67,5 +72,17 @@ impl fmt::Display for Failure {
             Some(hint) => write!(formatter, "\nhint: {hint}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_from_a_sentence() {
+        assert!(Failure::is_command("resume: windlass launch mnist --run-dir runs/a"));
+        assert!(Failure::is_command("resume this task: windlass train mnist"));
+        assert!(!Failure::is_command("resumed from step 3: a sentence that may be broken"));
     }
 }

@@ -92,6 +92,11 @@ fn unanswered(address: SocketAddr, error: &io::Error) -> String {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("{address} does not answer within {} s", PATIENCE.as_secs())
         }
+        io::ErrorKind::ConnectionRefused => {
+            format!("{address} does not answer: connection refused: nothing is listening there")
+        }
+        // It has answered.
+        io::ErrorKind::InvalidData => format!("{address} {error}"),
         _ => format!("{address} does not answer: {error}"),
     }
 }
@@ -103,10 +108,14 @@ fn ask(address: SocketAddr) -> io::Result<()> {
         match status.split_whitespace().nth(1) {
             Some("200") => return Ok(()),
             Some("404") => {}
-            _ => return Err(io::Error::other(format!("{route} says {status:?}"))),
+            _ => return Err(unlike_a_living_task(format!("is not alive: {route} says {status:?}"))),
         }
     }
-    Err(io::Error::other(format!("it knows none of {}", ROUTES.join(", "))))
+    Err(unlike_a_living_task(format!("is not a task of a run: it knows none of {}", ROUTES.join(", "))))
+}
+
+fn unlike_a_living_task(answer: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, answer)
 }
 
 /// The first line of the answer.
@@ -163,7 +172,9 @@ mod tests {
 
     #[test]
     fn a_server_that_knows_no_route_is_not_a_living_task() {
-        assert!(ask(server(&[])).unwrap_err().to_string().contains("/livez, /healthz"));
+        let address = server(&[]);
+        let told = unanswered(address, &ask(address).unwrap_err());
+        assert_eq!(told, format!("{address} is not a task of a run: it knows none of /livez, /healthz"));
     }
 
     #[test]
@@ -171,7 +182,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        ask(address).unwrap_err();
+        let told = unanswered(address, &ask(address).unwrap_err());
+        assert_eq!(told, format!("{address} does not answer: connection refused: nothing is listening there"));
     }
 
     #[test]

@@ -33,10 +33,7 @@ fn advised(mut error: clap::Error, schema: &Schema) -> clap::Error {
 /// Says which models there are to whoever names another, and where a model stands in `manifest`.
 pub(crate) fn with_models(mut error: clap::Error, verb: &str, models: &[&str]) -> clap::Error {
     let tip = match (error.kind(), verb) {
-        (ErrorKind::InvalidSubcommand, "train" | "launch" | "eval") => {
-            error.remove(ContextKind::SuggestedSubcommand);
-            Some(format!("the models are {}", models.join(", ")))
-        }
+        (ErrorKind::InvalidSubcommand, "train" | "launch" | "eval") => return no_model(&error, models),
         (ErrorKind::UnknownArgument, "manifest") => text(&error, ContextKind::InvalidArg)
             .filter(|word| models.contains(word))
             .map(|model| format!("the model and its flags stand after `--`: -- {model} ...")),
@@ -46,6 +43,22 @@ pub(crate) fn with_models(mut error: clap::Error, verb: &str, models: &[&str]) -
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
+}
+
+/// Says so in place of "unrecognized subcommand": a model is one to clap alone.
+fn no_model(error: &clap::Error, models: &[&str]) -> clap::Error {
+    let given = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+    let similar = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(similar)) => similar.iter().find(|model| models.contains(&model.as_str())),
+        _ => None,
+    };
+    let perhaps = similar.map(|model| format!("did you mean '{model}'? ")).unwrap_or_default();
+    let usage = error.get(ContextKind::Usage).map(|usage| format!("{usage}\n\n")).unwrap_or_default();
+    let message = format!(
+        "there is no model '{given}'\n\n  tip: {perhaps}the models are {}\n\n{usage}For more information, try '--help'.\n",
+        models.join(", ")
+    );
+    clap::Error::raw(ErrorKind::InvalidSubcommand, message)
 }
 
 /// Which command has a flag that this one has not.

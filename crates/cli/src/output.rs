@@ -76,7 +76,7 @@ pub(crate) fn human(event: &Event) -> String {
         Event::Epoch(epoch) => {
             let scores = epoch.metrics.as_ref().map(|metrics| format!("  {metrics}")).unwrap_or_default();
             format!(
-                "worker {}  epoch {} ended: mean loss {:.6}{scores}  {:.2} s",
+                "worker {}  epoch {} ended: mean loss {:.6}{scores}  in {:.2} s",
                 epoch.worker, epoch.epoch, epoch.loss, epoch.seconds
             )
         }

@@ -50,7 +50,7 @@ impl StagePlacement {
         let mut written: BTreeMap<&str, &str> = BTreeMap::new();
         for entry in place.split(',') {
             let (stage, device) = entry.trim().split_once('=').ok_or_else(|| {
-                Failure::usage(format!("--place: {entry:?} is no stage and its device"))
+                Failure::usage(format!("--place: {entry:?} names no device"))
                     .with_hint("write it as in --place hidden=cpu:0,output=/job:worker/task:1".to_owned())
             })?;
             if let Some(first) = written.get(stage) {
@@ -62,12 +62,14 @@ impl StagePlacement {
         }
         let (training, device) = (&args.training, &args.device);
         if training.in_graph {
-            return Err(Failure::usage("--place does not go with --in-graph: it divides the model, and that batches")
-                .with_hint("joined workers compute stages without it".to_owned()));
+            return Err(Failure::usage(
+                "--place does not go with --in-graph: it divides the model; that divides batches",
+            )
+            .with_hint("joined workers compute stages without it".to_owned()));
         }
         if training.towers != 1 || device.devices.is_some() {
             return Err(Failure::usage(
-                "--place does not go with --towers or --devices: it divides the model, and they batches",
+                "--place does not go with --towers or --devices: it divides the model; they divide batches",
             )
             .with_hint("--device says where the stages are that --place does not name".to_owned()));
         }
@@ -141,8 +143,11 @@ fn elsewhere(stage: &str, name: &DeviceName, joined: Option<usize>) -> Result<Pl
             "list them with --worker_hosts and omit --job_name; or name a device of this process, as cpu:1".to_owned(),
         ));
     };
-    let there_are = |joined| format!("there are {} to {}", TaskId::worker(0), TaskId::worker(joined - 1));
-    let hint = if joined == 1 { "there is worker 0 alone".to_owned() } else { there_are(joined as u32) };
+    let hint = match joined {
+        1 => "there is worker 0 alone".to_owned(),
+        2 => "there are workers 0 and 1".to_owned(),
+        joined => format!("there are workers 0 to {}", joined - 1),
+    };
     if name.job.as_ref().is_some_and(|job| *job != Job::Worker.to_string()) || name.replica.unwrap_or(0) != 0 {
         return Err(refuse("but only workers compute stages".to_owned()).with_hint(hint));
     }

@@ -1,6 +1,7 @@
 //! `windlass status HOST:PORT` or `RUN_DIR`: how a run is doing, asked of its coordinator from anywhere, or how it was doing
 //! when its directory last heard of it.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST: u64 = 16 << 20;
 /// What to give instead of something that is no address.
 pub(crate) const ADDRESS_HINT: &str = "give a host and a port, such as 127.0.0.1:2222";
+/// What comes before the address and the reason, if nobody answers.
+const UNREACHABLE: &str = "cannot reach a run at";
 /// Columns, where there is no terminal.
 const WIDTH: usize = 80;
 
@@ -124,12 +127,32 @@ pub(crate) fn parse_address(place: &str) -> Option<&str> {
     is_one.then_some(address)
 }
 
+/// Why nobody answers at the address, in as few words as will do.
+pub(crate) fn reason<'a>(message: &'a str, address: &str) -> &'a str {
+    let reason = message.strip_prefix(UNREACHABLE).and_then(|rest| rest.trim_start().strip_prefix(address));
+    reason.map_or(message, |reason| reason.trim_start_matches(": "))
+}
+
+/// Without the numbers of the system.
+fn in_words(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            "connection refused: nothing is listening there".to_owned()
+        }
+        ureq::Error::Io(error) => {
+            let text = error.to_string();
+            text.split_once(" (os error").map_or(text.clone(), |(text, _)| text.to_owned())
+        }
+        error => error.to_string(),
+    }
+}
+
 /// The status as its JSON.
 fn ask(address: &str, patience: Duration) -> Result<String, Failure> {
     let agent = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false).build();
     let unreachable = |error: ureq::Error| Failure {
         exit_code: exit_code::INTERNAL,
-        message: format!("cannot reach a run at {address}: {error}"),
+        message: format!("{UNREACHABLE} {address}: {}", in_words(&error)),
         hint: Some(
             "the log of ps 0 and the first lines of `launch` show the address: live page at http://…".to_owned(),
         ),

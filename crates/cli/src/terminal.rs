@@ -97,7 +97,7 @@ pub(crate) fn print_failure(failure: &Failure) {
     let text = failure.to_string();
     let columns = columns_of(&Term::stderr());
     let broken = |line: &str| match columns {
-        Some(columns) if !failure.is_command(line) => textwrap::fill(line, breaking(columns)),
+        Some(columns) if !Failure::is_command(line) => textwrap::fill(line, breaking(columns)),
         _ => line.to_owned(),
     };
     let lines: Vec<String> = text.lines().map(broken).collect();

@@ -35,7 +35,7 @@ use windlass_worker::task::{self, Ended, WorkerConfig};
 
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
-use crate::failure::Failure;
+use crate::failure::{Failure, RESUME, RESUME_TASK};
 use crate::in_graph::{CLIENT, Client, logical_workers};
 use crate::placement::Placement;
 use crate::program::parse;
@@ -476,7 +476,7 @@ impl Process {
                 at_once: false,
                 died: false,
             };
-            let what = if self.task.is_some() { "resume this task" } else { "resume" };
+            let what = if self.task.is_some() { RESUME_TASK } else { RESUME };
             match (signal, &stop.unsaved) {
                 (None, Some(_)) => stop.report_remains(harm, what, &own_command),
                 _ if is_one_of_many => stop.report_alone(what, &own_command),

@@ -1,5 +1,7 @@
 //! The flags of `windlass manifest`, for the command line to flatten into its own.
 
+use std::str::FromStr;
+
 use clap::Args;
 
 use crate::{Error, Kind, Layout, Name, Namespace, Quantity, Request, Storage};
@@ -20,33 +22,33 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub gpus: u32,
     /// CPUs for each task, such as 500m or 4
-    #[arg(long, value_name = "AMOUNT", default_value = "2")]
+    #[arg(long, value_name = "AMOUNT", default_value = "2", value_parser = hinted::<Quantity>)]
     pub cpu: Quantity,
     /// Memory for each task, such as 512Mi or 4Gi
-    #[arg(long, value_name = "AMOUNT", default_value = "2Gi")]
+    #[arg(long, value_name = "AMOUNT", default_value = "2Gi", value_parser = hinted::<Quantity>)]
     pub memory: Quantity,
     /// Container image whose entry point is windlass [default: windlass, in this version]
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
     /// Where checkpoints and curves are kept: pvc:NAME, nfs:SERVER:/PATH, s3://BUCKET/PREFIX, gs://… or az://…; with
     /// slurm and compose also file:/PATH
-    #[arg(long, value_name = "WHERE")]
+    #[arg(long, value_name = "WHERE", value_parser = hinted::<Storage>)]
     pub storage: Option<Storage>,
     /// Secret with the variables that an object store needs, such as AWS_ACCESS_KEY_ID
     #[arg(long, value_name = "NAME", default_value = "windlass-storage")]
     pub storage_secret: String,
     /// Namespace; required for trainjob [default: that of kubectl]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = hinted::<Namespace>)]
     pub namespace: Option<Namespace>,
     /// Name of the run [default: that of the model]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = hinted::<Name>)]
     pub name: Option<Name>,
     /// Queue of Kueue, or partition of Slurm
     #[arg(long, value_name = "NAME")]
     pub queue: Option<String>,
     /// Let Prometheus in this namespace scrape the tasks (pods labelled app.kubernetes.io/name: prometheus) [default: no
     /// scraper]
-    #[arg(long, value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE", value_parser = hinted::<Namespace>)]
     pub scrape_from: Option<Namespace>,
     /// Which tasks share a node
     #[arg(long, value_enum, default_value_t = Layout::Apart)]
@@ -54,6 +56,14 @@ pub struct Arguments {
     /// The model and its flags, as after `windlass train`
     #[arg(last = true, required = true, value_name = "MODEL FLAGS")]
     pub command: Vec<String>,
+}
+
+/// A value, or what is wrong with it and what would be right.
+fn hinted<T: FromStr<Err = Error>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: Error| match error.hint() {
+        Some(hint) => format!("{error}; {hint}"),
+        None => error.to_string(),
+    })
 }
 
 impl TryFrom<Arguments> for Request {
@@ -123,7 +133,7 @@ mod tests {
             parsed.map(drop).expect_err("refused").to_string()
         };
         assert!(refusal("manifest k8s --storage ftp://x -- mnist").contains("unknown scheme ftp://"));
-        assert!(refusal("manifest k8s --memory 4GB -- mnist").contains("unknown suffix"));
+        assert!(refusal("manifest k8s --memory 4GB -- mnist").contains("unknown suffix; use a number with"));
         assert!(refusal("manifest k8s --namespace Team -- mnist").contains("upper-case"));
     }
 }

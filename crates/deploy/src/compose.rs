@@ -100,8 +100,8 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
     let mut manifest = Manifest::new(
         request,
         &[
-            "Start with `docker compose up`, end with `docker compose down`, which keeps the volume.".to_owned(),
-            format!("`docker compose --profile tensorboard up` shows the curves on port {TENSORBOARD_PORT}."),
+            "Start with `docker compose --file FILE up`, end with `docker compose --file FILE down`, which keeps the volume.".to_owned(),
+            format!("`docker compose --file FILE --profile tensorboard up` shows the curves on port {TENSORBOARD_PORT}."),
         ],
     );
     let mut services: BTreeMap<String, Service> =

@@ -99,9 +99,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// GPUs for a program that uses none.
-    #[error(
-        "--gpus {gpus} is given, but this build of windlass has no GPU backend: an image of this build would refuse to start its workers"
-    )]
+    #[error("--gpus {gpus} is given, but this build of windlass has no GPU backend: its workers would refuse to start")]
     GpusWithoutBackend {
         /// GPUs for each worker.
         gpus: u32,

@@ -25,7 +25,7 @@ pub(crate) fn render(request: &Request) -> String {
     };
     let mut script = format!(
         "#!/bin/bash
-# slurm of windlass: tasks 0 to {last} in one step, of which the first {ps} are ps.
+# A Windlass run: tasks 0 to {last} in one step, of which the first {ps} are ps.
 # Start with `sbatch --time=… FILE`, end with `scancel --name={name}`. The program is $WINDLASS, or windlass in the PATH.
 ",
         last = tasks - 1,

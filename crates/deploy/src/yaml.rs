@@ -13,7 +13,7 @@ pub(crate) struct Manifest {
 impl Manifest {
     /// Begins with comments: how to use it, and what else there is to know.
     pub(crate) fn new(request: &Request, comments: &[String]) -> Manifest {
-        let mut text = format!("# {} of windlass: {}.\n", request.kind, counted(request));
+        let mut text = format!("# A Windlass run: {}.\n", counted(request));
         for comment in comments {
             text.push_str(&format!("# {comment}\n"));
         }

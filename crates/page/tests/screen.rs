@@ -30,7 +30,7 @@ fn usual(status: Status) -> String {
 }
 
 fn silence(secs: f64) -> Silence {
-    Silence { secs, why: "cannot reach a run at 10.0.1.0:2222: io: Connection refused".into() }
+    Silence { secs, why: "connection refused: nothing is listening there".into() }
 }
 
 #[test]
@@ -87,7 +87,10 @@ fn before_the_first_answer_it_says_whom_it_asks() {
     let asking = drawn(&mut screen, None, (80, 4));
     assert!(asking.contains("○ Asking 10.0.1.0:2222"), "{asking}");
     let missing = drawn(&mut screen, Some(&silence(5.2)), (80, 4));
-    assert!(missing.contains("✕ no answer for 5.2 s, trying again: cannot reach a run at"), "{missing}");
+    assert!(
+        missing.contains("✕ no answer for 5.2 s, trying again: connection refused: nothing is listening"),
+        "{missing}"
+    );
 }
 
 #[test]

@@ -172,6 +172,7 @@ pub(crate) fn in_words(error: &io::Error) -> io::Error {
         io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::UnexpectedEof => {
             "it closed the connection"
         }
+        io::ErrorKind::WriteZero | io::ErrorKind::BrokenPipe => "its process is gone",
         io::ErrorKind::AddrNotAvailable => "this machine has no address of that kind (IPv4 or IPv6)",
         _ => return io::Error::new(error.kind(), error.to_string()),
     };

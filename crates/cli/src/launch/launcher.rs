@@ -208,7 +208,11 @@ impl Launcher {
                 }
                 if let Event::Started(started) = &event {
                     let unused = (0..).zip(&started.transports).filter(|(_, transport)| *transport == UNUSED);
-                    self.idle = unused.map(|(server, _)| server).collect();
+                    let idle = unused.map(|(server, _)| server).collect();
+                    if self.idle != idle {
+                        mention_idle(&idle);
+                    }
+                    self.idle = idle;
                 }
                 if let Event::Started(_) | Event::Step(_) | Event::Progress(_) = &event {
                     self.stuck = None;
@@ -392,6 +396,14 @@ impl Launcher {
                 false
             }
         }
+    }
+}
+
+/// Says which servers are there for nothing.
+fn mention_idle(idle: &BTreeSet<u32>) {
+    let names: Vec<String> = idle.iter().map(|server| TaskId::ps(*server).to_string()).collect();
+    if !names.is_empty() {
+        info!("no parameters are on {}: the model is too small for it (see --min-shard-bytes)", names.join(", "));
     }
 }
 

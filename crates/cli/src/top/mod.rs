@@ -124,7 +124,7 @@ fn ask_again_and_again(address: String, messages: SyncSender<Message>) {
         loop {
             let message = match status::fetch(&address, PATIENCE) {
                 Ok(status) => Message::Answer(Box::new(status)),
-                Err(failure) => Message::NoAnswer(failure.message),
+                Err(failure) => Message::NoAnswer(status::reason(&failure.message, &address).to_owned()),
             };
             if messages.send(message).is_err() {
                 return;

@@ -26,6 +26,7 @@ use super::{Process, stopped, told_to_stop, with_server};
 use crate::failure::Failure;
 use crate::in_graph::Client;
 use crate::launch;
+use crate::output::count;
 
 /// The coordinator, and the server in this process if there is one.
 type Parameters = (Coordinator, Option<(ServerId, Arc<dyn Shard>)>);
@@ -70,8 +71,9 @@ impl Process {
             summary.joined = crew.tally().into_iter().map(told).collect();
         }
         for (worker, steps, times) in crew.tally() {
+            let shares = count(steps as usize, "share");
             info!(
-                "{worker} has computed {steps} steps{}",
+                "{worker} has computed {shares} of steps{}",
                 if times > 1 { format!(", joined {times} times") } else { String::new() }
             );
         }

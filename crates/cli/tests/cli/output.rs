@@ -20,9 +20,9 @@ fn a_run_in_one_process_tells_steps_epochs_and_scores() {
         assert_snapshot!(told.stdout, @"
     worker 0 trains for 2 epochs: 101 batches of 1 per epoch, 1 thread, parameters in this process, chief
     worker 0 step 100 global 100 epoch 1 batch 100 of 101 loss [N] avg [N] ms
-    worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] in [N] s
     worker 0 step 200 global 200 epoch 2 batch 99 of 101 loss [N] avg [N] ms
-    worker 0 epoch 2 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 epoch 2 ended: mean loss [N] w [N], b [N], mean squared error [N] in [N] s
     worker 0 finished: 202 steps of its own, global step 202, [N] s
 
     run linear in one process, async, sgd
@@ -72,7 +72,7 @@ fn a_launched_run_tells_of_every_worker() {
         assert_snapshot!(lines.join("\n"), @"
     linear on 1 ps and 2 workers, logs in run
     worker 0 trains for 1 epoch: 101 batches of 1 per epoch, 1 thread, parameters via shared memory, chief
-    worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] [N] s
+    worker 0 epoch 1 ended: mean loss [N] w [N], b [N], mean squared error [N] in [N] s
     worker 0 finished: 101 steps of its own, global step 101, [N] s
 
     run linear on 1 ps, 2 workers, sync, sgd
@@ -92,7 +92,7 @@ fn a_launched_run_tells_of_every_worker() {
     wrote run/summary.json
     logs and checkpoints are in run
     worker 1 trains for 1 epoch: 101 batches of 1 per epoch, 1 thread, parameters via shared memory
-    worker 1 epoch 1 ended: mean loss [N] [N] s
+    worker 1 epoch 1 ended: mean loss [N] in [N] s
     worker 1 finished: 101 steps of its own, global step 101, [N] s
     ")
     });

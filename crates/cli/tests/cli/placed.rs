@@ -219,7 +219,7 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --place: "hidden" is no stage and its device
+    error: --place: "hidden" names no device
     hint: write it as in --place hidden=cpu:0,output=/job:worker/task:1
     "#);
     assert_snapshot!(windlass("train mnist --place hidden=tpu:0").run(), @r#"
@@ -266,7 +266,7 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --place does not go with --towers or --devices: it divides the model, and they batches
+    error: --place does not go with --towers or --devices: it divides the model; they divide batches
     hint: --device says where the stages are that --place does not name
     ");
     assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --accumulate 2").run(), @"
@@ -280,7 +280,7 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --place does not go with --in-graph: it divides the model, and that batches
+    error: --place does not go with --in-graph: it divides the model; that divides batches
     hint: joined workers compute stages without it
     ");
 }
@@ -299,14 +299,14 @@ fn places_with_tasks_that_there_are_not_are_refused_too() {
     --- stdout
     --- stderr
     error: --place puts hidden on /task:2, but there is no such worker
-    hint: there are worker 0 to worker 1
+    hint: there are workers 0 and 1
     ");
     assert_snapshot!(windlass("launch mnist --workers 2 --place hidden=/task:2").run(), @"
     exit code 2
     --- stdout
     --- stderr
     error: --place puts hidden on /task:2, but there is no such worker
-    hint: there are worker 0 to worker 1
+    hint: there are workers 0 and 1
     ");
     assert_snapshot!(windlass("launch mnist --workers 1 --place hidden=/job:ps/task:0").run(), @"
     exit code 2

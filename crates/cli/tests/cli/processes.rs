@@ -222,7 +222,8 @@ fn a_run_whose_ps_is_killed_fails_with_the_end_of_its_log() {
     let told = run.wait();
     assert_eq!(told.exit_code(), Some(1), "{told}");
     assert!(told.stderr.contains("error: ps 0 was killed by signal 9; the end of run/ps-0.log:"), "{told}");
-    assert!(told.stderr.contains("all 1 ps and 2 workers have joined"), "{told}");
+    assert!(told.stderr.contains("all tasks have joined: 1 ps and 2 workers"), "{told}");
+    assert!(told.stderr.contains("\nhint: --restart N starts killed tasks again, up to N times"), "{told}");
     assert!(tasks.iter().all(|task| !task.is_alive()), "{tasks:?}");
 }
 

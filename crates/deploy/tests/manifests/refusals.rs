@@ -107,7 +107,7 @@ fn warnings_name_what_the_author_may_not_want() {
     let request = request("k8s --gpus 2 --queue q -- mnist").unwrap();
     let warnings: Vec<String> = request.warnings(false).iter().map(ToString::to_string).collect();
     assert_snapshot!(warnings.join("\n"), @"
-    --gpus 2 is given, but this build of windlass has no GPU backend: an image of this build would refuse to start its workers
+    --gpus 2 is given, but this build of windlass has no GPU backend: its workers would refuse to start
     no --storage is given: without checkpoints a run that is interrupted starts from the beginning
     Kueue admits the Jobs of ps and workers separately: with a full queue, one may run and wait for the other
     ");

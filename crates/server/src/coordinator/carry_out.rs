@@ -117,7 +117,8 @@ impl<S: OwnShard> Coordinator<S> {
             ..Prepare::default()
         };
         let samples_now = run.data.as_ref().map(|data| data.batch_size);
-        info!("all {} ps and {} workers have joined", self.config.servers, workers.len());
+        let (count, plural) = (workers.len(), if workers.len() == 1 { "" } else { "s" });
+        info!("all tasks have joined: {} ps and {count} worker{plural}", self.config.servers);
         let (mut positions, mut samples_then) = (Vec::new(), None);
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.go_on(run, active, now);

@@ -65,6 +65,7 @@ impl<S: OwnShard> Coordinator<S> {
             return Err(refuse(shortage));
         }
         let earlier = self.members.earlier(task, hello.process);
+        let was_here = self.lifecycle.incarnation(task).is_some();
         let joined = self.lifecycle.join(task, earlier, self.now);
         let (incarnation, mut decisions) = joined.map_err(|error| match error {
             JoinError::Over(outcome) => Refusal::ForGood(outcome),
@@ -98,6 +99,7 @@ impl<S: OwnShard> Coordinator<S> {
         let reconnected = earlier == Some(incarnation);
         match (reconnected, self.lifecycle.phase()) {
             (true, _) => info!("{task} reconnected"),
+            (false, Phase::Training) if was_here => info!(target: NOTICE, "{task} is back"),
             (false, Phase::Training) => info!(target: NOTICE, "{task} joined during training"),
             (false, _) => info!("{task} joined"),
         }

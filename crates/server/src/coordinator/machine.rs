@@ -26,6 +26,7 @@ use crate::checkpoint::before_generation;
 
 /// How often those who wait are told for whom.
 pub(super) const SPEAK_EVERY: Duration = Duration::from_secs(3);
+const SPEAK_AT_LEAST_EVERY: Duration = Duration::from_secs(20);
 
 /// Where a run begins: at a checkpoint, or at the beginning.
 #[derive(Debug, Clone, Default)]
@@ -67,6 +68,8 @@ pub struct Coordinator<S> {
     /// Why tasks that are waited for were not let in, by their names.
     pub(super) refused: BTreeMap<String, String>,
     pub(super) spoken: Duration,
+    /// Since when it waits for somebody.
+    waits_since: Duration,
     /// When it was last said what a checkpoint waits for.
     pub(super) spoken_of_checkpoint: Duration,
     /// The time of the event that is being handled.
@@ -109,6 +112,7 @@ impl<S: OwnShard> Coordinator<S> {
             history: History::default(),
             refused: BTreeMap::new(),
             spoken: Duration::ZERO,
+            waits_since: Duration::ZERO,
             spoken_of_checkpoint: Duration::ZERO,
             now: Duration::ZERO,
             effects: Vec::new(),
@@ -184,8 +188,8 @@ impl<S: OwnShard> Coordinator<S> {
             _ => {}
         }
         if self.lifecycle.awaited().is_empty() {
-            self.spoken = now;
-        } else if now.saturating_sub(self.spoken) >= SPEAK_EVERY {
+            (self.spoken, self.waits_since) = (now, now);
+        } else if now.saturating_sub(self.spoken) >= speak_every(now.saturating_sub(self.waits_since)) {
             self.spoken = now;
             self.members.mention(&Kind::Waiting(self.waiting()));
         }
@@ -228,6 +232,10 @@ impl<S: OwnShard> Coordinator<S> {
         let notices = refused.chain(trouble).collect();
         if let Some(last) = tasks.last_mut() {
             last.push_str(self.lifecycle.awaited_for());
+            let waited = self.now.saturating_sub(self.waits_since).as_secs();
+            if waited > 0 {
+                last.push_str(&format!(" ({waited} s)"));
+            }
         }
         Waiting { tasks, notices }
     }
@@ -235,6 +243,11 @@ impl<S: OwnShard> Coordinator<S> {
     pub(super) fn tell(&mut self, task: TaskId, kind: Kind) {
         self.members.tell(|other| other == task, &kind);
     }
+}
+
+/// How often a wait is spoken of that has been so long.
+fn speak_every(waited: Duration) -> Duration {
+    (waited / 4).clamp(SPEAK_EVERY, SPEAK_AT_LEAST_EVERY)
 }
 
 pub(super) fn is_server(task: TaskId) -> bool {

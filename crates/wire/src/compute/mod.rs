@@ -32,7 +32,7 @@ const NAME_BYTES: usize = 256;
 pub enum ComputeError {
     /// It broke, or the other end has closed it.
     #[error("{}", endpoint::in_words(.0))]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// Not a byte has come for this long.
     #[error("silent for {} s", .0.as_secs())]
     Silent(Duration),
@@ -48,6 +48,12 @@ pub enum ComputeError {
     /// Whoever waited was told to stop.
     #[error("told to stop")]
     Stopped,
+}
+
+impl From<io::Error> for ComputeError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 /// Connects to a task that computes for others: by shared memory if it is on this host, else by TCP. Names are resolved

@@ -85,8 +85,15 @@ pub fn serve(
     let (stop, instruments) = (config.stop.clone(), config.instruments.clone());
     let (once, patience) = (config.once, config.peer_timeout);
     let counts = instruments.worker();
-    let desk = Desk { config, build, place: Place::default(), local_name: Mutex::default(), news: teller, counts };
-    let desk = Arc::new(desk);
+    let desk = Arc::new(Desk {
+        config,
+        build,
+        place: Place::default(),
+        sent_away: Mutex::default(),
+        local_name: Mutex::default(),
+        news: teller,
+        counts,
+    });
     let (serving, lobby) = (desk.clone(), Lobby::default());
     let streams: StreamHandler = Arc::new(move |socket, visit| take(serving.clone(), socket, visit));
     let local_name = port::accept_locally(&listener, streams.clone(), lobby.clone(), stopped.clone())?;

@@ -1,5 +1,6 @@
 //! One client's connection: what it wants computed is made ready, and its requests are answered until it leaves.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ pub(super) struct Desk {
     pub(super) config: JoinConfig,
     pub(super) build: Builder,
     pub(super) place: Place,
+    /// Clients that came while another was there. They come again and again.
+    pub(super) sent_away: Mutex<BTreeSet<String>>,
     /// By which name clients on this host find it.
     pub(super) local_name: Mutex<String>,
     /// Hears of the sessions of clients that are given the place.
@@ -72,7 +75,9 @@ impl Desk {
         let seated = match seated {
             Ok(seated) => seated,
             Err(Denied { reason, is_busy }) => {
-                info!("sent {} away: {reason}", assignment.client);
+                if self.sent_away.lock().unwrap_or_else(PoisonError::into_inner).insert(assignment.client.clone()) {
+                    info!("sent {} away: {reason}", assignment.client);
+                }
                 let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
@@ -155,7 +160,10 @@ impl Desk {
                     let shapes: Vec<[usize; 1]> = gradients.iter().map(|gradient| [gradient.len()]).collect();
                     let tensors =
                         gradients.iter().zip(&shapes).map(|(gradient, shape)| Section::floats(shape, gradient));
-                    line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>())?;
+                    let answered = line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>());
+                    if let Err(error) = answered {
+                        return line.last_words(&limits).ok_or(error.into());
+                    }
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
                 Ask::Wait => {}
@@ -183,7 +191,9 @@ impl Desk {
                         }
                     };
                     let sections: Vec<Section<'_>> = tensors.iter().map(packed::section).collect();
-                    line.answer(&Answer::Staged(answer), &sections)?;
+                    if let Err(error) = line.answer(&Answer::Staged(answer), &sections) {
+                        return line.last_words(&limits).ok_or(error.into());
+                    }
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
                 Ask::Wait => {}
@@ -262,6 +272,15 @@ impl Line {
 
     fn answer(&self, answer: &Answer, tensors: &[Section<'_>]) -> Result<(), ComputeError> {
         self.lock().connection.send(&written(answer), tensors, STALLED, &|| false)
+    }
+
+    /// Why a client that takes no answer any more has left, if it has said so.
+    fn last_words(&self, limits: &compute::Limits) -> Option<String> {
+        let message = self.receive(limits, SIGN_OF_LIFE, &|| false).ok()?;
+        match read::<Ask>(&message.head) {
+            Ok(Ask::Leave { reason }) => Some(reason),
+            _ => None,
+        }
     }
 
     /// Does something that may take long.

@@ -173,7 +173,8 @@ impl Pools {
         }
         if let Self::Trying { one, all, quickest, .. } = std::mem::replace(self, Self::Unmade(None)) {
             let pool = if quickest[1] < quickest[0] { all } else { one };
-            info!("computing on {} threads", pool.current_num_threads());
+            let threads = pool.current_num_threads();
+            info!("computing on {threads} thread{}", if threads == 1 { "" } else { "s" });
             *self = Self::Chosen(pool);
         }
     }

@@ -4,7 +4,7 @@ use windlass_core::lifecycle::exit_code;
 use windlass_worker::event::Stopped;
 
 use super::Launcher;
-use crate::failure::Failure;
+use crate::failure::{Failure, RESUME};
 use crate::launch::child::{Child, Ended, STARTED};
 use crate::signals::StopSignal;
 use crate::stopping::Stop;
@@ -42,7 +42,7 @@ impl Launcher {
             Some(_) => exit_code::CHECKPOINT,
             None => by.map_or(exit_code, StopSignal::exit_code),
         };
-        self.with_stop(exit_code, why, told, |stop, command| stop.report("resume", command))
+        self.with_stop(exit_code, why, told, |stop, command| stop.report(RESUME, command))
     }
 
     /// How a run came to harm, and what remains of it.
@@ -51,7 +51,7 @@ impl Launcher {
             return harm;
         }
         self.with_stop(harm.exit_code, String::new(), None, |stop, command| {
-            Stop { died: true, ..stop }.report_remains(harm, "resume", command)
+            Stop { died: true, ..stop }.report_remains(harm, RESUME, command)
         })
     }
 
@@ -91,7 +91,10 @@ impl Launcher {
             lines.iter().rposition(|line| line.starts_with(ERROR)).filter(|_| !matches!(ended, Ended::Killed(_)));
         let Some(said) = said else {
             let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n  ");
-            return Failure { exit_code, message: format!("{task} {how}; the end of {log}:\n  {tail}"), hint: None };
+            let message = format!("{task} {how}; the end of {log}:\n  {tail}");
+            let hint = (self.restarts == 0 && !self.has_restarted && matches!(ended, Ended::Killed(_)))
+                .then(|| "--restart N starts killed tasks again, up to N times".to_owned());
+            return Failure { exit_code, message, hint };
         };
         let words = child.own_words(&lines[said..]);
         let (hints, words): (Vec<&str>, Vec<&str>) = words.into_iter().partition(|line| line.starts_with(HINT));

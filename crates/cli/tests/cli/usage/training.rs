@@ -10,7 +10,7 @@ fn an_unknown_model_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: unrecognized subcommand 'cats'
+    error: there is no model 'cats'
 
       tip: the models are linear, mnist, autoencoder, stn, seq2seq
 
@@ -18,6 +18,12 @@ fn an_unknown_model_is_refused() {
 
     For more information, try '--help'.
     ");
+}
+
+#[test]
+fn a_model_that_is_misspelled_is_suggested() {
+    let told = windlass("launch mnsit").run();
+    assert!(told.stderr.contains("there is no model 'mnsit'\n\n  tip: did you mean 'mnist'? the models are"), "{told}");
 }
 
 #[test]

@@ -228,7 +228,8 @@ impl SessionMachine {
                 effects.push(SessionEffect::Open);
             }
             Stage::Greeted(_) if now >= self.gives_up_at() => {
-                self.error = self.reason.take().unwrap_or_else(|| "it does not answer".to_owned());
+                let closed = (self.error == closed_at_once()).then(closed_at_once);
+                self.error = self.reason.take().or(closed).unwrap_or_else(|| "it does not answer".to_owned());
                 self.give_up(now, effects);
             }
             Stage::Greeted(report) if now >= report => {

@@ -126,6 +126,21 @@ fn a_coordinator_that_only_says_what_it_waits_for_is_given_up_with_its_words() {
 }
 
 #[test]
+fn a_server_that_hangs_up_each_time_is_given_up_with_those_words() {
+    let mut machine = machine();
+    for now in [Duration::ZERO, seconds(19.0)] {
+        machine.handle(SessionEvent::Tick, now);
+        machine.handle(SessionEvent::Opened, now);
+        if now.is_zero() {
+            machine.handle(SessionEvent::Broken, now);
+        }
+    }
+    let effects = machine.handle(SessionEvent::Tick, PATIENCE);
+    let reason = "gave up waiting for ps 0 at a:1 after 20 s: it closed the session at once";
+    assert_eq!(over(&effects).map(|over| over.reason.as_str()), Some(reason));
+}
+
+#[test]
 fn a_busy_coordinator_is_left_and_asked_again_and_its_reason_is_told_once_in_a_while() {
     let mut machine = machine();
     let (mut now, mut lines) = (Duration::ZERO, Vec::new());
