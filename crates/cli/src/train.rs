@@ -1,5 +1,6 @@
 //! `windlass train MODEL`: a whole run in this process, or one task of a cluster.
 
+mod concluding;
 mod in_graph;
 mod loading;
 mod placed;
@@ -7,7 +8,7 @@ mod placed;
 use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,32 +21,27 @@ use windlass_core::footprint::in_words;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_instruments::Instruments;
-use windlass_runs::names::SUMMARY_FILE;
 use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::client::Interrupt;
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
 use windlass_worker::devices::ComputeDevice;
-use windlass_worker::event::{Event, Stopped, Watcher};
+use windlass_worker::event::{Event, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::replica::{Replica, Trace};
-use windlass_worker::summary::Summary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
-use crate::failure::{Failure, RESUME, RESUME_TASK};
-use crate::in_graph::{CLIENT, Client, logical_workers};
+use crate::failure::Failure;
+use crate::in_graph::{Client, logical_workers};
 use crate::placement::Placement;
 use crate::program::parse;
 use crate::progress::{Progress, SharedExtent};
 use crate::run_file::RunFile;
-use crate::stopping::Stop;
 use crate::terminal::Terminal;
-use crate::{
-    config, eval, finished, listening, logging, model_flags, output, placement, resume, run_file, signals, version,
-};
+use crate::{config, eval, finished, listening, logging, model_flags, output, placement, run_file, signals, version};
 
 /// How long a process that is done waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -409,81 +405,6 @@ impl Process {
             std::future::pending(),
         )))
     }
-
-    fn conclude(&mut self, ended: Ended, args: &TrainArgs) -> Result<(), Failure> {
-        let mut unwritten = None;
-        if let Some(summary) = ended.summary {
-            let written = args.output.run_dir.as_deref().map(|directory| write_summary(directory, &summary));
-            // Whatever became of the file: it must not keep back how the run went.
-            self.watch.tell(&Event::Summary(Box::new(summary)));
-            match written {
-                Some(Ok(path)) => self.watch.tell(&Event::Wrote { path }),
-                Some(Err(failure)) => unwritten = Some(failure),
-                None => {}
-            }
-        } else if ended.outcome.exit_code == 0 && !ended.outcome.reason.is_empty() {
-            self.watch.tell(&Event::AlreadyFinished { reason: ended.outcome.reason.clone() });
-        }
-        if ended.outcome.exit_code == 0 {
-            return unwritten.map_or(Ok(()), Err);
-        }
-        if let Some(Failure { message, .. }) = unwritten {
-            warn!("{message}");
-        }
-        Err(self.explained(ended.outcome.into(), args))
-    }
-
-    /// If it was told to stop, or could not be saved: adds where the run stands and how it goes on.
-    fn explained(&mut self, failure: Failure, args: &TrainArgs) -> Failure {
-        let signal = self.config.stopped_by.get().copied();
-        let unsaved = failure.why_not_saved().map(str::to_owned);
-        // Of a run that was launched, the launcher tells.
-        let is_launched = args.output.started_at.is_some();
-        if failure.exit_code != exit_code::TERMINATED && (unsaved.is_none() || signal.is_none() && is_launched) {
-            return failure;
-        }
-        if let Some((signal, time)) = signal {
-            let task = match self.task.unwrap_or(TaskId::CHIEF) {
-                task if task.job == Job::Worker && self.config.in_graph => CLIENT.to_owned(),
-                task => task.to_string(),
-            };
-            self.watch.tell(&Event::Stopped(Stopped { time, task, signal: signal.name().to_owned() }));
-        }
-        let harm = failure.clone();
-        let (exit_code, why) = match signal {
-            Some((signal, _)) if unsaved.is_some() => (failure.exit_code, signal.name().to_owned()),
-            Some((signal, _)) => (signal.exit_code(), signal.name().to_owned()),
-            None => (failure.exit_code, failure.message),
-        };
-        if is_launched {
-            return Failure { exit_code, message: unsaved.unwrap_or(why), hint: None };
-        }
-        let is_server = self.task.is_some_and(|task| task.job == Job::Ps);
-        // The others have the checkpoints, and perhaps go on.
-        let is_one_of_many = self.task.is_some_and(|task| task != TaskId::ps(0)) && !args.cluster.colocate;
-        let own_command = resume::command(&args.settings, None);
-        self.extent.with(|extent| {
-            let stop = Stop {
-                exit_code,
-                why,
-                extent: (!is_server).then_some(extent),
-                checkpoints: config::checkpoint_location(&args.checkpoint, args.output.run_dir.as_deref()),
-                resumes: args.checkpoint.resume != "never",
-                began: self.config.began,
-                told: signal.map(|(_, time)| time),
-                unsaved,
-                log: None,
-                at_once: false,
-                died: false,
-            };
-            let what = if self.task.is_some() { RESUME_TASK } else { RESUME };
-            match (signal, &stop.unsaved) {
-                (None, Some(_)) => stop.report_remains(harm, what, &own_command),
-                _ if is_one_of_many => stop.report_alone(what, &own_command),
-                _ => stop.report(what, &own_command),
-            }
-        })
-    }
 }
 
 /// How a process ended that is a worker and a server. The server hears last: that all is well, or that what a worker
@@ -498,23 +419,6 @@ fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
         Some(outcome) => Ended { outcome, ..worker },
         None => worker,
     }
-}
-
-fn write_summary(directory: &Path, summary: &Summary) -> Result<std::path::PathBuf, Failure> {
-    let path = directory.join(SUMMARY_FILE);
-    let earlier = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let summary = match earlier {
-        Some(earlier) => summary.clone().keeping_measurements(earlier),
-        None => summary.clone(),
-    };
-    let text = serde_json::to_string_pretty(&summary).map_err(Failure::internal)?;
-    windlass_files::write(&path, &[text.as_bytes(), b"\n"]).map_err(|error| {
-        Failure::internal(format!(
-            "training has ended, but its summary cannot be written to {}: {error}",
-            path.display()
-        ))
-    })?;
-    Ok(path)
 }
 
 /// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.
