@@ -167,12 +167,14 @@ pub(crate) struct DeviceArgs {
 #[command(next_help_heading = "Placement (one model on several devices)")]
 pub(crate) struct PlaceArgs {
     /// Put stages of the model on devices, as stage=device,stage=device…: of this process, as cpu:0, cpu:1 or gpu:0, or of a
-    /// joined worker, as /job:worker/task:1. Stages that are not named stay on --device
+    /// joined worker, as /job:worker/task:1. Several devices, as in stage=gpu:0+gpu:1, take micro-batches in turn. Stages
+    /// that are not named stay on --device
     #[arg(long, value_name = "PLACES")]
     pub(crate) place: Option<String>,
-    /// With --place: send each batch through the stages in M parts, so that the stages compute at the same time
-    #[arg(long, value_name = "M", default_value_t = 1)]
-    pub(crate) microbatches: usize,
+    /// With --place: send each batch through the stages in M parts, so that the stages compute at the same time [default:
+    /// 1, or the devices of the stage that has the most]
+    #[arg(long, value_name = "M")]
+    pub(crate) microbatches: Option<usize>,
     /// With --place: write a trace of the first 20 steps to this file when the run ends, for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,

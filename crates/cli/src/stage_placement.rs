@@ -1,7 +1,7 @@
 //! `--place`: which stages of a model go to which devices, as users write it. What stages a model has is known only when it
 //! has been loaded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use burn::tensor::Device;
@@ -9,7 +9,7 @@ use tracing::warn;
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::device::{DeviceKind, DeviceName, LocalName};
 use windlass_worker::devices::{Chosen, Inventory, choose};
-use windlass_worker::replica::{Place, PlaceAt, PlaceError};
+use windlass_worker::replica::{Place, PlaceAt, PlaceError, PlacedConfig};
 
 use crate::args::{PlaceArgs, SoftPlacement, TrainArgs};
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ const MOST_LANES: u32 = 256;
 #[derive(Debug, Clone)]
 pub(crate) struct StagePlacement {
     /// Stages with the names of their devices, in the order in which they were given.
-    pub(crate) places: Vec<(String, DeviceName)>,
+    pub(crate) places: Vec<(String, Vec<DeviceName>)>,
     pub(crate) micro_batches: usize,
     pub(crate) trace: Option<PathBuf>,
     /// Whether another device may be taken for one that is not there.
@@ -34,32 +34,33 @@ impl StagePlacement {
     /// What the user wants, if a model is to be divided, in steps of so many samples.
     pub(crate) fn new(args: &TrainArgs, samples_a_step: usize) -> Result<Option<Self>, Failure> {
         let PlaceArgs { place, microbatches, trace } = &args.place;
-        let micro_batches = *microbatches;
-        if micro_batches == 0 {
+        if *microbatches == Some(0) {
             return Err(Failure::usage("--microbatches is 0, but must be at least 1"));
         }
         let Some(place) = place else {
             let hint = "such as --place hidden=cpu:0,output=cpu:1".to_owned();
-            return match (micro_batches, trace) {
-                (1, None) => Ok(None),
-                (1, Some(_)) => Err(Failure::usage("--trace needs --place").with_hint(hint)),
+            return match (microbatches, trace) {
+                (None | Some(1), None) => Ok(None),
+                (None | Some(1), Some(_)) => Err(Failure::usage("--trace needs --place").with_hint(hint)),
                 _ => Err(Failure::usage("--microbatches needs --place").with_hint(hint)),
             };
         };
-        let mut places: Vec<(String, DeviceName)> = Vec::new();
+        let mut places: Vec<(String, Vec<DeviceName>)> = Vec::new();
         let mut written: BTreeMap<&str, &str> = BTreeMap::new();
         for entry in place.split(',') {
-            let (stage, device) = entry.trim().split_once('=').ok_or_else(|| {
+            let (stage, devices) = entry.trim().split_once('=').ok_or_else(|| {
                 Failure::usage(format!("--place: {entry:?} names no device"))
                     .with_hint("write it as in --place hidden=cpu:0,output=/job:worker/task:1".to_owned())
             })?;
-            if let Some(first) = written.get(stage) {
-                return Err(Failure::usage(format!("--place puts {stage} both on {first} and on {device}"))
-                    .with_hint("a stage has one device".to_owned()));
+            if let Some(first) = written.insert(stage, devices) {
+                return Err(Failure::usage(format!("--place puts {stage} both on {first} and on {devices}"))
+                    .with_hint(format!("to have both compute it, write {stage}={first}+{devices}")));
             }
-            written.insert(stage, device);
-            places.push((stage.to_owned(), parse("--place", device)?));
+            let devices = devices.split('+').map(|device| parse("--place", device.trim()));
+            places.push((stage.to_owned(), devices.collect::<Result<_, _>>()?));
         }
+        let most_devices = places.iter().map(|(_, devices)| devices.len()).max().unwrap_or(1);
+        let micro_batches = microbatches.unwrap_or(most_devices);
         let (training, device) = (&args.training, &args.device);
         if training.in_graph {
             return Err(Failure::usage(
@@ -71,7 +72,7 @@ impl StagePlacement {
             return Err(Failure::usage(
                 "--place does not go with --towers or --devices: it divides the model; they divide batches",
             )
-            .with_hint("--device says where the stages are that --place does not name".to_owned()));
+            .with_hint("--place STAGE=cpu:0+cpu:1 has several devices compute a stage".to_owned()));
         }
         if training.accumulate != 1 {
             return Err(Failure::usage("--place does not go with --accumulate")
@@ -79,20 +80,34 @@ impl StagePlacement {
         }
         if micro_batches > samples_a_step {
             let samples = count(samples_a_step, "sample");
-            return Err(Failure::usage(format!("--microbatches is {micro_batches}, but a batch has only {samples}"))
-                .with_hint("raise --batch-size, or use fewer micro-batches".to_owned()));
+            let why = match microbatches {
+                Some(_) => format!("--microbatches is {micro_batches}, but a batch has only {samples}"),
+                None => format!("--place puts a stage on {micro_batches} devices, but a batch has only {samples}"),
+            };
+            return Err(Failure::usage(why).with_hint(match microbatches {
+                Some(_) => "raise --batch-size, or use fewer micro-batches".to_owned(),
+                None => "raise --batch-size, or use fewer devices".to_owned(),
+            }));
         }
         let is_soft = device.soft_placement == SoftPlacement::On;
         Ok(Some(Self { places, micro_batches, trace: trace.clone(), is_soft }))
     }
 
     /// The stages on devices of this process or of so many joined workers.
-    pub(crate) fn places(&self, joined: Option<usize>) -> Result<Vec<(String, Place)>, Failure> {
-        let place = |(stage, name): &(String, DeviceName)| {
-            let place = if is_of_task(name) { elsewhere(stage, name, joined)? } else { self.here(name)? };
-            Ok((stage.clone(), place))
+    pub(crate) fn places(&self, joined: Option<usize>) -> Result<Vec<(String, Vec<Place>)>, Failure> {
+        let places = |(stage, names): &(String, Vec<DeviceName>)| {
+            let place = |name| if is_of_task(name) { elsewhere(stage, name, joined) } else { self.here(name) };
+            let mut places = names.iter().map(place).collect::<Result<Vec<_>, _>>()?;
+            if self.is_soft {
+                // The same device may have been taken for two that do not exist.
+                let mut known = BTreeSet::new();
+                places.retain(|place| known.insert(place.name.clone()));
+            }
+            Ok((stage.clone(), places))
         };
-        self.places.iter().map(place).collect()
+        let places = self.places.iter().map(places).collect::<Result<Vec<_>, Failure>>()?;
+        PlacedConfig::check(&places, self.micro_batches).map_err(|error| failure(&error))?;
+        Ok(places)
     }
 
     fn here(&self, name: &DeviceName) -> Result<Place, Failure> {
@@ -119,7 +134,8 @@ impl StagePlacement {
 /// Whether stages are put on other tasks, as far as can be told before anything is checked.
 pub(crate) fn names_tasks(args: &PlaceArgs) -> bool {
     let devices = args.place.iter().flat_map(|place| place.split(',')).filter_map(|entry| entry.split_once('='));
-    devices.filter_map(|(_, device)| device.trim().parse().ok()).any(|name| is_of_task(&name))
+    let names = devices.flat_map(|(_, devices)| devices.split('+'));
+    names.filter_map(|device| device.trim().parse().ok()).any(|name| is_of_task(&name))
 }
 
 /// Why a model cannot be divided, with what to do about it.

@@ -109,7 +109,7 @@ pub struct Placed {
 pub struct PlacedStage {
     /// Its name.
     pub name: String,
-    /// The device.
+    /// The device, or several with `+` between them.
     pub device: String,
     /// The paths of its parameters in the network.
     pub parameters: Vec<String>,

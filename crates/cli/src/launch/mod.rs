@@ -165,12 +165,12 @@ fn stop_tasks(messages: Outbox, processes: Processes) -> impl FnMut(StopSignal) 
 }
 
 /// The workers that stages are placed on.
-fn with_stages<'a>(places: impl Iterator<Item = &'a (String, Place)>) -> BTreeSet<TaskId> {
-    let worker = |(_, place): &'a (String, Place)| match place.at {
+fn with_stages<'a>(places: impl Iterator<Item = &'a (String, Vec<Place>)>) -> BTreeSet<TaskId> {
+    let worker = |place: &'a Place| match place.at {
         PlaceAt::Worker(worker, _) => Some(TaskId::worker(worker as u32)),
         PlaceAt::Here(_) => None,
     };
-    places.filter_map(worker).collect()
+    places.flat_map(|(_, places)| places).filter_map(worker).collect()
 }
 
 type Listening = Vec<(TaskId, TcpListener)>;

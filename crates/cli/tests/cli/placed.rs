@@ -94,6 +94,38 @@ fn joined_workers_compute_stages_and_the_client_what_is_not_named() {
 }
 
 #[test]
+fn several_devices_of_a_stage_learn_what_one_does() {
+    let whole = loss(&trained(&format!("train {MNIST}")));
+    for flags in ["", "--microbatches 5 --log-placement"] {
+        let told = trained(&format!("train {MNIST} --place hidden=cpu:0+cpu:1,output=cpu:2 {flags}"));
+        assert_same(&told, whole);
+        let stages: Vec<Value> =
+            summary(&told)["devices"].as_array().unwrap().iter().map(|lane| lane["stages"].clone()).collect();
+        assert_eq!(stages, [vec!["hidden"].into(), vec!["hidden"].into(), Value::from(vec!["output"])]);
+        assert_eq!(told.stdout.contains(" hidden  cpu:0+cpu:1"), flags.contains("log"), "{told}");
+    }
+    // On joined workers, one of which computes two stages.
+    let place = "--workers 2 --place hidden=/task:0+/task:1,output=/task:1";
+    let told = trained(&format!("launch {MNIST} {place}"));
+    assert_same(&told, whole);
+    let joined = summary(&told)["joined"].clone();
+    assert!(joined.as_array().unwrap().iter().all(|worker| worker["steps"] == 60), "{joined}");
+    let words = "train seq2seq --size 16 --layers 2 --samples 8 --steps 15 --seed 3";
+    let parts = loss(&trained(&format!("{words} --batch-size 3 --accumulate 3")));
+    let flags = "--place encoder=cpu:1+cpu:3,decoder=cpu:2,output=cpu:3+cpu:1+cpu:2";
+    assert_same(&trained(&format!("{words} --batch-size 9 {flags}")), parts);
+}
+
+#[test]
+fn a_run_begins_without_a_worker_that_has_no_stage() {
+    let whole = loss(&trained(&format!("train {MNIST}")));
+    let (missing, there) = (address(), address());
+    let _worker = joined(&there);
+    let flags = format!("--worker_hosts {missing},{there} --place output=/task:1");
+    assert_same(&trained(&format!("train {MNIST} {flags}")), whole);
+}
+
+#[test]
 fn a_worker_with_towers_says_that_a_stage_has_one() {
     let worker = address();
     let process = windlass(&format!("join --listen {worker} --threads 1 --towers 2")).start();
@@ -213,7 +245,34 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     --- stdout
     --- stderr
     error: --place puts hidden both on cpu:1 and on cpu:2
-    hint: a stage has one device
+    hint: to have both compute it, write hidden=cpu:1+cpu:2
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1+cpu:0+cpu:1 -q").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden on cpu:1 twice
+    ");
+    assert_snapshot!(windlass("launch mnist --place hidden=/task:0/gpu:0+/task:0/gpu:1").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden on /job:worker/task:0 twice
+    hint: a joined worker computes a stage on one of its devices
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1+cpu:0+cpu:2 --microbatches 2 -q").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts hidden on 3 devices, but a batch goes through in only 2 parts
+    hint: devices of a stage take micro-batches in turn: use --microbatches 3
+    ");
+    assert_snapshot!(windlass("train mnist --place hidden=cpu:1+cpu:0 --batch-size 1 -q").run(), @"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place puts a stage on 2 devices, but a batch has only 1 sample
+    hint: raise --batch-size, or use fewer devices
     ");
     assert_snapshot!(windlass("train mnist --place hidden").run(), @r#"
     exit code 2
@@ -267,7 +326,7 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     --- stdout
     --- stderr
     error: --place does not go with --towers or --devices: it divides the model; they divide batches
-    hint: --device says where the stages are that --place does not name
+    hint: --place STAGE=cpu:0+cpu:1 has several devices compute a stage
     ");
     assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --accumulate 2").run(), @"
     exit code 2
@@ -336,8 +395,10 @@ fn a_device_that_does_not_exist_is_refused_unless_another_may_be_taken() {
     let told = windlass("train mnist --place hidden=rocm:0 -q").run();
     assert_eq!(told.exit_code(), Some(2));
     assert!(told.stderr.starts_with("error: --place: device rocm:0 is not on this machine"), "{told}");
-    let told = trained(&format!("train {MNIST} --place hidden=rocm:0 --soft-placement on"));
-    assert!(told.stderr.contains("computing on cpu:0 instead"), "{told}");
+    for place in ["hidden=rocm:0", "hidden=rocm:0+rocm:1"] {
+        let told = trained(&format!("train {MNIST} --place {place} --soft-placement on"));
+        assert!(told.stderr.contains("computing on cpu:0 instead"), "{told}");
+    }
 }
 
 #[test]

@@ -81,8 +81,6 @@ pub(crate) struct PlannedStage {
     pub(crate) inputs: Vec<usize>,
     /// The stages that it feeds.
     pub(crate) feeds: Vec<usize>,
-    /// How many stages follow it, at the most, one after the other.
-    pub(crate) following: usize,
 }
 
 /// The stages of a model, in the order in which it names them.
@@ -129,7 +127,6 @@ impl StagePlan {
             parameters: (0..homes.len()).filter(|parameter| homes[*parameter] == index).collect(),
             inputs: inputs[index].clone(),
             feeds: feeds[index].clone(),
-            following: following(index, &feeds),
         });
         Ok(Self { stages: stages.collect(), last })
     }
@@ -184,11 +181,6 @@ fn homes(declared: &[Stage], table: &ParameterTable) -> Result<Vec<usize>, Stage
     table.iter().zip(homes).map(home).collect()
 }
 
-/// There are no circles, so this ends.
-fn following(index: usize, feeds: &[Vec<usize>]) -> usize {
-    feeds[index].iter().map(|next| following(*next, feeds) + 1).max().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use windlass_core::parameter::{Access, ParameterKind, ParameterSpec};
@@ -225,9 +217,9 @@ mod tests {
         let plan = StagePlan::new(stages(), &table()).unwrap();
         assert_eq!(plan.last(), 0);
         let [out, first, left, right] = plan.stages() else { panic!("four stages") };
-        assert_eq!((&out.inputs[..], &out.parameters[..], out.following), (&[2, 3][..], &[3][..], 0));
-        assert_eq!((&first.feeds[..], &first.parameters[..], first.following), (&[2, 3][..], &[0][..], 2));
-        assert_eq!((&left.feeds[..], &left.parameters[..], left.following), (&[0][..], &[1, 2][..], 1));
+        assert_eq!((&out.inputs[..], &out.parameters[..]), (&[2, 3][..], &[3][..]));
+        assert_eq!((&first.feeds[..], &first.parameters[..]), (&[2, 3][..], &[0][..]));
+        assert_eq!((&left.feeds[..], &left.parameters[..]), (&[0][..], &[1, 2][..]));
         assert!(right.parameters.is_empty());
     }
 

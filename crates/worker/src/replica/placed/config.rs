@@ -11,8 +11,8 @@ pub struct PlacedConfig {
     /// The client's device and its name: what is not placed elsewhere is computed there, and the whole network is scored
     /// there.
     pub client: (String, Device),
-    /// Stages and where they are computed.
-    pub places: Vec<(String, Place)>,
+    /// Stages and where they are computed. Several places take the micro-batches of their stage in turn.
+    pub places: Vec<(String, Vec<Place>)>,
     /// In how many parts each batch goes through the stages.
     pub micro_batches: usize,
     /// Threads of this process, shared out among its lanes on the CPU.
@@ -21,6 +21,22 @@ pub struct PlacedConfig {
     pub seed: u64,
     /// Where the first steps are traced, if they are.
     pub trace: Option<Trace>,
+}
+
+impl PlacedConfig {
+    /// Whether every device of a stage has something to do, as far as that is known without the model.
+    pub fn check(places: &[(String, Vec<Place>)], micro_batches: usize) -> Result<(), PlaceError> {
+        for (stage, places) in places {
+            if let Some(twice) = (1..places.len()).find(|at| places[..*at].iter().any(|it| it.name == places[*at].name))
+            {
+                return Err(PlaceError::Twice { stage: stage.clone(), place: places[twice].clone() });
+            }
+            if places.len() > micro_batches {
+                return Err(PlaceError::TooFewParts { stage: stage.clone(), devices: places.len(), micro_batches });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Where stages are computed. Places of the same name are the same lane.
@@ -63,6 +79,24 @@ pub enum PlaceError {
         /// What there is.
         there_are: Vec<String>,
     },
+    /// A stage is put on the same device more than once.
+    #[error("--place puts {stage} on {} twice", place.name)]
+    Twice {
+        /// The stage.
+        stage: String,
+        /// The device.
+        place: Place,
+    },
+    /// A stage has devices that no part of a batch would reach.
+    #[error("--place puts {stage} on {devices} devices, but a batch goes through {}", pieces(*micro_batches))]
+    TooFewParts {
+        /// The stage.
+        stage: String,
+        /// How many it has.
+        devices: usize,
+        /// In how many parts a batch goes through.
+        micro_batches: usize,
+    },
     /// Its parameters cannot be trained, wherever they are.
     #[error(transparent)]
     Replica(#[from] ReplicaError),
@@ -77,7 +111,20 @@ impl PlaceError {
         match self {
             Self::Whole { .. } => Some("--towers and a cluster divide batches instead of models; see docs/placement.md for how a model declares stages".to_owned()),
             Self::UnknownStage { there_are, .. } => Some(format!("its stages are {}", there_are.join(", "))),
-            Self::Stages(_) | Self::Replica(_) | Self::Threads(_) => None,
+            Self::Twice { place: Place { at: PlaceAt::Worker(..), .. }, .. } => {
+                Some("a joined worker computes a stage on one of its devices".to_owned())
+            }
+            Self::TooFewParts { devices, .. } => {
+                Some(format!("devices of a stage take micro-batches in turn: use --microbatches {devices}"))
+            }
+            Self::Twice { .. } | Self::Stages(_) | Self::Replica(_) | Self::Threads(_) => None,
         }
+    }
+}
+
+fn pieces(micro_batches: usize) -> String {
+    match micro_batches {
+        1 => "in one piece".to_owned(),
+        parts => format!("in only {parts} parts"),
     }
 }

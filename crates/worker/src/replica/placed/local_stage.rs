@@ -211,7 +211,8 @@ impl<M: Model> StageHost for LocalStage<M> {
 
     fn finish(&mut self) -> anyhow::Result<StageResult> {
         self.on_the_way.clear();
-        let gradients = std::mem::take(&mut self.sums);
+        let mut gradients = std::mem::take(&mut self.sums);
+        gradients.resize(self.own.len(), TensorBuffer::default());
         let state = match self.has_state {
             true => {
                 let mut all = tensors::state(&self.network, &self.table, &self.device);

@@ -7,6 +7,7 @@
 mod config;
 mod host;
 mod lanes;
+mod layout;
 mod local_stage;
 mod remote_stage;
 mod schedule;
@@ -25,7 +26,6 @@ use std::time::Instant;
 use burn::tensor::Device;
 use rayon::{ThreadPool, ThreadPoolBuildError};
 use tracing::info;
-use windlass_core::executor::LaneId;
 use windlass_core::parameter::ParameterTable;
 use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{Interrupt, RowRequest};
@@ -33,15 +33,16 @@ use windlass_wire::client::{Interrupt, RowRequest};
 pub use self::config::{Place, PlaceAt, PlaceError, PlacedConfig};
 pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
 use self::lanes::Lanes;
+use self::layout::{Layout, Tower};
 use self::local_stage::LocalStage;
 use self::remote_stage::{Joined, Lost, RemoteStage};
 use self::schedule::Schedule;
 use self::source::{MicroBatch, Source};
-use self::step::{Computed, Hosts, Step, locked, rows_of};
+use self::step::{Computed, Divided, Step, locked, rows_of};
 use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
 pub use self::worker::StageWorker;
-use super::{Batch, BatchSource, LaneReport, Local, LocalConfig, ModelInfo, Replica, StepResult};
+use super::{Batch, BatchSource, LaneReport, Local, LocalConfig, ModelInfo, Replica, StepResult, accumulation};
 use crate::buffer::TensorBuffer;
 use crate::event::PlacedStage;
 use crate::joined::protocol::StageAssigned;
@@ -61,12 +62,8 @@ pub struct Placed {
     /// The whole of it, for all but steps.
     whole: Box<dyn Replica>,
     source: Arc<dyn BatchSource>,
-    plan: Arc<StagePlan>,
-    hosts: Hosts,
+    divided: Divided,
     lanes: Lanes,
-    /// The lane of each stage, and what lanes are called.
-    lane_of: Vec<LaneId>,
-    lane_names: Vec<String>,
     /// Of a batch in as many parts as the last.
     schedule: Option<(usize, Schedule)>,
     /// The values that count, as far as they have been given.
@@ -76,7 +73,7 @@ pub struct Placed {
     new_to_whole: Vec<bool>,
     usage: Usage,
     trace: Option<Trace>,
-    /// The joined workers, if stages are computed elsewhere, and which stages those are.
+    /// The joined workers, if stages are computed elsewhere, and what they compute.
     joined: Arc<OnceLock<Joined>>,
     assigned: Vec<StageAssigned>,
 }
@@ -95,53 +92,42 @@ impl Placed {
             let (stage, there_are) = (stage.clone(), plan.names());
             return Err(PlaceError::UnknownStage { model: M::NAME, stage, there_are });
         }
-        let client = Place { name: client.0, at: PlaceAt::Here(client.1) };
-        let (joined, mut assigned) = (Arc::new(OnceLock::new()), Vec::new());
-        let place = |stage: &String| places.iter().find(|(name, _)| name == stage).map_or(&client, |(_, place)| place);
-        let (mut used, mut lane_of): (Vec<&Place>, Vec<LaneId>) = (Vec::new(), Vec::new());
-        let mut hosts: Vec<Mutex<Box<dyn StageHost>>> = Vec::new();
-        for (index, stage) in plan.stages().iter().enumerate() {
-            let place = place(&stage.name);
-            let lane = used.iter().position(|used| used.name == place.name).unwrap_or_else(|| {
-                used.push(place);
-                used.len() - 1
-            });
-            lane_of.push(LaneId(lane));
-            hosts.push(Mutex::new(match &place.at {
+        let client = [Place { name: client.0, at: PlaceAt::Here(client.1) }];
+        let place = |stage: &PlannedStage| places.iter().find(|(name, _)| *name == stage.name);
+        PlacedConfig::check(&places, micro_batches)?;
+        let layout = Layout::new(&plan, |stage| place(stage).map_or(&client[..], |(_, places)| places));
+        let joined = Arc::new(OnceLock::new());
+        let host = |tower: &Tower| -> Box<dyn StageHost> {
+            match &tower.at {
                 PlaceAt::Here(device) => {
-                    let on = (device, seed);
-                    Box::new(LocalStage::new(model.clone(), staging, (&*plan, index), &table, on)) as Box<dyn StageHost>
+                    let stage = (&*plan, tower.stage);
+                    Box::new(LocalStage::new(model.clone(), staging, stage, &table, (device, seed)))
                 }
-                PlaceAt::Worker(worker, device) => {
-                    let (stage, worker, device) = (stage.name.clone(), *worker, device.clone());
-                    let own = &plan.stages()[index].parameters;
-                    let host = RemoteStage::new(joined.clone(), worker, stage.clone(), &table, own);
-                    assigned.push(StageAssigned { stage, worker, device });
-                    Box::new(host)
+                PlaceAt::Worker(worker, _) => {
+                    let PlannedStage { name, parameters, .. } = &plan.stages()[tower.stage];
+                    Box::new(RemoteStage::new(joined.clone(), *worker, name.clone(), &table, parameters))
                 }
-            }));
-        }
-        let pools = pools(&used, threads)?;
-        let lane_names: Vec<String> = used.iter().map(|place| place.name.clone()).collect();
-        trace.iter().for_each(|trace| trace.name_lanes(&lane_names));
+            }
+        };
+        let hosts = Arc::new(layout.towers().iter().map(|tower| Mutex::new(host(tower))).collect());
+        let pools = pools(layout.lanes(), threads)?;
+        let lanes = layout.lanes().len();
+        trace.iter().for_each(|trace| trace.name_lanes(layout.lanes().iter().map(|lane| lane.name.clone()).collect()));
         let by_rows = RowParameters::find(&table, model.row_parameters());
         let source = Arc::new(Source { model, staging, plan: plan.clone(), by_rows, seed, micro_batches });
         Ok(Self {
             whole: Box::new(whole),
             source,
-            plan,
-            hosts: Arc::new(hosts),
+            assigned: layout.assigned(&plan),
+            divided: Divided { plan, layout: Arc::new(layout), hosts },
             lanes: Lanes::new(pools),
-            lane_of,
-            usage: Usage::of(lane_names.len()),
-            lane_names,
+            usage: Usage::of(lanes),
             schedule: None,
             values: vec![TensorBuffer::default(); table.len()],
             new_to_stages: vec![false; table.len()],
             new_to_whole: vec![false; table.len()],
             trace,
             joined,
-            assigned,
         })
     }
 
@@ -166,7 +152,7 @@ impl Placed {
             let Lost { worker, why } = lost;
             return Err(CrewError::GaveUp(format!("{worker}, lost {repeats} times in the same step ({why})")).into());
         }
-        crew.gather_needed(&|| stop.ends_all_waits())?;
+        crew.gather(&|| stop.ends_all_waits())?;
         info!("{} is there again: repeating the step", lost.worker);
         Ok(())
     }
@@ -177,7 +163,7 @@ impl Placed {
         let is_summed = self.info().loss_is_summed;
         let (starts, graph) = (self.starts(rows), schedule.graph().clone());
         let batch = (micro_batches.clone(), self.elsewhere());
-        let step = Step::new(self.plan.clone(), self.hosts.clone(), schedule, starts, batch, is_summed);
+        let step = Step::new(self.divided.clone(), schedule, starts, batch, is_summed);
         let (step, began) = (Arc::new(step), Instant::now());
         let ran = self.lanes.run(&graph, step.clone())?;
         self.usage.add(&graph, &ran, began.elapsed());
@@ -189,18 +175,20 @@ impl Placed {
         Ok(step.computed())
     }
 
-    /// The joined worker of each stage that has one.
+    /// The joined worker of each tower that has one.
     fn elsewhere(&self) -> Vec<Option<String>> {
-        let worker = |stage: &PlannedStage| {
-            let assigned = self.assigned.iter().find(|assigned| assigned.stage == stage.name)?;
-            self.joined.get().map(|Joined { crew, .. }| crew.name(assigned.worker))
+        let worker = |tower: &Tower| match (&tower.at, self.joined.get()) {
+            (PlaceAt::Worker(worker, _), Some(Joined { crew, .. })) => Some(crew.name(*worker)),
+            _ => None,
         };
-        self.plan.stages().iter().map(worker).collect()
+        self.divided.layout.towers().iter().map(worker).collect()
     }
 
-    /// What each stage begins a step with that needs these rows.
+    /// What each tower begins a step with that needs these rows.
     fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
-        let start = |(stage, host): (&PlannedStage, &Mutex<Box<dyn StageHost>>)| {
+        let Divided { plan, layout, hosts } = &self.divided;
+        let start = |(tower, host): (&Tower, &Mutex<Box<dyn StageHost>>)| {
+            let stage = &plan.stages()[tower.stage];
             let is_empty = locked(host).needs_all_values();
             let values = stage.parameters.iter().map(|index| match is_empty || self.new_to_stages[*index] {
                 true => self.values[*index].clone(),
@@ -208,7 +196,7 @@ impl Placed {
             });
             StageStart { values: values.collect(), rows: rows_of(&stage.parameters, rows) }
         };
-        let starts = self.plan.stages().iter().zip(&*self.hosts).map(start).collect();
+        let starts = layout.towers().iter().zip(&**hosts).map(start).collect();
         self.new_to_stages.fill(false);
         starts
     }
@@ -218,7 +206,7 @@ impl Placed {
         match &self.schedule {
             Some((of, schedule)) if *of == micro_batches => schedule.clone(),
             _ => {
-                let schedule = Schedule::new(&self.plan, &self.lane_of, micro_batches);
+                let schedule = Schedule::new(&self.divided.plan, &self.divided.layout, micro_batches);
                 self.schedule = Some((micro_batches, schedule.clone()));
                 schedule
             }
@@ -236,18 +224,26 @@ impl Placed {
         &mut *self.whole
     }
 
-    /// Gradients and running state by parameter, of all stages.
+    /// Gradients and running state by parameter, of all stages. The loss has weighed the gradients; the running state of
+    /// a stage with several towers is theirs on average.
     fn joined(&self, computed: Computed, samples: usize) -> StepResult {
         let Computed { loss, results } = computed;
         let (mut gradients, mut state) = (vec![TensorBuffer::default(); self.values.len()], Vec::new());
-        for (stage, result) in self.plan.stages().iter().zip(results) {
-            for (index, gradient) in stage.parameters.iter().zip(result.gradients) {
+        let mut results = results.into_iter();
+        for (index, stage) in self.divided.plan.stages().iter().enumerate() {
+            let (mut own_gradients, mut own_state) = (Vec::new(), Vec::new());
+            let towers = results.by_ref().take(self.divided.layout.of(index).len());
+            for (result, share) in towers.filter(|(_, share)| *share > 0.0) {
+                accumulation::add_times(1.0, result.gradients, &mut own_gradients);
+                accumulation::add_times(share, result.state, &mut own_state);
+            }
+            for (index, gradient) in stage.parameters.iter().zip(own_gradients) {
                 gradients[*index] = gradient;
             }
-            if !result.state.is_empty() {
+            if !own_state.is_empty() {
                 state.resize(self.values.len(), TensorBuffer::default());
             }
-            for (index, own) in stage.parameters.iter().zip(result.state) {
+            for (index, own) in stage.parameters.iter().zip(own_state) {
                 state[*index] = own;
             }
         }
@@ -279,17 +275,12 @@ impl Replica for Placed {
 
     fn sites(&self) -> Option<Sites> {
         // Each lane, and the joined worker that it is, if it is one.
-        let seat = |lane: usize| {
-            let own = self.plan.stages().iter().zip(&self.lane_of).find(|(_, of)| of.0 == lane);
-            own.and_then(|(stage, _)| self.assigned.iter().find(|assigned| assigned.stage == stage.name))
+        let seat = |lane: &Place| match lane.at {
+            PlaceAt::Here(_) => None,
+            PlaceAt::Worker(worker, _) => Some(worker),
         };
-        let lanes: Vec<(String, Option<usize>)> = self
-            .lane_names
-            .iter()
-            .enumerate()
-            .map(|(lane, name)| (name.clone(), seat(lane).map(|assigned| assigned.worker)))
-            .collect();
-        let joined = self.joined.clone();
+        let lanes = self.divided.layout.lanes().iter().map(|lane| (lane.name.clone(), seat(lane)));
+        let (lanes, joined): (Vec<(String, Option<usize>)>, _) = (lanes.collect(), self.joined.clone());
         Some(Arc::new(move || {
             let is_there = |seat: usize| joined.get().is_some_and(|Joined { crew, .. }| crew.is_there(seat));
             let site = |(name, seat): &(String, Option<usize>)| Site {
@@ -303,21 +294,24 @@ impl Replica for Placed {
 
     fn placement(&self) -> Vec<PlacedStage> {
         let names: Vec<&str> = self.table().iter().map(|(_, spec)| spec.name.as_str()).collect();
-        let placed = |(stage, lane): (&PlannedStage, &LaneId)| PlacedStage {
+        let Divided { plan, layout, .. } = &self.divided;
+        let devices = |stage: usize| layout.of(stage).map(|tower| layout.lane_name(layout.towers()[tower].lane));
+        let placed = |(index, stage): (usize, &PlannedStage)| PlacedStage {
             name: stage.name.clone(),
-            device: self.lane_names[lane.0].clone(),
+            device: devices(index).collect::<Vec<_>>().join("+"),
             parameters: stage.parameters.iter().map(|index| names[*index].to_owned()).collect(),
         };
-        self.plan.stages().iter().zip(&self.lane_of).map(placed).collect()
+        plan.stages().iter().enumerate().map(placed).collect()
     }
 
     fn lanes(&self) -> Vec<LaneReport> {
-        let report = |(lane, name): (usize, &String)| {
-            let own = self.plan.stages().iter().zip(&self.lane_of).filter(|(_, of)| of.0 == lane);
-            let stages = own.map(|(stage, _)| stage.name.clone()).collect();
-            LaneReport { device: name.clone(), stages, busy: self.usage.busy(lane) }
+        let Divided { plan, layout, .. } = &self.divided;
+        let report = |(lane, place): (usize, &Place)| {
+            let own = layout.towers().iter().filter(|tower| tower.lane.0 == lane);
+            let stages = own.map(|tower| plan.stages()[tower.stage].name.clone()).collect();
+            LaneReport { device: place.name.clone(), stages, busy: self.usage.busy(lane) }
         };
-        self.lane_names.iter().enumerate().map(report).collect()
+        layout.lanes().iter().enumerate().map(report).collect()
     }
 
     fn first_values(&self) -> Vec<TensorBuffer> {
@@ -326,7 +320,8 @@ impl Replica for Placed {
 
     fn load(&mut self, values: Vec<TensorBuffer>) {
         for (index, values) in values.into_iter().enumerate().filter(|(_, values)| !values.is_empty()) {
-            self.values[index] = values;
+            // All towers compute on the same memory.
+            self.values[index] = values.shared();
             (self.new_to_stages[index], self.new_to_whole[index]) = (true, true);
         }
     }
@@ -390,14 +385,14 @@ fn micro_batches(content: Box<dyn std::any::Any + Send>) -> Vec<MicroBatch> {
 }
 
 /// The threads of each lane. One that waits for another process needs a thread, but no core.
-fn pools(lanes: &[&Place], threads: usize) -> Result<Vec<ThreadPool>, ThreadPoolBuildError> {
-    let device = |place: &&Place| match &place.at {
+fn pools(lanes: &[Place], threads: usize) -> Result<Vec<ThreadPool>, ThreadPoolBuildError> {
+    let device = |place: &Place| match &place.at {
         PlaceAt::Here(device) => Some(device.clone()),
         PlaceAt::Worker(..) => None,
     };
     let here: Vec<Device> = lanes.iter().filter_map(device).collect();
     let mut here = threads::shared_out(&here, threads)?.into_iter();
-    let pool = |place: &&Place| match place.at {
+    let pool = |place: &Place| match place.at {
         PlaceAt::Here(_) => here.next().map_or_else(|| threads::pool(1), Ok),
         PlaceAt::Worker(..) => threads::pool(1),
     };

@@ -42,6 +42,8 @@ pub(super) struct RemoteStage {
     rows: Vec<StageRows>,
     /// The shapes of the inputs of micro-batches that are on their way.
     inputs: BTreeMap<usize, Vec<Vec<usize>>>,
+    /// Whether it has gone back through any in this step, so that there are gradients.
+    has_gradients: bool,
 }
 
 impl RemoteStage {
@@ -55,7 +57,7 @@ impl RemoteStage {
         let parameters = table.iter().enumerate().filter(|(index, _)| own.contains(index));
         let parameters = parameters.map(|(_, (_, spec))| spec.clone()).collect();
         let (table, rows, inputs) = (table.clone(), Vec::new(), BTreeMap::new());
-        Self { joined, seat, name, table, parameters, told: None, rows, inputs }
+        Self { joined, seat, name, table, parameters, told: None, rows, inputs, has_gradients: false }
     }
 
     /// Asks the worker for a piece of a step.
@@ -121,7 +123,8 @@ impl RemoteStage {
         let mut buffers = Vec::with_capacity(self.parameters.len());
         for (index, data) in self.listed(given, tensors)?.into_iter().enumerate() {
             let spec = &self.parameters[index];
-            let expected = if spec.kind == kind { self.values_of(index) } else { 0 };
+            let is_there = spec.kind == kind && (kind == ParameterKind::State || self.has_gradients);
+            let expected = if is_there { self.values_of(index) } else { 0 };
             let got = data.as_ref().map_or(0, TensorData::num_elements);
             if got != expected {
                 return Err(self.wrong(&format!("{got} values of {} instead of {expected}", spec.name)));
@@ -146,6 +149,7 @@ impl StageHost for RemoteStage {
 
     fn begin(&mut self, start: StageStart) -> anyhow::Result<()> {
         self.inputs.clear();
+        self.has_gradients = false;
         let StageStart { values, rows } = start;
         let changed: Vec<usize> = (0..values.len()).filter(|index| !values[*index].is_empty()).collect();
         let lengths: Vec<[usize; 1]> = changed.iter().map(|index| [values[*index].len()]).collect();
@@ -177,6 +181,7 @@ impl StageHost for RemoteStage {
         let given: Vec<bool> = gradients.iter().map(Option::is_some).collect();
         let sections = gradients.iter().flatten().map(packed::section).collect();
         let (answer, tensors) = self.ask(StagePiece::Backward { micro, given }, sections)?;
+        self.has_gradients = true;
         let back = self.listed(&answer.given, &mut tensors.into_iter())?;
         let Some(shapes) = self.inputs.remove(&micro) else { bail!("no forward pass of micro-batch {}", micro + 1) };
         if back.len() != shapes.len() {

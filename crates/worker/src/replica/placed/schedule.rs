@@ -1,27 +1,27 @@
 //! What a step of a placed model consists of, and in which order its devices do it.
 //!
 //! The schedule is the one known as 1F1B. A stage prefers to go back over going on, and takes micro-batches in their
-//! order. So that it does not run ahead of those after it, it goes on with a micro-batch only when it has gone back through
-//! the one that is as many before it as there are stages from it to the last. It holds the activations of no more
-//! micro-batches than that, however many a batch is split into.
+//! order. So that it does not run ahead of those after it, each of its devices goes on with a micro-batch only when it has
+//! gone back through an earlier one. How many it holds meanwhile follows from the layout, however many parts a batch has.
 
 use std::sync::Arc;
 
-use windlass_core::executor::{Graph, LaneId, Node, NodeId};
+use windlass_core::executor::{Graph, Node, NodeId};
 
+use super::layout::Layout;
 use crate::stages::StagePlan;
 
 /// A piece of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
-    /// A stage gets its values.
-    Load { stage: usize },
+    /// A tower of a stage gets its values.
+    Load { tower: usize },
     /// A stage goes through a micro-batch.
     Forward { stage: usize, micro: usize },
     /// And back.
     Backward { stage: usize, micro: usize },
-    /// The sums of its gradients are fetched.
-    Gradients { stage: usize },
+    /// The sums of a tower's gradients are fetched.
+    Gradients { tower: usize },
 }
 
 /// The graph of a step.
@@ -32,31 +32,40 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Of these stages, each on its lane, with a batch in so many parts.
-    pub(super) fn new(plan: &StagePlan, lanes: &[LaneId], micro_batches: usize) -> Self {
+    /// Of stages laid out so, with a batch in so many parts.
+    pub(super) fn new(plan: &StagePlan, layout: &Layout, micro_batches: usize) -> Self {
         let mut nodes = Vec::new();
         let mut work = Vec::new();
-        let mut add = |name: String, lane: LaneId, after: Vec<String>, rank: usize, piece: Work| {
-            nodes.push(Node { name, lane, after, rank: rank as u64 });
+        let mut add = |name: String, tower: usize, after: Vec<String>, rank: usize, piece: Work| {
+            nodes.push(Node { name, lane: layout.towers()[tower].lane, after, rank: rank as u64 });
             work.push(piece);
         };
         for (index, stage) in plan.stages().iter().enumerate() {
-            let (name, lane) = (&*stage.name, lanes[index]);
-            let most = held(stage.following, micro_batches);
-            add(load(name), lane, Vec::new(), 0, Work::Load { stage: index });
+            let name = &*stage.name;
+            // One with a single device is named without it.
+            let on = |tower: usize| match layout.of(index).len() {
+                1 => String::new(),
+                _ => format!(" on {}", layout.lane_name(layout.towers()[tower].lane)),
+            };
+            let load = |tower: usize| format!("load {name}{}", on(tower));
+            for tower in layout.of(index) {
+                add(load(tower), tower, Vec::new(), 0, Work::Load { tower });
+                let after = (0..micro_batches).filter(|micro| layout.tower(index, *micro) == tower);
+                let after = after.map(|micro| backward(name, micro)).chain([load(tower)]).collect();
+                let gradients = format!("gradients of {name}{}", on(tower));
+                add(gradients, tower, after, 2 * micro_batches, Work::Gradients { tower });
+            }
             for micro in 0..micro_batches {
-                let neighbour = |of: &usize| &*plan.stages()[*of].name;
+                let (neighbour, tower) = (|of: &usize| &*plan.stages()[*of].name, layout.tower(index, micro));
                 let mut after: Vec<String> = stage.inputs.iter().map(|of| forward(neighbour(of), micro)).collect();
-                after.push(load(name));
-                after.extend(micro.checked_sub(most).map(|earlier| backward(name, earlier)));
+                after.push(load(tower));
+                after.extend(layout.makes_way_for(index, micro).map(|earlier| backward(name, earlier)));
                 let piece = Work::Forward { stage: index, micro };
-                add(forward(name, micro), lane, after, micro_batches + micro, piece);
+                add(forward(name, micro), tower, after, micro_batches + micro, piece);
                 let mut after: Vec<String> = stage.feeds.iter().map(|of| backward(neighbour(of), micro)).collect();
                 after.push(forward(name, micro));
-                add(backward(name, micro), lane, after, micro, Work::Backward { stage: index, micro });
+                add(backward(name, micro), tower, after, micro, Work::Backward { stage: index, micro });
             }
-            let after = (0..micro_batches).map(|micro| backward(name, micro)).collect();
-            add(format!("gradients of {name}"), lane, after, 2 * micro_batches, Work::Gradients { stage: index });
         }
         let graph = Graph::new(nodes).expect("stages without circles make a step without circles");
         Self { graph: Arc::new(graph), work }
@@ -71,15 +80,6 @@ impl Schedule {
     }
 }
 
-/// How many micro-batches a stage holds at the most that so many stages follow.
-pub(super) fn held(following: usize, micro_batches: usize) -> usize {
-    micro_batches.min(following + 1)
-}
-
-fn load(stage: &str) -> String {
-    format!("load {stage}")
-}
-
 fn forward(stage: &str, micro: usize) -> String {
     format!("forward {stage} {}", micro + 1)
 }
@@ -90,40 +90,35 @@ fn backward(stage: &str, micro: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use windlass_core::executor::Executor;
-    use windlass_core::parameter::ParameterTable;
+    use windlass_core::executor::{Executor, LaneId};
 
+    use super::super::layout::tests::{chain, on};
     use super::*;
-    use crate::stages::Stage;
 
-    fn plan(stages: usize) -> StagePlan {
-        let stage = |index: usize| {
-            let stage = Stage::new(format!("s{index}"));
-            if index == 0 { stage } else { stage.after(format!("s{}", index - 1)) }
-        };
-        StagePlan::new((0..stages).map(stage).collect(), &ParameterTable::new(Vec::new()).unwrap()).unwrap()
-    }
-
-    /// What each stage does when every piece takes as long: `F1` for going on, `B1` for going back.
-    fn in_lockstep(stages: usize, micro_batches: usize) -> (Vec<String>, usize, Vec<usize>) {
-        let lanes: Vec<LaneId> = (0..stages).map(LaneId).collect();
-        let schedule = Schedule::new(&plan(stages), &lanes, micro_batches);
+    /// What each lane does when every piece takes as long: `F1` for going on, `B1` for going back. Then how long that
+    /// takes, and how many micro-batches each tower holds at most.
+    fn in_lockstep(lanes: &[&[usize]], micro_batches: usize) -> (Vec<String>, usize, Vec<usize>) {
+        let layout = on(lanes);
+        let schedule = Schedule::new(&chain(lanes.len()), &layout, micro_batches);
         let mut executor = Executor::new(schedule.graph().clone());
-        let (mut told, mut ticks) = (vec![String::new(); stages], 0);
-        let (mut holds, mut most) = (vec![0_usize; stages], vec![0; stages]);
+        let lanes: Vec<LaneId> = (0..layout.lanes().len()).map(LaneId).collect();
+        let (mut told, mut ticks) = (vec![String::new(); lanes.len()], 0);
+        let (mut holds, mut most) = (vec![0_usize; layout.towers().len()], vec![0; layout.towers().len()]);
         while !executor.is_done() {
             let started: Vec<NodeId> = lanes.iter().filter_map(|lane| executor.ready(*lane)).collect();
+            assert!(!started.is_empty(), "what is left waits for itself");
             let mut counts = false;
             for node in started {
+                let lane = &mut told[schedule.graph().nodes()[node.0].lane.0];
                 match schedule.work(node) {
                     Work::Forward { stage, micro } => {
-                        told[stage] += &format!("F{} ", micro + 1);
-                        holds[stage] += 1;
+                        *lane += &format!("F{} ", micro + 1);
+                        holds[layout.tower(stage, micro)] += 1;
                         counts = true;
                     }
                     Work::Backward { stage, micro } => {
-                        told[stage] += &format!("B{} ", micro + 1);
-                        holds[stage] -= 1;
+                        *lane += &format!("B{} ", micro + 1);
+                        holds[layout.tower(stage, micro)] -= 1;
                         counts = true;
                     }
                     Work::Load { .. } | Work::Gradients { .. } => {}
@@ -138,21 +133,50 @@ mod tests {
 
     #[test]
     fn stages_go_on_and_back_in_turns() {
-        let (told, ticks, _) = in_lockstep(2, 4);
+        let (told, ticks, _) = in_lockstep(&[&[0], &[1]], 4);
         assert_eq!(told, ["F1 F2 B1 F3 B2 F4 B3 B4", "F1 B1 F2 B2 F3 B3 F4 B4"]);
         // Each stage has eight pieces, and waits for the other at the beginning and at the end.
         assert_eq!(ticks, 8 + 2);
-        assert_eq!(in_lockstep(2, 1).1, 4, "nothing overlaps");
+        assert_eq!(in_lockstep(&[&[0], &[1]], 1).1, 4, "nothing overlaps");
     }
 
     #[test]
-    fn a_stage_holds_no_more_micro_batches_than_there_are_stages_from_it_to_the_last() {
+    fn devices_of_a_stage_take_its_micro_batches_in_turn() {
+        let (told, ticks, most) = in_lockstep(&[&[0, 1], &[2]], 4);
+        assert_eq!(told, ["F1 F3 B1 B3", "F2 F4 B2 B4", "F1 B1 F2 B2 F3 B3 F4 B4"]);
+        assert_eq!((ticks, most), (10, vec![2, 2, 1]));
+        // With as many for both, twice as many devices take half as long.
+        assert_eq!(in_lockstep(&[&[0, 1], &[2, 3]], 8).1, in_lockstep(&[&[0], &[1]], 4).1);
+    }
+
+    #[test]
+    fn a_device_holds_no_more_micro_batches_than_there_are_stages_from_its_own_to_the_last() {
         for stages in 1..6 {
             for micro_batches in 1..9 {
-                let (_, ticks, most) = in_lockstep(stages, micro_batches);
-                let bounds: Vec<usize> = (0..stages).map(|stage| held(stages - 1 - stage, micro_batches)).collect();
+                let lanes: Vec<Vec<usize>> = (0..stages).map(|stage| vec![stage]).collect();
+                let lanes: Vec<&[usize]> = lanes.iter().map(|lanes| &lanes[..]).collect();
+                let (_, ticks, most) = in_lockstep(&lanes, micro_batches);
+                let bounds: Vec<usize> = (0..stages).map(|stage| micro_batches.min(stages - stage)).collect();
                 assert!(most.iter().zip(&bounds).all(|(most, bound)| most <= bound), "{most:?} of {bounds:?}");
                 assert_eq!(ticks, 2 * (micro_batches + stages - 1), "{stages} stages, {micro_batches} micro-batches");
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_the_layout_a_step_comes_to_its_end() {
+        for (lanes, micro_batches) in [
+            (&[&[0, 1, 2][..], &[0, 1], &[3]][..], 7),
+            (&[&[0, 1], &[1, 0], &[0, 1]], 2),
+            (&[&[0], &[1, 2, 3, 4, 5], &[0]], 11),
+            (&[&[2, 1, 0]], 5),
+        ] {
+            let (_, _, most) = in_lockstep(lanes, micro_batches);
+            let layout = on(lanes);
+            for (tower, most) in most.into_iter().enumerate() {
+                let stage = layout.towers()[tower].stage;
+                let onward: usize = lanes[stage..].iter().map(|lanes| lanes.len()).sum();
+                assert!(most <= onward.div_ceil(lanes[stage].len()), "tower {tower} of {lanes:?} holds {most}");
             }
         }
     }

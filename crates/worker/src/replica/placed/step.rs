@@ -9,6 +9,7 @@ use windlass_wire::client::RowRequest;
 
 use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
 use super::lanes::Working;
+use super::layout::Layout;
 use super::remote_stage::Lost;
 use super::schedule::{Schedule, Work};
 use super::source::MicroBatch;
@@ -16,23 +17,32 @@ use crate::replica::remote::CrewError;
 use crate::stages::StagePlan;
 use crate::threads;
 
-/// One for each stage.
+/// One for each tower.
 pub(super) type Hosts = Arc<Vec<Mutex<Box<dyn StageHost>>>>;
+
+/// The model's stages, where they are, and who computes them.
+#[derive(Clone)]
+pub(super) struct Divided {
+    pub(super) plan: Arc<StagePlan>,
+    pub(super) layout: Arc<Layout>,
+    pub(super) hosts: Hosts,
+}
 
 /// A step that is being computed.
 pub(super) struct Step {
-    plan: Arc<StagePlan>,
-    hosts: Hosts,
+    divided: Divided,
     schedule: Schedule,
+    /// By tower.
     starts: Vec<Mutex<Option<StageStart>>>,
     micro_batches: Arc<Vec<MicroBatch>>,
-    /// The joined workers of stages that are computed elsewhere. If there are any, the step may have to be repeated, and
+    /// The joined worker of each tower that is computed elsewhere. If there are any, the step may have to be repeated, and
     /// nothing of its batch is given away.
     elsewhere: Vec<Option<String>>,
     /// How much the loss of each micro-batch counts.
     weights: Vec<f32>,
     /// By stage and micro-batch.
     slots: Vec<Vec<Mutex<Slot>>>,
+    /// By tower.
     results: Vec<Mutex<Option<StageResult>>>,
 }
 
@@ -52,14 +62,13 @@ struct Slot {
 pub(super) struct Computed {
     /// The losses of the micro-batches, each by its weight.
     pub(super) loss: f32,
-    /// By stage.
-    pub(super) results: Vec<StageResult>,
+    /// By tower: what has come of its micro-batches, and which part of the samples those have.
+    pub(super) results: Vec<(StageResult, f32)>,
 }
 
 impl Step {
     pub(super) fn new(
-        plan: Arc<StagePlan>,
-        hosts: Hosts,
+        divided: Divided,
         schedule: Schedule,
         starts: Vec<StageStart>,
         (micro_batches, elsewhere): (Arc<Vec<MicroBatch>>, Vec<Option<String>>),
@@ -68,16 +77,15 @@ impl Step {
         let samples: usize = micro_batches.iter().map(|micro| micro.samples).sum();
         let weight = |micro: &MicroBatch| if is_summed { 1.0 } else { micro.samples as f32 / samples as f32 };
         let weights = micro_batches.iter().map(weight).collect();
-        let slots = plan.stages().iter().map(|stage| {
+        let slots = divided.plan.stages().iter().map(|stage| {
             let slot = || Slot { gradients: vec![Vec::new(); stage.feeds.len()], ..Slot::default() };
             micro_batches.iter().map(|_| Mutex::new(slot())).collect()
         });
         Self {
             slots: slots.collect(),
-            results: plan.stages().iter().map(|_| Mutex::new(None)).collect(),
+            results: divided.layout.towers().iter().map(|_| Mutex::new(None)).collect(),
             starts: starts.into_iter().map(|start| Mutex::new(Some(start))).collect(),
-            plan,
-            hosts,
+            divided,
             schedule,
             micro_batches,
             elsewhere,
@@ -87,18 +95,27 @@ impl Step {
 
     /// What has come of it, when all of it is done.
     pub(super) fn computed(&self) -> Computed {
-        let last = &self.slots[self.plan.last()];
+        let Divided { plan, layout, .. } = &self.divided;
+        let last = &self.slots[plan.last()];
         let loss = last.iter().zip(&self.weights).map(|(slot, weight)| weight * locked(slot).loss).sum();
-        let result = |result: &Mutex<Option<StageResult>>| locked(result).take().unwrap_or_default();
-        Computed { loss, results: self.results.iter().map(result).collect() }
+        let all: usize = self.micro_batches.iter().map(|micro| micro.samples).sum();
+        let result = |(tower, result): (usize, &Mutex<Option<StageResult>>)| {
+            let is_own = |micro: usize| layout.tower(layout.towers()[tower].stage, micro) == tower;
+            let own = self.micro_batches.iter().enumerate().filter(|(micro, _)| is_own(*micro));
+            let own: usize = own.map(|(_, micro)| micro.samples).sum();
+            (locked(result).take().unwrap_or_default(), own as f32 / all as f32)
+        };
+        Computed { loss, results: self.results.iter().enumerate().map(result).collect() }
     }
 
     fn forward(&self, stage: usize, micro: usize) -> anyhow::Result<()> {
-        let planned = &self.plan.stages()[stage];
+        let Divided { plan, layout, .. } = &self.divided;
+        let planned = &plan.stages()[stage];
         let (mut inputs, mut foreign) = (Vec::new(), Vec::new());
         for input in &planned.inputs {
             let outputs = self.outputs(*input, micro);
-            foreign.extend(self.elsewhere[*input].as_ref().map(|worker| from(worker, &outputs)));
+            let worker = self.elsewhere[layout.tower(*input, micro)].as_ref();
+            foreign.extend(worker.map(|worker| from(worker, &outputs)));
             inputs.extend(outputs);
         }
         let part = &self.micro_batches[micro];
@@ -113,14 +130,14 @@ impl Step {
             // The numbers of the first are those of a network in one piece; the others have numbers of their own.
             seed: if stage == 0 { part.seed } else { crate::randomness::mix(part.seed ^ stage as u64) },
         };
-        let outputs = threads::caught("computing", || locked(&self.hosts[stage]).forward(micro, input));
+        let outputs = threads::caught("computing", || self.host(stage, micro).forward(micro, input));
         let outputs = outputs.map_err(|error: anyhow::Error| match foreign.is_empty() {
             // What was put out elsewhere is not checked, and this may come of it.
             false if !error.is::<Lost>() && !error.is::<CrewError>() => error.context(foreign.join(" and ")),
             _ => error,
         })?;
         let mut slot = locked(&self.slots[stage][micro]);
-        if stage == self.plan.last() {
+        if stage == plan.last() {
             slot.loss = loss(&outputs)?;
             slot.count = 1;
             slot.gradients = vec![vec![Some(filled(&outputs[0], self.weights[micro]))]];
@@ -131,6 +148,11 @@ impl Step {
         Ok(())
     }
 
+    /// Who computes a micro-batch in a stage.
+    fn host(&self, stage: usize, micro: usize) -> MutexGuard<'_, Box<dyn StageHost>> {
+        locked(&self.divided.hosts[self.divided.layout.tower(stage, micro)])
+    }
+
     /// What a stage has put out. The last to ask gets it without a copy.
     fn outputs(&self, stage: usize, micro: usize) -> Vec<TensorData> {
         let mut slot = locked(&self.slots[stage][micro]);
@@ -139,16 +161,17 @@ impl Step {
     }
 
     fn backward(&self, stage: usize, micro: usize) -> anyhow::Result<()> {
-        let planned = &self.plan.stages()[stage];
+        let plan = &self.divided.plan;
+        let planned = &plan.stages()[stage];
         let gradients = {
             let mut slot = locked(&self.slots[stage][micro]);
             let count = slot.count;
             summed(std::mem::take(&mut slot.gradients), count)?
         };
-        let mut of_inputs = locked(&self.hosts[stage]).backward(micro, gradients)?.into_iter();
+        let mut of_inputs = self.host(stage, micro).backward(micro, gradients)?.into_iter();
         for input in &planned.inputs {
             let mut slot = locked(&self.slots[*input][micro]);
-            let place = self.plan.stages()[*input].feeds.iter().position(|fed| *fed == stage);
+            let place = plan.stages()[*input].feeds.iter().position(|fed| *fed == stage);
             let own: Vec<Option<TensorData>> = of_inputs.by_ref().take(slot.count).collect();
             ensure!(own.len() == slot.count, "too few gradients");
             slot.gradients[place.expect("whoever feeds a stage knows it")] = own;
@@ -161,15 +184,15 @@ impl Step {
 impl Working for Step {
     fn run(&self, node: NodeId) -> anyhow::Result<()> {
         match self.schedule.work(node) {
-            Work::Load { stage } => {
-                let start = locked(&self.starts[stage]).take().context("a stage gets its values once")?;
-                locked(&self.hosts[stage]).begin(start)
+            Work::Load { tower } => {
+                let start = locked(&self.starts[tower]).take().context("a stage gets its values once")?;
+                locked(&self.divided.hosts[tower]).begin(start)
             }
             Work::Forward { stage, micro } => self.forward(stage, micro),
             Work::Backward { stage, micro } => self.backward(stage, micro),
-            Work::Gradients { stage } => {
-                let result = locked(&self.hosts[stage]).finish()?;
-                *locked(&self.results[stage]) = Some(result);
+            Work::Gradients { tower } => {
+                let result = locked(&self.divided.hosts[tower]).finish()?;
+                *locked(&self.results[tower]) = Some(result);
                 Ok(())
             }
         }

@@ -37,8 +37,8 @@ impl Trace {
         Some(json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string())
     }
 
-    pub(super) fn name_lanes(&self, names: &[String]) {
-        locked(&self.0).lanes = names.to_vec();
+    pub(super) fn name_lanes(&self, names: Vec<String>) {
+        locked(&self.0).lanes = names;
     }
 
     pub(super) fn add(&self, graph: &Graph, ran: &[Ran]) {

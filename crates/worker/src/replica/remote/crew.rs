@@ -80,16 +80,11 @@ impl Crew {
         self.shared.seats.is_empty()
     }
 
-    /// Waits until every worker has joined.
+    /// Waits until every worker has joined that has something to compute.
     pub fn gather(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
         self.shared.wait(is_stopped, |absent| absent.is_empty())?;
         self.shared.has_begun.store(true, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// The same of those that have something to compute.
-    pub(crate) fn gather_needed(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
-        self.shared.wait(is_stopped, |absent| !absent.iter().any(|seat| seat.is_needed))
     }
 
     /// How much a worker can be given. It never waits.

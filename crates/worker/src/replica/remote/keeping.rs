@@ -140,7 +140,7 @@ impl Shared {
         Waiting { patience: self.config.silence, is_answer, is_stopped, meanwhile }
     }
 
-    /// Waits until `is_enough` of the seats that are empty, and says whom it waits for.
+    /// Waits until `is_enough` of the empty seats whose workers have something to compute, and says whom it waits for.
     pub(super) fn wait(
         &self,
         is_stopped: &dyn Fn() -> bool,
@@ -157,7 +157,7 @@ impl Shared {
                 if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
-                if !state.is_ready() {
+                if seat.is_needed && !state.is_ready() {
                     absent.push(seat);
                     names.push(format!("{seat} ({})", state.why));
                 }

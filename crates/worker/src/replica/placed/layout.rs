@@ -1,0 +1,145 @@
+//! Which devices compute a stage: one, or several side by side that take its micro-batches in turn. A stage with its
+//! parameters on one of them is a *tower*, and each device is a lane.
+
+use std::ops::Range;
+
+use windlass_core::executor::LaneId;
+
+use super::config::{Place, PlaceAt};
+use crate::joined::protocol::StageAssigned;
+use crate::stages::{PlannedStage, StagePlan};
+
+/// The towers of all stages, and the lanes that they are on.
+#[derive(Debug)]
+pub(super) struct Layout {
+    towers: Vec<Tower>,
+    /// The towers of each stage.
+    of_stage: Vec<Range<usize>>,
+    lanes: Vec<Place>,
+    /// How many micro-batches each tower of a stage holds at most.
+    holds: Vec<usize>,
+}
+
+/// A stage on one device.
+#[derive(Debug)]
+pub(super) struct Tower {
+    pub(super) stage: usize,
+    pub(super) lane: LaneId,
+    pub(super) at: PlaceAt,
+}
+
+impl Layout {
+    /// Puts each stage where it belongs. Places of the same name are the same lane.
+    pub(super) fn new<'a>(plan: &StagePlan, places: impl Fn(&PlannedStage) -> &'a [Place]) -> Self {
+        let (mut towers, mut of_stage, mut lanes) = (Vec::<Tower>::new(), Vec::new(), Vec::<Place>::new());
+        for (stage, planned) in plan.stages().iter().enumerate() {
+            let (first, places) = (towers.len(), places(planned));
+            for place in places {
+                let lane = lanes.iter().position(|lane| lane.name == place.name).unwrap_or_else(|| {
+                    lanes.push(place.clone());
+                    lanes.len() - 1
+                });
+                towers.push(Tower { stage, lane: LaneId(lane), at: place.at.clone() });
+            }
+            of_stage.push(first..towers.len());
+        }
+        let holds = (0..of_stage.len()).map(|stage| onward(stage, plan, &of_stage).div_ceil(of_stage[stage].len()));
+        Self { holds: holds.collect(), towers, of_stage, lanes }
+    }
+
+    pub(super) fn towers(&self) -> &[Tower] {
+        &self.towers
+    }
+
+    pub(super) fn lanes(&self) -> &[Place] {
+        &self.lanes
+    }
+
+    /// What a lane is called.
+    pub(super) fn lane_name(&self, lane: LaneId) -> &str {
+        &self.lanes[lane.0].name
+    }
+
+    /// The towers of a stage, by their numbers.
+    pub(super) fn of(&self, stage: usize) -> Range<usize> {
+        self.of_stage[stage].clone()
+    }
+
+    /// The tower that computes a micro-batch in a stage.
+    pub(super) fn tower(&self, stage: usize, micro: usize) -> usize {
+        let towers = &self.of_stage[stage];
+        towers.start + micro % towers.len()
+    }
+
+    /// The micro-batch that a stage has to have gone back through before it goes on with this one, so that none of its
+    /// towers holds more than it should.
+    pub(super) fn makes_way_for(&self, stage: usize, micro: usize) -> Option<usize> {
+        micro.checked_sub(self.holds[stage] * self.of_stage[stage].len())
+    }
+
+    /// What joined workers are to compute.
+    pub(super) fn assigned(&self, plan: &StagePlan) -> Vec<StageAssigned> {
+        let assigned = |tower: &Tower| match &tower.at {
+            PlaceAt::Here(_) => None,
+            PlaceAt::Worker(worker, device) => {
+                let stage = plan.stages()[tower.stage].name.clone();
+                Some(StageAssigned { stage, worker: *worker, device: device.clone() })
+            }
+        };
+        self.towers.iter().filter_map(assigned).collect()
+    }
+}
+
+/// The towers from a stage to the last, on the way with the most of them. There are no circles, so this ends.
+fn onward(stage: usize, plan: &StagePlan, of_stage: &[Range<usize>]) -> usize {
+    let next = plan.stages()[stage].feeds.iter().map(|next| onward(*next, plan, of_stage));
+    of_stage[stage].len() + next.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use burn::tensor::Device;
+    use windlass_core::parameter::ParameterTable;
+
+    use super::*;
+    use crate::stages::Stage;
+
+    /// A chain of so many stages.
+    pub(in crate::replica::placed) fn chain(stages: usize) -> StagePlan {
+        let stage = |index: usize| {
+            let stage = Stage::new(format!("s{index}"));
+            if index == 0 { stage } else { stage.after(format!("s{}", index - 1)) }
+        };
+        StagePlan::new((0..stages).map(stage).collect(), &ParameterTable::new(Vec::new()).unwrap()).unwrap()
+    }
+
+    /// Its stages, each on these lanes.
+    pub(in crate::replica::placed) fn on(lanes: &[&[usize]]) -> Layout {
+        let place = |lane: &usize| Place { name: format!("cpu:{lane}"), at: PlaceAt::Here(Device::flex()) };
+        let places: Vec<Vec<Place>> = lanes.iter().map(|lanes| lanes.iter().map(place).collect()).collect();
+        let number = |stage: &PlannedStage| stage.name[1..].parse::<usize>().unwrap();
+        Layout::new(&chain(lanes.len()), |stage| &places[number(stage)])
+    }
+
+    #[test]
+    fn micro_batches_of_a_stage_go_to_its_devices_in_turn() {
+        let layout = on(&[&[0, 2, 1], &[1]]);
+        let lanes = |stage| -> Vec<&str> {
+            let lane = |micro| layout.towers()[layout.tower(stage, micro)].lane;
+            (0..5).map(|micro| layout.lane_name(lane(micro))).collect()
+        };
+        assert_eq!(lanes(0), ["cpu:0", "cpu:2", "cpu:1", "cpu:0", "cpu:2"]);
+        assert_eq!(lanes(1), ["cpu:1"; 5]);
+        assert_eq!(layout.lanes().len(), 3, "two stages share a lane");
+    }
+
+    #[test]
+    fn a_device_holds_as_many_micro_batches_as_keep_those_behind_it_busy() {
+        // Four devices from the first stage to the last, two of which are its own: each holds two.
+        let layout = on(&[&[0, 1], &[2], &[3]]);
+        let waits = |stage| -> Vec<Option<usize>> { (3..6).map(|micro| layout.makes_way_for(stage, micro)).collect() };
+        assert_eq!(waits(0), [None, Some(0), Some(1)]);
+        assert_eq!(waits(1), [Some(1), Some(2), Some(3)]);
+        assert_eq!(waits(2), [Some(2), Some(3), Some(4)]);
+    }
+}

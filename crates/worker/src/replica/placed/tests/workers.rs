@@ -1,0 +1,138 @@
+//! Tests of stages at joined workers: what they compute, and what becomes of an answer of the wrong shape.
+
+use std::time::Duration;
+
+use windlass_instruments::Instruments;
+use windlass_wire::compute::{self, Limits, Section};
+use windlass_wire::stream::Socket;
+
+use super::*;
+use crate::joined::protocol::{
+    Answer, Ask, Assignment, Capacity, PlacedStages, StageAnswered, StageAsked, StagePiece, read, written,
+};
+use crate::joined::{Computing, JoinConfig, serve};
+use crate::replica::remote::CrewConfig;
+
+/// A joined worker in this process that computes stages of this model, for as long as the test runs.
+fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let stop = Arc::new(Interrupt::default());
+    let (model, config) = (
+        model.clone(),
+        JoinConfig {
+            capacity: Capacity { devices: vec!["cpu:0".to_owned()], threads: Some(1), towers: 1 },
+            once: false,
+            peer_timeout: PATIENCE,
+            stop: stop.clone(),
+            instruments: Instruments::default(),
+        },
+    );
+    let build = move |assignment: &Assignment| {
+        let placed = assignment.placed.as_ref().unwrap();
+        let own: Vec<_> = placed.of(assignment.worker).map(|stage| (stage.stage.clone(), Device::flex())).collect();
+        Ok(Computing::Stages(StageWorker::of(model.clone(), &own, assignment.seed)?))
+    };
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        serve(runtime.handle(), listener, config, Arc::new(build)).unwrap();
+    });
+    (address, stop)
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The branches and the head at these workers, some of which may be the same; the trunk is here.
+fn at_workers(model: &Branching, addresses: Vec<String>, workers: [&[usize]; 3], micro_batches: usize) -> Placed {
+    let place = |worker: &usize| Place { name: format!("/task:{worker}"), at: PlaceAt::Worker(*worker, None) };
+    let places = ["left", "right", "head"].into_iter().zip(workers);
+    let places = places.map(|(stage, workers)| (stage.to_owned(), workers.iter().map(place).collect())).collect();
+    let placed = Placed::of(model.clone(), PlacedConfig { places, ..config([0; 4], micro_batches) }).unwrap();
+    meet(placed, addresses)
+}
+
+/// Calls the workers of a model that is divided, and waits for them.
+fn meet(placed: Placed, addresses: Vec<String>) -> Placed {
+    let assignment = Assignment {
+        client: "a test".to_owned(),
+        run: 1,
+        worker: 0,
+        model: "branching".to_owned(),
+        flags: std::collections::BTreeMap::new(),
+        seed: 7,
+        accumulate: 1,
+        files: Vec::new(),
+        parameters: placed.table().clone(),
+        placed: Some(PlacedStages { is_soft: false, stages: placed.assigned().to_vec() }),
+    };
+    let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
+    crew.gather(&|| false).unwrap();
+    placed.meet(Arc::new(crew), Arc::new(Interrupt::default()));
+    placed
+}
+
+#[test]
+fn stages_at_joined_workers_compute_what_the_whole_model_does() {
+    let model = Branching { has_norm: true, fails_on: Some(3.0), ..Branching::default() };
+    for workers in [[&[0][..], &[0], &[0]], [&[0], &[1], &[0]], [&[1], &[1], &[0]], [&[0, 1], &[1, 0], &[0]]] {
+        let (first, second) = (joined(&model), joined(&model));
+        let mut placed = at_workers(&model, vec![first.0, second.0], workers, 2);
+        let expected = step(&mut local(&model, 2), &SAMPLES).unwrap();
+        for _ in 0..3 {
+            assert_near(&step(&mut placed, &SAMPLES).unwrap(), &expected, &format!("{workers:?}"));
+        }
+        let failed = format!("{:#}", step(&mut placed, &[1, 5, 3, 9]).unwrap_err());
+        assert!(
+            failed.starts_with("forward right 2: worker") && failed.ends_with("does not like a sample"),
+            "{failed}"
+        );
+        first.1.set();
+        second.1.set();
+    }
+}
+
+#[test]
+fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
+    // A worker that has other layers than it says.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let limits = Limits { head: 1 << 20, sections: 100, bytes: 1 << 20 };
+        let socket = Socket::accepted(listener.accept().unwrap().0).unwrap();
+        let mut connection = compute::accept(socket, "").unwrap();
+        while let Ok(message) = connection.receive(&limits, PATIENCE, &|| false) {
+            let values = [1.0; 6];
+            let (given, shape) = match read::<Ask>(&message.head).unwrap() {
+                Ask::Assign(_) => {
+                    let capacity = Capacity { devices: Vec::new(), threads: None, towers: 1 };
+                    connection.send(&written(&Answer::Assigned(capacity)), &[], PATIENCE, &|| false).unwrap();
+                    continue;
+                }
+                Ask::Stage(StageAsked { piece: StagePiece::Begin { .. }, .. }) => (0, [1, 6]),
+                Ask::Stage(StageAsked { piece: StagePiece::Forward { .. }, stage }) if stage == "head" => (1, [1, 1]),
+                // Of seven samples, there are only three.
+                Ask::Stage(_) => (1, [3, 2]),
+                _ => return,
+            };
+            let answer = Answer::Staged(StageAnswered { given: vec![true; given], state: Vec::new() });
+            let section = Section::floats(&shape, &values[..shape[0] * shape[1]]);
+            connection.send(&written(&answer), &[section][..given], PATIENCE, &|| false).unwrap();
+        }
+    });
+    let model = Branching::default();
+    let place = |worker| Place { name: "/task:0".to_owned(), at: PlaceAt::Worker(worker, None) };
+    let config = PlacedConfig { places: vec![("left".to_owned(), vec![place(0)])], ..config([0; 4], 1) };
+    let placed = Placed::of(model, config).unwrap();
+    let mut placed = meet(placed, vec![address.clone()]);
+    // The head gets outputs of three samples beside those of seven.
+    let failed = format!("{:#}", step(&mut placed, &SAMPLES).unwrap_err());
+    let expected = format!("forward head 1: with outputs of shape [3, 2] from worker 0 at {address} (stage left): ");
+    assert!(failed.starts_with(&expected), "{failed}");
+    // With three samples it is the gradient of the inputs that is wrong: it should be of shape [3, 4].
+    let failed = format!("{:#}", step(&mut placed, &[4, 19, 2]).unwrap_err());
+    let expected = format!(
+        "backward left 1: worker 0 at {address} (stage left): it answered for stage left with a gradient of shape [3, 2] \
+         instead of [3, 4]"
+    );
+    assert_eq!(failed, expected);
+}
