@@ -49,6 +49,8 @@ use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
 use crate::replica::remote::{Crew, CrewError};
+use crate::randomness::Draw;
+use crate::replica::accumulation::Weighted;
 use crate::report::Reports;
 use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan};
@@ -231,11 +233,11 @@ impl Placed {
         let (mut gradients, mut state) = (vec![TensorBuffer::default(); self.values.len()], Vec::new());
         let mut results = results.into_iter();
         for (index, stage) in self.divided.plan.stages().iter().enumerate() {
-            let (mut own_gradients, mut own_state) = (Vec::new(), Vec::new());
+            let (mut own_gradients, mut own_state) = (Weighted::default(), Weighted::default());
             let towers = results.by_ref().take(self.divided.layout.of(index).len());
             for (result, share) in towers.filter(|(_, share)| *share > 0.0) {
-                accumulation::add_times(1.0, result.gradients, &mut own_gradients);
-                accumulation::add_times(share, result.state, &mut own_state);
+                own_gradients.add_times(1.0, result.gradients);
+                own_state.add_times(share, result.state);
             }
             for (index, gradient) in stage.parameters.iter().zip(own_gradients) {
                 gradients[*index] = gradient;
@@ -253,6 +255,7 @@ impl Placed {
 }
 
 impl Replica for Placed {
+            let (own_gradients, own_state) = (own_gradients.into_values(), own_state.into_values());
     fn info(&self) -> &ModelInfo {
         self.whole.info()
     }
