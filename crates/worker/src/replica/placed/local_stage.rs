@@ -61,7 +61,9 @@ impl<M: Model> LocalStage<M> {
         // Running state is small, and Burn guards it.
         let is_kept =
             |parameter: usize| stage.parameters.contains(&parameter) || kind(parameter) == ParameterKind::State;
-        let (network, ()) = first(&*model, &device, seed, |_| ());
+        // Its values are loaded before the first step. So that the device need not hold all of the network for a moment, it
+        // is made in the host's memory.
+        let (network, ()) = first(&*model, &Device::flex().autodiff(), seed, |_| ());
         let network = tensors::keep(network, &is_kept, &device);
         Self {
             staging,
@@ -212,7 +214,7 @@ impl<M: Model> StageHost for LocalStage<M> {
 
     fn finish(&mut self) -> anyhow::Result<StageResult> {
         self.on_the_way.clear();
-        let mut gradients = std::mem::take(&mut self.sums);
+        let mut gradients = std::mem::take(&mut self.sums).into_values();
         gradients.resize(self.own.len(), TensorBuffer::default());
         let state = match self.has_state {
             true => {

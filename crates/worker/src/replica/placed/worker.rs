@@ -11,7 +11,7 @@ use super::PlaceError;
 use super::host::StageHost;
 use super::local_stage::LocalStage;
 use crate::model::Model;
-use crate::replica::{Local, LocalConfig, Replica};
+use crate::replica::local::{self, ReplicaError};
 use crate::stages::StagePlan;
 
 /// Some stages of a model, by name.
@@ -25,7 +25,7 @@ impl StageWorker {
     pub fn of<M: Model>(model: M, stages: &[(String, Device)], seed: u64) -> Result<Self, PlaceError> {
         let staging = M::staging().ok_or(PlaceError::Whole { model: M::NAME })?;
         let model = Arc::new(model);
-        let table = Local::sharing(model.clone(), LocalConfig::on_cpu(seed))?.table().clone();
+        let table = local::table(&*model, seed)?;
         let plan = StagePlan::new(staging.stages(&model), &table)?;
         let mut hosts: BTreeMap<String, Box<dyn StageHost>> = BTreeMap::new();
         for (name, device) in stages {
