@@ -151,6 +151,20 @@ fn a_placed_run_is_launched_with_one_command() {
     let place = "--workers 2 --place hidden=/job:worker/task:0,output=/job:worker/task:1 --microbatches 2";
     let told = trained(&format!("launch {words} {place} --log-placement"));
     assert_same(&told, loss(&trained(&format!("train {words}"))));
+    let place = "--place hidden=/task:0,output=/task:1 --workers 2 --ps 2 --min-shard-bytes 0";
+    assert_same(&trained(&format!("launch {MNIST} {place}")), whole);
+    let place = "--place hidden=cpu:0,output=cpu:1 --workers 1 --ps 2 --min-shard-bytes 0";
+    assert_same(&trained(&format!("launch {MNIST} {place}")), whole);
+}
+
+/// All of the model, in each of its towers, would need 32 GB for gradients.
+#[test]
+fn a_worker_of_one_stage_needs_memory_for_that_alone() {
+    let worker = address();
+    let process = windlass(&format!("join --listen {worker} --threads 1 --towers 256")).start();
+    process.log("listening on ");
+    let words = "train mnist --hidden 40000 --batch-size 2 --steps 1 --evaluate end";
+    windlass(&format!("{words} --worker_hosts {worker} --place output=/task:0")).run().succeeded();
     assert!(told.stdout.contains(" output  /job:worker/task:1"), "{told}");
     assert!(told.stdout.contains("mnist on 2 joined workers, in stages"), "{told}");
     let translated = "seq2seq --size 16 --layers 1 --samples 8 --steps 10 --seed 3 --batch-size 8";

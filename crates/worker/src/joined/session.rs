@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use tracing::{debug, info, warn};
 use windlass_core::cluster::TaskId;
 use windlass_core::footprint::{gradient_bytes, in_words};
+use windlass_core::lifecycle::Outcome;
 use windlass_instruments::{AvailableMemory, WorkerInstruments, available_memory};
 use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
 use windlass_wire::lobby::Visit;
@@ -125,14 +126,9 @@ impl Desk {
 
     /// Makes the model, and checks that it is the client's.
     fn make(&self, assignment: &Assignment) -> anyhow::Result<Computing> {
-        let needed = gradient_bytes(&assignment.parameters).saturating_mul(self.config.capacity.towers as u64);
-        if let Some(AvailableMemory { process: available, .. }) = available_memory() {
-            ensure!(
-                needed <= available,
-                "the model is too large: its gradients need {}, and {} of memory is available",
-                in_words(needed),
-                in_words(available)
-            );
+        if assignment.placed.is_none() {
+            let towers = self.config.capacity.towers as u64;
+            check_memory("the model is", gradient_bytes(&assignment.parameters).saturating_mul(towers))?;
         }
         let computing = (self.build)(assignment)?;
         match computing.table().first_difference(&assignment.parameters) {
@@ -157,6 +153,9 @@ impl Desk {
                             return Err(error);
                         }
                     };
+        if let Computing::Stages(stages) = &computing {
+            check_memory("its stages are", stages.gradient_bytes())?;
+        }
                     let shapes: Vec<[usize; 1]> = gradients.iter().map(|gradient| [gradient.len()]).collect();
                     let tensors =
                         gradients.iter().zip(&shapes).map(|(gradient, shape)| Section::floats(shape, gradient));
@@ -297,5 +296,56 @@ impl Line {
 
     fn lock(&self) -> MutexGuard<'_, Speaker> {
         self.speaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first clients that were refused: whoever can connect can make up any number of them.
+#[derive(Default)]
+pub(super) struct Refused(BTreeSet<String>);
+
+impl Refused {
+    /// Whether this one is to be logged.
+    fn is_news(&mut self, client: &str) -> bool {
+        self.0.len() < MOST_REFUSED && self.0.insert(client.to_owned())
+    }
+}
+
+/// How a client has ended, as it says.
+fn outcome(reason: &str, exit_code: u8) -> Outcome {
+    Outcome { exit_code, reason: legible(reason) }
+}
+
+/// A stranger's words for the log: on one line, and not too many.
+fn legible(words: &str) -> String {
+    words.chars().filter(|character| !character.is_control()).take(WORDS).collect()
+}
+
+/// Refuses what has gradients of so many bytes, if there is no memory for them.
+fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
+    let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
+    ensure!(
+        needed <= available,
+        "{what} too large: the gradients need {}, and {} of memory is available",
+        in_words(needed),
+        in_words(available)
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_the_first_clients_that_are_refused_is_news_once() {
+        let mut refused = Refused::default();
+        let news = (0..1000).filter(|client| refused.is_news(&(client / 2).to_string())).count();
+        assert_eq!((news, refused.0.len()), (MOST_REFUSED, MOST_REFUSED));
+    }
+
+    #[test]
+    fn what_a_stranger_says_is_logged_on_one_line_and_in_part() {
+        assert_eq!(legible("a\u{1b}[2J\nrun\r"), "a[2Jrun");
+        assert_eq!(legible(&"ü".repeat(3 * WORDS)), "ü".repeat(WORDS));
     }
 }
