@@ -12,7 +12,7 @@ use windlass_wire::compute::{self, ComputeError, Limits, Reply, Request, Section
 use super::CrewError;
 use super::keeping::Shared;
 use super::seat::{Link, Pace, Seat, SeatState};
-use super::share::{Prepared, Share, Values, accepted};
+use super::share::{Prepared, Share, Values, accepted, not_finite};
 use crate::buffer::TensorBuffer;
 use crate::joined::protocol::{
     Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, read, request_limits, written,
@@ -146,6 +146,9 @@ impl Crew {
                         losses[hand.job] += 1;
                         if losses[hand.job] == MOST_LOSSES * self.len() {
                             let times = losses[hand.job];
+                        if let Some(what) = not_finite(table, &result) {
+                            return Err(CrewError::NotFinite { worker: seat.to_string(), what }.into());
+                        }
                             let why =
                                 format!("{seat}: the same share was lost {times} times, at last because {reason}");
                             return Err(CrewError::GaveUp(why).into());
