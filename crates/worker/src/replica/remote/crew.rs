@@ -118,10 +118,14 @@ impl Crew {
         let mut losses = vec![0; jobs.len()];
         while results.iter().any(Option::is_none) {
             let open: Vec<usize> = (0..jobs.len()).filter(|job| results[*job].is_none()).collect();
-            let mut hands = self.hands(jobs, &open);
+            let changes = self.shared.changes();
+            let (mut hands, others_compute) = self.hands(jobs, &open);
             if hands.is_empty() {
-                drop(hands);
-                self.shared.wait(is_stopped, |absent| absent.len() < self.len())?;
+                match others_compute {
+                    true if is_stopped() => return Err(CrewError::Interrupted.into()),
+                    true => self.shared.await_change(changes),
+                    false => self.shared.wait(is_stopped, |absent| absent.len() < self.len())?,
+                }
                 continue;
             }
             let replies = self.asked(table, values, jobs, &mut hands, is_stopped)?;
@@ -163,6 +167,8 @@ impl Crew {
     /// How often a worker has joined, if it is there.
     pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
         let state = self.shared.seats[seat].lock();
+            drop(hands);
+            self.shared.note_change();
         state.is_ready().then_some(state.joined)
     }
 
@@ -217,34 +223,33 @@ impl Crew {
         }
     }
 
-    /// Who computes what next: each living worker one share at the most, its own if that is among them.
-    fn hands(&self, jobs: &[Job<'_>], open: &[usize]) -> Vec<Hand<'_>> {
-        let mut hands: Vec<Hand<'_>> = Vec::new();
+    /// Who computes what next: each living worker one share at the most, its own if that is among them. And whether there
+    /// are workers that compute for other replicas of this process: they are waited for only if nobody else is there.
+    fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
+        let mut hands: Vec<Hand<'a>> = Vec::new();
         let mut others: Vec<usize> = Vec::new();
         for job in open {
-            let seat = jobs[*job].preferred;
-            let state = self.shared.seats[seat].lock();
-            match state.is_ready() {
-                true => hands.push(Hand { seat, job: *job, state }),
-                false => others.push(*job),
+            let preferred = jobs[*job].preferred;
+            match hand(preferred, *job, seats[preferred].lock_unless_computing()) {
+                Some(hand) => hands.push(hand),
+                None => others.push(*job),
             }
+        let mut others_compute = false;
+        let seats = &self.shared.seats;
+        let mut hand = |seat: usize, job: usize, state: Option<MutexGuard<'a, SeatState>>| {
+            others_compute |= state.is_none();
+            let state = state.filter(|state| state.is_ready())?;
+            Some(Hand::new(&seats[seat], (seat, job), state))
+        };
         }
         for job in others {
             // Beginning behind its own, so that those of several are not all computed by the first.
             let after = (1..self.len()).map(|step| (jobs[job].preferred + step) % self.len());
             let mut free = after.filter(|seat| hands.iter().all(|hand| hand.seat != *seat));
-            let found = free.find_map(|seat| {
-                // A worker that computes for another replica of this process is waited for only if it must be.
-                let state = if hands.is_empty() { Some(self.shared.seats[seat].lock()) } else { self.try_lock(seat) };
-                state.filter(|state| state.is_ready()).map(|state| Hand { seat, job, state })
-            });
+            let found = free.find_map(|seat| hand(seat, job, seats[seat].try_lock()));
             hands.extend(found);
         }
-        hands
-    }
-
-    fn try_lock(&self, seat: usize) -> Option<MutexGuard<'_, SeatState>> {
-        self.shared.seats[seat].try_lock()
+        (hands, others_compute)
     }
 
     /// Asks all of them at once.
@@ -325,6 +330,20 @@ pub(crate) enum Trouble {
     /// The worker is not what it should be.
     Worker(String),
     /// The model could not compute it, and could not elsewhere.
+    at: &'a Seat,
+}
+
+impl<'a> Hand<'a> {
+    fn new(at: &'a Seat, (seat, job): (usize, usize), state: MutexGuard<'a, SeatState>) -> Self {
+        at.set_computing(true);
+        Self { seat, job, state, at }
+    }
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        self.at.set_computing(false);
+    }
     Model(String),
     Stopped,
 }

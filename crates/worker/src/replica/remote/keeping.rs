@@ -149,7 +149,7 @@ impl Shared {
         let began = Instant::now();
         let mut spoken = began;
         loop {
-            let before = *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = self.changes();
             let (mut absent, mut names) = (Vec::new(), Vec::new());
             for seat in &self.seats {
                 // Whoever holds a seat uses the worker that is there.
@@ -176,12 +176,22 @@ impl Shared {
                 spoken = Instant::now();
                 info!("waiting for {} ({} s)", names.join(", "), waited.as_secs());
             }
-            let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));
+            self.await_change(before);
         }
     }
 
-    fn note_change(&self) {
+    /// How many changes there have been.
+    pub(super) fn changes(&self) -> u64 {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits a moment for a change after so many.
+    pub(super) fn await_change(&self, before: u64) {
+        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));
+    }
+
+    pub(super) fn note_change(&self) {
         *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.changed.notify_all();
     }

@@ -1,7 +1,7 @@
 //! One joined worker as its client sees it: the connection, while there is one, and what the worker knows.
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use crate::joined::protocol::{
 /// The most replicas that a worker can have.
 const MOST_TOWERS: usize = 256;
 /// How much a new measurement of a worker's speed counts.
+/// Before it is tried again to have a seat that somebody holds for a moment.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const NEW: f64 = 0.2;
 
 /// One worker's place among all of a run.
@@ -29,6 +31,8 @@ pub(super) struct Seat {
     /// Whether the worker has last said that it computes for another client.
     pub(super) is_taken: AtomicBool,
     state: Mutex<SeatState>,
+    /// Whether it computes for a replica of this process, which then holds its state.
+    is_computing: AtomicBool,
 }
 
 /// How much a worker can be given.
@@ -87,7 +91,8 @@ impl Seat {
         let is_needed = placed.is_none() || !own.is_empty();
         let pace = Mutex::new(Pace { towers: 1, speed: None });
         let is_taken = AtomicBool::new(false);
-        Self { index, address, stages, is_needed, pace, is_taken, state: Mutex::new(state) }
+        let is_computing = AtomicBool::new(false);
+        Self { index, address, stages, is_needed, pace, is_taken, is_computing, state: Mutex::new(state) }
     }
 
     pub(super) fn pace(&self) -> Pace {
@@ -123,6 +128,21 @@ impl Seat {
     }
 
     /// Calls the worker, and has it make the model ready.
+    /// The same, unless it computes: whoever else holds it soon has done with it.
+    pub(super) fn lock_unless_computing(&self) -> Option<MutexGuard<'_, SeatState>> {
+        loop {
+            match self.try_lock() {
+                None if !self.is_computing.load(Ordering::Relaxed) => std::thread::sleep(LOOK_AGAIN),
+                state => return state,
+            }
+        }
+    }
+
+    /// Notes whether it computes for a replica of this process.
+    pub(super) fn set_computing(&self, is_computing: bool) {
+        self.is_computing.store(is_computing, Ordering::Relaxed);
+    }
+
     pub(super) fn call(
         &self,
         assignment: &Assignment,
