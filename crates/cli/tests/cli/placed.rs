@@ -47,6 +47,14 @@ fn stages_on_lanes_of_a_process_learn_what_one_piece_does() {
 }
 
 #[test]
+fn places_may_be_written_with_spaces() {
+    let invocation =
+        windlass(&format!("train {MNIST} --run-dir run --place")).with("hidden = cpu:1 , output = cpu:0 + cpu:2");
+    let told = invocation.run().succeeded();
+    assert_eq!(summary(&told)["devices"].as_array().unwrap().len(), 3, "{told}");
+}
+
+#[test]
 fn every_layer_of_a_deeper_network_is_a_stage() {
     let words = format!("train {} --hidden 16,12", MNIST.replace("--hidden 16 ", ""));
     let told = trained(&format!("{words} --place hidden0=cpu:1,hidden1=cpu:2 --microbatches 2"));
@@ -257,6 +265,15 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     assert_snapshot!(windlass("train mnist --place hidden=cpu:1,output=cpu:0,hidden=cpu:2").run(), @"
     exit code 2
     --- stdout
+    let told = windlass("launch mnist --place hiddn=/task:0").run();
+    assert!(!told.directory().join("runs").exists(), "nothing is left behind");
+    assert_snapshot!(told, @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: mnist has no stage "hiddn"
+    hint: its stages are hidden, output
+    "#);
     --- stderr
     error: --place puts hidden both on cpu:1 and on cpu:2
     hint: to have both compute it, write hidden=cpu:1+cpu:2

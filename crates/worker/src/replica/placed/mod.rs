@@ -134,6 +134,12 @@ impl Placed {
     }
 
     /// The stages that joined workers are to compute.
+    /// Whether every part of a batch finds its stage: tried with one of these samples.
+    pub fn check(&self, samples: &[usize]) -> anyhow::Result<()> {
+        let draw = Draw { worker: 0, position: DataPosition { epoch: 0, batch: 0 }, first_part: 0 };
+        self.source.batch(samples, draw).map(drop)
+    }
+
     pub fn assigned(&self) -> &[StageAssigned] {
         &self.assigned
     }
