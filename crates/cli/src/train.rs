@@ -8,7 +8,7 @@ mod placed;
 use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -388,8 +388,9 @@ impl Process {
     fn write_trace(&self) {
         let path = self.config.stages.as_ref().and_then(|stages| stages.trace.as_ref());
         let (Some(path), Some(trace)) = (path, self.trace.to_json()) else { return };
-        match windlass_files::write(path, &[trace.as_bytes(), b"\n"]) {
-            Ok(()) => self.watch.tell(&Event::Wrote { path: path.clone() }),
+        let path = trace_of(path, self.task);
+        match windlass_files::write(&path, &[trace.as_bytes(), b"\n"]) {
+            Ok(()) => self.watch.tell(&Event::Wrote { path }),
             Err(error) => warn!("cannot write the trace to {}: {error}", path.display()),
         }
     }
@@ -402,6 +403,14 @@ impl Process {
         Ok(self.runtime.spawn(port::serve(
             listener,
             port::Services::without_streams(self.instruments.router()),
+/// Where a task writes its trace: worker 0 where the user has said, and every other one beside it.
+fn trace_of(path: &Path, task: Option<TaskId>) -> PathBuf {
+    let Some(index) = task.map(|task| task.index).filter(|index| *index > 0) else { return path.to_owned() };
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
+    path.with_file_name(format!("{name}-worker-{index}{extension}"))
+}
+
             std::future::pending(),
         )))
     }

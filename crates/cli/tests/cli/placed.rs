@@ -195,6 +195,16 @@ fn the_first_steps_are_traced_with_an_event_for_every_piece() {
     assert_eq!(names, ["cpu:0", "cpu:1"]);
 }
 
+#[test]
+fn every_worker_of_a_cluster_writes_a_trace_of_its_own() {
+    let place = "--workers 2 --place hidden=cpu:0,output=cpu:1 --trace trace.json";
+    let told = trained(&format!("launch {MNIST} {place}"));
+    for name in ["trace.json", "trace-worker-1.json"] {
+        let text = std::fs::read_to_string(told.directory().join(name)).unwrap();
+        assert!(serde_json::from_str::<Value>(&text).unwrap()["traceEvents"].is_array(), "{name}");
+    }
+}
+
 /// A client whose output layer a joined worker computes, when it has made some steps.
 fn client(worker: &str, flags: &str) -> Process {
     let words = "train mnist --hidden 256 --batch-size 50 --steps 3000 --seed 3 --evaluate end --log-every 10";
