@@ -93,7 +93,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         None => resolved.as_ref().map(|resolved| resolved.task),
     };
     if client.is_some() && args.training.in_graph {
-        config.placement = Placement::of_the_processor();
+        config.placement = Placement::of_the_processor(config.placement.is_logged);
     }
     let devices = match task.unwrap_or(TaskId::CHIEF) {
         task if task.job == Job::Worker => config.placement.devices(task)?,

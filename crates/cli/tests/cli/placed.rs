@@ -173,7 +173,15 @@ fn a_worker_of_one_stage_needs_memory_for_that_alone() {
     process.log("listening on ");
     let words = "train mnist --hidden 40000 --batch-size 2 --steps 1 --evaluate end";
     windlass(&format!("{words} --worker_hosts {worker} --place output=/task:0")).run().succeeded();
-    assert!(told.stdout.contains(" output  /job:worker/task:1"), "{told}");
+}
+
+#[test]
+fn a_placed_run_is_launched_with_one_command() {
+    let words = "mnist --steps 60 --seed 3 --evaluate end";
+    let place = "--workers 2 --place hidden=/job:worker/task:0,output=/job:worker/task:1 --microbatches 2";
+    let told = trained(&format!("launch {words} {place} --log-placement"));
+    assert_same(&told, loss(&trained(&format!("train {words}"))));
+    assert!(told.stdout.contains(" output  /job:worker/task:1/cpu:0"), "{told}");
     assert!(told.stdout.contains("mnist on 2 joined workers, in stages"), "{told}");
     let translated = "seq2seq --size 16 --layers 1 --samples 8 --steps 10 --seed 3 --batch-size 8";
     let place = "--workers 2 --place encoder=/task:0,output=/task:1";

@@ -93,6 +93,12 @@ impl Crew {
     }
 
     /// Steps that each worker has computed, and how often it has joined.
+    /// The devices that a worker computes on, if it is there.
+    pub(crate) fn devices(&self, seat: usize) -> Vec<String> {
+        let state = self.shared.seats[seat].lock();
+        state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
+    }
+
     pub fn tally(&self) -> Vec<(String, u64, u64)> {
         let told = |seat: &Seat| {
             let state = seat.lock();
