@@ -17,7 +17,6 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
-use windlass_core::footprint::in_words;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_instruments::Instruments;
@@ -26,7 +25,7 @@ use windlass_wire::client::Interrupt;
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
-use windlass_worker::devices::ComputeDevice;
+use windlass_worker::devices::{self, ComputeDevice};
 use windlass_worker::event::{Event, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::replica::{Replica, Trace};
@@ -376,11 +375,7 @@ impl Process {
         let told = Box::new(move |event: &Event| watch.tell(event));
         let ended = task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, told);
         self.write_trace();
-        for device in self.devices.iter().filter(|device| !device.is_cpu()) {
-            if let Some((reserved, in_use)) = device.reserved_memory() {
-                info!("{}: {} of memory reserved, {} in use", device.name, in_words(reserved), in_words(in_use));
-            }
-        }
+        devices::log_memory(&self.devices);
         ended
     }
 
@@ -403,17 +398,17 @@ impl Process {
         Ok(self.runtime.spawn(port::serve(
             listener,
             port::Services::without_streams(self.instruments.router()),
+            std::future::pending(),
+        )))
+    }
+}
+
 /// Where a task writes its trace: worker 0 where the user has said, and every other one beside it.
 fn trace_of(path: &Path, task: Option<TaskId>) -> PathBuf {
     let Some(index) = task.map(|task| task.index).filter(|index| *index > 0) else { return path.to_owned() };
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let extension = path.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
     path.with_file_name(format!("{name}-worker-{index}{extension}"))
-}
-
-            std::future::pending(),
-        )))
-    }
 }
 
 /// How a process ended that is a worker and a server. The server hears last: that all is well, or that what a worker

@@ -77,7 +77,7 @@ impl Process {
                 if times > 1 { format!(", joined {times} times") } else { String::new() }
             );
         }
-        crew.leave(if ended.outcome.exit_code == 0 { "done" } else { &ended.outcome.reason });
+        crew.leave(&ended.outcome);
         Ok(self.closed(ended, serving))
     }
 
@@ -145,9 +145,7 @@ impl Process {
             Ok(()) => Ok(crew),
             Err(CrewError::Interrupted) => Err(told_to_stop()),
             Err(error @ CrewError::Refused { .. }) => Err(Failure::usage(error)),
-            Err(error @ CrewError::GaveUp(_)) => {
-                Err(Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into())
-            }
+            Err(error) => Err(Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into()),
         }
     }
 

@@ -36,7 +36,7 @@ impl Process {
         for (worker, _, times) in crew.tally().into_iter().filter(|(_, _, times)| *times > 1) {
             info!("{worker} has joined {times} times");
         }
-        crew.leave(if ended.outcome.exit_code == 0 { "done" } else { &ended.outcome.reason });
+        crew.leave(&ended.outcome);
         Ok(self.closed(ended, serving))
     }
 }

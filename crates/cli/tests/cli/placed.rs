@@ -25,7 +25,7 @@ fn assert_same(told: &Told, expected: f64) {
 /// A worker that has joined, and waits for a client.
 fn joined(address: &str) -> Process {
     let process = windlass(&format!("join --listen {address} --threads 1")).start();
-    process.log("for a client that says what to compute");
+    process.log("listening on ");
     process
 }
 
@@ -96,8 +96,8 @@ fn joined_workers_compute_stages_and_the_client_what_is_not_named() {
         let told = trained(&format!("train {MNIST} {flags}"));
         assert_same(&told, whole);
         assert_eq!(summary(&told)["joined"][1]["steps"], 60, "{told}");
-        let over = workers[1].log("steps computed here");
-        assert!(over.ends_with("is over (done) after 60 steps computed here"), "{over}");
+        let ended = workers[1].log("steps for it");
+        assert!(ended.ends_with("ended (done); computed 60 steps for it"), "{ended}");
     }
 }
 
@@ -151,14 +151,6 @@ fn the_parameters_of_a_placed_model_may_be_on_servers() {
     let told = trained(&words);
     server.wait().succeeded();
     assert_same(&told, whole);
-}
-
-#[test]
-fn a_placed_run_is_launched_with_one_command() {
-    let words = "mnist --steps 60 --seed 3 --evaluate end";
-    let place = "--workers 2 --place hidden=/job:worker/task:0,output=/job:worker/task:1 --microbatches 2";
-    let told = trained(&format!("launch {words} {place} --log-placement"));
-    assert_same(&told, loss(&trained(&format!("train {words}"))));
     let place = "--place hidden=/task:0,output=/task:1 --workers 2 --ps 2 --min-shard-bytes 0";
     assert_same(&trained(&format!("launch {MNIST} {place}")), whole);
     let place = "--place hidden=cpu:0,output=cpu:1 --workers 1 --ps 2 --min-shard-bytes 0";
@@ -273,6 +265,15 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     error: --place: mnist has no stage "hiddn"
     hint: its stages are hidden, output
     "#);
+    let told = windlass("launch mnist --place hiddn=/task:0").run();
+    assert!(!told.directory().join("runs").exists(), "nothing is left behind");
+    assert_snapshot!(told, @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: mnist has no stage "hiddn"
+    hint: its stages are hidden, output
+    "#);
     assert_snapshot!(windlass("launch linear --place hidden=cpu:1").run(), @"
     exit code 2
     --- stdout
@@ -283,15 +284,6 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     assert_snapshot!(windlass("train mnist --place hidden=cpu:1,output=cpu:0,hidden=cpu:2").run(), @"
     exit code 2
     --- stdout
-    let told = windlass("launch mnist --place hiddn=/task:0").run();
-    assert!(!told.directory().join("runs").exists(), "nothing is left behind");
-    assert_snapshot!(told, @r#"
-    exit code 2
-    --- stdout
-    --- stderr
-    error: --place: mnist has no stage "hiddn"
-    hint: its stages are hidden, output
-    "#);
     --- stderr
     error: --place puts hidden both on cpu:1 and on cpu:2
     hint: to have both compute it, write hidden=cpu:1+cpu:2
@@ -454,6 +446,12 @@ fn a_device_that_does_not_exist_is_refused_unless_another_may_be_taken() {
 fn a_joined_worker_refuses_a_device_that_it_does_not_have_unless_another_may_be_taken() {
     let at = address();
     let worker = joined(&at);
+    let fifth = windlass(&format!("train {MNIST} --place output=/task:0/cpu:5 --worker_hosts {at}")).run();
+    assert_eq!(fifth.exit_code(), Some(2), "{fifth}");
+    assert!(
+        fifth.stderr.contains("stage output: device cpu:5 is not on this machine: the only cpu is cpu:0"),
+        "{fifth}"
+    );
     let words = format!("train {MNIST} --place output=/task:0/rocm:0 --worker_hosts {at}");
     let told = windlass(&words).run();
     assert_eq!(told.exit_code(), Some(2), "{told}");

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::ParameterTable;
 use windlass_wire::compute::{self, ComputeError, Limits, Reply, Request, Section, Tensor};
 
@@ -92,13 +93,13 @@ impl Crew {
         self.shared.seats[seat].pace()
     }
 
-    /// Steps that each worker has computed, and how often it has joined.
     /// The devices that a worker computes on, if it is there.
     pub(crate) fn devices(&self, seat: usize) -> Vec<String> {
         let state = self.shared.seats[seat].lock();
         state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
     }
 
+    /// Steps that each worker has computed, and how often it has joined.
     pub fn tally(&self) -> Vec<(String, u64, u64)> {
         let told = |seat: &Seat| {
             let state = seat.lock();
@@ -145,6 +146,9 @@ impl Crew {
                 let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
                 match self.judged(table, share, reply) {
                     Ok((result, micros)) => {
+                        if let Some(what) = not_finite(table, &result) {
+                            return Err(CrewError::NotFinite { worker: seat.to_string(), what }.into());
+                        }
                         hand.state.steps += 1;
                         seat.measured(share.samples, micros);
                         results[hand.job] = Some(result);
@@ -156,16 +160,15 @@ impl Crew {
                         losses[hand.job] += 1;
                         if losses[hand.job] == MOST_LOSSES * self.len() {
                             let times = losses[hand.job];
-                        if let Some(what) = not_finite(table, &result) {
-                            return Err(CrewError::NotFinite { worker: seat.to_string(), what }.into());
-                        }
                             let why =
-                                format!("{seat}: the same share was lost {times} times, at last because {reason}");
-                            return Err(CrewError::GaveUp(why).into());
+                                format!("the same share was lost {times} times, the last time with {seat}: {reason}");
+                            return Err(CrewError::Unreliable(why).into());
                         }
                     }
                 }
             }
+            drop(hands);
+            self.shared.note_change();
         }
         Ok(results.into_iter().flatten().collect())
     }
@@ -173,8 +176,6 @@ impl Crew {
     /// How often a worker has joined, if it is there.
     pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
         let state = self.shared.seats[seat].lock();
-            drop(hands);
-            self.shared.note_change();
         state.is_ready().then_some(state.joined)
     }
 
@@ -203,7 +204,7 @@ impl Crew {
         let is_same = state.joined == joined;
         let link = state.link.as_mut().filter(|link| is_same && !link.owes);
         let Some(link) = link else {
-            return Err(Trouble::Worker(if is_same { why } else { "it has joined again".to_owned() }));
+            return Err(Trouble::Worker(if is_same { why } else { "it has rejoined".to_owned() }));
         };
         limits.check(&head, &sections).map_err(|error| Trouble::Model(format!("it cannot be asked: {error}")))?;
         link.spoken = Instant::now();
@@ -234,12 +235,6 @@ impl Crew {
     fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
         let mut hands: Vec<Hand<'a>> = Vec::new();
         let mut others: Vec<usize> = Vec::new();
-        for job in open {
-            let preferred = jobs[*job].preferred;
-            match hand(preferred, *job, seats[preferred].lock_unless_computing()) {
-                Some(hand) => hands.push(hand),
-                None => others.push(*job),
-            }
         let mut others_compute = false;
         let seats = &self.shared.seats;
         let mut hand = |seat: usize, job: usize, state: Option<MutexGuard<'a, SeatState>>| {
@@ -247,6 +242,12 @@ impl Crew {
             let state = state.filter(|state| state.is_ready())?;
             Some(Hand::new(&seats[seat], (seat, job), state))
         };
+        for job in open {
+            let preferred = jobs[*job].preferred;
+            match hand(preferred, *job, seats[preferred].lock_unless_computing()) {
+                Some(hand) => hands.push(hand),
+                None => others.push(*job),
+            }
         }
         for job in others {
             // Beginning behind its own, so that those of several are not all computed by the first.
@@ -301,18 +302,18 @@ impl Crew {
                 Ok((result, answer.micros))
             }
             Ok(Answer::Failed { reason }) => Err(Trouble::Model(reason)),
-            Ok(_) => Err(Trouble::Worker("it answered something else than was asked".to_owned())),
+            Ok(_) => Err(Trouble::Worker("it did not answer what it was asked".to_owned())),
             Err(error) => Err(Trouble::Worker(error.to_string())),
         }
     }
 
     /// Tells the workers that the run is over, and how it ended.
-    pub fn leave(&self, reason: &str) {
+    pub fn leave(&self, outcome: &Outcome) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         for seat in &self.shared.seats {
             // Whoever computes for a replica that still waits hears it when the connection closes.
             if let Some(link) = seat.try_lock().and_then(|mut state| state.link.take()) {
-                link.leave(reason);
+                link.leave(outcome);
             }
         }
     }
@@ -320,7 +321,7 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.leave("its client has ended");
+        self.leave(&Outcome { exit_code: exit_code::INTERNAL, reason: "its client has ended".to_owned() });
     }
 }
 
@@ -329,13 +330,6 @@ struct Hand<'a> {
     seat: usize,
     job: usize,
     state: MutexGuard<'a, SeatState>,
-}
-
-/// Why a share was not computed.
-pub(crate) enum Trouble {
-    /// The worker is not what it should be.
-    Worker(String),
-    /// The model could not compute it, and could not elsewhere.
     at: &'a Seat,
 }
 
@@ -350,6 +344,13 @@ impl Drop for Hand<'_> {
     fn drop(&mut self) {
         self.at.set_computing(false);
     }
+}
+
+/// Why a share was not computed.
+pub(crate) enum Trouble {
+    /// The worker is not what it should be.
+    Worker(String),
+    /// The model could not compute it, and could not elsewhere.
     Model(String),
     Stopped,
 }

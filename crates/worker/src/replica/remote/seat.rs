@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use windlass_core::lifecycle::Outcome;
 use windlass_wire::compute::{self, ComputeError, Connection};
 
 use crate::joined::protocol::{
@@ -13,9 +14,9 @@ use crate::joined::protocol::{
 
 /// The most replicas that a worker can have.
 const MOST_TOWERS: usize = 256;
-/// How much a new measurement of a worker's speed counts.
 /// Before it is tried again to have a seat that somebody holds for a moment.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How much a new measurement of a worker's speed counts.
 const NEW: f64 = 0.2;
 
 /// One worker's place among all of a run.
@@ -30,9 +31,9 @@ pub(super) struct Seat {
     pace: Mutex<Pace>,
     /// Whether the worker has last said that it computes for another client.
     pub(super) is_taken: AtomicBool,
-    state: Mutex<SeatState>,
     /// Whether it computes for a replica of this process, which then holds its state.
     is_computing: AtomicBool,
+    state: Mutex<SeatState>,
 }
 
 /// How much a worker can be given.
@@ -127,7 +128,6 @@ impl Seat {
         }
     }
 
-    /// Calls the worker, and has it make the model ready.
     /// The same, unless it computes: whoever else holds it soon has done with it.
     pub(super) fn lock_unless_computing(&self) -> Option<MutexGuard<'_, SeatState>> {
         loop {
@@ -143,6 +143,7 @@ impl Seat {
         self.is_computing.store(is_computing, Ordering::Relaxed);
     }
 
+    /// Calls the worker, and has it make the model ready.
     pub(super) fn call(
         &self,
         assignment: &Assignment,
@@ -172,7 +173,7 @@ impl Seat {
             }
             Ok(Answer::Refused { reason, is_busy: true }) => Err(Absence::Taken(reason)),
             Ok(Answer::Refused { reason, is_busy: false }) => Err(Absence::Refused(reason)),
-            Ok(_) => Err(Absence::NotNow("it answered something else than was asked".to_owned())),
+            Ok(_) => Err(Absence::NotNow("it did not answer what it was asked".to_owned())),
             Err(error) => Err(Absence::NotNow(error.to_string())),
         }
     }
@@ -205,7 +206,8 @@ impl Link {
     }
 
     /// Tells the worker that the run is over.
-    pub(super) fn leave(mut self, reason: &str) {
-        let _ = self.connection.send(&written(&Ask::Leave { reason: reason.to_owned() }), &[], PING_EVERY, &|| false);
+    pub(super) fn leave(mut self, outcome: &Outcome) {
+        let Outcome { exit_code, reason } = outcome.clone();
+        let _ = self.connection.send(&written(&Ask::Leave { reason, exit_code }), &[], PING_EVERY, &|| false);
     }
 }

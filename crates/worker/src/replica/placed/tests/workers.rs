@@ -23,6 +23,8 @@ fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
         JoinConfig {
             capacity: Capacity { devices: vec!["cpu:0".to_owned()], threads: Some(1), towers: 1 },
             once: false,
+            is_launched: false,
+            devices: Vec::new(),
             peer_timeout: PATIENCE,
             stop: stop.clone(),
             instruments: Instruments::default(),
