@@ -197,7 +197,7 @@ fn the_first_steps_are_traced_with_an_event_for_every_piece() {
 
 #[test]
 fn every_worker_of_a_cluster_writes_a_trace_of_its_own() {
-    let place = "--workers 2 --place hidden=cpu:0,output=cpu:1 --trace trace.json";
+    let place = "--mode sync --workers 2 --place hidden=cpu:0,output=cpu:1 --trace trace.json";
     let told = trained(&format!("launch {MNIST} {place}"));
     for name in ["trace.json", "trace-worker-1.json"] {
         let text = std::fs::read_to_string(told.directory().join(name)).unwrap();

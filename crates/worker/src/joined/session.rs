@@ -27,7 +27,7 @@ use crate::{devices, threads};
 
 /// How long a client may take to say what it wants.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-/// How long a client may take nothing of an answer.
+/// The longest that a client may take nothing of an answer.
 const STALLED: Duration = Duration::from_secs(60);
 /// How long a client may say nothing. It gives way to others much sooner; this is for one that nobody replaces.
 const SILENT: Duration = Duration::from_secs(24 * 3600);
@@ -63,7 +63,7 @@ impl Desk {
             Ok(connection) => connection,
             Err(error) => return visit.refused(&error),
         };
-        let line = Line::new(connection);
+        let line = Line::new(connection, self.patience().min(STALLED));
         let asked = line.receive(&assignment_limits(), FIRST_WORDS, &self.is_stopped());
         let mut assignment = match asked.map_err(anyhow::Error::from).and_then(|message| read::<Ask>(&message.head)) {
             Ok(Ask::Assign(assignment)) => *assignment,
@@ -259,6 +259,8 @@ impl Drop for Session<'_> {
 /// A connection that says, while the worker is busy, that it is.
 struct Line {
     speaker: Arc<Mutex<Speaker>>,
+    /// How long the client may take nothing of an answer.
+    stalled: Duration,
     /// Ends the thread that speaks.
     _ended: mpsc::Sender<()>,
 }
@@ -269,7 +271,7 @@ struct Speaker {
 }
 
 impl Line {
-    fn new(connection: Connection) -> Self {
+    fn new(connection: Connection, stalled: Duration) -> Self {
         let speaker = Arc::new(Mutex::new(Speaker { connection, is_busy: false }));
         let (ended, is_ended) = mpsc::channel::<()>();
         let speaking = speaker.clone();
@@ -285,7 +287,7 @@ impl Line {
         if let Err(error) = std::thread::Builder::new().name("sign-of-life".to_owned()).spawn(speak) {
             warn!(%error, "cannot start the thread that tells a client of long steps");
         }
-        Self { speaker, _ended: ended }
+        Self { speaker, stalled, _ended: ended }
     }
 
     fn receive(
@@ -298,7 +300,7 @@ impl Line {
     }
 
     fn answer(&self, answer: &Answer, tensors: &[Section<'_>]) -> Result<(), ComputeError> {
-        self.lock().connection.send(&written(answer), tensors, STALLED, &|| false)
+        self.lock().connection.send(&written(answer), tensors, self.stalled, &|| false)
     }
 
     /// How a client that takes no answer any more has ended, if it has said so.

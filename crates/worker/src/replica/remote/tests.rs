@@ -1,7 +1,7 @@
 //! A crew against workers that are not what they should be: played by threads that speak the protocol, until they do not.
 
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTa
 use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
 
+use super::CrewError;
 use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
 use super::share::{Share, Values};
 use crate::joined::protocol::{Answer, Ask, Assignment, Capacity, StepAnswered, read, written};
@@ -316,7 +317,6 @@ fn a_model_that_cannot_compute_ends_the_run_and_names_the_worker() {
 }
 
 #[test]
-#[test]
 fn numbers_that_are_not_finite_end_the_run_and_name_worker_and_parameter() {
     fn ends(play: Play, expected: &str) {
         let (good, _) = worker(well);
@@ -378,6 +378,7 @@ fn a_replica_without_its_worker_hears_the_stop_while_its_neighbour_computes_for_
     });
 }
 
+#[test]
 fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
     let (address, asked) = worker(well);
     let crew = crew(vec![address], PATIENCE);
@@ -399,7 +400,7 @@ fn a_share_that_every_worker_is_lost_with_is_given_up() {
     assert_eq!(
         error.to_string(),
         format!(
-            "gave up waiting for worker 0 at {address}: the same share was lost 5 times, at last because it answered for 4 samples instead of 3"
+            "gave up: the same share was lost 5 times, the last time with worker 0 at {address}: it answered for 4 samples instead of 3"
         )
     );
     assert_eq!(changed(&asked).len(), 5);
