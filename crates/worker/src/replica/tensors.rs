@@ -353,3 +353,7 @@ impl ModuleVisitor for Taker<'_> {
 fn integers<const D: usize>(param: &Param<Tensor<D, Int>>) -> Vec<i64> {
     param.val().into_data().iter::<i64>().collect()
 }
+
+#[cfg(test)]
+#[path = "tensors_tests.rs"]
+mod tests;
