@@ -29,7 +29,9 @@ impl PlacedConfig {
         for (stage, places) in places {
             if let Some(twice) = (1..places.len()).find(|at| places[..*at].iter().any(|it| it.name == places[*at].name))
             {
-                return Err(PlaceError::Twice { stage: stage.clone(), place: places[twice].clone() });
+                let Place { name, at } = &places[twice];
+                let is_joined = matches!(at, PlaceAt::Worker(..));
+                return Err(PlaceError::Twice { stage: stage.clone(), device: name.clone(), is_joined });
             }
             if places.len() > micro_batches {
                 return Err(PlaceError::TooFewParts { stage: stage.clone(), devices: places.len(), micro_batches });
@@ -80,12 +82,14 @@ pub enum PlaceError {
         there_are: Vec<String>,
     },
     /// A stage is put on the same device more than once.
-    #[error("--place puts {stage} on {} twice", place.name)]
+    #[error("--place puts {stage} on {device} twice")]
     Twice {
         /// The stage.
         stage: String,
         /// The device.
-        place: Place,
+        device: String,
+        /// Whether that is a joined worker.
+        is_joined: bool,
     },
     /// A stage has devices that no part of a batch would reach.
     #[error("--place puts {stage} on {devices} devices, but a batch goes through {}", pieces(*micro_batches))]
@@ -111,7 +115,7 @@ impl PlaceError {
         match self {
             Self::Whole { .. } => Some("--towers and a cluster divide batches instead of models; see docs/placement.md for how a model declares stages".to_owned()),
             Self::UnknownStage { there_are, .. } => Some(format!("its stages are {}", there_are.join(", "))),
-            Self::Twice { place: Place { at: PlaceAt::Worker(..), .. }, .. } => {
+            Self::Twice { is_joined: true, .. } => {
                 Some("a joined worker computes a stage on one of its devices".to_owned())
             }
             Self::TooFewParts { devices, .. } => {
