@@ -53,7 +53,8 @@ pub(crate) struct ClusterArgs {
     /// Host a ps shard in each worker process instead of running ps tasks
     #[arg(long)]
     pub(crate) colocate: bool,
-    /// Listen on this host instead of the one in the cluster
+    /// Listen on this host instead of the one in the cluster. The client of joined workers listens on 127.0.0.1 by default;
+    /// it also takes HOST:PORT
     #[arg(long, value_name = "HOST")]
     pub(crate) bind: Option<String>,
     /// Print the resolved cluster and its origin, and exit

@@ -67,8 +67,8 @@ fn training(status: &Status) -> String {
             text += &format!(", done in about {}", about(left));
         }
     }
-    let of = |state| status.workers.iter().filter(move |worker| worker.state == state);
-    let dead: Vec<TaskId> = of(State::Dead).map(|worker| TaskId::worker(worker.index)).collect();
+    let dead = status.trainers().filter(|(_, worker)| worker.state == State::Dead);
+    let dead: Vec<TaskId> = dead.map(|(task, _)| task).collect();
     if !dead.is_empty() {
         text += &format!("; {} {} dead", tasks(&dead), if dead.len() == 1 { "is" } else { "are" });
     }
@@ -80,10 +80,10 @@ fn training(status: &Status) -> String {
 
 /// The longest wait of a worker, if it is worth a word: `worker 3 has waited 12 s for ps 1`.
 fn longest_wait(status: &Status) -> Option<String> {
-    let waits = status.workers.iter().filter_map(|worker| Some((worker.index, worker.wait.as_ref()?)));
-    let (worker, wait) = waits.max_by(|a, b| a.1.secs.total_cmp(&b.1.secs))?;
+    let waits = status.trainers().filter_map(|(task, worker)| Some((task, worker.wait.as_ref()?)));
+    let (task, wait) = waits.max_by(|a, b| a.1.secs.total_cmp(&b.1.secs))?;
     let long = (wait.secs >= LONG_WAIT_SECS || status.stalls()) && !wait.on.is_empty();
-    long.then(|| format!("worker {worker} has waited {} for {}", duration(wait.secs), tasks(&wait.on)))
+    long.then(|| format!("{task} has waited {} for {}", duration(wait.secs), tasks(&wait.on)))
 }
 
 fn or(text: String, otherwise: &str) -> String {

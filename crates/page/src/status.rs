@@ -69,6 +69,8 @@ pub struct Status {
     pub loss: Curve,
     /// The scores: a curve for each.
     pub scores: Vec<Curve>,
+    /// The client, if the workers are those that have joined one.
+    pub client: Option<Worker>,
     /// The workers, by index.
     pub workers: Vec<Worker>,
     /// The parameter servers, by index.
@@ -155,7 +157,7 @@ pub struct TimeSplit {
     pub network: f64,
 }
 
-/// A worker.
+/// A worker, or the client of those that have joined it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Worker {
@@ -191,9 +193,11 @@ pub struct Worker {
     pub wait: Option<Wait>,
     /// Where its steps are computed.
     pub sites: Vec<Site>,
+    /// The stages that it computes; none if it computes all of the model.
+    pub stages: Vec<String>,
 }
 
-/// A place where replicas of a worker's network compute: a device of its own, or of a worker that has joined it.
+/// A place where replicas of a worker's network compute, such as a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Site {
@@ -321,13 +325,20 @@ impl Status {
             State::Done => !is_over,
             State::Missing | State::Dead | State::Ended => false,
         };
-        let states = self.workers.iter_mut().map(|worker| (&mut worker.state, &mut worker.wait));
+        let states = self.client.iter_mut().chain(&mut self.workers);
+        let states = states.map(|worker| (&mut worker.state, &mut worker.wait));
         let states = states.chain(self.servers.iter_mut().map(|server| (&mut server.state, &mut server.wait)));
         for (state, wait) in states.filter(|(state, _)| was_there(state)) {
             (*state, *wait) = (after, None);
         }
         (self.phase, self.awaited, self.left_secs) = (phase, None, None);
         self
+    }
+
+    /// The client if there is one, and all workers, with their names.
+    pub fn trainers(&self) -> impl Iterator<Item = (TaskId, &Worker)> {
+        let client = self.client.iter().map(|client| (TaskId::CLIENT, client));
+        client.chain(self.workers.iter().map(|worker| (TaskId::worker(worker.index), worker)))
     }
 
     /// Why nothing progresses; `None` if the run is not training, or is getting on.
@@ -361,11 +372,8 @@ impl Status {
             wait: wait.clone(),
         };
         let servers = self.servers.iter().map(|ps| (TaskId::ps(ps.index), None, ps.state, ps.silent_secs, &ps.wait));
-        let workers = self.workers.iter();
-        let workers = workers.map(|worker| {
-            let task = TaskId::worker(worker.index);
-            (task, Some(worker.step), worker.state, worker.silent_secs, &worker.wait)
-        });
+        let workers = self.trainers();
+        let workers = workers.map(|(task, it)| (task, Some(it.step), it.state, it.silent_secs, &it.wait));
         let unfinished =
             servers.chain(workers).filter(|(_, _, state, ..)| !matches!(state, State::Done | State::Ended));
         unfinished.map(|(task, step, now, silent, wait)| state(task, step, now, silent, wait)).collect()

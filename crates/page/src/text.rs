@@ -2,6 +2,8 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
+use windlass_core::cluster::TaskId;
+
 use crate::figures::{byte_rate, bytes, count, duration, percent, plain, rate};
 use crate::headline::headline;
 use crate::status::{Server, Site, Status, Worker};
@@ -60,13 +62,16 @@ pub(crate) fn facts(status: &Status) -> String {
 
 fn workers(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> {
     let mut table = table(width, &["worker", "state", "step", "last word", "samples/s", "compute", "wait", "waiting"]);
-    let tasks: Vec<(&Worker, &WorkerRow)> = status.workers.iter().zip(rows).collect();
+    let tasks: Vec<(&Worker, &WorkerRow)> = status.trainers().map(|(_, worker)| worker).zip(rows).collect();
     for group in groups(&tasks, |(_, row)| row.badge.word) {
         let (first, row) = group[0];
         let state = format!("{} {}", row.badge.symbol, row.badge.word);
         if let [(worker, row)] = group.as_slice() {
             let share = |part: usize| format!("{:.0}%", row.split[part]);
-            let index = format!("{}{}", worker.index, if worker.chief { " chief" } else { "" });
+            let index = match row.task {
+                Some(TaskId::CLIENT) => "client".to_owned(),
+                _ => format!("{}{}", worker.index, if row.is_chief { " chief" } else { "" }),
+            };
             let (step, age, speed) = (row.step.clone(), row.age.clone(), row.speed.clone());
             table.add_row([index, state, step, age, speed, share(0), share(3), row.wait.clone()]);
             continue;
@@ -93,9 +98,11 @@ fn workers(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> 
 
 /// What workers compute on, where that is more than one device of their own.
 fn sites(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> {
-    let is_plain = |worker: &Worker| matches!(&worker.sites[..], [] | [Site { replicas: 1, reachable: true, .. }]);
-    let told = status.workers.iter().zip(rows).filter(|(worker, _)| !is_plain(worker)).take(ALL_TASKS);
-    let line = |(worker, row): (&Worker, &WorkerRow)| format!("worker {} computes {}", worker.index, row.sites);
+    let is_plain = |worker: &Worker| {
+        worker.stages.is_empty() && matches!(&worker.sites[..], [] | [Site { replicas: 1, reachable: true, .. }])
+    };
+    let told = status.trainers().zip(rows).filter(|((_, worker), _)| !is_plain(worker)).take(ALL_TASKS);
+    let line = |((task, _), row): ((TaskId, &Worker), &WorkerRow)| format!("{task} computes {}", row.sites);
     let lines: Vec<String> = told.map(line).map(|line| textwrap::fill(&line, width)).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use windlass_checkpoint::{CheckpointError, CheckpointId};
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::WorkerId;
+use windlass_core::cluster::{RunLayout, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{NOT_SAVED, Phase};
 use windlass_server::coordinator::{
@@ -100,6 +100,7 @@ impl CoordinatorNode {
         let config = CoordinatorConfig {
             servers: scenario.servers,
             workers: (!scenario.dynamic).then_some(scenario.workers),
+            layout: RunLayout::Apart,
             patience: scenario.patience,
             peer_timeout: scenario.peer_timeout,
             memory: None,

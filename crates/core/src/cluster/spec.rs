@@ -96,7 +96,8 @@ impl ClusterSpec {
     fn job(&self, job: Job) -> &JobAddresses {
         match job {
             Job::Ps => &self.ps,
-            Job::Worker => &self.workers,
+            // A client is in no list; its workers are.
+            Job::Worker | Job::Client => &self.workers,
         }
     }
 }

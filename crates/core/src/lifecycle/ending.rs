@@ -12,7 +12,7 @@ impl Lifecycle {
 
     /// A task failed in a way that ends the run. A worker then says goodbye.
     pub fn task_failed(&mut self, task: TaskId, exit_code: u8, error: String) -> Vec<Decision> {
-        let reason = format!("{task}: {error}");
+        let reason = format!("{}: {error}", self.named(task));
         if task.job == Job::Worker {
             self.failures.insert(WorkerId(task.index), error);
         }

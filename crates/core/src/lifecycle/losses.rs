@@ -25,7 +25,7 @@ impl Lifecycle {
                 Job::Ps if matches!(self.phase, Phase::Over(_)) => Vec::new(),
                 Job::Ps if self.idle.contains(&task) => vec![Decision::IdleLeft(task, reason)],
                 Job::Ps => self.server_lost(format!("lost {task}: {reason}")),
-                Job::Worker => {
+                Job::Worker | Job::Client => {
                     let worker = WorkerId(task.index);
                     let mut decisions = self.worker_left(worker, reason);
                     decisions.extend(self.go_on_without(worker));
@@ -56,7 +56,7 @@ impl Lifecycle {
                 return Vec::new();
             }
         }
-        let reason = format!("{task} was told to stop");
+        let reason = format!("{} was told to stop", self.named(task));
         if self.idle.contains(&task) && (self.again || self.phase != Phase::Gathering) {
             return vec![Decision::IdleLeft(task, reason)];
         }

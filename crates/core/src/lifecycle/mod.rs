@@ -82,6 +82,8 @@ pub struct LifecycleConfig {
     pub checkpoints: bool,
     /// Incarnations are later than this one.
     pub before: Incarnation,
+    /// True if the workers are the client of joined workers, and are called that.
+    pub has_client: bool,
 }
 
 /// The life of one run.
@@ -140,6 +142,12 @@ impl Lifecycle {
             parts_are_written: false,
             lost_meanwhile: None,
         }
+    }
+
+    /// What people know a task by.
+    pub fn named(&self, task: impl Into<TaskId>) -> TaskId {
+        let task = task.into();
+        if self.config.has_client && task.job == Job::Worker { TaskId::CLIENT } else { task }
     }
 
     /// Where the run stands.

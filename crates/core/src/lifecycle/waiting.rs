@@ -85,7 +85,8 @@ impl Lifecycle {
         if self.finished_before {
             return self.end(Outcome::done());
         }
-        let names: Vec<String> = awaited.iter().map(ToString::to_string).collect();
+        let mut names: Vec<String> = awaited.iter().map(|task| self.named(*task).to_string()).collect();
+        names.dedup();
         let (names, purpose) = (names.join(", "), self.awaited_for());
         let reason = format!("gave up waiting for {names}{purpose} after {} s", waited.as_secs());
         self.end(Outcome { exit_code: exit_code::PEERS, reason })

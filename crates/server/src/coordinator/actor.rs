@@ -9,10 +9,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::WorkerId;
+use windlass_core::cluster::{RunLayout, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
-use windlass_instruments::{Instruments, available_memory};
+use windlass_instruments::{Instruments, Sites, available_memory};
 use windlass_page::Status;
 use windlass_wire::control::proto::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
@@ -34,11 +34,14 @@ const DONE: usize = 16;
 const OBSERVE_EVERY: u32 = 5;
 
 /// What a coordinator has to know, and what it is to do things with.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct ActorConfig {
     pub(crate) servers: u32,
     /// `None` with dynamic workers.
     pub(crate) workers: Option<u32>,
+    pub(crate) layout: RunLayout,
+    /// What the client of joined workers knows of them, if it is in this process.
+    pub(crate) joined: Option<Sites>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
@@ -80,13 +83,15 @@ pub(super) async fn run(
     let machine = CoordinatorConfig {
         servers: config.servers,
         workers: config.workers,
+        layout: config.layout,
         patience: config.patience,
         peer_timeout: config.peer_timeout,
         memory: available_memory().map(Into::into),
         before: Incarnation(seconds << 20),
     };
     let machine = Coordinator::new(machine, ShardInProcess { slot: shard, started: config.started }, claimed);
-    let observed = watch::Sender::new(Arc::new(machine.observe()));
+    let joined = config.joined;
+    let observed = watch::Sender::new(Arc::new(seen(&machine, joined.as_ref())));
     config.instruments.read_from(RunInstruments(observed.subscribe()));
     let Outlets { unheard, page, end_recorded } = outlets;
     let (run_dir, address) = (config.run_dir.clone(), config.address);
@@ -95,12 +100,18 @@ pub(super) async fn run(
         tokio::spawn(utilization::record(directory, observed.subscribe()));
     }
     let mut actor =
-        Actor { machine, connections: BTreeMap::new(), store, clock: Clock::new(), observed, unobserved: 0 };
+        Actor { machine, connections: BTreeMap::new(), store, clock: Clock::new(), joined, observed, unobserved: 0 };
     refusal.into_iter().for_each(|error| actor.handle(Event::Unusable(error)));
     early.into_iter().for_each(|(id, event)| actor.session_event(id, event));
     // The sender stays here, so that the results never end before the sessions do.
     let _done = done;
     actor.run(unheard, inbox, results).await;
+}
+
+/// The run as it is now, its tasks by the names that people know.
+fn seen(machine: &Coordinator<ShardInProcess>, joined: Option<&Sites>) -> Observation {
+    let seen = machine.observe();
+    if seen.layout.has_client() { seen.with_client(&joined.map_or_else(Vec::new, |joined| joined())) } else { seen }
 }
 
 /// A session's connection.
@@ -115,6 +126,8 @@ struct Actor {
     connections: BTreeMap<SessionId, Connection>,
     store: Option<StoreKeeper>,
     clock: Clock,
+    /// What the client of joined workers knows of them, if it is in this process.
+    joined: Option<Sites>,
     /// What whoever watches the run sees of it.
     observed: watch::Sender<Arc<Observation>>,
     /// Ticks since they last saw it.
@@ -158,7 +171,8 @@ impl Actor {
         };
         if self.unobserved >= OBSERVE_EVERY || has_changed {
             self.unobserved = 0;
-            self.observed.send_modify(|observed| *observed = Arc::new(self.machine.observe().after(observed)));
+            let seen = seen(&self.machine, self.joined.as_ref());
+            self.observed.send_modify(|observed| *observed = Arc::new(seen.after(observed)));
         }
     }
 

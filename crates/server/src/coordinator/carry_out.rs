@@ -218,8 +218,9 @@ impl<S: OwnShard> Coordinator<S> {
         if !reason.is_empty() {
             let saves = matches!(self.lifecycle.phase(), Phase::Saving(_));
             let goes_on = if saves { "" } else { "; training continues without it" };
-            warn!(target: NOTICE, "{worker} is gone: {reason}{goes_on}");
-            self.history.note(self.now, HistoryKind::Dead, format!("{worker} is gone: {reason}"));
+            let name = self.lifecycle.named(worker);
+            warn!(target: NOTICE, "{name} is gone: {reason}{goes_on}");
+            self.history.note(self.now, HistoryKind::Dead, format!("{name} is gone: {reason}"));
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest};
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::{TaskId, WorkerId};
+use windlass_core::cluster::{RunLayout, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
@@ -27,6 +27,8 @@ pub struct CoordinatorConfig {
     pub servers: u32,
     /// How many workers there are; `None` if nobody knows, and whoever comes is welcome.
     pub workers: Option<u32>,
+    /// How servers and workers are laid out in processes.
+    pub layout: RunLayout,
     /// When a silent task counts as dead.
     pub patience: Patience,
     /// How long tasks that are needed are waited for.

@@ -37,9 +37,10 @@ impl<S: OwnShard> Coordinator<S> {
             Err(Refusal::ForGood(outcome)) => {
                 if !outcome.reason.is_empty() {
                     let task = format!("{} {}", hello.job, hello.index);
+                    let task = TaskId::named(&task).map_or(task, |task| self.lifecycle.named(task).to_string());
                     warn!("refused {task}: {}", outcome.reason);
                     // Those who wait for it are told with the next word of whom they wait for.
-                    if self.lifecycle.awaited().iter().any(|awaited| awaited.to_string() == task) {
+                    if self.lifecycle.awaited().iter().any(|it| self.lifecycle.named(*it).to_string() == task) {
                         self.refused.insert(task, outcome.reason.clone());
                     }
                 }
@@ -83,7 +84,8 @@ impl<S: OwnShard> Coordinator<S> {
             self.endpoints.insert(task.index, endpoint);
             self.memory.extend(hello.memory.map(|memory| (task.index, memory)));
         }
-        self.refused.remove(&task.to_string());
+        let name = self.lifecycle.named(task);
+        self.refused.remove(&name.to_string());
         self.untold.let_in(hello);
         if let Some(run) = run {
             self.mention_difference(task, &run);
@@ -98,13 +100,13 @@ impl<S: OwnShard> Coordinator<S> {
         }
         let reconnected = earlier == Some(incarnation);
         match (reconnected, self.lifecycle.phase()) {
-            (true, _) => info!("{task} reconnected"),
-            (false, Phase::Training) if was_here => info!(target: NOTICE, "{task} is back"),
-            (false, Phase::Training) => info!(target: NOTICE, "{task} joined during training"),
-            (false, _) => info!("{task} joined"),
+            (true, _) => info!("{name} reconnected"),
+            (false, Phase::Training) if was_here => info!(target: NOTICE, "{name} is back"),
+            (false, Phase::Training) => info!(target: NOTICE, "{name} joined during training"),
+            (false, _) => info!("{name} joined"),
         }
         if !reconnected {
-            self.history.joined(self.now, task, hello.process);
+            self.history.joined(self.now, (task, name), hello.process);
         }
         self.members.welcome(id, task, hello, incarnation, heard);
         if *self.lifecycle.phase() == Phase::Gathering {

@@ -14,6 +14,7 @@ mod data_positions;
 mod farewell;
 mod history;
 mod interface;
+mod joined;
 mod joining;
 mod machine;
 mod members;

@@ -77,6 +77,11 @@ impl<'a> Section<'a> {
         Self { kind, shape, bytes }
     }
 
+    /// How many bytes it has.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Bytes of this shape.
     pub fn bytes(shape: &'a [usize], values: &'a [u8]) -> Self {
         Self { kind: ElementKind::U8, shape, bytes: values }
@@ -90,6 +95,18 @@ pub struct Message {
     pub head: Vec<u8>,
     /// Its tensors.
     pub sections: Vec<Tensor>,
+}
+
+impl Message {
+    /// How many bytes head and tensors have.
+    pub fn size(&self) -> u64 {
+        let tensor = |tensor: &Tensor| match &tensor.contents {
+            Contents::F32(values) => size_of_val(&values[..]),
+            Contents::I64(values) => size_of_val(&values[..]),
+            Contents::U8(values) => size_of_val(&values[..]),
+        };
+        (self.head.len() + self.sections.iter().map(tensor).sum::<usize>()) as u64
+    }
 }
 
 /// The most that a message may be, as its reader knows before it arrives.

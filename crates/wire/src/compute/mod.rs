@@ -15,7 +15,7 @@ mod message;
 use std::io;
 use std::time::{Duration, Instant};
 
-pub use connection::{Connection, Reply, Request, Waiting, exchange};
+pub use connection::{Connection, Heard, Reply, Request, Waiting, exchange};
 pub use message::{Contents, ElementKind, Limits, Message, MessageError, Section, Tensor};
 
 use crate::control::proto::Endpoint;

@@ -18,6 +18,7 @@ const WAITING: Waiting<'_> = Waiting {
     patience: PATIENCE,
     is_answer: &|message| message.head == b"done",
     is_stopped: &running,
+    heard: &|_, _| {},
     meanwhile: None,
 };
 

@@ -106,6 +106,8 @@ mod tests {
     use windlass_core::membership::Patience;
     use windlass_instruments::Instruments;
 
+    use windlass_core::cluster::RunLayout;
+
     use super::*;
     use crate::checkpoint::Resume;
 
@@ -126,6 +128,8 @@ mod tests {
         ActorConfig {
             servers: 1,
             workers: Some(1),
+            layout: RunLayout::Apart,
+            joined: None,
             patience: Patience::new(LIMIT),
             peer_timeout: LIMIT,
             started: std::time::Instant::now(),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use windlass_core::cluster::{Job, TaskId, WorkerId};
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::hang::Wait;
 use windlass_core::lifecycle::{Outcome, Phase, exit_code};
 use windlass_core::membership::Presence;
@@ -90,7 +90,7 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
 struct StatusKeeper {
     loss: Curve,
     /// Who was chief, how many steps it had made, and the sum of their losses. A point of the curve is the mean since.
-    losses: (WorkerId, u64, f64),
+    losses: Option<(TaskId, u64, f64)>,
     /// The curve of each score, and the step of its last value.
     scores: BTreeMap<String, (u64, Curve)>,
     workers: WorkerWatch,
@@ -118,7 +118,7 @@ struct Progress {
 impl StatusKeeper {
     fn status(&mut self, run: &Observation) -> Status {
         self.follow(run);
-        let (workers, mut straggler) = self.workers.look(run);
+        let (client, workers, mut straggler) = self.workers.look(run);
         let stalled = run.at.saturating_sub(self.moved);
         if stalled >= FRESH {
             // Whoever is to blame has finished no step by which it could be judged.
@@ -143,11 +143,15 @@ impl StatusKeeper {
             stalled_secs: run.at.saturating_sub(self.moved).as_secs_f64(),
             hang_after_secs: self.hang_after().as_secs_f64(),
             steps_per_second,
-            samples_per_second: workers.iter().map(|worker| worker.samples_per_second).sum(),
+            samples_per_second: match &client {
+                Some(client) => client.samples_per_second,
+                None => workers.iter().map(|worker| worker.samples_per_second).sum(),
+            },
             left_secs: left.map(|left| left as f64 / steps_per_second),
             loss: self.loss.clone(),
             scores: self.scores.values().map(|(_, curve)| curve.clone()).collect(),
             servers: servers(run),
+            client,
             workers,
             nodes: nodes(run),
             checkpoints: checkpoints(run),
@@ -185,11 +189,14 @@ impl StatusKeeper {
         if self.loss.name.is_empty() {
             self.loss = Curve::new("loss");
         }
-        let chief = run.tasks.iter().find(|observed| observed.task == TaskId::from(run.chief));
+        let chief = run.tasks.iter().find(|observed| observed.task == run.chief);
         if let Some(heartbeat) = chief.map(|chief| &chief.heartbeat).filter(|heartbeat| heartbeat.local_step > 0) {
             let (steps, losses) = heartbeat.totals.as_deref().map_or((0, 0.0), |totals| (totals.steps, totals.loss));
-            let (chief, steps_before, losses_before) = std::mem::replace(&mut self.losses, (run.chief, steps, losses));
-            if chief == run.chief && steps > steps_before {
+            let before = self.losses.replace((run.chief, steps, losses));
+            if let Some((chief, steps_before, losses_before)) = before.or(Some((run.chief, 0, 0.0)))
+                && chief == run.chief
+                && steps > steps_before
+            {
                 self.loss.push(heartbeat.global_step, (losses - losses_before) / (steps - steps_before) as f64);
             }
             for score in heartbeat.scores.iter().take(SCORES) {
@@ -259,8 +266,7 @@ impl Progress {
 
 fn layout(run: &Observation) -> String {
     let count = |job| run.tasks.iter().filter(|observed| observed.task.job == job).count();
-    let (ps, workers) = (count(Job::Ps), count(Job::Worker));
-    format!("{ps} ps, {workers} worker{}", if workers == 1 { "" } else { "s" })
+    run.layout.in_words(count(Job::Ps), count(Job::Worker))
 }
 
 fn phase(phase: &Phase) -> page::Phase {
@@ -282,7 +288,12 @@ fn phase(phase: &Phase) -> page::Phase {
 /// Whom the run waits for as a whole.
 fn awaited(run: &Observation) -> Option<Wait> {
     let awaited = run.tasks.iter().filter_map(|observed| Some((observed.task, observed.awaited_since?)));
-    let (on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();
+    let (mut on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();
+    let client = run.tasks.iter().find(|observed| observed.task == TaskId::CLIENT && observed.presence.is_none());
+    if let Some(client) = client.filter(|client| on == [client.task] && !client.heartbeat.awaited.is_empty()) {
+        // It begins when its workers have joined.
+        on = client.heartbeat.awaited.iter().filter_map(|name| TaskId::named(name)).collect();
+    }
     let since = since.into_iter().min()?;
     Some(Wait { on, secs: run.at.saturating_sub(since).as_secs_f64() })
 }

@@ -1,6 +1,7 @@
 //! The status of a run as it follows from a list of observations.
 
 use windlass_core::admission::ShardStatistics;
+use windlass_core::cluster::RunLayout;
 use windlass_wire::control::proto::{Heartbeat, Score, Usage, WorkerTotals};
 
 use super::*;
@@ -26,7 +27,8 @@ fn observation(seconds: f64, step: u64) -> Observation {
         tasks: vec![task(TaskId::ps(0)), task(TaskId::worker(0)), task(TaskId::worker(1))],
         history: History::default(),
         facts: None,
-        chief: WorkerId(0),
+        layout: RunLayout::Apart,
+        chief: TaskId::worker(0),
         addresses: BTreeMap::new(),
         kept_checkpoints: 3,
         is_last: false,
@@ -150,12 +152,12 @@ fn a_point_of_the_loss_is_the_mean_of_the_chiefs_steps_and_not_mixed_with_anothe
     }
     let mut run = observation(3.0, 60);
     totals(&mut run, 1, 1010, 700.0);
-    run.chief = WorkerId(1);
+    run.chief = TaskId::worker(1);
     let status = keeper.status(&run);
     assert_eq!(status.loss.points(), [(20, Some(2.0)), (40, Some(1.0))]);
     let mut run = observation(4.0, 80);
     totals(&mut run, 1, 1020, 705.0);
-    run.chief = WorkerId(1);
+    run.chief = TaskId::worker(1);
     assert_eq!(keeper.status(&run).loss.last(), Some((80, 0.5)));
 }
 
