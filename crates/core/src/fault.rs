@@ -23,6 +23,8 @@ pub enum Fault {
     StoppedServerNotMissed,
     /// A server that is lost while the last checkpoint is published is missed, though its part is written.
     NeededWhilePublished,
+    /// A run that loses a server rolls back to the checkpoint that it began from, though it has published others.
+    OlderCheckpointRestored,
     /// A worker that nobody has asked for is waited for when it comes and goes before the run begins.
     EarlyWorkerAwaited,
 }

@@ -155,6 +155,21 @@ impl Scenario {
         scenario
     }
 
+    /// In the place of everything else that goes wrong, a server and the chief die together. The server is soon back, the
+    /// chief only when the run cannot have waited for it.
+    pub fn lose_chief_with_server(&mut self, random: &mut Random) {
+        // The run has begun by then.
+        let (at, server) = (random.millis(1000, 2000), TaskId::ps(self.servers.max(2) - 1));
+        let dies = |task, lasts| Fault::Kill(task, lasts, false);
+        self.faults = vec![
+            (at, dies(server, random.millis(20, 500))),
+            (at + random.micros(0, 3000), dies(TaskId::worker(0), Duration::from_secs(100))),
+        ];
+        (self.first_worker_is_late, self.colocated, self.dynamic) = (false, false, false);
+        (self.servers, self.workers) = (self.servers.max(2), self.workers.max(2));
+        self.checkpoints.get_or_insert((Some(10), None));
+    }
+
     /// Somebody leaves when it matters: a server whose connection breaks, or that dies, while the last checkpoint is written,
     /// or while that is published, all workers while a run rolls back, or a worker before the run begins.
     fn leave_in_the_middle(&mut self, random: &mut Random) {
@@ -219,10 +234,5 @@ impl Scenario {
     /// True if nobody dies, is told to stop or is taken for dead, whatever else goes wrong.
     pub fn keeps_its_processes(&self) -> bool {
         self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Disconnect(_) | Fault::Store(..)))
-    }
-
-    /// True if nothing goes wrong.
-    pub fn is_calm(&self) -> bool {
-        self.faults.is_empty()
     }
 }

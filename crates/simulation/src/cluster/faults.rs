@@ -85,7 +85,8 @@ impl Cluster {
             }
             Fault::CutOff(task, lasts) => {
                 let Some(pid) = self.living(task) else { return };
-                self.world.conditions[pid].cut_off_until = now + lasts;
+                let cut_off_until = &mut self.world.conditions[pid].cut_off_until;
+                *cut_off_until = (*cut_off_until).max(now + lasts);
                 // However short: whoever tries to connect just then notices only seconds later.
                 self.note_away(task);
                 if lasts > Duration::from_secs(8) {

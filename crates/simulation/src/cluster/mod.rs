@@ -80,6 +80,18 @@ struct Cluster {
 pub fn run(seed: u64, trace: bool) -> Report {
     let mut random = Random::new(seed);
     let scenario = Scenario::new(&mut random);
+    run_scenario(seed, scenario, random, trace)
+}
+
+/// Runs the cluster of a seed, in which a server and the chief are lost together and nothing else goes wrong.
+pub fn run_without_chief(seed: u64, trace: bool) -> Report {
+    let mut random = Random::new(seed);
+    let mut scenario = Scenario::new(&mut random);
+    scenario.lose_chief_with_server(&mut random);
+    run_scenario(seed, scenario, random, trace)
+}
+
+fn run_scenario(seed: u64, scenario: Scenario, random: Random, trace: bool) -> Report {
     if trace {
         println!("seed {seed}: {scenario:#?}");
     }

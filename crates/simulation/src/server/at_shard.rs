@@ -110,7 +110,7 @@ impl ServerNode {
         let (steps, workers) = (world.scenario.run.steps.unwrap_or(0), world.scenario.workers);
         world.watch.check_end(self.id, &blocks, (shard.gate.version(), steps));
         let all = Mode::Sync { replicas_to_aggregate: None };
-        if world.scenario.is_calm() && !world.scenario.dynamic && world.scenario.run.mode == all {
+        if world.scenario.keeps_its_processes() && !world.scenario.dynamic && world.scenario.run.mode == all {
             blocks.iter().for_each(|block| world.watch.check_rounds(self.id, block, workers));
         }
     }

@@ -12,6 +12,7 @@ use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState};
 use windlass_core::checkpoint::{CutPoint, Cycle, CycleRun, Next, Policy, Standing};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
+use windlass_core::fault::{self, Fault};
 use windlass_core::identity::Fingerprint;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
@@ -302,7 +303,9 @@ impl Checkpoints {
     /// Takes what was found as what to begin from, or to go back to.
     pub(in crate::coordinator) fn begin_from(&mut self, found: Beginning) {
         self.first.get_or_insert_with(|| found.clone());
-        self.beginning = Some(found);
+        if self.beginning.is_none() || !fault::is_back(Fault::OlderCheckpointRestored) {
+            self.beginning = Some(found);
+        }
         (self.published, self.trouble) = (None, None);
         // Whatever is published of these from now on, the run does not go on from it.
         self.publishing.clear();
