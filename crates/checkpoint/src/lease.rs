@@ -399,7 +399,7 @@ mod tests {
     #[tokio::test]
     async fn a_claim_of_a_version_without_leases_holds_nobody_up() {
         let store = store();
-        assert_eq!(store.claim_generation().await.unwrap(), 1);
+        store.create(&generation_object(1), Bytes::from_static(b"claimed\n")).await.unwrap();
         let lease = store.lease(alive(), false).await.unwrap();
         assert_eq!((lease.generation(), lease.followed()), (2, None));
     }
