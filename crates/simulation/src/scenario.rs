@@ -93,33 +93,7 @@ impl Scenario {
         let workers = if colocated { servers.max(random.within(1, 5) as u32) } else { random.within(1, 5) as u32 };
         let servers = if colocated { workers.min(3) } else { servers };
         let workers = if colocated { servers } else { workers };
-        let mode = match random.below(3) {
-            0 => Mode::Async,
-            1 => Mode::Sync { replicas_to_aggregate: random.percent(25).then(|| random.within(1, 3) as u32) },
-            _ => Mode::Ssp { staleness: random.below(4) },
-        };
-        let active = if random.percent(30) { random.within(1, u64::from(servers)) as u32 } else { servers };
-        let parameter = |index: u32| ParameterSpec {
-            name: format!("weights {index}"),
-            shape: vec![16],
-            access: Access::Dense,
-            kind: ParameterKind::Trained,
-        };
-        let run = RunSpec {
-            model: "simulated".into(),
-            mode,
-            optimizer: Optimizer::Sgd,
-            learning_rate: 0.1,
-            schedule: Schedule::Constant,
-            sharding: Sharding::RoundRobin,
-            steps: Some(random.within(5, 80)),
-            deterministic: false,
-            staleness_scaling: false,
-            clip_norm: None,
-            parameters: ParameterTable::new((0..active).map(parameter).collect()).expect("a sound table"),
-            identity: Identity::default(),
-            data: None,
-        };
+        let run = random_run(servers, random);
         let checkpoints = random.percent(80).then(|| {
             let steps = random.percent(70).then(|| random.within(2, 20));
             (steps, steps.is_none().then(|| random.millis(100, 2000)))
@@ -234,5 +208,36 @@ impl Scenario {
     /// True if nobody dies, is told to stop or is taken for dead, whatever else goes wrong.
     pub fn keeps_its_processes(&self) -> bool {
         self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Disconnect(_) | Fault::Store(..)))
+    }
+}
+
+/// A run whose parameters are spread over some of the servers or all of them.
+fn random_run(servers: u32, random: &mut Random) -> RunSpec {
+    let mode = match random.below(3) {
+        0 => Mode::Async,
+        1 => Mode::Sync { replicas_to_aggregate: random.percent(25).then(|| random.within(1, 3) as u32) },
+        _ => Mode::Ssp { staleness: random.below(4) },
+    };
+    let active = if random.percent(30) { random.within(1, u64::from(servers)) as u32 } else { servers };
+    let parameter = |index: u32| ParameterSpec {
+        name: format!("weights {index}"),
+        shape: vec![16],
+        access: Access::Dense,
+        kind: ParameterKind::Trained,
+    };
+    RunSpec {
+        model: "simulated".into(),
+        mode,
+        optimizer: Optimizer::Sgd,
+        learning_rate: 0.1,
+        schedule: Schedule::Constant,
+        sharding: Sharding::RoundRobin,
+        steps: Some(random.within(5, 80)),
+        deterministic: false,
+        staleness_scaling: false,
+        clip_norm: None,
+        parameters: ParameterTable::new((0..active).map(parameter).collect()).expect("a sound table"),
+        identity: Identity::default(),
+        data: None,
     }
 }
