@@ -14,8 +14,7 @@ impl SplitMix64 {
     }
 
     /// The next number.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         let number = mix(self.0);
         self.0 = self.0.wrapping_add(GAMMA);
         number
@@ -38,7 +37,7 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_reference_implementation() {
         let mut random = SplitMix64::new(1_234_567);
-        let numbers: Vec<u64> = (0..5).map(|_| random.next()).collect();
+        let numbers: Vec<u64> = (0..5).map(|_| random.next_u64()).collect();
         assert_eq!(
             numbers,
             [

@@ -1,4 +1,4 @@
-//! Random numbers of one seed: the same on every machine, and quick.
+//! Random numbers of one seed, the same on every machine.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Random {
 
     /// Any number.
     pub fn number(&mut self) -> u64 {
-        self.0.next()
+        self.0.next_u64()
     }
 
     /// A number below this one, which is not zero.
@@ -30,7 +30,7 @@ impl Random {
         first + self.below(last - first + 1)
     }
 
-    /// True so many times out of a hundred.
+    /// True with this probability, in percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -99,7 +99,6 @@ pub fn memory() -> Store {
 }
 
 /// Claims the next generation, and takes over from whoever holds the store.
-#[allow(dead_code, reason = "tests of checksums and exports need no claim")]
 pub async fn claim(store: &Store) -> Result<u64, CheckpointError> {
     Ok(store.lease(Holder::this_process(""), true).await?.generation())
 }

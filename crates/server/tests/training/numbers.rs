@@ -29,7 +29,7 @@ impl Random {
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0.next()
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, end: u64) -> u64 {
