@@ -1,4 +1,4 @@
-//! What must be true of a run, whatever goes wrong: watched from outside, by what has been said and done.
+//! What must be true of a run whatever goes wrong, checked from outside by its messages and effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct Watch {
     restored_with: BTreeMap<u32, BTreeSet<Pushed>>,
     /// The latest process of each worker that each server has applied a push of.
     applied: BTreeMap<(u32, u32), Incarnation>,
-    /// The latest process of each worker that each server was told to be dead, gone or replaced.
+    /// The latest process of each worker that each server knows to be dead, gone or replaced.
     gone: BTreeMap<(u32, u32), Incarnation>,
     /// The clocks of bounded staleness by server and worker.
     clocks: BTreeMap<u32, BTreeMap<u32, u64>>,
@@ -28,7 +28,7 @@ pub struct Watch {
     newest: Option<CheckpointId>,
     /// True if no batch may be found in the parameters twice.
     batches_count_once: bool,
-    /// What has been found to be wrong.
+    /// The first violation.
     pub wrong: Option<String>,
     /// How many checkpoints were published.
     pub published: u64,
@@ -44,7 +44,7 @@ impl Watch {
         Self { batches_count_once, ..Self::default() }
     }
 
-    /// Notes what must not be.
+    /// Notes a violation.
     pub fn fail(&mut self, wrong: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(wrong);
     }
@@ -174,7 +174,7 @@ impl Watch {
         }
     }
 
-    /// The parameters of a server when its run has ended well: exactly so many updates, every acknowledged push once.
+    /// The parameters of a server when its run has ended well: exactly this many updates, every acknowledged push once.
     pub fn check_end(&mut self, server: u32, blocks: &[Values], (version, steps): (u64, u64)) {
         if version != steps {
             self.fail(|| format!("ps {server} ended at step {version} of {steps}"));

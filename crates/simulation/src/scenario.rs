@@ -1,4 +1,4 @@
-//! What a seed stands for: a cluster, a run, and what goes wrong in it.
+//! What a seed stands for: a cluster, a run, and its faults.
 
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ use crate::store::Trouble;
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process of a task dies, and is started again after a while. If true, its host vanishes without a word.
+    /// The process of a task dies, and is restarted after a while. If true, its host vanishes without closing
+    /// connections.
     Kill(TaskId, Duration, bool),
-    /// The process of a task stands still for a while.
+    /// The process of a task is paused for a while.
     Pause(TaskId, Duration),
-    /// The process of a task reaches nobody for a while.
+    /// The process of a task is cut off from all others for a while.
     CutOff(TaskId, Duration),
     /// The connections of the process of a task break.
     Disconnect(TaskId),
@@ -30,11 +31,11 @@ pub enum Fault {
     Store(Trouble, Duration),
     /// Processes are told to stop, one after another.
     Stop(Whom),
-    /// The process of a worker dies and is not started again: nobody counts these workers.
+    /// The process of a worker dies and is not restarted; the number of workers is open.
     ScaleDown(TaskId),
 }
 
-/// Who is told to stop.
+/// Which tasks are told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whom {
     /// Everyone.
@@ -65,7 +66,7 @@ pub struct Scenario {
     pub servers: u32,
     /// How many workers there are.
     pub workers: u32,
-    /// Whether nobody is told how many.
+    /// Whether the number of workers is open.
     pub dynamic: bool,
     /// Whether worker 0 comes long after the others.
     pub first_worker_is_late: bool,
@@ -198,14 +199,14 @@ impl Scenario {
         }
     }
 
-    /// True if no batch may be found in the parameters twice, whatever dies. Pushes count once, but a worker's successor
-    /// goes on from what the parameters of the first server have: of several servers, a push may have reached only some
-    /// when its worker dies, and a gradient in the open round will count though it does not yet.
+    /// True if the parameters may hold no batch twice, whatever dies. Pushes count once, but a worker's successor
+    /// continues from what the parameters of the first server hold: of several servers, a push may have reached only
+    /// some when its worker dies, and a gradient in the open round will count though it does not yet.
     pub fn counts_batches_once(&self) -> bool {
         self.run.parameters.len() == 1 && !matches!(self.run.mode, Mode::Sync { .. })
     }
 
-    /// True if nobody dies, is told to stop or is taken for dead, whatever else goes wrong.
+    /// True if no process dies, is told to stop or is declared dead, whatever else goes wrong.
     pub fn keeps_its_processes(&self) -> bool {
         self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Disconnect(_) | Fault::Store(..)))
     }

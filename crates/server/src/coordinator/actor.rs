@@ -115,7 +115,7 @@ struct Actor {
     connections: BTreeMap<SessionId, Connection>,
     store: Option<StoreKeeper>,
     clock: Clock,
-    /// What whoever watches the run sees of it.
+    /// What monitoring sees of the run.
     observed: watch::Sender<Arc<Observation>>,
     /// Ticks since they last saw it.
     unobserved: u32,
@@ -149,7 +149,7 @@ impl Actor {
         }
     }
 
-    /// Lets whoever watches see the run: twice a second, whenever its phase changes, and when all has been said.
+    /// Updates what monitoring sees: twice a second, whenever the phase changes, and at the end.
     fn observe(&mut self) {
         let is_last = self.machine.unheard() == Some(0);
         let has_changed = {

@@ -171,7 +171,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Where the servers are, by number. One that is not here holds nothing, and nobody asks it for anything.
+    /// The addresses of the servers, by number. A server that is absent holds nothing and is never asked for anything.
     fn servers(&self) -> Vec<Endpoint> {
         (0..self.config.servers).map(|index| self.endpoints.get(&index).cloned().unwrap_or_default()).collect()
     }
@@ -184,7 +184,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.checkpoints.as_ref()?.finished(run, &epochs, self.config.workers.is_none())
     }
 
-    /// Notes if the workers want more than the run had when it ended, so that it goes on.
+    /// Notes whether the workers want more steps than the run had when it ended, so that it continues.
     pub(super) fn note_if_more_is_wanted(&mut self) {
         let (Some((_, run)), Some(checkpoints)) = (&self.run, &self.checkpoints) else { return };
         let Some((manifest, _)) = checkpoints.found() else { return };
@@ -197,7 +197,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
+    /// A server was lost: all tasks rejoin and roll back to the last checkpoint.
     fn regather(&mut self, reason: &str) {
         warn!(target: NOTICE, "{reason}; training continues when it is back");
         self.history.note(self.now, HistoryKind::Dead, reason);
@@ -216,7 +216,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Another process plays a worker from now on, or none.
+    /// From now on another process plays this worker, or none.
     fn replaced(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
         self.positions.replace(worker, process, standing);
         if let Some(checkpoints) = &mut self.checkpoints {

@@ -36,7 +36,7 @@ pub struct ServerConfig {
     pub id: ServerId,
     /// How many there are.
     pub servers: u32,
-    /// How many workers there are; `None` if that is not known, and whoever comes is welcome.
+    /// How many workers there are; `None` if the number is open and every worker is admitted.
     pub workers: Option<u32>,
     /// The address at which workers reach this server.
     pub address: String,
@@ -150,7 +150,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Lets go of whoever waits, and ends the threads.
+    /// Ends all waits and the threads.
     fn drop(&mut self) {
         if let Some(shard) = self.shard.get() {
             shard.close();
