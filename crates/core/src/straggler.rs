@@ -1,8 +1,8 @@
 //! Which worker slows a run down, and why, from measurements of equal stretches of time.
 //!
-//! In a synchronous run every worker is as slow as the slowest, so speed alone accuses nobody. What a worker waited for
-//! others is therefore removed first; the rest is its own, and is compared with the median of the other workers. Pure:
-//! the caller measures.
+//! In a synchronous run every worker is as slow as the slowest, so speed alone identifies no straggler. What a worker
+//! waited for others is therefore removed first; the rest is its own, and is compared with the median of the other
+//! workers. Pure: the caller measures.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::WorkerId;
 
-/// With fewer measured windows than this nobody is accused.
+/// With fewer measured windows than this, no worker is named.
 pub const LEAST_WINDOWS: usize = 3;
 /// A window is slow if a step took this many times as long as the other workers' median.
 const SLOW: f64 = 1.5;
@@ -185,7 +185,7 @@ fn judge_window(workers: &[Measured], age: usize) -> Vec<Judged> {
         workers.iter().filter_map(|worker| Some((worker.worker, window(worker)?))).collect();
     let batches = present.iter().filter(|(_, window)| window.steps > 0);
     let Some(batch) = median(batches.map(|(_, window)| window.samples as f64 / window.steps as f64)) else {
-        // Nobody finished a step. That is a hang, and not for this module to judge.
+        // No worker finished a step. That is a hang, which this module does not judge.
         return Vec::new();
     };
     let steps: Vec<(WorkerId, Step)> =

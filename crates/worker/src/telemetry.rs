@@ -66,7 +66,7 @@ pub(crate) struct Telemetry {
 pub(crate) struct StepDone {
     pub(crate) position: DataPosition,
     pub(crate) loss: f32,
-    /// The length of its gradient, if it was measured.
+    /// The norm of its gradient, if it was measured.
     pub(crate) norm: Option<f64>,
     /// The global step that it was computed on, and the one after it.
     pub(crate) base: u64,

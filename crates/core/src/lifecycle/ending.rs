@@ -61,7 +61,7 @@ impl Lifecycle {
     }
 
     /// The last checkpoint could not be written, for this reason. Whatever the run has come to, that is no success, and
-    /// not what whoever told it to stop expects.
+    /// not what the user who stopped it expects.
     pub fn not_saved(&mut self, reason: &str) -> Vec<Decision> {
         let Phase::Saving(Outcome { exit_code, reason: ended }) = &self.phase else { return Vec::new() };
         let not_saved = format!("{NOT_SAVED}: {reason}");

@@ -128,7 +128,7 @@ struct Actor {
     clock: Clock,
     /// What the client of joined workers knows of them, if it is in this process.
     joined: Option<Sites>,
-    /// What whoever watches the run sees of it.
+    /// What monitoring sees of the run.
     observed: watch::Sender<Arc<Observation>>,
     /// Ticks since they last saw it.
     unobserved: u32,
@@ -162,7 +162,7 @@ impl Actor {
         }
     }
 
-    /// Lets whoever watches see the run: twice a second, whenever its phase changes, and when all has been said.
+    /// Updates what monitoring sees: twice a second, whenever the phase changes, and at the end.
     fn observe(&mut self) {
         let is_last = self.machine.unheard() == Some(0);
         let has_changed = {

@@ -248,7 +248,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
-/// How often a wait is spoken of that has been so long.
+/// How often to log a wait of this length.
 fn speak_every(waited: Duration) -> Duration {
     (waited / 4).clamp(SPEAK_EVERY, SPEAK_AT_LEAST_EVERY)
 }

@@ -1,4 +1,5 @@
-//! What the coordinator knows of the run, as one value for whoever watches: metrics, the record of utilisation, a page.
+//! What the coordinator knows of the run, as one value for monitoring: metrics, the record of utilisation, the live
+//! page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ pub struct RunFacts {
 }
 
 impl RunFacts {
-    /// The facts of a run on so many servers.
+    /// The facts of a run on this many servers.
     pub(super) fn new(run: &RunSpec, servers: u32) -> Self {
         let plan = ShardPlan::new(&run.parameters, servers as usize, run.sharding);
         let held = |own: &ServerPlan| (own.dense_elements() + own.row_elements(&run.parameters)) as u64;

@@ -60,7 +60,7 @@ fn of_tasks(run: &Observation) -> Vec<Box<dyn Collector>> {
         let labels = [&*role, &*index];
         let since = |then: Duration| run.at.saturating_sub(then).as_secs_f64();
         let is_present = observed.presence == Some(Presence::Present);
-        // Nobody misses a worker that has finished.
+        // A worker that has finished is not missing.
         if observed.presence != Some(Presence::Finished) {
             present.with_label_values(&labels).set(f64::from(u8::from(is_present)));
         }

@@ -36,7 +36,7 @@ pub struct ServerConfig {
     pub id: ServerId,
     /// How many there are.
     pub servers: u32,
-    /// How many workers there are; `None` if that is not known, and whoever comes is welcome.
+    /// How many workers there are; `None` if the number is open and every worker is admitted.
     pub workers: Option<u32>,
     /// How servers and workers are laid out in processes.
     pub layout: RunLayout,
@@ -154,7 +154,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Lets go of whoever waits, and ends the threads.
+    /// Ends all waits and the threads.
     fn drop(&mut self) {
         if let Some(shard) = self.shard.get() {
             shard.close();

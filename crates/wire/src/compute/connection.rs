@@ -23,7 +23,7 @@ pub struct Connection {
     incoming: Incoming,
 }
 
-/// Whether whoever waits is to stop.
+/// Whether to stop waiting.
 pub type IsStopped<'a> = &'a dyn Fn() -> bool;
 
 impl Connection {
@@ -116,7 +116,7 @@ pub type Reply = Result<Message, ComputeError>;
 /// How answers are waited for.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
-    /// Whoever is silent for so long is given up.
+    /// A task that is silent for this long is given up.
     pub patience: Duration,
     /// Whether a message is an answer, and no sign of life.
     pub is_answer: &'a dyn Fn(&Message) -> bool,
@@ -176,7 +176,7 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
                         None => {}
                     }
                 }
-                // Whoever does not hear it any more is found out when it is asked the next time.
+                // A task that no longer receives it is noticed at the next request.
                 (Some(Ok(_)), Some((told, every))) => drop(call.tell(told, *every)),
                 _ => {}
             }
