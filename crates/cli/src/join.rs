@@ -35,6 +35,9 @@ struct JoinCommand {
     /// Address that clients reach this worker at, as host:port
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
+    /// Listen on this host instead of the one of --listen
+    #[arg(long, value_name = "HOST")]
+    bind: Option<String>,
     /// Exit when the run of the first client is over, instead of waiting for the next
     #[arg(long)]
     once: bool,
@@ -44,12 +47,12 @@ struct JoinCommand {
     /// Compute threads [default: the faster of one and all]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// With --once: give up on a client that has gone without a word after this many seconds
+    /// With --once: give up on a client that is silent or gone without a word for this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     peer_timeout: f64,
     /// This worker's number, for its metrics; set by launch
-    #[arg(long, hide = true, default_value_t = 0)]
-    task_index: u32,
+    #[arg(long, hide = true)]
+    task_index: Option<u32>,
     #[command(flatten)]
     device: DeviceArgs,
 }
@@ -73,11 +76,17 @@ pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> R
         return Err(Failure::usage("--threads is 0, but must be at least 1"));
     }
     let peer_timeout = seconds("--peer-timeout", args.peer_timeout)?;
-    let devices = Placement::new(args.towers, &args.device)?.devices(TaskId::worker(args.task_index))?;
-    let listener = match launch::inherited_listener() {
-        Some(listener) => listener,
-        None => endpoint::listen(&address).map_err(|error| Failure::usage(&error).with_hint(error.hint()))?,
+    let placement = Placement::new(args.towers, &args.device)?;
+    let devices = match args.task_index {
+        Some(index) => placement.devices(TaskId::worker(index))?,
+        None => placement.of_any_worker().devices(TaskId::CHIEF)?,
     };
+    let listener = match (launch::inherited_listener(), &args.bind) {
+        (Some(listener), _) => Ok(listener),
+        (None, Some(host)) => endpoint::listen_on(host, address.port()),
+        (None, None) => endpoint::listen(&address),
+    };
+    let listener = listener.map_err(|error| Failure::usage(&error).with_hint(error.hint()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(Failure::internal)?;
     let (stop, stopped_by) = (Arc::new(Interrupt::default()), StoppedBy::default());
@@ -86,9 +95,11 @@ pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> R
     let config = JoinConfig {
         capacity: Capacity { devices: placement::names(&devices), threads, towers: devices.len() },
         once: args.once,
+        is_launched: args.task_index.is_some(),
+        devices: devices.clone(),
         peer_timeout,
         stop,
-        instruments: Instruments::new(&version::build(), "worker", args.task_index),
+        instruments: Instruments::new(&version::build(), "worker", args.task_index.unwrap_or(0)),
     };
     let devices: Vec<Device> = devices.into_iter().map(|device| device.device).collect();
     let build = move |assignment: &Assignment| {
@@ -151,10 +162,9 @@ pub(crate) fn build<M: Model>(
 fn device_of(stage: &StageAssigned, own: &Device, is_soft: bool) -> anyhow::Result<Device> {
     let Some(name) = &stage.device else { return Ok(own.clone()) };
     let name: DeviceName = name.parse()?;
-    if name.device.is_some_and(|device| device.kind == DeviceKind::Cpu) {
-        return Ok(Device::flex());
-    }
-    let chosen = choose(&[name], TaskId::CHIEF, is_soft, &Inventory::of_this_machine());
+    let is_processor = name.device.is_some_and(|device| device.kind == DeviceKind::Cpu);
+    let inventory = if is_processor { Inventory::of_the_processor() } else { Inventory::of_this_machine() };
+    let chosen = choose(&[name], TaskId::CHIEF, is_soft, &inventory);
     let Chosen { devices, fallbacks } =
         chosen.map_err(|error| anyhow::anyhow!("stage {}: {error} ({})", stage.stage, error.hint()))?;
     fallbacks.iter().for_each(|fallback| warn!("stage {}: {fallback}", stage.stage));

@@ -51,9 +51,15 @@ impl Placement {
     }
 
     /// The CPU alone, for a process that computes no steps.
-    pub(crate) fn of_the_processor() -> Self {
+    pub(crate) fn of_the_processor(is_logged: bool) -> Self {
         let names = vec![LocalName::new(DeviceKind::Cpu, 0).into()];
-        Self { names, is_named: false, is_soft: false, is_logged: false }
+        Self { names, is_named: false, is_soft: false, is_logged }
+    }
+
+    /// The same for a worker that does not know its number: whichever a name has is its own.
+    pub(crate) fn of_any_worker(mut self) -> Self {
+        self.names.iter_mut().for_each(|name| name.task = None);
+        self
     }
 
     /// How many replicas of the network a worker has, each of which needs some of the samples of a step.

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use windlass_worker::model::{Defaults, Model};
-use windlass_worker::replica::PlaceError;
+use windlass_worker::model::{Defaults, Model, Setup};
 
 use crate::args::{
     CheckpointArgs, ClusterArgs, ConfigArgs, DeviceArgs, LaunchArgs, OutputArgs, PlaceArgs, TrainArgs, TrainingArgs,
@@ -341,13 +340,13 @@ impl<M: Model> Entry for ModelEntry<M> {
         let defaults: Defaults = M::defaults(&flags);
         let launch: LaunchArgs = parse(matches)?;
         let place: PlaceArgs = parse(matches)?;
-        if place.place.is_some() && M::staging().is_none() {
-            return Err(stage_placement::failure(&PlaceError::Whole { model: M::NAME }));
-        }
+        let training: TrainingArgs = parse(matches)?;
+        let setup = Setup { seed: training.seed, data_dir: training.data_dir.clone() };
+        stage_placement::check_stages::<M>(&place, &flags, &setup).map_err(|error| stage_placement::failure(&error))?;
         let args = TrainArgs {
             config: parse(matches)?,
             cluster: ClusterArgs::default(),
-            training: parse(matches)?,
+            training,
             device: parse(matches)?,
             place,
             checkpoint: parse(matches)?,

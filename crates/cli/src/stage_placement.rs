@@ -9,7 +9,9 @@ use tracing::warn;
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::device::{DeviceKind, DeviceName, LocalName};
 use windlass_worker::devices::{Chosen, Inventory, choose};
+use windlass_worker::model::{Model, Setup};
 use windlass_worker::replica::{Place, PlaceAt, PlaceError, PlacedConfig};
+use windlass_worker::threads;
 
 use crate::args::{PlaceArgs, SoftPlacement, TrainArgs};
 use crate::failure::Failure;
@@ -48,7 +50,7 @@ impl StagePlacement {
         let mut places: Vec<(String, Vec<DeviceName>)> = Vec::new();
         let mut written: BTreeMap<&str, &str> = BTreeMap::new();
         for entry in place.split(',') {
-            let (stage, devices) = entry.trim().split_once('=').ok_or_else(|| {
+            let (stage, devices) = divided(entry).ok_or_else(|| {
                 Failure::usage(format!("--place: {entry:?} names no device"))
                     .with_hint("write it as in --place hidden=cpu:0,output=/job:worker/task:1".to_owned())
             })?;
@@ -131,9 +133,28 @@ impl StagePlacement {
     }
 }
 
+/// A stage and its devices, as they are written.
+fn divided(entry: &str) -> Option<(&str, &str)> {
+    entry.split_once('=').map(|(stage, devices)| (stage.trim(), devices.trim()))
+}
+
+/// Refuses stages that a model does not have, before anything is started. If the model cannot be made without its data,
+/// the process that loads it finds out.
+pub(crate) fn check_stages<M: Model>(args: &PlaceArgs, flags: &M::Flags, setup: &Setup) -> Result<(), PlaceError> {
+    let Some(place) = &args.place else { return Ok(()) };
+    let staging = M::staging().ok_or(PlaceError::Whole { model: M::NAME })?;
+    let Ok(model) = threads::caught("making the model", || M::without_data(flags, setup, &[])) else { return Ok(()) };
+    let there_are = staging.names(&model);
+    let named = place.split(',').filter_map(divided).map(|(stage, _)| stage);
+    match named.into_iter().find(|stage| !there_are.iter().any(|known| known == stage)) {
+        Some(stage) => Err(PlaceError::UnknownStage { model: M::NAME, stage: stage.to_owned(), there_are }),
+        None => Ok(()),
+    }
+}
+
 /// Whether stages are put on other tasks, as far as can be told before anything is checked.
 pub(crate) fn names_tasks(args: &PlaceArgs) -> bool {
-    let devices = args.place.iter().flat_map(|place| place.split(',')).filter_map(|entry| entry.split_once('='));
+    let devices = args.place.iter().flat_map(|place| place.split(',')).filter_map(divided);
     let names = devices.flat_map(|(_, devices)| devices.split('+'));
     names.filter_map(|device| device.trim().parse().ok()).any(|name| is_of_task(&name))
 }

@@ -8,7 +8,7 @@ mod placed;
 use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, RunLayout, ServerId, TaskId, WorkerId};
-use windlass_core::footprint::in_words;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
 use windlass_instruments::{Instruments, Sites};
@@ -26,7 +25,7 @@ use windlass_wire::client::Interrupt;
 use windlass_wire::control::roster;
 use windlass_wire::control::session::{Coordinator, Records};
 use windlass_wire::port;
-use windlass_worker::devices::ComputeDevice;
+use windlass_worker::devices::{self, ComputeDevice};
 use windlass_worker::event::{Event, Watcher};
 use windlass_worker::model::Model;
 use windlass_worker::replica::{Replica, Trace};
@@ -94,7 +93,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         None => resolved.as_ref().map(|resolved| resolved.task),
     };
     if client.is_some() && args.training.in_graph {
-        config.placement = Placement::of_the_processor();
+        config.placement = Placement::of_the_processor(config.placement.is_logged);
     }
     let devices = match task.unwrap_or(TaskId::CHIEF) {
         task if task.job == Job::Worker => config.placement.devices(task)?,
@@ -399,11 +398,7 @@ impl Process {
         let told = Box::new(move |event: &Event| watch.tell(event));
         let ended = task::run(self.runtime.handle(), worker, self.config.run.clone(), replica, told);
         self.write_trace();
-        for device in self.devices.iter().filter(|device| !device.is_cpu()) {
-            if let Some((reserved, in_use)) = device.reserved_memory() {
-                info!("{}: {} of memory reserved, {} in use", device.name, in_words(reserved), in_words(in_use));
-            }
-        }
+        devices::log_memory(&self.devices);
         ended
     }
 
@@ -411,8 +406,9 @@ impl Process {
     fn write_trace(&self) {
         let path = self.config.stages.as_ref().and_then(|stages| stages.trace.as_ref());
         let (Some(path), Some(trace)) = (path, self.trace.to_json()) else { return };
-        match windlass_files::write(path, &[trace.as_bytes(), b"\n"]) {
-            Ok(()) => self.watch.tell(&Event::Wrote { path: path.clone() }),
+        let path = trace_of(path, self.task);
+        match windlass_files::write(&path, &[trace.as_bytes(), b"\n"]) {
+            Ok(()) => self.watch.tell(&Event::Wrote { path }),
             Err(error) => warn!("cannot write the trace to {}: {error}", path.display()),
         }
     }
@@ -428,6 +424,14 @@ impl Process {
             std::future::pending(),
         )))
     }
+}
+
+/// Where a task writes its trace: worker 0 where the user has said, and every other one beside it.
+fn trace_of(path: &Path, task: Option<TaskId>) -> PathBuf {
+    let Some(index) = task.map(|task| task.index).filter(|index| *index > 0) else { return path.to_owned() };
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
+    path.with_file_name(format!("{name}-worker-{index}{extension}"))
 }
 
 /// How a process ended that is a worker and a server. The server hears last: that all is well, or that what a worker

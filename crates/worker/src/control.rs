@@ -221,9 +221,10 @@ async fn listen(mut session: Receiver, shared: Arc<Shared>) {
 
 fn setback(error: &TrainError) -> Setback {
     let cause = match error {
-        TrainError::NotFinite { .. } | TrainError::GradientNotFinite { .. } | TrainError::StateNotFinite { .. } => {
-            Cause::NotFinite
-        }
+        TrainError::NotFinite { .. }
+        | TrainError::GradientNotFinite { .. }
+        | TrainError::StateNotFinite { .. }
+        | TrainError::AnswerNotFinite { .. } => Cause::NotFinite,
         TrainError::Model(_) => Cause::Model,
         TrainError::Crew(_) => Cause::Unreachable,
         TrainError::Client(error) => match error {

@@ -110,10 +110,10 @@ pub fn load<M: Model>(flags: &M::Flags, setup: &Setup) -> anyhow::Result<M> {
     Ok(model)
 }
 
-/// Refuses a model whose gradients, one in each tower, this process has no memory for, before the system ends it without
-/// a word.
-fn check_memory(parameters: &ParameterTable, towers: usize) -> anyhow::Result<()> {
-    let needed = gradient_bytes(parameters).saturating_mul(towers as u64);
+/// Refuses a model whose gradients, one of each tower or joined worker, this process has no memory for, before the system
+/// ends it without a word.
+fn check_memory(parameters: &ParameterTable, gradients: usize) -> anyhow::Result<()> {
+    let needed = gradient_bytes(parameters).saturating_mul(gradients as u64);
     let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
     anyhow::ensure!(
         needed <= available,
@@ -146,7 +146,7 @@ impl Worker {
         if !is_trainable {
             return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
         }
-        check_memory(replica.table(), run.towers)?;
+        check_memory(replica.table(), run.towers.max(replica.gradients()))?;
         let spec = spec::of_run(&run, &*replica, &files);
         let here = Site::of_devices(&config.devices);
         let sites = replica.sites().unwrap_or_else(|| Arc::new(move || here.clone()));
@@ -274,7 +274,10 @@ impl Worker {
         if self.config.log_placement && self.began_at.is_none() {
             let parameters = if control.is_chief() { self.placed(servers) } else { Vec::new() };
             let stages = self.training.replica().placement();
-            let mut devices = if stages.is_empty() { self.config.devices.clone() } else { Vec::new() };
+            let mut devices = match stages.is_empty() {
+                true => self.training.replica().devices().unwrap_or_else(|| self.config.devices.clone()),
+                false => Vec::new(),
+            };
             for stage in &stages {
                 if !devices.contains(&stage.device) {
                     devices.push(stage.device.clone());

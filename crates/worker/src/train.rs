@@ -66,6 +66,16 @@ pub enum TrainError {
         /// The global step.
         global_step: u64,
     },
+    /// A joined worker has answered with something infinite or that is no number. Nothing was pushed.
+    #[error("{found} at step {step} (global step {global_step})")]
+    AnswerNotFinite {
+        /// What it is, and which worker.
+        found: CrewError,
+        /// The worker's step.
+        step: u64,
+        /// The global step.
+        global_step: u64,
+    },
     /// The loss and its gradient are numbers, but not all of the running state after the step. Nothing was pushed.
     #[error(
         "the running state {parameter} contains {value} at step {step} (global step {global_step}), where the loss is {loss}"
@@ -139,7 +149,7 @@ impl Training {
             let mut times = StepTimes::begin();
             let (base, traffic, rows) = (pulled.step, client.traffic(), batch.rows().to_vec());
             self.replica.load(rows::join(pulled, &rows));
-            let mut step = self.replica.step(batch)?;
+            let mut step = self.replica.step(batch).map_err(|error| self.at_step(error.into(), base))?;
             let (loss, norm) = self.examine(&mut step, base)?;
             let mut gradients = step.into_pushed();
             let row_gradients = rows::split(&mut gradients, rows);
@@ -293,6 +303,16 @@ impl Training {
         if self.config.schedule != Schedule::Constant {
             let rate = self.config.schedule.rate(self.config.learning_rate, step);
             client.set_learning_rate(LearningRate { version: step, rate });
+        }
+    }
+
+    /// Adds to what a joined worker has answered in which step that was.
+    fn at_step(&self, error: TrainError, base: u64) -> TrainError {
+        match error {
+            TrainError::Crew(found @ CrewError::NotFinite { .. }) => {
+                TrainError::AnswerNotFinite { found, step: self.tally().steps + 1, global_step: base + 1 }
+            }
+            error => error,
         }
     }
 

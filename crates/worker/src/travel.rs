@@ -163,7 +163,7 @@ impl<const D: usize> Travel for Tensor<D, Bool> {
     }
 }
 
-/// Numbers travel as integers of 64 bits or as floats; many of them as one tensor.
+/// Numbers travel as integers of 64 bits, as bytes or as floats; many of them as one tensor.
 macro_rules! numbers_travel {
     ($($number:ty: $carried:ty as $dtype:expr),* $(,)?) => {$(
         impl Travel for $number {
@@ -220,7 +220,7 @@ fn deliver<C: Copy + std::fmt::Display, N: Carried<C>>(carried: C) -> Result<N, 
 
 numbers_travel!(
     f32: f32 as DType::F32,
-    u8: i64 as DType::I64,
+    u8: u8 as DType::U8,
     u16: i64 as DType::I64,
     u32: i64 as DType::I64,
     u64: i64 as DType::I64,
@@ -231,6 +231,7 @@ numbers_travel!(
     i64: i64 as DType::I64,
 );
 
+/// As its bits.
 impl Travel for f64 {
     fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
         (self.to_bits() as i64).pack(parcel)
@@ -239,15 +240,31 @@ impl Travel for f64 {
     fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
         Ok(Self::from_bits(i64::unpack(parcel, device)? as u64))
     }
+
+    fn pack_all(all: Vec<Self>, parcel: &mut Parcel) -> Result<(), TravelError> {
+        i64::pack_all(all.into_iter().map(|number| number.to_bits() as i64).collect(), parcel)
+    }
+
+    fn unpack_all(parcel: &mut Parcel, device: &Device) -> Result<Vec<Self>, TravelError> {
+        Ok(i64::unpack_all(parcel, device)?.into_iter().map(|bits| Self::from_bits(bits as u64)).collect())
+    }
 }
 
 impl Travel for bool {
     fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
-        i64::from(self).pack(parcel)
+        u8::from(self).pack(parcel)
     }
 
     fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, TravelError> {
-        Ok(i64::unpack(parcel, device)? != 0)
+        Ok(u8::unpack(parcel, device)? != 0)
+    }
+
+    fn pack_all(all: Vec<Self>, parcel: &mut Parcel) -> Result<(), TravelError> {
+        u8::pack_all(all.into_iter().map(u8::from).collect(), parcel)
+    }
+
+    fn unpack_all(parcel: &mut Parcel, device: &Device) -> Result<Vec<Self>, TravelError> {
+        Ok(u8::unpack_all(parcel, device)?.into_iter().map(|byte| byte != 0).collect())
     }
 }
 
@@ -261,8 +278,35 @@ impl Travel for String {
 
     fn unpack(parcel: &mut Parcel, _device: &Device) -> Result<Self, TravelError> {
         let bytes: Vec<u8> = parcel.take_ranked(DType::U8, 1)?.iter::<u8>().collect();
-        Self::from_utf8(bytes).map_err(|error| TravelError::Malformed(error.to_string()))
+        text(bytes)
     }
+
+    /// Their lengths, and all of their bytes.
+    fn pack_all(all: Vec<Self>, parcel: &mut Parcel) -> Result<(), TravelError> {
+        usize::pack_all(all.iter().map(Self::len).collect(), parcel)?;
+        u8::pack_all(all.concat().into_bytes(), parcel)
+    }
+
+    fn unpack_all(parcel: &mut Parcel, device: &Device) -> Result<Vec<Self>, TravelError> {
+        let (lengths, bytes) = (usize::unpack_all(parcel, device)?, u8::unpack_all(parcel, device)?);
+        let mut rest = &bytes[..];
+        let mut texts = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let too_long =
+                || TravelError::Malformed(format!("a text of {length} bytes, of which {} are there", rest.len()));
+            let (own, others) = rest.split_at_checked(length).ok_or_else(too_long)?;
+            rest = others;
+            texts.push(text(own.to_vec())?);
+        }
+        match rest {
+            [] => Ok(texts),
+            rest => Err(TravelError::Malformed(format!("{} bytes of no text", rest.len()))),
+        }
+    }
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, TravelError> {
+    String::from_utf8(bytes).map_err(|error| TravelError::Malformed(error.to_string()))
 }
 
 impl<T: Travel> Travel for Option<T> {
@@ -407,6 +451,26 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_as_many_tensors_however_long_it_is() {
+        fn tensors<T: Travel + Clone + PartialEq + std::fmt::Debug>(list: Vec<T>) -> usize {
+            let mut parcel = Parcel::default();
+            list.clone().pack(&mut parcel).unwrap();
+            let count = parcel.len();
+            assert_eq!(Vec::<T>::unpack(&mut parcel, &Device::flex()).unwrap(), list);
+            assert!(parcel.is_empty());
+            count
+        }
+        let texts = |count| ["", "ünïcode", "two words"].map(str::to_owned).into_iter().cycle().take(count).collect();
+        for count in [0, 1, 100_000] {
+            assert_eq!(tensors((0..count).map(|at| at as f64 / 3.0).collect()), 1);
+            assert_eq!(tensors((0..count).map(|at| at % 3 == 0).collect()), 1);
+            assert_eq!(tensors((0..count).map(|at| at as u8).collect()), 1);
+            assert_eq!(tensors::<String>(texts(count)), 2);
+        }
+        assert!(arrived(vec![f64::NAN]).unwrap()[0].is_nan());
+    }
+
+    #[test]
     fn integers_arrive_whatever_their_width() {
         let device = Device::flex();
         for dtype in [DType::U8, DType::I32, DType::I64] {
@@ -443,5 +507,14 @@ mod tests {
         assert!(u32::unpack(&mut parcel(negative), &device).is_err());
         assert!(Vec::<Tensor<1>>::unpack(&mut parcel(negative), &device).is_err());
         assert!(Vec::<Tensor<1>>::unpack(&mut parcel(many), &device).is_err());
+        let texts = |lengths: Vec<i64>| {
+            let mut parcel = Parcel::default();
+            parcel.put(TensorData::new(lengths.clone(), [lengths.len()]));
+            parcel.put(TensorData::new(vec![b'a', 0xff, b'b'], [3]));
+            Vec::<String>::unpack(&mut parcel, &device)
+        };
+        for lengths in [vec![4], vec![1], vec![2, 1], vec![i64::MAX, 1]] {
+            assert!(texts(lengths.clone()).is_err(), "{lengths:?}");
+        }
     }
 }

@@ -82,7 +82,7 @@ impl Process {
                 if times > 1 { format!(", joined {times} times") } else { String::new() }
             );
         }
-        crew.leave(if ended.outcome.exit_code == 0 { "done" } else { &ended.outcome.reason });
+        crew.leave(&ended.outcome);
         Ok(self.closed(ended, serving))
     }
 
@@ -131,7 +131,7 @@ impl Process {
         Err(match error {
             CrewError::Interrupted => told_to_stop(),
             CrewError::Refused { .. } => Failure::usage(error),
-            CrewError::GaveUp(_) => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
+            error => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
         })
     }
 

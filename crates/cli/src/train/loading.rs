@@ -34,7 +34,7 @@ impl Process {
         let placed = self.placed_config(None)?;
         self.loaded(move || {
             let replica = match placed {
-                Some(placed) => Box::new(divided::<M>(&flags, &setup, placed)?),
+                Some(placed) => Box::new(divided::<M>(&flags, (&setup, &run), placed)?),
                 None => load_replica::<M>(&flags, &setup, &run, &devices, threads)?,
             };
             run.order(replica.info(), id, workers).map_err(Failure::usage)?;
@@ -77,7 +77,7 @@ impl Process {
         let config = self.placed_config(Some(joined))?;
         let config = config.ok_or_else(|| Failure::internal("a run without places has no joined workers"))?;
         self.loaded(move || {
-            let placed = divided::<M>(&flags, &setup, config)?;
+            let placed = divided::<M>(&flags, (&setup, &run), config)?;
             run.order(placed.info(), WorkerId(0), Some(1)).map_err(Failure::usage)?;
             Ok(placed)
         })
@@ -153,10 +153,17 @@ impl Process {
     }
 }
 
-/// The model in stages.
-fn divided<M: Model>(flags: &M::Flags, setup: &Setup, config: PlacedConfig) -> Result<Placed, Failure> {
+/// The model in stages, which have been fed once.
+fn divided<M: Model>(
+    flags: &M::Flags,
+    (setup, run): (&Setup, &RunConfig),
+    config: PlacedConfig,
+) -> Result<Placed, Failure> {
     let model: M = task::load(flags, setup).map_err(|error| Failure::usage(format!("{error:#}")))?;
-    Placed::of(model, config).map_err(|error| stage_placement::failure(&error))
+    let placed = Placed::of(model, config).map_err(|error| stage_placement::failure(&error))?;
+    let first: Vec<usize> = (0..run.samples_a_step().min(placed.info().samples)).collect();
+    placed.check(&first).map_err(|error| Failure::usage(format!("--place: {error:#}")))?;
+    Ok(placed)
 }
 
 /// The model on this process's devices.

@@ -40,7 +40,7 @@ impl Process {
         for JoinedSummary { worker, joined: times, .. } in crew.tally().into_iter().filter(|it| it.joined > 1) {
             info!("{worker} has joined {times} times");
         }
-        crew.leave(if ended.outcome.exit_code == 0 { "done" } else { &ended.outcome.reason });
+        crew.leave(&ended.outcome);
         Ok(self.closed(ended, serving))
     }
 }

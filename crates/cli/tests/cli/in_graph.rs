@@ -1,5 +1,6 @@
 //! `--in-graph`: one client with the data and the loop, and workers that have joined and know neither.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -7,10 +8,14 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
+use windlass_core::parameter::ParameterTable;
+use windlass_wire::compute::{self, Limits};
+use windlass_worker::joined::protocol::{Answer, Ask, Assignment, read, written};
 
 use crate::cluster::{Launched, free_port, summary};
+use crate::instruments::exceeds;
 use crate::layers::{after, layers, tensors};
-use crate::process::{Process, Told, windlass};
+use crate::process::{LIMIT, Process, Told, windlass};
 
 const MNIST: &str = "mnist --hidden 16 --batch-size 50 --steps 60 --seed 3 --evaluate end";
 
@@ -27,7 +32,7 @@ impl Joined {
 
     fn at(address: &str, flags: &str) -> Self {
         let process = windlass(&format!("join --listen {address} --threads 1 {flags}")).start();
-        process.log("for a client that says what to compute");
+        process.log("listening on ");
         Self { process, address: address.to_owned() }
     }
 }
@@ -71,6 +76,26 @@ fn joined_workers_compute_the_bits_of_as_many_towers() {
     assert_eq!(tensors(&workers), tensors(&towers));
     // Each of these adds up its own first.
     assert_same(&in_graph(&format!("{MNIST} --mode sync"), 2, "--towers 2"), loss(&towers));
+    let halves = MNIST.replace("--batch-size 50", "--batch-size 25 --accumulate 2");
+    assert_same(&in_graph(&format!("{halves} --mode sync"), 2, "--towers 2"), loss(&towers));
+}
+
+#[test]
+fn joined_workers_find_the_same_line_as_workers_with_data_of_their_own() {
+    let line = |told: Told| {
+        let metrics = summary(&told)["metrics"].clone();
+        ["w", "b"].map(|name| metrics[name].as_f64().unwrap())
+    };
+    let words = "linear --mode sync --epochs 10 --evaluate end";
+    for workers in [2, 4] {
+        let batch_size = 20 / workers;
+        let between =
+            format!("launch {words} --workers {workers} --shard-data --batch-size {batch_size} --run-dir run");
+        let between = line(windlass(&between).run().succeeded());
+        let within = line(in_graph(&format!("{words} --batch-size 20"), workers, ""));
+        let is_close = |(one, other): (&f64, &f64)| (one - other).abs() < 1e-4;
+        assert!(within.iter().zip(&between).all(is_close), "{workers} workers: {within:?} and {between:?}");
+    }
 }
 
 #[test]
@@ -78,6 +103,8 @@ fn joined_workers_translate_with_the_rows_of_their_own_sentences() {
     let words = "seq2seq --size 16 --layers 1 --steps 20 --seed 3 --batch-size 9";
     let towers = loss(&windlass(&format!("train {words} --towers 3 --run-dir run")).run().succeeded());
     assert_eq!(loss(&in_graph(&format!("{words} --mode sync"), 3, "")), towers);
+    let four = windlass(&format!("train {words} --towers 4 --run-dir run")).run().succeeded();
+    assert_same(&in_graph(&format!("{words} --mode sync"), 2, "--towers 2"), loss(&four));
 }
 
 #[test]
@@ -167,11 +194,11 @@ fn a_worker_that_is_killed_is_replaced_by_the_others_and_used_again_when_it_is_b
         client.log(&format!("lost worker 0 at {address}"));
         steps(&client);
         let again = Joined::at(&address, "");
-        client.log(&format!("worker 0 at {address} has joined again"));
+        client.log(&format!("worker 0 at {address} rejoined"));
         again.process.log("computing mnist for");
         steps(&client);
         stop(client);
-        workers.remove(0).process.log("is over (told to stop)");
+        workers.remove(0).process.log("ended (told to stop)");
     }
 }
 
@@ -183,7 +210,7 @@ fn a_worker_that_is_suspended_is_replaced_by_the_others_and_used_again_when_it_w
     client.log(&format!("lost worker 1 at {}: silent for", workers[1].address));
     steps(&client);
     workers[1].process.signal(Signal::CONT);
-    client.log(&format!("worker 1 at {} has joined again", workers[1].address));
+    client.log(&format!("worker 1 at {} rejoined", workers[1].address));
     steps(&client);
     stop(client);
 }
@@ -197,13 +224,43 @@ fn a_worker_of_one_run_does_not_give_up_on_a_client_that_has_come_back() {
     workers[1].process.signal(Signal::STOP);
     client.log(&format!("lost worker 1 at {}: silent for", workers[1].address));
     workers[1].process.signal(Signal::CONT);
-    client.log(&format!("worker 1 at {} has joined again", workers[1].address));
+    client.log(&format!("worker 1 at {} rejoined", workers[1].address));
     let back = Instant::now();
     while back.elapsed() < patience + Duration::from_secs(1) {
         steps(&client);
     }
     stop(client);
-    workers.into_iter().for_each(|worker| drop(worker.process.wait().succeeded()));
+    // They end as the run does.
+    for worker in workers {
+        let told = worker.process.wait();
+        assert_eq!(told.exit_code(), Some(143), "{told}");
+        assert!(told.stderr.contains("ended (told to stop)"), "{told}");
+    }
+}
+
+#[test]
+fn a_run_whose_numbers_are_not_finite_names_the_worker_and_ends_those_of_one_run_with_its_exit_code() {
+    let worker = Joined::start("--once");
+    let words = "train linear --optimizer sgd --learning-rate 1e30 --in-graph --mode sync --worker_hosts";
+    let told = windlass(&format!("{words} {}", worker.address)).run();
+    assert_eq!(told.exit_code(), Some(3), "{told}");
+    let error = format!("worker 0 at {}: its loss is inf at step 2 (global step 2)", worker.address);
+    assert!(told.stderr.contains(&error), "{told}");
+    let told = worker.process.wait();
+    assert_eq!(told.exit_code(), Some(3), "{told}");
+    assert!(told.stderr.contains(&error), "{told}");
+}
+
+#[test]
+fn a_worker_of_one_run_gives_up_on_a_client_that_is_suspended() {
+    let workers = [Joined::start("--once --peer-timeout 1")];
+    let client = endless(&workers, "--mode sync");
+    client.signal(Signal::STOP);
+    let [worker] = workers;
+    let told = worker.process.wait();
+    assert_eq!(told.exit_code(), Some(5), "{told}");
+    assert!(told.stderr.contains("gave up waiting for its client to come back"), "{told}");
+    client.kill();
 }
 
 #[test]
@@ -276,6 +333,70 @@ fn hostile_bytes_leave_a_joined_worker_as_it_was() {
     worker.process.wait().succeeded();
 }
 
+/// What a joined worker is asked to compute, and answers, if it does.
+fn assign(worker: &Joined, client: &str, model: &str) -> Option<Answer> {
+    let assignment = Assignment {
+        client: client.to_owned(),
+        run: 1,
+        worker: 0,
+        model: model.to_owned(),
+        flags: BTreeMap::new(),
+        seed: 1,
+        accumulate: 1,
+        files: Vec::new(),
+        parameters: ParameterTable::new(Vec::new()).unwrap(),
+        placed: None,
+    };
+    let mut connection = compute::connect(&worker.address).unwrap();
+    let asked = written(&Ask::Assign(Box::new(assignment)));
+    connection.send(&asked, &[], LIMIT, &|| false).unwrap();
+    let limits = Limits { head: 1 << 20, sections: 0, bytes: 0 };
+    let answer = connection.receive(&limits, LIMIT, &|| false).ok()?;
+    Some(read(&answer.head).unwrap())
+}
+
+#[test]
+fn what_a_stranger_calls_itself_is_short_and_on_one_line_of_the_log() {
+    let worker = Joined::start("");
+    assert_eq!(assign(&worker, &"x".repeat(201), "linear"), None);
+    assert_eq!(assign(&worker, "a stranger", &"x".repeat(1 << 20)), None);
+    let refused = worker.process.log("refused a connection");
+    assert!(refused.ends_with("the name of a client or a model is longer than 200 bytes"), "{refused}");
+    let answer = assign(&worker, "a \u{1b}[31mstranger\nINFO", "none");
+    assert!(matches!(answer, Some(Answer::Refused { is_busy: false, .. })), "{answer:?}");
+    worker.process.log("cannot compute none for a [31mstrangerINFO: there is no model none in this program");
+}
+
+#[test]
+fn a_joined_worker_listens_where_it_is_told_to_and_counts_what_it_uses() {
+    let port = free_port();
+    let flags = format!("join --listen 0.0.0.0:{port} --bind 127.0.0.1 --threads 1 --towers 2 --device /task:1/cpu:0");
+    let process = windlass(&flags).start();
+    process.log(&format!("listening on 127.0.0.1:{port}; waiting for a client"));
+    let address = format!("127.0.0.1:{port}");
+    exceeds(&address, "windlass_worker_replicas{device=\"cpu:0\"}", 1.0);
+    exceeds(&address, "windlass_process_resident_memory_bytes", 0.0);
+}
+
+#[test]
+fn a_device_of_a_joined_worker_is_its_own_whatever_its_number_is() {
+    for (device, refused) in [("cpu:5", "device cpu:5 is not on this machine"), ("/job:ps/cpu:0", "does not belong to")]
+    {
+        let told = windlass(&format!("join --listen 127.0.0.1:{} --device {device}", free_port())).run();
+        assert_eq!(told.exit_code(), Some(2), "{told}");
+        assert!(told.stderr.contains(refused), "{told}");
+    }
+}
+
+#[test]
+fn the_devices_of_joined_workers_are_printed() {
+    let words = "mnist --hidden 16 --steps 20 --evaluate end --in-graph --workers 2 --towers 2 --mode sync";
+    let told = windlass(&format!("launch {words} --log-placement --run-dir run")).run().succeeded();
+    let device = |task: usize| format!("/job:worker/task:{task}/cpu:0");
+    let devices = [device(0), device(0), device(1), device(1)].join(", ");
+    assert!(told.stdout.contains(&format!(" computes on {devices}")), "{told}");
+}
+
 #[test]
 fn a_worker_that_does_not_know_the_model_says_so() {
     let worker = Joined::start("");
@@ -297,15 +418,19 @@ fn launch_starts_joined_workers_and_their_client() {
         let joined = summary["joined"].as_array().unwrap();
         assert!(joined.len() == 2 && joined.iter().all(|worker| worker["steps"].as_u64() > Some(0)), "{summary:#}");
         let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
-        assert!(log.contains("is over (done)"), "{log}");
+        assert!(log.contains("ended (done)"), "{log}");
         let status = std::fs::read_to_string(told.directory().join("run/status.json")).unwrap();
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        let layout = if flags.contains("--ps") { "1 ps, a client, 2 joined workers" } else { "a client, 2 joined workers" };
+        let layout =
+            if flags.contains("--ps") { "1 ps, a client, 2 joined workers" } else { "a client, 2 joined workers" };
         assert_eq!(status["layout"], layout);
         assert!(status["client"]["step"].as_u64() >= Some(200), "{status:#}");
         let addresses: Vec<&str> =
             status["workers"].as_array().unwrap().iter().filter_map(|worker| worker["address"].as_str()).collect();
-        assert!(addresses.len() == 2 && addresses[0].starts_with("127.0.0.1:"), "the page shows who computes: {status:#}");
+        assert!(
+            addresses.len() == 2 && addresses[0].starts_with("127.0.0.1:"),
+            "the page shows who computes: {status:#}"
+        );
         assert!(joined.iter().all(|worker| worker["sent_bytes"].as_u64() > Some(10_000)), "{summary:#}");
         assert!(told.stdout.contains(" to joined workers "), "{told}");
     }

@@ -31,7 +31,7 @@ pub fn answers(address: &str, path: &str, status: u16) {
 }
 
 /// Waits until a metric of a task, with these labels if any, is more than so much.
-fn exceeds(address: &str, name: &str, least: f64) {
+pub fn exceeds(address: &str, name: &str, least: f64) {
     let look = || {
         let (_, text) = get(address, "/metrics")?;
         let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')))?;

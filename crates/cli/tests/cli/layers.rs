@@ -153,6 +153,22 @@ fn running_statistics_come_to_those_of_the_data() {
     }
 }
 
+/// What is frozen comes before what is normalised, so the statistics of a step follow from its batch alone.
+#[test]
+fn the_running_mean_of_towers_is_that_of_one_replica() {
+    let statistics = |flags: &str| {
+        let tensors = tensors(&trained(&format!("train layers --steps 1 --seed 3 {flags}")));
+        ["norm.running_mean", "norm.running_var"].map(|name| tensors[name].clone())
+    };
+    let ([mean, variance], [means, variances]) = (statistics(""), statistics("--towers 2"));
+    for feature in 0..mean.len() {
+        assert!((means[feature] - mean[feature]).abs() < 1e-5 * mean[feature].abs().max(1.0), "{means:?} for {mean:?}");
+        // The variance between the halves is in neither of them.
+        assert_ne!(variances[feature], variance[feature]);
+        assert!((variances[feature] / variance[feature] - 1.0).abs() < 0.1, "{variances:?} for {variance:?}");
+    }
+}
+
 #[test]
 fn what_is_frozen_stays_as_it_was_and_the_optimizer_has_no_state_of_it() {
     let (one, many) = (trained("launch layers --steps 1"), trained("launch layers --optimizer adamw"));

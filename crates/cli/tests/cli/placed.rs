@@ -25,7 +25,7 @@ fn assert_same(told: &Told, expected: f64) {
 /// A worker that has joined, and waits for a client.
 fn joined(address: &str) -> Process {
     let process = windlass(&format!("join --listen {address} --threads 1")).start();
-    process.log("for a client that says what to compute");
+    process.log("listening on ");
     process
 }
 
@@ -44,6 +44,14 @@ fn stages_on_lanes_of_a_process_learn_what_one_piece_does() {
             assert_same(&trained(&format!("{words} {flags}")), whole);
         }
     }
+}
+
+#[test]
+fn places_may_be_written_with_spaces() {
+    let invocation =
+        windlass(&format!("train {MNIST} --run-dir run --place")).with("hidden = cpu:1 , output = cpu:0 + cpu:2");
+    let told = invocation.run().succeeded();
+    assert_eq!(summary(&told)["devices"].as_array().unwrap().len(), 3, "{told}");
 }
 
 #[test]
@@ -88,8 +96,8 @@ fn joined_workers_compute_stages_and_the_client_what_is_not_named() {
         let told = trained(&format!("train {MNIST} {flags}"));
         assert_same(&told, whole);
         assert_eq!(summary(&told)["joined"][1]["steps"], 60, "{told}");
-        let over = workers[1].log("steps computed here");
-        assert!(over.ends_with("is over (done) after 60 steps computed here"), "{over}");
+        let ended = workers[1].log("steps for it");
+        assert!(ended.ends_with("ended (done); computed 60 steps for it"), "{ended}");
     }
 }
 
@@ -143,6 +151,20 @@ fn the_parameters_of_a_placed_model_may_be_on_servers() {
     let told = trained(&words);
     server.wait().succeeded();
     assert_same(&told, whole);
+    let place = "--place hidden=/task:0,output=/task:1 --workers 2 --ps 2 --min-shard-bytes 0";
+    assert_same(&trained(&format!("launch {MNIST} {place}")), whole);
+    let place = "--place hidden=cpu:0,output=cpu:1 --workers 1 --ps 2 --min-shard-bytes 0";
+    assert_same(&trained(&format!("launch {MNIST} {place}")), whole);
+}
+
+/// All of the model, in each of its towers, would need 32 GB for gradients.
+#[test]
+fn a_worker_of_one_stage_needs_memory_for_that_alone() {
+    let worker = address();
+    let process = windlass(&format!("join --listen {worker} --threads 1 --towers 256")).start();
+    process.log("listening on ");
+    let words = "train mnist --hidden 40000 --batch-size 2 --steps 1 --evaluate end";
+    windlass(&format!("{words} --worker_hosts {worker} --place output=/task:0")).run().succeeded();
 }
 
 #[test]
@@ -151,7 +173,7 @@ fn a_placed_run_is_launched_with_one_command() {
     let place = "--workers 2 --place hidden=/job:worker/task:0,output=/job:worker/task:1 --microbatches 2";
     let told = trained(&format!("launch {words} {place} --log-placement"));
     assert_same(&told, loss(&trained(&format!("train {words}"))));
-    assert!(told.stdout.contains(" output  /job:worker/task:1"), "{told}");
+    assert!(told.stdout.contains(" output  /job:worker/task:1/cpu:0"), "{told}");
     assert!(told.stdout.contains("mnist on 2 joined workers, in stages"), "{told}");
     let translated = "seq2seq --size 16 --layers 1 --samples 8 --steps 10 --seed 3 --batch-size 8";
     let place = "--workers 2 --place encoder=/task:0,output=/task:1";
@@ -171,6 +193,16 @@ fn the_first_steps_are_traced_with_an_event_for_every_piece() {
     assert_eq!(complete, 20 * 2 * (1 + 2 * 3 + 1));
     let names: Vec<&str> = events.iter().filter_map(|event| event["args"]["name"].as_str()).collect();
     assert_eq!(names, ["cpu:0", "cpu:1"]);
+}
+
+#[test]
+fn every_worker_of_a_cluster_writes_a_trace_of_its_own() {
+    let place = "--mode sync --workers 2 --place hidden=cpu:0,output=cpu:1 --trace trace.json";
+    let told = trained(&format!("launch {MNIST} {place}"));
+    for name in ["trace.json", "trace-worker-1.json"] {
+        let text = std::fs::read_to_string(told.directory().join(name)).unwrap();
+        assert!(serde_json::from_str::<Value>(&text).unwrap()["traceEvents"].is_array(), "{name}");
+    }
 }
 
 /// A client whose output layer a joined worker computes, when it has made some steps.
@@ -227,6 +259,15 @@ fn a_worker_that_does_not_come_back_is_named_with_its_stage_and_given_up() {
 #[test]
 fn places_that_cannot_be_are_refused_before_anything_starts() {
     assert_snapshot!(windlass("train mnist --place hiddn=cpu:1 -q").run(), @r#"
+    exit code 2
+    --- stdout
+    --- stderr
+    error: --place: mnist has no stage "hiddn"
+    hint: its stages are hidden, output
+    "#);
+    let told = windlass("launch mnist --place hiddn=/task:0").run();
+    assert!(!told.directory().join("runs").exists(), "nothing is left behind");
+    assert_snapshot!(told, @r#"
     exit code 2
     --- stdout
     --- stderr
@@ -405,6 +446,12 @@ fn a_device_that_does_not_exist_is_refused_unless_another_may_be_taken() {
 fn a_joined_worker_refuses_a_device_that_it_does_not_have_unless_another_may_be_taken() {
     let at = address();
     let worker = joined(&at);
+    let fifth = windlass(&format!("train {MNIST} --place output=/task:0/cpu:5 --worker_hosts {at}")).run();
+    assert_eq!(fifth.exit_code(), Some(2), "{fifth}");
+    assert!(
+        fifth.stderr.contains("stage output: device cpu:5 is not on this machine: the only cpu is cpu:0"),
+        "{fifth}"
+    );
     let words = format!("train {MNIST} --place output=/task:0/rocm:0 --worker_hosts {at}");
     let told = windlass(&words).run();
     assert_eq!(told.exit_code(), Some(2), "{told}");

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 pub use choose::{Chosen, Fallback, PlacementError, choose};
 pub use driver::{Mask, masks};
+use tracing::info;
 use windlass_core::device::{DeviceKind, LocalName};
+use windlass_core::footprint::in_words as bytes_in_words;
 
 /// The backends, the first that has a card being the one that `gpu` reaches it by.
 pub const BACKENDS: [DeviceKind; 6] =
@@ -68,6 +70,16 @@ impl ComputeDevice {
     /// What the device calls itself and where it is plugged in. This opens it, which takes memory on a card.
     pub fn details(&self) -> Details {
         backend::details(self)
+    }
+}
+
+/// Logs how much memory has been used of each of these devices, if the backend can tell.
+pub fn log_memory(devices: &[ComputeDevice]) {
+    for device in devices.iter().filter(|device| !device.is_cpu()) {
+        if let Some((reserved, in_use)) = device.reserved_memory() {
+            let (reserved, in_use) = (bytes_in_words(reserved), bytes_in_words(in_use));
+            info!("{}: {reserved} of memory reserved, {in_use} in use", device.name);
+        }
     }
 }
 

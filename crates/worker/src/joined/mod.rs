@@ -19,12 +19,13 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::ParameterTable;
-use windlass_instruments::Instruments;
+use windlass_instruments::{Instruments, Site};
 use windlass_wire::client::Interrupt;
 use windlass_wire::lobby::{Lobby, Visit};
 use windlass_wire::port::{self, Services, StreamHandler};
 use windlass_wire::stream::Socket;
 
+use crate::devices::ComputeDevice;
 use crate::replica::{Replica, StageWorker};
 use place::Place;
 use protocol::{Assignment, Capacity};
@@ -64,6 +65,10 @@ pub struct JoinConfig {
     pub capacity: Capacity,
     /// Whether it ends with the run of its first client.
     pub once: bool,
+    /// Whether a launcher has started it, which hears from the client how the run has ended.
+    pub is_launched: bool,
+    /// The devices that it computes on.
+    pub devices: Vec<ComputeDevice>,
     /// How long it then waits for a client that has gone without a word.
     pub peer_timeout: Duration,
     /// Set by the process when it is told to stop.
@@ -86,11 +91,14 @@ pub fn serve(
     let (stop, instruments) = (config.stop.clone(), config.instruments.clone());
     let (once, patience) = (config.once, config.peer_timeout);
     let counts = instruments.worker();
+    let sites = Site::of_devices(&config.capacity.devices);
+    counts.computes_on(Arc::new(move || sites.clone()));
+    instruments.usage().measure(|_| {});
     let desk = Arc::new(Desk {
         config,
         build,
         place: Place::default(),
-        sent_away: Mutex::default(),
+        refused: Mutex::default(),
         local_name: Mutex::default(),
         news: teller,
         counts,
@@ -108,7 +116,7 @@ pub fn serve(
     instruments.usage().measure(|_| {});
     instruments.probes().started();
     instruments.probes().set_ready(true);
-    info!("waiting on {address} for a client that says what to compute");
+    info!("listening on {address}; waiting for a client");
     let outcome = wait(&news, &stop, once.then_some(patience));
     drop(accepting);
     desk.place.close();
@@ -120,8 +128,8 @@ pub fn serve(
 pub(crate) enum News {
     /// A client was given the place, perhaps that of another.
     Began,
-    /// A client has said that its run is over.
-    Left,
+    /// A client has said how its run has ended.
+    Left(Outcome),
     /// It has gone without a word, was refused, or was replaced.
     Lost,
 }
@@ -134,8 +142,8 @@ fn wait(news: &mpsc::Receiver<News>, stop: &Interrupt, once: Option<Duration>) -
     loop {
         match news.recv_timeout(LOOK_EVERY) {
             Ok(News::Began) => (sessions, lost) = (sessions + 1, None),
-            Ok(News::Left) if once.is_some() => return Outcome::done(),
-            Ok(News::Left) => sessions -= 1,
+            Ok(News::Left(outcome)) if once.is_some() => return outcome,
+            Ok(News::Left(_)) => sessions -= 1,
             Ok(News::Lost) => {
                 sessions -= 1;
                 if sessions == 0 {
@@ -181,10 +189,16 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 std::thread::sleep(patience.min(Duration::from_secs(1)) + 4 * LOOK_EVERY);
-                let _ = teller.send(News::Left);
+                let _ = teller.send(News::Left(Outcome::done()));
             });
             wait(&heard, &Interrupt::default(), Some(patience)).exit_code
         })
+    }
+
+    #[test]
+    fn a_worker_of_one_run_ends_as_that_does() {
+        let not_finite = Outcome { exit_code: exit_code::NUMERIC, reason: "the loss is NaN".to_owned() };
+        assert_eq!(ended([News::Began, News::Left(not_finite)], Duration::MAX), exit_code::NUMERIC);
     }
 
     #[test]

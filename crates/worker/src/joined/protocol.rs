@@ -44,6 +44,9 @@ pub enum Ask {
     Leave {
         /// How.
         reason: String,
+        /// With which exit code.
+        #[serde(default)]
+        exit_code: u8,
     },
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use tracing::{debug, info, warn};
 use windlass_core::cluster::TaskId;
 use windlass_core::footprint::{gradient_bytes, in_words};
+use windlass_core::lifecycle::Outcome;
 use windlass_instruments::{AvailableMemory, UsageMeter, WorkerInstruments, available_memory};
 use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
 use windlass_wire::lobby::Visit;
@@ -16,22 +17,30 @@ use windlass_wire::stream::Socket;
 
 use super::place::{Denied, Place};
 use super::protocol::{
-    Answer, Ask, Assignment, SIGN_OF_LIFE, StageAnswered, StepAnswered, assignment_limits, read, request_limits,
-    stage_limits, written,
+    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, StageAnswered, StepAnswered, assignment_limits, read,
+    request_limits, stage_limits, written,
 };
 use super::stages::StageStepper;
 use super::steps::{Computed, Stepper};
 use super::usage_teller::UsageTeller;
 use super::{Builder, Computing, JoinConfig, News};
 use crate::replica::packed;
-use crate::threads;
+use crate::{devices, threads};
 
 /// How long a client may take to say what it wants.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-/// How long a client may take nothing of an answer.
+/// The longest that a client may take nothing of an answer.
 const STALLED: Duration = Duration::from_secs(60);
 /// How long a client may say nothing. It gives way to others much sooner; this is for one that nobody replaces.
 const SILENT: Duration = Duration::from_secs(24 * 3600);
+/// The least that counts as silence of a client that a worker may give up on.
+const LEAST_SILENCE: Duration = PING_EVERY.saturating_mul(3);
+/// The longest name of a client or of a model.
+const NAME_BYTES: usize = 200;
+/// The most of a client's words that are logged.
+const WORDS: usize = 1000;
+/// Of how many clients that are refused the log tells.
+const MOST_REFUSED: usize = 64;
 
 /// Everything that the connections of a joined worker share.
 pub(super) struct Desk {
@@ -39,7 +48,7 @@ pub(super) struct Desk {
     pub(super) build: Builder,
     pub(super) place: Place,
     /// Clients that came while another was there. They come again and again.
-    pub(super) sent_away: Mutex<BTreeSet<String>>,
+    pub(super) refused: Mutex<Refused>,
     /// By which name clients on this host find it.
     pub(super) local_name: Mutex<String>,
     /// Hears of the sessions of clients that are given the place.
@@ -58,9 +67,9 @@ impl Desk {
             Ok(connection) => connection,
             Err(error) => return visit.refused(&error),
         };
-        let line = Line::new(connection);
+        let line = Line::new(connection, self.patience().min(STALLED));
         let asked = line.receive(&assignment_limits(), FIRST_WORDS, &self.is_stopped());
-        let assignment = match asked.map_err(anyhow::Error::from).and_then(|message| read::<Ask>(&message.head)) {
+        let mut assignment = match asked.map_err(anyhow::Error::from).and_then(|message| read::<Ask>(&message.head)) {
             Ok(Ask::Assign(assignment)) => *assignment,
             // Somebody looked who listens here.
             Ok(Ask::Ping) => return drop(line.answer(&Answer::Here, &[])),
@@ -70,6 +79,10 @@ impl Desk {
                 return if is_gone { debug!(%error, "a connection closed") } else { visit.refused(&error) };
             }
         };
+        if assignment.client.len().max(assignment.model.len()) > NAME_BYTES {
+            return visit.refused(&format!("the name of a client or a model is longer than {NAME_BYTES} bytes"));
+        }
+        assignment.client = legible(&assignment.client);
         visit.has_spoken();
         let who = (assignment.run, assignment.worker);
         let seated = line
@@ -79,9 +92,7 @@ impl Desk {
         let seated = match seated {
             Ok(seated) => seated,
             Err(Denied { reason, is_busy }) => {
-                if self.sent_away.lock().unwrap_or_else(PoisonError::into_inner).insert(assignment.client.clone()) {
-                    info!("sent {} away: {reason}", assignment.client);
-                }
+                self.mention_refused(&assignment.client, &reason);
                 let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
@@ -89,12 +100,12 @@ impl Desk {
         let mut session = Session::begin(&self.news);
         visit.admit(TaskId::CHIEF);
         seated.heard(true);
-        let (client, model) = (assignment.client.clone(), assignment.model.clone());
+        let (client, model) = (assignment.client.clone(), legible(&assignment.model));
         let made = line.busy(|| threads::caught("making the model", || self.make(&assignment)));
         let computing = match made {
             Ok(computing) => computing,
             Err(error) => {
-                warn!("cannot compute {model} for {client}: {error:#}");
+                warn!("cannot compute {model} for {client}: {}", legible(&format!("{error:#}")));
                 let _ = line.answer(&Answer::Refused { reason: format!("{error:#}"), is_busy: false }, &[]);
                 return;
             }
@@ -118,40 +129,55 @@ impl Desk {
             },
         };
         drop(seated);
+        devices::log_memory(&self.config.devices);
         match ended {
-            Ok(reason) => {
-                session.has_left = true;
-                info!("{client} is over ({reason}) after {steps} steps computed here");
+            Ok(outcome) => {
+                let reason = if outcome.exit_code == 0 { "done" } else { &outcome.reason };
+                info!("{client} ended ({reason}); computed {steps} steps for it");
+                session.ended = Some(if self.config.is_launched { Outcome::done() } else { outcome });
             }
-            Err(error) => warn!("lost {client} after {steps} steps computed here: {error:#}; waiting for a client"),
+            Err(error) => {
+                let why = legible(&format!("{error:#}"));
+                warn!("lost {client} after computing {steps} steps for it: {why}; waiting for a client");
+            }
+        }
+    }
+
+    /// Logs once for each of the first clients that it is refused.
+    fn mention_refused(&self, client: &str, reason: &str) {
+        if self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_news(client) {
+            info!("refused {client}: {reason}");
         }
     }
 
     /// Makes the model, and checks that it is the client's.
     fn make(&self, assignment: &Assignment) -> anyhow::Result<Computing> {
-        let needed = gradient_bytes(&assignment.parameters).saturating_mul(self.config.capacity.towers as u64);
-        if let Some(AvailableMemory { process: available, .. }) = available_memory() {
-            ensure!(
-                needed <= available,
-                "the model is too large: its gradients need {}, and {} of memory is available",
-                in_words(needed),
-                in_words(available)
-            );
+        if assignment.placed.is_none() {
+            let towers = self.config.capacity.towers as u64;
+            check_memory("the model is", gradient_bytes(&assignment.parameters).saturating_mul(towers))?;
         }
         let computing = (self.build)(assignment)?;
+        if let Computing::Stages(stages) = &computing {
+            check_memory("its stages are", stages.gradient_bytes())?;
+        }
         match computing.table().first_difference(&assignment.parameters) {
             None => Ok(computing),
-            Some(difference) => Err(anyhow::anyhow!("its {} is another: {difference}", assignment.model))
+            Some(difference) => Err(anyhow::anyhow!("its {} differs: {difference}", assignment.model))
                 .context("are both programs of the same version?"),
         }
     }
 
-    /// Answers requests. Returns why the client has left.
-    fn compute(&self, line: &Line, stepper: &mut Stepper, heard: impl Fn(bool)) -> anyhow::Result<String> {
+    /// How long a client may say nothing.
+    fn patience(&self) -> Duration {
+        if self.config.once { self.config.peer_timeout.max(LEAST_SILENCE) } else { SILENT }
+    }
+
+    /// Answers requests. Returns how the client has ended.
+    fn compute(&self, line: &Line, stepper: &mut Stepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
         let limits = request_limits(stepper.table());
         let mut usage = UsageTeller::new(&self.usage);
         loop {
-            let Message { head, sections } = line.receive(&limits, SILENT, &self.is_stopped())?;
+            let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
             heard(true);
             match read::<Ask>(&head)? {
                 Ask::Step(asked) => {
@@ -173,8 +199,8 @@ impl Desk {
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
                 Ask::Wait => {}
-                Ask::Leave { reason } => return Ok(reason),
-                Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
+                Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
+                Ask::Assign(_) => anyhow::bail!("received a second assignment"),
                 Ask::Stage(_) => anyhow::bail!("it asked for a stage, but was given all of the model"),
             }
             heard(false);
@@ -182,11 +208,11 @@ impl Desk {
     }
 
     /// The same of a client whose model is divided.
-    fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<String> {
+    fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
         let limits = stage_limits(stepper.table());
         let mut usage = UsageTeller::new(&self.usage);
         loop {
-            let Message { head, sections } = line.receive(&limits, SILENT, &self.is_stopped())?;
+            let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
             heard(true);
             match read::<Ask>(&head)? {
                 Ask::Stage(asked) => {
@@ -205,8 +231,8 @@ impl Desk {
                 }
                 Ask::Ping => line.answer(&Answer::Here, &[])?,
                 Ask::Wait => {}
-                Ask::Leave { reason } => return Ok(reason),
-                Ask::Assign(_) => anyhow::bail!("it said twice what to compute"),
+                Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
+                Ask::Assign(_) => anyhow::bail!("received a second assignment"),
                 Ask::Step(_) => anyhow::bail!("it asked for a step, but was given stages of the model"),
             }
             heard(false);
@@ -221,25 +247,28 @@ impl Desk {
 /// The time for which a client has the place, however it ends.
 struct Session<'a> {
     news: &'a mpsc::Sender<News>,
-    has_left: bool,
+    /// How the client has ended, by its own word.
+    ended: Option<Outcome>,
 }
 
 impl<'a> Session<'a> {
     fn begin(news: &'a mpsc::Sender<News>) -> Self {
         let _ = news.send(News::Began);
-        Self { news, has_left: false }
+        Self { news, ended: None }
     }
 }
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        let _ = self.news.send(if self.has_left { News::Left } else { News::Lost });
+        let _ = self.news.send(self.ended.take().map_or(News::Lost, News::Left));
     }
 }
 
 /// A connection that says, while the worker is busy, that it is.
 struct Line {
     speaker: Arc<Mutex<Speaker>>,
+    /// How long the client may take nothing of an answer.
+    stalled: Duration,
     /// Ends the thread that speaks.
     _ended: mpsc::Sender<()>,
 }
@@ -250,7 +279,7 @@ struct Speaker {
 }
 
 impl Line {
-    fn new(connection: Connection) -> Self {
+    fn new(connection: Connection, stalled: Duration) -> Self {
         let speaker = Arc::new(Mutex::new(Speaker { connection, is_busy: false }));
         let (ended, is_ended) = mpsc::channel::<()>();
         let speaking = speaker.clone();
@@ -266,7 +295,7 @@ impl Line {
         if let Err(error) = std::thread::Builder::new().name("sign-of-life".to_owned()).spawn(speak) {
             warn!(%error, "cannot start the thread that tells a client of long steps");
         }
-        Self { speaker, _ended: ended }
+        Self { speaker, stalled, _ended: ended }
     }
 
     fn receive(
@@ -279,14 +308,14 @@ impl Line {
     }
 
     fn answer(&self, answer: &Answer, tensors: &[Section<'_>]) -> Result<(), ComputeError> {
-        self.lock().connection.send(&written(answer), tensors, STALLED, &|| false)
+        self.lock().connection.send(&written(answer), tensors, self.stalled, &|| false)
     }
 
-    /// Why a client that takes no answer any more has left, if it has said so.
-    fn last_words(&self, limits: &compute::Limits) -> Option<String> {
+    /// How a client that takes no answer any more has ended, if it has said so.
+    fn last_words(&self, limits: &compute::Limits) -> Option<Outcome> {
         let message = self.receive(limits, SIGN_OF_LIFE, &|| false).ok()?;
         match read::<Ask>(&message.head) {
-            Ok(Ask::Leave { reason }) => Some(reason),
+            Ok(Ask::Leave { reason, exit_code }) => Some(outcome(&reason, exit_code)),
             _ => None,
         }
     }
@@ -305,5 +334,56 @@ impl Line {
 
     fn lock(&self) -> MutexGuard<'_, Speaker> {
         self.speaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first clients that were refused: whoever can connect can make up any number of them.
+#[derive(Default)]
+pub(super) struct Refused(BTreeSet<String>);
+
+impl Refused {
+    /// Whether this one is to be logged.
+    fn is_news(&mut self, client: &str) -> bool {
+        self.0.len() < MOST_REFUSED && self.0.insert(client.to_owned())
+    }
+}
+
+/// How a client has ended, as it says.
+fn outcome(reason: &str, exit_code: u8) -> Outcome {
+    Outcome { exit_code, reason: legible(reason) }
+}
+
+/// A stranger's words for the log: on one line, and not too many.
+fn legible(words: &str) -> String {
+    words.chars().filter(|character| !character.is_control()).take(WORDS).collect()
+}
+
+/// Refuses what has gradients of so many bytes, if there is no memory for them.
+fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
+    let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
+    ensure!(
+        needed <= available,
+        "{what} too large: the gradients need {}, and {} of memory is available",
+        in_words(needed),
+        in_words(available)
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_the_first_clients_that_are_refused_is_news_once() {
+        let mut refused = Refused::default();
+        let news = (0..1000).filter(|client| refused.is_news(&(client / 2).to_string())).count();
+        assert_eq!((news, refused.0.len()), (MOST_REFUSED, MOST_REFUSED));
+    }
+
+    #[test]
+    fn what_a_stranger_says_is_logged_on_one_line_and_in_part() {
+        assert_eq!(legible("a\u{1b}[2J\nrun\r"), "a[2Jrun");
+        assert_eq!(legible(&"ü".repeat(3 * WORDS)), "ü".repeat(WORDS));
     }
 }

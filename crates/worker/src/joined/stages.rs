@@ -107,13 +107,13 @@ fn done(
                 let slot = values.get_mut(index).with_context(|| format!("there is no parameter {index}"))?;
                 let contents = tensors.next().map(|tensor| tensor.contents);
                 let Some(Contents::F32(floats)) = contents else {
-                    bail!("values of parameter {index} that are no floats")
+                    bail!("the values of parameter {index} are not floats")
                 };
                 *slot = floats.into();
             }
             let rows = rows.into_iter().map(|parameter| Ok(StageRows { parameter, rows: numbers(tensors.next())? }));
             let rows = rows.collect::<anyhow::Result<_>>()?;
-            ensure!(tensors.next().is_none(), "values that belong to no parameter");
+            ensure!(tensors.next().is_none(), "the request has unexpected extra tensors");
             host.begin(StageStart { values, rows })?;
             all(Vec::new())
         }
@@ -126,11 +126,11 @@ fn done(
         StagePiece::Backward { micro, given } => {
             let mut gradients = floats(tensors)?.into_iter();
             let listed = given.iter().map(|is_given| match is_given {
-                true => gradients.next().context("fewer gradients than are said to be there").map(Some),
+                true => gradients.next().context("fewer gradients than announced").map(Some),
                 false => Ok(None),
             });
             let listed = listed.collect::<anyhow::Result<Vec<_>>>()?;
-            ensure!(gradients.next().is_none(), "more gradients than are said to be there");
+            ensure!(gradients.next().is_none(), "more gradients than announced");
             all(host.backward(micro, listed)?)
         }
         StagePiece::Finish => {
@@ -159,7 +159,10 @@ fn floats(tensors: impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorDat
     let tensors: Vec<Tensor> = tensors.collect();
     let count = tensors.len();
     let all: Vec<TensorData> = packed::parcel(&mut tensors.into_iter(), count)?.into_items().collect();
-    ensure!(all.iter().all(|tensor| tensor.dtype() == DType::F32), "a tensor between stages that has no floats");
+    ensure!(
+        all.iter().all(|tensor| tensor.dtype() == DType::F32),
+        "a tensor between stages does not consist of floats"
+    );
     Ok(all)
 }
 

@@ -52,7 +52,7 @@ impl Stepper {
         let mut tensors = tensors.into_iter();
         let mut values = self.values(&asked.changed, &mut tensors)?;
         let parts = parts(asked.parts, &mut tensors)?;
-        ensure!(tensors.next().is_none(), "a step came with tensors that belong to nothing");
+        ensure!(tensors.next().is_none(), "the step request has unexpected extra tensors");
         let replica = &mut self.replica;
         let pool = self.pools.get()?;
         let result = threads::compute(pool, || {
@@ -79,7 +79,7 @@ impl Stepper {
         for index in changed {
             let slot = values.get_mut(*index as usize).with_context(|| format!("there is no parameter {index}"))?;
             let contents = tensors.next().map(|tensor| tensor.contents);
-            let Some(Contents::F32(floats)) = contents else { bail!("the values of parameter {index} are no floats") };
+            let Some(Contents::F32(floats)) = contents else { bail!("the values of parameter {index} are not floats") };
             *slot = floats.into();
         }
         Ok(values)

@@ -48,12 +48,12 @@ pub(super) struct Sums<'a> {
     table: &'a ParameterTable,
     /// The rows of all parts.
     rows: &'a [RowRequest],
-    sums: Vec<TensorBuffer>,
+    sums: Weighted,
 }
 
 impl<'a> Sums<'a> {
     pub(super) fn new(table: &'a ParameterTable, rows: &'a [RowRequest]) -> Self {
-        Self { table, rows, sums: Vec::new() }
+        Self { table, rows, sums: Weighted::default() }
     }
 
     /// Adds the gradients of a part that has these rows, times a factor.
@@ -63,28 +63,51 @@ impl<'a> Sums<'a> {
             let part = std::mem::take(&mut gradients[index]);
             gradients[index] = spread(&part, &all.rows, &own.rows, width);
         }
-        add_times(factor, gradients, &mut self.sums);
+        self.sums.add_times(factor, gradients);
     }
 
     /// The sums, times a factor.
-    pub(super) fn scaled(mut self, factor: f32) -> Vec<TensorBuffer> {
-        scale(factor, &mut self.sums);
-        self.sums
+    pub(super) fn scaled(self, factor: f32) -> Vec<TensorBuffer> {
+        let mut sums = self.sums.into_values();
+        scale(factor, &mut sums);
+        sums
     }
 }
 
-/// Adds values, times a factor, to sums that begin with the first of them.
-pub(super) fn add_times(factor: f32, mut values: Vec<TensorBuffer>, sums: &mut Vec<TensorBuffer>) {
-    if sums.is_empty() {
-        scale(factor, &mut values);
-        *sums = values;
-        return;
+/// Sums of values, each times a factor.
+#[derive(Default)]
+pub(super) struct Weighted {
+    sums: Vec<TensorBuffer>,
+    /// What the sums have yet to be multiplied by: with the first values alone, there is no pass over them for it.
+    factor: Option<f32>,
+}
+
+impl Weighted {
+    pub(super) fn add_times(&mut self, factor: f32, values: Vec<TensorBuffer>) {
+        if self.sums.is_empty() {
+            (self.sums, self.factor) = (values, Some(factor));
+            return;
+        }
+        match self.factor.take().filter(|first| *first != 1.0) {
+            Some(first) => self.combine(&values, |sum, value| first * sum + factor * value),
+            None => self.combine(&values, |sum, value| sum + factor * value),
+        }
     }
-    for (sum, values) in sums.iter_mut().zip(&values) {
-        let (sum, values): (&mut [f32], &[f32]) = (sum, values);
-        sum.par_chunks_mut(CHUNK).zip(values.par_chunks(CHUNK)).for_each(|(sum, values)| {
-            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
-        });
+
+    fn combine(&mut self, values: &[TensorBuffer], combined: impl Fn(f32, f32) -> f32 + Sync) {
+        for (sum, values) in self.sums.iter_mut().zip(values) {
+            let (sum, values): (&mut [f32], &[f32]) = (sum, values);
+            sum.par_chunks_mut(CHUNK).zip(values.par_chunks(CHUNK)).for_each(|(sum, values)| {
+                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = combined(*sum, *value));
+            });
+        }
+    }
+
+    pub(super) fn into_values(mut self) -> Vec<TensorBuffer> {
+        if let Some(factor) = self.factor {
+            scale(factor, &mut self.sums);
+        }
+        self.sums
     }
 }
 
@@ -123,6 +146,23 @@ mod tests {
     fn a_part_gets_the_rows_it_asks_for() {
         let values = [10.0, 11.0, 20.0, 21.0, 70.0, 71.0];
         assert_eq!(gather(&values, &[1, 2, 7], &[1, 7], 2), [10.0, 11.0, 70.0, 71.0]);
+    }
+
+    #[test]
+    fn weighted_sums_have_the_bits_of_one_product_added_after_another() {
+        let values: Vec<Vec<f32>> =
+            (1..=3).map(|part| (0..100).map(|at| ((at * part) as f32).sin() / 3.0).collect()).collect();
+        for factors in [[0.1, 0.3, 0.6], [1.0, 0.3, 1.0], [0.7, 1.0, 0.2]] {
+            for count in 1..=3 {
+                let mut sums = Weighted::default();
+                let mut expected = vec![0.0_f32; 100];
+                for (part, factor) in values.iter().zip(factors).take(count) {
+                    sums.add_times(factor, vec![part.clone().into()]);
+                    expected.iter_mut().zip(part).for_each(|(sum, value)| *sum += factor * value);
+                }
+                assert_eq!(*sums.into_values()[0], expected[..], "{count} times {factors:?}");
+            }
+        }
     }
 
     #[test]

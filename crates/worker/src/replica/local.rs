@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use windlass_core::identity::Fingerprint;
-use windlass_core::parameter::{ParameterError, ParameterKind, ParameterTable};
+use windlass_core::parameter::{ParameterError, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_wire::client::RowRequest;
 
 use super::accumulation::{self, Sums};
@@ -131,9 +131,7 @@ impl<M: Model> Local<M> {
             let values = on_the_processor(&*model, seed).into_iter().map(Into::into).collect();
             network = tensors::load(network, values, &device);
         }
-        let mut specs = specs?;
-        let by_rows = RowParameters::mark(&mut specs, model.row_parameters())?;
-        let table = ParameterTable::new(specs)?;
+        let (by_rows, table) = described(&*model, specs?)?;
         let has_state = table.iter().any(|(_, spec)| spec.kind == ParameterKind::State);
         let info = ModelInfo {
             name: M::NAME,
@@ -393,6 +391,21 @@ fn fingerprint<M: Model>(model: &M) -> Option<Fingerprint> {
 
 fn parts<B: 'static>(content: Box<dyn std::any::Any + Send>) -> Vec<Part<B>> {
     *content.downcast().expect("a batch goes to the replica whose source has made it")
+}
+
+/// The parameters of a model, of which a network is made for a moment.
+pub(super) fn table<M: Model>(model: &M, seed: u64) -> Result<ParameterTable, ReplicaError> {
+    let (_, specs) = first(model, &Device::flex().autodiff(), seed, tensors::list);
+    Ok(described(model, specs?)?.1)
+}
+
+/// The parameters of a network of these tensors, and which of them are accessed by row.
+fn described<M: Model>(
+    model: &M,
+    mut specs: Vec<ParameterSpec>,
+) -> Result<(RowParameters, ParameterTable), ReplicaError> {
+    let by_rows = RowParameters::mark(&mut specs, model.row_parameters())?;
+    Ok((by_rows, ParameterTable::new(specs)?))
 }
 
 /// The network before training, with every parameter drawn, and what is made of it.

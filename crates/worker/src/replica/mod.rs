@@ -59,6 +59,16 @@ pub trait Replica: Send {
     /// Where its batches come from.
     fn source(&self) -> Arc<dyn BatchSource>;
 
+    /// The devices that it computes on, if they are not those of this process.
+    fn devices(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// How many gradients of the whole model this process holds at a time for it, beside those of its own towers.
+    fn gradients(&self) -> usize {
+        1
+    }
+
     /// The stages that it is divided into, if it is, and where they are.
     fn placement(&self) -> Vec<PlacedStage> {
         Vec::new()

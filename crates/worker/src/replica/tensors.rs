@@ -124,10 +124,11 @@ pub(crate) fn take_gradients_beside(
     (tensors, taken)
 }
 
-/// The module with only some of its tensors, by their number. In the place of the others is a single value that is no
-/// number: they take no memory, and whoever uses one does not go unnoticed. Integers and booleans stay.
+/// A module of the host's with only some of its tensors, by their number, on this device. In the place of the others is a
+/// single value that is no number: they take no memory, and whoever uses one does not go unnoticed. Integers and booleans
+/// are all kept.
 pub(crate) fn keep<M: Module>(module: M, wanted: &dyn Fn(usize) -> bool, device: &Device) -> M {
-    module.map(&mut Keeper { wanted, index: 0, device })
+    module.map(&mut Keeper { wanted, index: 0, device, is_moved: *device != Device::flex() })
 }
 
 #[derive(Default)]
@@ -286,28 +287,41 @@ struct Keeper<'a> {
     wanted: &'a dyn Fn(usize) -> bool,
     index: usize,
     device: &'a Device,
+    /// Whether that is another than the host.
+    is_moved: bool,
 }
 
 impl ModuleMapper for Keeper<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         self.index += 1;
-        if (self.wanted)(self.index - 1) {
+        let is_wanted = (self.wanted)(self.index - 1);
+        if is_wanted && !self.is_moved {
             return param;
         }
         param.map(|old| {
-            let none = Tensor::full([1; D], f32::NAN, self.device);
-            if old.is_require_grad() { none.require_grad() } else { none }
+            let require_grad = old.is_require_grad();
+            let new = match is_wanted {
+                true => Tensor::from_data(old.into_data(), self.device),
+                false => Tensor::full([1; D], f32::NAN, self.device),
+            };
+            if require_grad { new.require_grad() } else { new }
         })
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         self.index += 1;
-        param
+        if !self.is_moved {
+            return param;
+        }
+        param.map(|old| Tensor::from_data(old.to_data(), (self.device, old.dtype())))
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
         self.index += 1;
-        param
+        if !self.is_moved {
+            return param;
+        }
+        param.map(|old| Tensor::from_data(old.to_data(), (self.device, old.dtype())))
     }
 }
 

@@ -10,7 +10,7 @@ use rayon::ThreadPool;
 use windlass_core::parameter::{Access, ParameterTable};
 use windlass_wire::client::RowRequest;
 
-use super::accumulation::{self, Sums};
+use super::accumulation::{self, Sums, Weighted};
 use super::division::evenly;
 use super::packed::PackedPart;
 use super::{Batch, BatchSource, Local, LocalConfig, ModelInfo, Replica, StepResult};
@@ -257,14 +257,14 @@ pub(super) fn joined(
 ) -> StepResult {
     let is_summed = replica.info().loss_is_summed;
     let mut sums = Sums::new(replica.table(), rows);
-    let (mut loss, mut state) = (0.0, Vec::new());
+    let (mut loss, mut state) = (0.0, Weighted::default());
     for (result, own) in results.into_iter().zip(own_rows) {
         let share = result.samples as f32 / samples as f32;
         loss += share * result.loss;
         sums.add_times(if is_summed { 1.0 } else { share }, result.gradients, own);
-        accumulation::add_times(share, result.state, &mut state);
+        state.add_times(share, result.state);
     }
-    StepResult { loss, gradients: sums.scaled(1.0), state, samples }
+    StepResult { loss, gradients: sums.scaled(1.0), state: state.into_values(), samples }
 }
 
 #[cfg(test)]

@@ -142,6 +142,11 @@ impl<M: Staged> Staging<M> {
 }
 
 impl<M: Model> Staging<M> {
+    /// The names of the stages.
+    pub fn names(&self, model: &M) -> Vec<String> {
+        self.stages(model).into_iter().map(|stage| stage.name).collect()
+    }
+
     pub(crate) fn stages(&self, model: &M) -> Vec<Stage> {
         (self.stages)(model)
     }

@@ -12,6 +12,7 @@ use windlass_core::parameter::{ParameterId, ParameterKind, ParameterTable};
 use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
 use crate::buffer::TensorBuffer;
 use crate::model::Model;
+use crate::replica::accumulation::Weighted;
 use crate::replica::local::{Independence, first};
 use crate::replica::{accumulation, tensors};
 use crate::stages::{Activation, StageInput, StagePlan, Staging, flat};
@@ -34,7 +35,7 @@ pub(super) struct LocalStage<M: Model> {
     rows: Vec<StageRows>,
     on_the_way: BTreeMap<usize, OnTheWay<M::Network>>,
     /// The gradients of its parameters so far.
-    sums: Vec<TensorBuffer>,
+    sums: Weighted,
 }
 
 /// A micro-batch between forward and backward.
@@ -60,7 +61,9 @@ impl<M: Model> LocalStage<M> {
         // Running state is small, and Burn guards it.
         let is_kept =
             |parameter: usize| stage.parameters.contains(&parameter) || kind(parameter) == ParameterKind::State;
-        let (network, ()) = first(&*model, &device, seed, |_| ());
+        // Its values are loaded before the first step. So that the device need not hold all of the network for a moment, it
+        // is made in the host's memory.
+        let (network, ()) = first(&*model, &Device::flex().autodiff(), seed, |_| ());
         let network = tensors::keep(network, &is_kept, &device);
         Self {
             staging,
@@ -73,7 +76,7 @@ impl<M: Model> LocalStage<M> {
             row_values: Vec::new(),
             rows: Vec::new(),
             on_the_way: BTreeMap::new(),
-            sums: Vec::new(),
+            sums: Weighted::default(),
             model,
             device,
         }
@@ -115,7 +118,7 @@ impl<M: Model> StageHost for LocalStage<M> {
         let StageStart { mut values, rows } = start;
         ensure!(values.len() == self.own.len(), "values of {} parameters instead of {}", values.len(), self.own.len());
         self.on_the_way.clear();
-        self.sums.clear();
+        self.sums = Weighted::default();
         let mut row_values = Vec::with_capacity(rows.len());
         for StageRows { parameter, rows } in &rows {
             ensure!(rows.is_sorted_by(|row, next| row < next), "rows are not in rising order");
@@ -200,7 +203,7 @@ impl<M: Model> StageHost for LocalStage<M> {
             let width = self.width(all.parameter);
             own[all.parameter] = accumulation::spread(&own[all.parameter], &all.rows, part, width);
         }
-        accumulation::add_times(1.0, own, &mut self.sums);
+        self.sums.add_times(1.0, own);
         let mut of_inputs = of_inputs.into_iter();
         let back = inputs.iter().zip(is_used).map(|(input, is_used)| {
             let values = is_used.then(|| of_inputs.next()).flatten()?;
@@ -211,7 +214,7 @@ impl<M: Model> StageHost for LocalStage<M> {
 
     fn finish(&mut self) -> anyhow::Result<StageResult> {
         self.on_the_way.clear();
-        let mut gradients = std::mem::take(&mut self.sums);
+        let mut gradients = std::mem::take(&mut self.sums).into_values();
         gradients.resize(self.own.len(), TensorBuffer::default());
         let state = match self.has_state {
             true => {

@@ -42,12 +42,15 @@ use self::step::{Computed, Divided, Step, locked, rows_of};
 use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
 pub use self::worker::StageWorker;
-use super::{Batch, BatchSource, LaneReport, Local, LocalConfig, ModelInfo, Replica, StepResult, accumulation};
+use super::{Batch, BatchSource, LaneReport, Local, LocalConfig, ModelInfo, Replica, StepResult};
+use crate::batches::order::DataPosition;
 use crate::buffer::TensorBuffer;
 use crate::event::PlacedStage;
 use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
+use crate::randomness::Draw;
+use crate::replica::accumulation::Weighted;
 use crate::replica::remote::{Crew, CrewError};
 use crate::report::Reports;
 use crate::rows::RowParameters;
@@ -131,6 +134,12 @@ impl Placed {
         })
     }
 
+    /// Whether every part of a batch finds its stage: tried with one of these samples.
+    pub fn check(&self, samples: &[usize]) -> anyhow::Result<()> {
+        let draw = Draw { worker: 0, position: DataPosition { epoch: 0, batch: 0 }, first_part: 0 };
+        self.source.batch(samples, draw).map(drop)
+    }
+
     /// The stages that joined workers are to compute.
     pub fn assigned(&self) -> &[StageAssigned] {
         &self.assigned
@@ -149,11 +158,12 @@ impl Placed {
             return Err(error);
         };
         if repeats == MOST_REPEATS {
-            let Lost { worker, why } = lost;
-            return Err(CrewError::GaveUp(format!("{worker}, lost {repeats} times in the same step ({why})")).into());
+            let (Lost { worker, why }, times) = (lost, repeats + 1);
+            let why = format!("{worker} was lost {times} times in the same step, the last time because {why}");
+            return Err(CrewError::Unreliable(why).into());
         }
         crew.gather(&|| stop.ends_all_waits())?;
-        info!("{} is there again: repeating the step", lost.worker);
+        info!("{} is back; repeating the step", lost.worker);
         Ok(())
     }
 
@@ -213,6 +223,14 @@ impl Placed {
         }
     }
 
+    /// The device that a tower is on, as far as it is known.
+    fn device(&self, tower: &Tower) -> String {
+        let lane = self.divided.layout.lane_name(tower.lane);
+        let PlaceAt::Worker(worker, device) = &tower.at else { return lane.to_owned() };
+        let own = || self.joined.get()?.crew.devices(*worker).into_iter().next();
+        device.clone().or_else(own).map_or_else(|| lane.to_owned(), |device| format!("{lane}/{device}"))
+    }
+
     /// The whole network with the values of now.
     fn whole(&mut self) -> &mut dyn Replica {
         if self.new_to_whole.contains(&true) {
@@ -231,12 +249,13 @@ impl Placed {
         let (mut gradients, mut state) = (vec![TensorBuffer::default(); self.values.len()], Vec::new());
         let mut results = results.into_iter();
         for (index, stage) in self.divided.plan.stages().iter().enumerate() {
-            let (mut own_gradients, mut own_state) = (Vec::new(), Vec::new());
+            let (mut own_gradients, mut own_state) = (Weighted::default(), Weighted::default());
             let towers = results.by_ref().take(self.divided.layout.of(index).len());
             for (result, share) in towers.filter(|(_, share)| *share > 0.0) {
-                accumulation::add_times(1.0, result.gradients, &mut own_gradients);
-                accumulation::add_times(share, result.state, &mut own_state);
+                own_gradients.add_times(1.0, result.gradients);
+                own_state.add_times(share, result.state);
             }
+            let (own_gradients, own_state) = (own_gradients.into_values(), own_state.into_values());
             for (index, gradient) in stage.parameters.iter().zip(own_gradients) {
                 gradients[*index] = gradient;
             }
@@ -293,7 +312,8 @@ impl Replica for Placed {
     fn placement(&self) -> Vec<PlacedStage> {
         let names: Vec<&str> = self.table().iter().map(|(_, spec)| spec.name.as_str()).collect();
         let Divided { plan, layout, .. } = &self.divided;
-        let devices = |stage: usize| layout.of(stage).map(|tower| layout.lane_name(layout.towers()[tower].lane));
+        let device = |tower: usize| self.device(&layout.towers()[tower]);
+        let devices = |stage: usize| layout.of(stage).map(device);
         let placed = |(index, stage): (usize, &PlannedStage)| PlacedStage {
             name: stage.name.clone(),
             device: devices(index).collect::<Vec<_>>().join("+"),

@@ -11,9 +11,10 @@ use windlass_wire::compute::{Section, Tensor};
 
 use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
 use crate::buffer::TensorBuffer;
+use crate::gradient;
 use crate::joined::protocol::{Answer, Ask, StageAnswered, StageAsked, StagePiece, stage_limits, written};
 use crate::replica::packed;
-use crate::replica::remote::{Crew, CrewError, Trouble};
+use crate::replica::remote::{Crew, CrewError, Trouble, in_words};
 
 /// A worker was lost in a step, which can be repeated when it is back.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +77,7 @@ impl RemoteStage {
                 );
                 Ok((answer, tensors))
             }
-            Ok(_) => Err(self.wrong("something else than was asked")),
+            Ok(_) => Err(self.wrong("something that was not asked for")),
             Err(Trouble::Model(reason)) => Err(anyhow!("{}: {reason}", crew.name(self.seat))),
             Err(Trouble::Stopped) => Err(CrewError::Interrupted.into()),
             Err(Trouble::Worker(why)) => Err(lost(why).into()),
@@ -85,8 +86,12 @@ impl RemoteStage {
 
     /// The worker is not what it should be.
     fn wrong(&self, what: &str) -> anyhow::Error {
-        let worker = self.joined.get().map(|joined| joined.crew.name(self.seat)).unwrap_or_default();
-        anyhow!("{worker}: it answered for stage {} with {what}", self.name)
+        anyhow!("{}: it answered for stage {} with {what}", self.worker(), self.name)
+    }
+
+    /// What the worker is called.
+    fn worker(&self) -> String {
+        self.joined.get().map(|joined| joined.crew.name(self.seat)).unwrap_or_default()
     }
 
     /// The tensors of an answer, each in the place of those that are given.
@@ -129,7 +134,12 @@ impl RemoteStage {
             if got != expected {
                 return Err(self.wrong(&format!("{got} values of {} instead of {expected}", spec.name)));
             }
-            buffers.push(data.map(TensorBuffer::read).unwrap_or_default());
+            let values = data.map(TensorBuffer::read).unwrap_or_default();
+            if let Some(value) = gradient::first_not_finite(&values) {
+                let what = format!("its {} of {} contains {value}", in_words(kind), spec.name);
+                return Err(CrewError::NotFinite { worker: self.worker(), what }.into());
+            }
+            buffers.push(values);
         }
         Ok(buffers)
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::ParameterTable;
 use windlass_instruments::{Site, Sites};
 use windlass_wire::compute::{self, ComputeError, Limits, Reply, Request, Section, Tensor};
@@ -13,7 +14,7 @@ use windlass_wire::compute::{self, ComputeError, Limits, Reply, Request, Section
 use super::CrewError;
 use super::keeping::Shared;
 use super::seat::{Link, Pace, Seat, SeatState};
-use super::share::{Prepared, Share, Values, accepted};
+use super::share::{Prepared, Share, Values, accepted, not_finite};
 use crate::buffer::TensorBuffer;
 use crate::joined::protocol::{
     Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, read, request_limits, written,
@@ -94,6 +95,12 @@ impl Crew {
         self.shared.seats[seat].pace()
     }
 
+    /// The devices that a worker computes on, if it is there.
+    pub(crate) fn devices(&self, seat: usize) -> Vec<String> {
+        let state = self.shared.seats[seat].lock();
+        state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
+    }
+
     /// What each worker has done in the end.
     pub fn tally(&self) -> Vec<JoinedSummary> {
         let told = |seat: &Seat| {
@@ -128,10 +135,14 @@ impl Crew {
         let mut losses = vec![0; jobs.len()];
         while results.iter().any(Option::is_none) {
             let open: Vec<usize> = (0..jobs.len()).filter(|job| results[*job].is_none()).collect();
-            let mut hands = self.hands(jobs, &open);
+            let changes = self.shared.changes();
+            let (mut hands, others_compute) = self.hands(jobs, &open);
             if hands.is_empty() {
-                drop(hands);
-                self.shared.wait(is_stopped, |absent| absent.len() < self.len())?;
+                match others_compute {
+                    true if is_stopped() => return Err(CrewError::Interrupted.into()),
+                    true => self.shared.await_change(changes),
+                    false => self.shared.wait(is_stopped, |absent| absent.len() < self.len())?,
+                }
                 continue;
             }
             let replies = self.asked(table, values, jobs, &mut hands, is_stopped)?;
@@ -145,6 +156,9 @@ impl Crew {
                 let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
                 match self.judged(seat, table, share, reply) {
                     Ok((result, micros)) => {
+                        if let Some(what) = not_finite(table, &result) {
+                            return Err(CrewError::NotFinite { worker: seat.to_string(), what }.into());
+                        }
                         let mut counts = seat.counts();
                         counts.steps += 1;
                         counts.computed(share.samples, Duration::from_micros(micros));
@@ -160,12 +174,14 @@ impl Crew {
                         if losses[hand.job] == MOST_LOSSES * self.len() {
                             let times = losses[hand.job];
                             let why =
-                                format!("{seat}: the same share was lost {times} times, at last because {reason}");
-                            return Err(CrewError::GaveUp(why).into());
+                                format!("the same share was lost {times} times, the last time with {seat}: {reason}");
+                            return Err(CrewError::Unreliable(why).into());
                         }
                     }
                 }
             }
+            drop(hands);
+            self.shared.note_change();
         }
         Ok(results.into_iter().flatten().collect())
     }
@@ -201,7 +217,7 @@ impl Crew {
         let is_same = state.joined == joined;
         let link = state.link.as_mut().filter(|link| is_same && !link.owes);
         let Some(link) = link else {
-            return Err(Trouble::Worker(if is_same { why } else { "it has joined again".to_owned() }));
+            return Err(Trouble::Worker(if is_same { why } else { "it has rejoined".to_owned() }));
         };
         limits.check(&head, &sections).map_err(|error| Trouble::Model(format!("it cannot be asked: {error}")))?;
         link.spoken = Instant::now();
@@ -236,34 +252,33 @@ impl Crew {
         }
     }
 
-    /// Who computes what next: each living worker one share at the most, its own if that is among them.
-    fn hands(&self, jobs: &[Job<'_>], open: &[usize]) -> Vec<Hand<'_>> {
-        let mut hands: Vec<Hand<'_>> = Vec::new();
+    /// Who computes what next: each living worker one share at the most, its own if that is among them. And whether there
+    /// are workers that compute for other replicas of this process: they are waited for only if nobody else is there.
+    fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
+        let mut hands: Vec<Hand<'a>> = Vec::new();
         let mut others: Vec<usize> = Vec::new();
+        let mut others_compute = false;
+        let seats = &self.shared.seats;
+        let mut hand = |seat: usize, job: usize, state: Option<MutexGuard<'a, SeatState>>| {
+            others_compute |= state.is_none();
+            let state = state.filter(|state| state.is_ready())?;
+            Some(Hand::new(&seats[seat], (seat, job), state))
+        };
         for job in open {
-            let seat = jobs[*job].preferred;
-            let state = self.shared.seats[seat].lock();
-            match state.is_ready() {
-                true => hands.push(Hand { seat, job: *job, state }),
-                false => others.push(*job),
+            let preferred = jobs[*job].preferred;
+            match hand(preferred, *job, seats[preferred].lock_unless_computing()) {
+                Some(hand) => hands.push(hand),
+                None => others.push(*job),
             }
         }
         for job in others {
             // Beginning behind its own, so that those of several are not all computed by the first.
             let after = (1..self.len()).map(|step| (jobs[job].preferred + step) % self.len());
             let mut free = after.filter(|seat| hands.iter().all(|hand| hand.seat != *seat));
-            let found = free.find_map(|seat| {
-                // A worker that computes for another replica of this process is waited for only if it must be.
-                let state = if hands.is_empty() { Some(self.shared.seats[seat].lock()) } else { self.try_lock(seat) };
-                state.filter(|state| state.is_ready()).map(|state| Hand { seat, job, state })
-            });
+            let found = free.find_map(|seat| hand(seat, job, seats[seat].try_lock()));
             hands.extend(found);
         }
-        hands
-    }
-
-    fn try_lock(&self, seat: usize) -> Option<MutexGuard<'_, SeatState>> {
-        self.shared.seats[seat].try_lock()
+        (hands, others_compute)
     }
 
     /// Asks all of them at once.
@@ -325,18 +340,18 @@ impl Crew {
                 Ok((result, answer.micros))
             }
             Ok(Answer::Failed { reason }) => Err(Trouble::Model(reason)),
-            Ok(_) => Err(Trouble::Worker("it answered something else than was asked".to_owned())),
+            Ok(_) => Err(Trouble::Worker("it did not answer what it was asked".to_owned())),
             Err(error) => Err(Trouble::Worker(error.to_string())),
         }
     }
 
     /// Tells the workers that the run is over, and how it ended.
-    pub fn leave(&self, reason: &str) {
+    pub fn leave(&self, outcome: &Outcome) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         for seat in &self.shared.seats {
             // Whoever computes for a replica that still waits hears it when the connection closes.
             if let Some(link) = seat.try_lock().and_then(|mut state| state.link.take()) {
-                link.leave(reason);
+                link.leave(outcome);
             }
         }
     }
@@ -344,7 +359,7 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.leave("its client has ended");
+        self.leave(&Outcome { exit_code: exit_code::INTERNAL, reason: "its client has ended".to_owned() });
     }
 }
 
@@ -357,6 +372,20 @@ struct Hand<'a> {
     seat: usize,
     job: usize,
     state: MutexGuard<'a, SeatState>,
+    at: &'a Seat,
+}
+
+impl<'a> Hand<'a> {
+    fn new(at: &'a Seat, (seat, job): (usize, usize), state: MutexGuard<'a, SeatState>) -> Self {
+        at.set_computing(true);
+        Self { seat, job, state, at }
+    }
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        self.at.set_computing(false);
+    }
 }
 
 /// Why a share was not computed.

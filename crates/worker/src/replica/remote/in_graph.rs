@@ -105,6 +105,19 @@ impl Replica for InGraph {
         Some(Arc::new(move || seats.iter().map(|seat| crew.site(*seat)).collect()))
     }
 
+    fn devices(&self) -> Option<Vec<String>> {
+        let named = |seat: &usize| {
+            let (devices, seat) = (self.crew.devices(*seat), *seat);
+            devices.into_iter().map(move |device| format!("/job:worker/task:{seat}/{device}"))
+        };
+        Some(self.config.seats.iter().flat_map(named).collect())
+    }
+
+    /// Those of all workers: in async mode each has a replica of its own, but all are in this process.
+    fn gradients(&self) -> usize {
+        self.crew.len()
+    }
+
     fn source(&self) -> Arc<dyn BatchSource> {
         self.source.clone()
     }

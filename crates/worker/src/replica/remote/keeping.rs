@@ -16,6 +16,8 @@ use crate::joined::protocol::is_answer;
 
 /// Between two calls to a worker that is not there.
 const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Before the next call to a worker that will not compute this run. Another may be started in its place.
+const REFUSED_AGAIN: Duration = Duration::from_secs(15);
 /// How often it is seen to that workers are there.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How soon a wait sees that it is over.
@@ -28,7 +30,7 @@ pub(super) struct Shared {
     pub(super) is_over: AtomicBool,
     /// Whether all workers have been there at the same time.
     pub(super) has_begun: AtomicBool,
-    /// Counts comings and goings, for whoever waits for one.
+    /// Counts comings and goings, and shares that were computed, for whoever waits for one.
     pub(super) changes: Mutex<u64>,
     pub(super) changed: Condvar,
 }
@@ -52,6 +54,7 @@ impl Shared {
             match seat.call(&self.config.assignment, self.config.silence, &|| self.is_over()) {
                 Ok(link) => self.joined(seat, link),
                 Err(absence) => {
+                    let is_refused = matches!(absence, Absence::Refused(_));
                     seat.is_taken.store(matches!(absence, Absence::Taken(_)), Ordering::Relaxed);
                     let mut state = seat.lock();
                     match absence {
@@ -60,6 +63,7 @@ impl Shared {
                     }
                     drop(state);
                     self.note_change();
+                    self.nap(if is_refused { REFUSED_AGAIN } else { Duration::ZERO });
                 }
             }
         }
@@ -78,7 +82,7 @@ impl Shared {
         let Some(mut state) = seat.try_lock() else { return };
         if state.link.take().is_some() {
             state.joined -= 1;
-            info!("left {seat} to others until an earlier worker is free");
+            info!("released {seat} to other clients until an earlier worker is free");
         }
         state.why = "it is called when the workers before it are free".to_owned();
     }
@@ -107,9 +111,9 @@ impl Shared {
             format!("{} on {}, via {}", towers(capacity.towers), capacity.devices.join(", "), link.connection.kind());
         state.joined += 1;
         if state.joined > 1 {
-            warn!(target: NOTICE, "{seat} has joined again and is used again: {how}");
+            warn!(target: NOTICE, "{seat} rejoined: {how}");
         } else {
-            info!("{seat} has joined: {how}");
+            info!("{seat} joined: {how}");
         }
         seat.set_towers(capacity.towers);
         seat.counts().joins();
@@ -154,7 +158,7 @@ impl Shared {
         let began = Instant::now();
         let mut spoken = began;
         loop {
-            let before = *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = self.changes();
             let (mut absent, mut names) = (Vec::new(), Vec::new());
             for seat in &self.seats {
                 // Whoever holds a seat uses the worker that is there.
@@ -183,12 +187,22 @@ impl Shared {
                 spoken = Instant::now();
                 info!("waiting for {} ({} s)", names.join(", "), waited.as_secs());
             }
-            let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));
+            self.await_change(before);
         }
     }
 
-    fn note_change(&self) {
+    /// How many changes there have been.
+    pub(super) fn changes(&self) -> u64 {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits a moment for a change after so many.
+    pub(super) fn await_change(&self, before: u64) {
+        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));
+    }
+
+    pub(super) fn note_change(&self) {
         *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.changed.notify_all();
     }

@@ -14,6 +14,7 @@ mod share;
 pub(crate) use crew::Trouble;
 pub use crew::{Crew, CrewConfig};
 pub use in_graph::{InGraph, InGraphConfig};
+pub(crate) use share::in_words;
 
 /// Why no joined worker computes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +29,17 @@ pub enum CrewError {
         worker: String,
         /// Why.
         reason: String,
+    },
+    /// They are there, but again and again lost.
+    #[error("gave up: {0}")]
+    Unreliable(String),
+    /// One has answered with something infinite or that is no number.
+    #[error("{worker}: {what}")]
+    NotFinite {
+        /// Which.
+        worker: String,
+        /// What it is in.
+        what: String,
     },
     /// The process was told to stop, or the run is over.
     #[error("told to stop")]

@@ -1,10 +1,11 @@
 //! One joined worker as its client sees it: the connection, while there is one, and what the worker knows.
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use windlass_core::lifecycle::Outcome;
 use windlass_instruments::Site;
 use windlass_wire::compute::{self, ComputeError, Connection};
 
@@ -15,6 +16,8 @@ use crate::joined::protocol::{
 
 /// The most replicas that a worker can have.
 const MOST_TOWERS: usize = 256;
+/// Before it is tried again to have a seat that somebody holds for a moment.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How much a new measurement of a worker's speed counts.
 const NEW: f64 = 0.2;
 
@@ -32,6 +35,8 @@ pub(super) struct Seat {
     pub(super) is_taken: AtomicBool,
     /// Apart from the rest for the same reason: they are read whenever somebody looks at the run.
     counts: Mutex<Counts>,
+    /// Whether it computes for a replica of this process, which then holds its state.
+    is_computing: AtomicBool,
     state: Mutex<SeatState>,
 }
 
@@ -85,8 +90,8 @@ impl Seat {
         let is_needed = placed.is_none() || !stages.is_empty();
         let pace = Mutex::new(Pace { towers: 1, speed: None });
         let is_taken = AtomicBool::new(false);
-        let counts = Mutex::default();
-        Self { index, address, stages, is_needed, pace, is_taken, counts, state: Mutex::new(state) }
+        let (is_computing, counts, state) = (AtomicBool::new(false), Mutex::default(), Mutex::new(state));
+        Self { index, address, stages, is_needed, pace, is_taken, counts, is_computing, state }
     }
 
     pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -136,6 +141,21 @@ impl Seat {
         }
     }
 
+    /// The same, unless it computes: whoever else holds it soon has done with it.
+    pub(super) fn lock_unless_computing(&self) -> Option<MutexGuard<'_, SeatState>> {
+        loop {
+            match self.try_lock() {
+                None if !self.is_computing.load(Ordering::Relaxed) => std::thread::sleep(LOOK_AGAIN),
+                state => return state,
+            }
+        }
+    }
+
+    /// Notes whether it computes for a replica of this process.
+    pub(super) fn set_computing(&self, is_computing: bool) {
+        self.is_computing.store(is_computing, Ordering::Relaxed);
+    }
+
     /// Calls the worker, and has it make the model ready.
     pub(super) fn call(
         &self,
@@ -166,7 +186,7 @@ impl Seat {
             }
             Ok(Answer::Refused { reason, is_busy: true }) => Err(Absence::Taken(reason)),
             Ok(Answer::Refused { reason, is_busy: false }) => Err(Absence::Refused(reason)),
-            Ok(_) => Err(Absence::NotNow("it answered something else than was asked".to_owned())),
+            Ok(_) => Err(Absence::NotNow("it did not answer what it was asked".to_owned())),
             Err(error) => Err(Absence::NotNow(error.to_string())),
         }
     }
@@ -204,7 +224,8 @@ impl Link {
     }
 
     /// Tells the worker that the run is over.
-    pub(super) fn leave(mut self, reason: &str) {
-        let _ = self.connection.send(&written(&Ask::Leave { reason: reason.to_owned() }), &[], PING_EVERY, &|| false);
+    pub(super) fn leave(mut self, outcome: &Outcome) {
+        let Outcome { exit_code, reason } = outcome.clone();
+        let _ = self.connection.send(&written(&Ask::Leave { reason, exit_code }), &[], PING_EVERY, &|| false);
     }
 }

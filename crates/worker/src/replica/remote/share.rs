@@ -3,11 +3,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use windlass_core::parameter::{Access, ParameterKind, ParameterTable};
+use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterTable};
 use windlass_wire::client::RowRequest;
 use windlass_wire::compute::{Contents, Section, Tensor};
 
 use crate::buffer::TensorBuffer;
+use crate::gradient;
 use crate::joined::protocol::{Ask, PartAsked, StepAnswered, StepAsked, written};
 use crate::replica::packed::{PackedPart, section};
 use crate::replica::{StepResult, accumulation};
@@ -141,6 +142,23 @@ pub(crate) fn accepted(
     Ok(StepResult { loss: f32::from_bits(answer.loss), gradients, state, samples: share.samples })
 }
 
+/// What of an answer is infinite or no number, if anything is.
+pub(crate) fn not_finite(table: &ParameterTable, result: &StepResult) -> Option<String> {
+    if !result.loss.is_finite() {
+        return Some(format!("its loss is {}", result.loss));
+    }
+    let lists = [(&result.gradients, ParameterKind::Trained), (&result.state, ParameterKind::State)];
+    lists.into_iter().find_map(|(values, kind)| {
+        let (parameter, value) = gradient::not_finite(values)?;
+        let name = &table[ParameterId(parameter as u32)].name;
+        Some(format!("its {} of {name} contains {value}", in_words(kind)))
+    })
+}
+
+pub(crate) fn in_words(kind: ParameterKind) -> &'static str {
+    if kind == ParameterKind::State { "running state" } else { "gradient" }
+}
+
 /// One buffer a parameter: all of this kind are there, and no others.
 fn taken(
     table: &ParameterTable,
@@ -149,7 +167,7 @@ fn taken(
     tensors: &mut impl Iterator<Item = Tensor>,
     kind: ParameterKind,
 ) -> Result<Vec<TensorBuffer>, String> {
-    let what = if kind == ParameterKind::State { "running state" } else { "gradient" };
+    let what = in_words(kind);
     let mut numbers = numbers.iter();
     let mut all = Vec::with_capacity(table.len());
     for (id, spec) in table.iter() {

@@ -1,7 +1,7 @@
 //! A crew against workers that are not what they should be: played by threads that speak the protocol, until they do not.
 
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTa
 use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
 
+use super::CrewError;
 use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
 use super::share::{Share, Values};
 use crate::joined::protocol::{Answer, Ask, Assignment, Capacity, StepAnswered, read, written};
@@ -316,6 +317,68 @@ fn a_model_that_cannot_compute_ends_the_run_and_names_the_worker() {
 }
 
 #[test]
+fn numbers_that_are_not_finite_end_the_run_and_name_worker_and_parameter() {
+    fn ends(play: Play, expected: &str) {
+        let (good, _) = worker(well);
+        let (bad, _) = worker(play);
+        let error = step(&crew(vec![good, bad.clone()], PATIENCE), &values(), 2).unwrap_err();
+        let (worker, what) = (format!("worker 1 at {bad}"), expected.to_owned());
+        assert_eq!(error.downcast::<CrewError>().unwrap(), CrewError::NotFinite { worker, what });
+    }
+    ends(
+        |connection| {
+            let tensors = [Section::floats(&[2], &[1.0, f32::NAN]), Section::floats(&[2], &[3.0, 4.0])];
+            answer(connection, answered(3), &tensors);
+        },
+        "its gradient of weight contains NaN",
+    );
+    ends(
+        |connection| {
+            let tensors = [Section::floats(&[2], &[1.0, 2.0]), Section::floats(&[2], &[f32::INFINITY, 4.0])];
+            answer(connection, answered(3), &tensors);
+        },
+        "its running state of mean contains inf",
+    );
+    ends(
+        |connection| {
+            let tensors = [Section::floats(&[2], &[1.0, 2.0]), Section::floats(&[2], &[3.0, 4.0])];
+            answer(connection, StepAnswered { loss: f32::NAN.to_bits(), ..answered(3) }, &tensors);
+        },
+        "its loss is NaN",
+    );
+}
+
+/// Whether the busy neighbour below may answer.
+static NEIGHBOUR_MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn a_replica_without_its_worker_hears_the_stop_while_its_neighbour_computes_for_another() {
+    let (lost, _) = worker(|connection| connection.send(b"{\"say\":", &[], PATIENCE, &|| false).unwrap());
+    let (busy, asked) = worker(|connection| {
+        while !NEIGHBOUR_MAY_ANSWER.load(Ordering::Relaxed) {
+            connection.send(&written(&Answer::Working), &[], PATIENCE, &|| false).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        well(connection);
+    });
+    let crew = crew(vec![lost, busy], PATIENCE);
+    let (table, share, values) = (table(), share(), values());
+    let step = |preferred, is_stopped: &dyn Fn() -> bool| {
+        crew.compute(&table, &values, &[Job { preferred, share: &share, rows: Vec::new() }], is_stopped)
+    };
+    std::thread::scope(|scope| {
+        let neighbour = scope.spawn(|| step(1, &|| false).unwrap());
+        asked.recv_timeout(PATIENCE).unwrap();
+        // Its own worker comes and goes with every share; it is stopped when it has seen that nobody else is free.
+        let looks = AtomicUsize::new(0);
+        let error = step(0, &|| looks.fetch_add(1, Ordering::Relaxed) > 3).unwrap_err();
+        assert_eq!(error.downcast::<CrewError>().unwrap(), CrewError::Interrupted);
+        assert!(!neighbour.is_finished());
+        NEIGHBOUR_MAY_ANSWER.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
     let (address, asked) = worker(well);
     let crew = crew(vec![address], PATIENCE);
@@ -337,7 +400,7 @@ fn a_share_that_every_worker_is_lost_with_is_given_up() {
     assert_eq!(
         error.to_string(),
         format!(
-            "gave up waiting for worker 0 at {address}: the same share was lost 5 times, at last because it answered for 4 samples instead of 3"
+            "gave up: the same share was lost 5 times, the last time with worker 0 at {address}: it answered for 4 samples instead of 3"
         )
     );
     assert_eq!(changed(&asked).len(), 5);

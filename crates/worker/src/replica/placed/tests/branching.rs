@@ -21,6 +21,8 @@ pub(super) struct Branching {
     pub(super) fails_on: Option<f32>,
     /// The head takes a parameter that belongs to the trunk.
     pub(super) is_greedy: bool,
+    /// Its batches are fed to a stage that there is not.
+    pub(super) feeds_nobody: bool,
 }
 
 #[derive(Module, Debug)]
@@ -155,7 +157,7 @@ impl Staged for Branching {
 
     fn feed(&self, batch: Samples, feeds: &mut Feeds) -> anyhow::Result<()> {
         feeds.to("trunk", (batch.points.clone(), batch.places))?;
-        feeds.to("right", batch.points)?;
+        feeds.to(if self.feeds_nobody { "nobody" } else { "right" }, batch.points)?;
         feeds.to("head", batch.targets)
     }
 

@@ -247,6 +247,14 @@ fn every_piece_of_a_step_is_in_the_trace_and_counts_as_work_of_its_device() {
 }
 
 #[test]
+fn a_batch_that_is_fed_to_no_stage_is_refused_before_the_first_step() {
+    let check = |model: &Branching| placed(model, [0; 4], 2).check(&SAMPLES);
+    check(&Branching::default()).unwrap();
+    let refused = check(&Branching { feeds_nobody: true, ..Branching::default() }).unwrap_err();
+    assert_eq!(refused.to_string(), "a batch is fed to `nobody`, which is no stage of the model");
+}
+
+#[test]
 fn what_cannot_be_divided_is_refused_by_name() {
     let place = Place { name: "cpu:1".to_owned(), at: PlaceAt::Here(Device::flex()) };
     let config = PlacedConfig { places: vec![("tail".to_owned(), vec![place])], ..config([0; 4], 1) };

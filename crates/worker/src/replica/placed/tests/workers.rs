@@ -23,6 +23,8 @@ fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
         JoinConfig {
             capacity: Capacity { devices: vec!["cpu:0".to_owned()], threads: Some(1), towers: 1 },
             once: false,
+            is_launched: false,
+            devices: Vec::new(),
             peer_timeout: PATIENCE,
             stop: stop.clone(),
             instruments: Instruments::default(),
@@ -135,4 +137,43 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
          instead of [3, 4]"
     );
     assert_eq!(failed, expected);
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_ends_the_step_and_names_worker_and_parameter() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let limits = Limits { head: 1 << 20, sections: 100, bytes: 1 << 20 };
+        let socket = Socket::accepted(listener.accept().unwrap().0).unwrap();
+        let mut connection = compute::accept(socket, "").unwrap();
+        // All values are ones, but that of the last gradient. The left branch has a weight of 4 x 2 and a bias of 2.
+        let (ones, mut bad) = ([1.0; 28], [1.0; 2]);
+        bad[1] = f32::NAN;
+        let (samples, forward, backward) = (SAMPLES.len(), [SAMPLES.len(), 2], [SAMPLES.len(), 4]);
+        while let Ok(message) = connection.receive(&limits, PATIENCE, &|| false) {
+            let sections = match read::<Ask>(&message.head).unwrap() {
+                Ask::Assign(_) => {
+                    let capacity = Capacity { devices: Vec::new(), threads: None, towers: 1 };
+                    connection.send(&written(&Answer::Assigned(capacity)), &[], PATIENCE, &|| false).unwrap();
+                    continue;
+                }
+                Ask::Stage(StageAsked { piece, .. }) => match piece {
+                    StagePiece::Begin { .. } => Vec::new(),
+                    StagePiece::Forward { .. } => vec![Section::floats(&forward, &ones[..2 * samples])],
+                    StagePiece::Backward { .. } => vec![Section::floats(&backward, &ones[..4 * samples])],
+                    StagePiece::Finish => vec![Section::floats(&[8], &ones[..8]), Section::floats(&[2], &bad)],
+                },
+                _ => return,
+            };
+            let answer = Answer::Staged(StageAnswered { given: vec![true; sections.len()], state: Vec::new() });
+            connection.send(&written(&answer), &sections, PATIENCE, &|| false).unwrap();
+        }
+    });
+    let place = Place { name: "/task:0".to_owned(), at: PlaceAt::Worker(0, None) };
+    let config = PlacedConfig { places: vec![("left".to_owned(), vec![place])], ..config([0; 4], 1) };
+    let mut placed = meet(Placed::of(Branching::default(), config).unwrap(), vec![address.clone()]);
+    let error = step(&mut placed, &SAMPLES).unwrap_err().downcast::<CrewError>().unwrap();
+    let worker = format!("worker 0 at {address} (stage left)");
+    assert_eq!(error, CrewError::NotFinite { worker, what: "its gradient of left.bias contains NaN".to_owned() });
 }
