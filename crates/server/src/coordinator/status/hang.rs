@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 use tracing::warn;
-use windlass_page::Status;
+use windlass_page::{Status, figures};
 
 use crate::NOTICE;
 use crate::coordinator::utilization::must_be_a_file;
@@ -40,7 +40,7 @@ impl HangWatch {
         }
         // The file outlives the hang, and perhaps the run.
         let now = DateTime::<Utc>::from(SystemTime::now()).format("%Y-%m-%d %H:%M:%S UTC");
-        let text = format!("{now}, step {}: {report}", status.step);
+        let text = format!("{now}, step {}: {report}", figures::count(status.step));
         let Some(path) = self.run_dir.as_ref().map(|directory| directory.join(FILE)) else {
             return warn!(target: NOTICE, "{}", text.trim_end());
         };
