@@ -90,7 +90,8 @@ pub(super) async fn run(
     config.instruments.read_from(RunInstruments(observed.subscribe()));
     let Outlets { unheard, page, end_recorded } = outlets;
     let (run_dir, address) = (config.run_dir.clone(), config.address);
-    tokio::spawn(status::keep(observed.subscribe(), Readers { page, end_recorded, run_dir, address }));
+    let goes_on = config.checkpoints.is_some_and(|checkpoints| checkpoints.restarted);
+    tokio::spawn(status::keep(observed.subscribe(), Readers { page, end_recorded, run_dir, goes_on, address }));
     if let Some(directory) = config.run_dir {
         tokio::spawn(utilization::record(directory, observed.subscribe()));
     }
