@@ -22,9 +22,9 @@ pub(super) struct Earlier {
 }
 
 impl Earlier {
-    /// Reads what the last ps 0 left; nothing if that one ended by itself, or its record cannot be read soon. `since` is how
-    /// long this coordinator has been there.
-    pub(super) async fn read(run_dir: &Path, since: Duration) -> Option<Self> {
+    /// Reads what the last ps 0 left; nothing if that one ended by itself or longer ago than tasks have waited, or if its
+    /// record cannot be read soon. `since` is how long this coordinator has been there.
+    pub(super) async fn read(run_dir: &Path, since: Duration, awaited_for: Duration) -> Option<Self> {
         let path = run_dir.join(STATUS_FILE);
         let reading = tokio::task::spawn_blocking(move || {
             must_be_a_file(&path).ok()?;
@@ -32,7 +32,8 @@ impl Earlier {
         });
         let last: LastStatus = tokio::time::timeout(PATIENCE, reading).await.ok()?.ok()??;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Self::new(last, now, since)
+        let is_awaited = now.saturating_sub(last.written) <= awaited_for.as_secs();
+        Self::new(last, now, since).filter(|_| is_awaited)
     }
 
     fn new(last: LastStatus, now: u64, since: Duration) -> Option<Self> {
@@ -81,10 +82,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_readable_record_there_is_nothing_to_continue() {
+    async fn a_record_is_continued_if_it_is_readable_and_not_older_than_tasks_wait() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Earlier::read(directory.path(), Duration::ZERO).await.is_none());
-        std::fs::write(directory.path().join(STATUS_FILE), "{\"writ").unwrap();
-        assert!(Earlier::read(directory.path(), Duration::ZERO).await.is_none());
+        let read = || Earlier::read(directory.path(), Duration::ZERO, Duration::from_secs(300));
+        let path = directory.path().join(STATUS_FILE);
+        assert!(read().await.is_none());
+        std::fs::write(&path, "{\"writ").unwrap();
+        assert!(read().await.is_none());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        for (age, is_continued) in [(0, true), (400, false)] {
+            let record = LastStatus { written: now - age, ..last(None, None) };
+            std::fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
+            assert_eq!(read().await.is_some(), is_continued, "written {age} s ago");
+        }
     }
 }

@@ -51,8 +51,8 @@ pub(super) struct Readers {
     /// Told once the end of the run has been written down, or could not be.
     pub(super) end_recorded: watch::Sender<bool>,
     pub(super) run_dir: Option<PathBuf>,
-    /// Whether this coordinator takes the place of an earlier one of the same run.
-    pub(super) goes_on: bool,
+    /// For how long the run can have waited for this coordinator, if it takes the place of an earlier one.
+    pub(super) awaited_for: Option<Duration>,
     /// Where the page is, for whoever finds the run directory.
     pub(super) address: String,
 }
@@ -63,10 +63,10 @@ type Shown = Option<(Arc<Observation>, Arc<Status>, bool)>;
 /// Keeps the status of a run up to date, for as long as it is observed.
 pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, readers: Readers) {
     let is_over = |run: &Arc<Observation>| matches!(run.phase, Phase::Over(_));
-    let Readers { page, end_recorded, run_dir, goes_on, address } = readers;
+    let Readers { page, end_recorded, run_dir, awaited_for, address } = readers;
     let since = observed.borrow().at;
-    let earlier = match run_dir.as_deref().filter(|_| goes_on) {
-        Some(run_dir) => Earlier::read(run_dir, since).await,
+    let earlier = match run_dir.as_deref().zip(awaited_for) {
+        Some((run_dir, awaited_for)) => Earlier::read(run_dir, since, awaited_for).await,
         None => None,
     };
     // Beside this: a disk may hang, and the page and the hang report are to tell of just that.
