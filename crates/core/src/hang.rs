@@ -174,7 +174,7 @@ impl Graph<'_> {
                 parts.push(self.condition(task));
                 break;
             };
-            let step = state.step.map(|step| format!(" at step {step}")).unwrap_or_default();
+            let step = state.step.map(|step| format!(" at step {}", thousands(step))).unwrap_or_default();
             parts.push(format!("{task} has waited {} for {}{step}", secs(wait.secs), names(&wait.on)));
             task = wait.on.iter().copied().find(|next| self.waits(*next)).unwrap_or_else(|| self.suspect(&wait.on));
         }
@@ -193,6 +193,14 @@ impl Graph<'_> {
             _ => f64::INFINITY,
         };
         tasks.iter().copied().max_by(|a, b| silence(a).total_cmp(&silence(b))).expect("a wait is for somebody")
+    }
+}
+
+/// `12,345`, as everywhere on the page.
+fn thousands(number: u64) -> String {
+    match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", thousands(number / 1000), number % 1000),
     }
 }
 

@@ -34,7 +34,9 @@ pub fn headline(status: &Status) -> String {
         }
         Phase::Stopped { why } => format!("Stopped at step {}: {}", step_of(status), plain(why)),
         Phase::Failed { why } => format!("Failed at step {step}: {}", plain(why)),
+        Phase::Died if status.step == 0 => "Died before the first step".to_owned(),
         Phase::Died => format!("Died at step {}", step_of(status)),
+        Phase::Unknown => format!("Last seen at step {}", step_of(status)),
     }
 }
 
@@ -201,5 +203,8 @@ mod tests {
         let worker = Worker { index: 3, state: State::Dead, ..Worker::default() };
         let died = Status { workers: vec![worker, waiting_for_ps_1()], ..training() }.ended(Phase::Died);
         assert_eq!(headline(&died), "Died at step 5,210 of 10,000");
+        let gathered = Status { phase: Phase::Gathering, step: 0, ..training() };
+        assert_eq!(headline(&gathered.ended(Phase::Died)), "Died before the first step");
+        assert_eq!(headline(&training().ended(Phase::Unknown)), "Last seen at step 5,210 of 10,000");
     }
 }

@@ -81,6 +81,15 @@ pub struct Status {
     pub checkpoints: Vec<Checkpoint>,
     /// What happened.
     pub timeline: Timeline,
+    /// How often the run went back to a checkpoint.
+    pub rollbacks: u64,
+    /// Updates that were lost by that.
+    pub updates_lost: u64,
+    /// The time that made progress which was kept.
+    #[serde(deserialize_with = "number")]
+    pub kept_secs: f64,
+    /// The updates made in that time.
+    pub kept_updates: u64,
     /// The share of the elapsed time that made progress which was kept, from 0 to 1.
     pub goodput: Option<f64>,
     /// Which worker slows the run down.
@@ -118,6 +127,8 @@ pub enum Phase {
     },
     /// The run ended without a last word. No coordinator says so; who reads what one has left does.
     Died,
+    /// Whether the run goes on cannot be told from here: its processes were on another machine. Said by the same reader.
+    Unknown,
 }
 
 /// How a task is doing.
@@ -319,7 +330,11 @@ impl Status {
     pub fn ended(mut self, phase: Phase) -> Self {
         // Before its time a task has rather left than finished.
         let is_over = phase == Phase::Over;
-        let after = if is_over { State::Done } else { State::Ended };
+        let after = match phase {
+            Phase::Over => State::Done,
+            Phase::Unknown => State::Missing,
+            _ => State::Ended,
+        };
         let was_there = |state: &State| match state {
             State::Alive | State::Waiting => true,
             State::Done => !is_over,

@@ -7,7 +7,7 @@ use windlass_core::cluster::TaskId;
 use crate::figures::{byte_rate, bytes, count, duration, percent, plain, rate};
 use crate::headline::headline;
 use crate::status::{Server, Site, Status, Worker};
-use crate::view::{ServerRow, View, WorkerRow};
+use crate::view::{ServerRow, View, WorkerRow, updates_lost};
 
 /// The narrowest screen that is written for.
 const NARROWEST: usize = 40;
@@ -50,9 +50,12 @@ pub(crate) fn facts(status: &Status) -> String {
         facts.push(format!("{} samples/s", rate(status.samples_per_second)));
     }
     for curve in std::iter::once(&status.loss).chain(&status.scores) {
-        facts.extend(curve.last().map(|(_, value)| format!("{} {}", plain(&curve.name), crate::figures::value(value))));
+        facts.extend(curve.last().map(|(_, value)| format!("{} {}", plain(&curve.name), curve.shown(value))));
     }
     facts.extend(status.goodput.map(|share| format!("goodput {}", percent(share))));
+    if status.rollbacks > 0 {
+        facts.push(format!("lost {}", updates_lost(status)));
+    }
     let received: f64 = status.nodes.iter().map(|node| node.received_per_second).sum();
     if received > 0.0 {
         facts.push(format!("network {}", byte_rate(received)));
@@ -112,20 +115,20 @@ fn waited(worker: &Worker) -> f64 {
 }
 
 fn servers(status: &Status, rows: &[ServerRow], width: usize) -> Option<String> {
-    let mut table = table(width, &["ps", "state", "shard", "last word", "applied", "repeated", "dropped", "waiting"]);
+    let mut table = table(width, &["ps", "state", "shard", "last word", "applied", "repeated", "dropped"]);
     let tasks: Vec<(&Server, &ServerRow)> = status.servers.iter().zip(rows).collect();
     for group in groups(&tasks, |(_, row)| row.badge.word) {
         let (server, row) = group[0];
         let state = format!("{} {}", row.badge.symbol, row.badge.word);
         let cells = if group.len() == 1 {
-            [&row.shard, &row.age, &row.applied, &row.repeated, &row.dropped, &row.wait].map(String::clone)
+            [&row.shard, &row.age, &row.applied, &row.repeated, &row.dropped].map(String::clone)
         } else {
             let sum = |part: fn(&Server) -> u64| group.iter().map(|(server, _)| part(server)).sum::<u64>();
             let silent = group.iter().filter_map(|(server, _)| server.silent_secs).reduce(f64::max);
             let (shards, age) = (bytes(sum(|server| server.shard_bytes)), silent.map_or("–".into(), duration));
             let counts = [sum(|server| server.applied), sum(|server| server.repeated), sum(|server| server.dropped)];
             let [applied, repeated, dropped] = counts.map(count);
-            [shards, age, applied, repeated, dropped, "–".into()]
+            [shards, age, applied, repeated, dropped]
         };
         let alone = group.len() == 1;
         let name = if alone { server.index.to_string() } else { format!("{} of {}", group.len(), rows.len()) };

@@ -68,10 +68,7 @@ impl Drawing {
             let label = if workers.count > SERVERS_ABREAST { format!("w{}", worker.index) } else { task.to_string() };
             let task_box = workers.place(place);
             let (from, label_y) = (task_box.y + WORKER_HEIGHT, task_box.y + 20.0);
-            let title = match &*worker.address {
-                "" => task.to_string(),
-                address => format!("{task} at {}", plain(address)),
-            };
+            let title = named(task, &worker.address);
             TaskBox { title, label, badge: worker_badge(status, task, worker), from, to: bus, label_y, ..task_box }
         });
         let all: u64 = status.servers.iter().map(|server| server.shard_bytes).sum();
@@ -95,9 +92,8 @@ impl Drawing {
             let task = TaskId::ps(server.index);
             let share = |whole: u64| if whole > 0 { server.shard_bytes as f64 / whole as f64 } else { 0.0 };
             let task_box = servers.place(place + usize::from(status.client.is_some()));
-            let address = plain(&server.address);
             TaskBox {
-                title: format!("{task} at {address}, {} of the parameters", percent(share(all))),
+                title: format!("{}, {} of the parameters", named(task, &server.address), percent(share(all))),
                 label: task.to_string(),
                 detail: if server.shard_bytes == 0 { "idle".into() } else { bytes(server.shard_bytes) },
                 badge: state_badge(server.state, server.silent_secs),
@@ -114,6 +110,11 @@ impl Drawing {
         let boxes = worker_boxes.chain(client_box).chain(server_boxes).collect();
         Self { height: servers.bottom() + 2.0, bus, bus_label: bus - 8.0, boxes }
     }
+}
+
+/// A task with its address, if that is known: workers have none that others reach them at.
+fn named(task: TaskId, address: &str) -> String {
+    if address.is_empty() { task.to_string() } else { format!("{task} at {}", plain(address)) }
 }
 
 /// Boxes in rows.

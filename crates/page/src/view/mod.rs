@@ -194,6 +194,7 @@ fn phase_badge(status: &Status) -> Badge {
         Phase::Stopped { .. } => badge("stopped", "■", "idle"),
         Phase::Failed { .. } => badge("failed", "✕", "bad"),
         Phase::Died => badge("died", "✕", "bad"),
+        Phase::Unknown => badge("unknown", "○", "idle"),
     }
 }
 
@@ -224,7 +225,18 @@ fn facts(status: &Status) -> Vec<Fact> {
         fact("Left", status.left_secs.map_or("–".into(), |left| format!("about {}", crate::figures::about(left)))),
         fact("Steps/s", rate(status.steps_per_second)),
         fact("Samples/s", rate(status.samples_per_second)),
+        fact("Lost", updates_lost(status)),
     ]
+}
+
+/// Updates that rollbacks have undone: `3,120 updates in 2 rollbacks`.
+pub(crate) fn updates_lost(status: &Status) -> String {
+    let s = |count| if count == 1 { "" } else { "s" };
+    let (lost, rollbacks) = (status.updates_lost, status.rollbacks);
+    match rollbacks {
+        0 => "no updates".into(),
+        _ => format!("{} update{} in {} rollback{}", count(lost), s(lost), count(rollbacks), s(rollbacks)),
+    }
 }
 
 fn speeds_note(status: &Status, top: f64) -> String {
@@ -237,7 +249,7 @@ fn speeds_note(status: &Status, top: f64) -> String {
 
 /// The verdict on stragglers; none if nobody gets on, for then it is of the past.
 fn findings(status: &Status) -> Vec<Finding> {
-    if status.hang().is_some() || status.phase == Phase::Died {
+    if status.hang().is_some() || matches!(status.phase, Phase::Died | Phase::Unknown) {
         return Vec::new();
     }
     if let Some(root) = status.holds_up() {

@@ -51,6 +51,8 @@ pub(crate) struct ServerRow {
     pub applied: String,
     pub repeated: String,
     pub dropped: String,
+    /// On a screen only: servers do not tell whom they wait for, so a column of it would be empty.
+    #[serde(skip)]
     pub wait: String,
     /// The page shows machines instead.
     #[serde(skip)]

@@ -78,6 +78,8 @@ pub(super) async fn run(
         Ok(None) => (None, None, None),
         Err(error) => (None, None, Some(error)),
     };
+    // If the run goes on, its tasks have waited for this coordinator at most so long.
+    let awaited_for = claimed.as_ref().filter(|claimed| claimed.goes_on).map(|_| config.peer_timeout);
     // Without a generation to count from, later coordinators are told from earlier ones by the time.
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let machine = CoordinatorConfig {
@@ -95,7 +97,7 @@ pub(super) async fn run(
     config.instruments.read_from(RunInstruments(observed.subscribe()));
     let Outlets { unheard, page, end_recorded } = outlets;
     let (run_dir, address) = (config.run_dir.clone(), config.address);
-    tokio::spawn(status::keep(observed.subscribe(), Readers { page, end_recorded, run_dir, address }));
+    tokio::spawn(status::keep(observed.subscribe(), Readers { page, end_recorded, run_dir, awaited_for, address }));
     if let Some(directory) = config.run_dir {
         tokio::spawn(utilization::record(directory, observed.subscribe()));
     }

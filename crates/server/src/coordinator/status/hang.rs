@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use chrono::{DateTime, Utc};
 use tracing::warn;
 use windlass_core::cluster::TaskId;
-use windlass_page::Status;
+use windlass_page::{Status, figures};
 
 use crate::NOTICE;
 use crate::coordinator::utilization::must_be_a_file;
@@ -31,7 +31,8 @@ impl HangWatch {
         Self { run_dir, reported: None }
     }
 
-    /// Reports a hang when it is first seen, and again when other tasks turn out to be to blame. Writing is left to another thread: a disk may be what hangs.
+    /// Reports a hang when it is first seen, and again when other tasks turn out to be to blame. Writing is left to another
+    /// thread: a disk may be what hangs.
     pub(super) fn look(&mut self, status: &Status) {
         let Some(report) = status.hang() else {
             self.reported = None;
@@ -44,7 +45,7 @@ impl HangWatch {
         self.reported = Some(blamed);
         // The file outlives the hang, and perhaps the run.
         let now = DateTime::<Utc>::from(SystemTime::now()).format("%Y-%m-%d %H:%M:%S UTC");
-        let text = format!("{now}, step {}: {report}", status.step);
+        let text = format!("{now}, step {}: {report}", figures::count(status.step));
         let Some(path) = self.run_dir.as_ref().map(|directory| directory.join(FILE)) else {
             return warn!(target: NOTICE, "{}", text.trim_end());
         };

@@ -8,7 +8,7 @@ use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::hang::Wait;
 use windlass_core::straggler::{Measured, Verdict, Window, judge};
 use windlass_page as page;
-use windlass_wire::control::proto::{Heartbeat, Site, WorkerTotals};
+use windlass_wire::control::proto::{Heartbeat, Site, Usage, WorkerTotals};
 
 use super::recent::Recent;
 use super::{silent_secs, state};
@@ -194,6 +194,7 @@ impl Watched {
             wait_secs: done.held_back_seconds,
             processor_secs: usage.map(|usage| usage.cpus * span.as_secs_f64()),
             memory_stall: usage.map(|usage| usage.memory_stall).filter(|stall| *stall >= 0.0),
+            swapped: usage.and_then(swapped_share),
         };
         // How much of the window scoring took is known only afterwards: it says nothing, as if it had only waited.
         let only_scored = Window { span_secs, wait_secs: span_secs, ..Window::default() };
@@ -201,6 +202,12 @@ impl Watched {
         let excess = self.windows.len().saturating_sub(WINDOWS);
         self.windows.drain(..excess);
     }
+}
+
+/// The part of a process's memory that is swapped out.
+fn swapped_share(usage: &Usage) -> Option<f64> {
+    let all = usage.memory_bytes.saturating_add(usage.swapped_bytes);
+    (all > 0).then(|| usage.swapped_bytes as f64 / all as f64)
 }
 
 fn difference(now: &WorkerTotals, before: &WorkerTotals) -> WorkerTotals {
