@@ -137,7 +137,7 @@ impl StatusKeeper {
         Self {
             loss: status.loss.clone(),
             // The chief counts from its own start: the first that is heard of it is no point of the curve.
-            losses: (WorkerId::default(), u64::MAX, 0.0),
+            losses: Some((TaskId::CHIEF, u64::MAX, 0.0)),
             scores: status.scores.iter().map(|curve| (key(curve), (u64::MAX, curve.clone()))).collect(),
             progress: Progress { kept, updates: status.kept_updates, ..Progress::default() },
             earlier: Some(earlier),

@@ -166,7 +166,8 @@ fn a_gradient_that_is_not_finite_ends_the_step_and_names_worker_and_parameter() 
                 },
                 _ => return,
             };
-            let answer = Answer::Staged(StageAnswered { given: vec![true; sections.len()], state: Vec::new() });
+            let answer =
+                Answer::Staged(StageAnswered { given: vec![true; sections.len()], ..StageAnswered::default() });
             connection.send(&written(&answer), &sections, PATIENCE, &|| false).unwrap();
         }
     });
