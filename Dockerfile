@@ -1,4 +1,4 @@
-# The image of Windlass: one static binary, the certificates of public authorities, and directories to write to.
+# The image of Windlass: one static binary, the public CA certificates, and directories to write to.
 #
 #   docker build --tag windlass --build-arg WINDLASS_COMMIT=$(git rev-parse --short=10 HEAD) .
 #                                                  compile in a container and make the image

@@ -19,9 +19,12 @@ export WINDLASS_SLURM_PORT=$((10000 + SLURM_JOB_ID * 6 % 20000))
 
 code=0
 # The run survives the loss of a worker, so neither a failure nor the end of one task ends the others.
-srun --kill-on-bad-exit=0 --wait=0 --distribution=cyclic \
+srun --kill-on-bad-exit=0 --wait=0 --distribution=cyclic --cpus-per-task=2 \
   "${WINDLASS:-windlass}" train mnist --run-dir /scratch/runs/digits --mode sync || code=$?
 
+has_finished() { # The exit code that ps 0 noted when the run was over.
+  grep -qs '"exit_code":0[,}]' /scratch/runs/digits/status.json
+}
 requeue() {
   echo "$1 (exit code $code): requeueing job $SLURM_JOB_ID"
   scontrol requeue "$SLURM_JOB_ID"
@@ -33,16 +36,16 @@ requeue_unless_often() {
     echo "$1 (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up"
   fi
 }
-case $code in
-  138 | 143) # Told to stop, with a checkpoint written: resume from it.
-    if ((SECONDS >= 30)); then
-      requeue "the tasks were told to stop"
-    else # The tasks are told 120 s before the time limit. If the limit is not longer than that, they never make a step.
-      requeue_unless_often "the tasks were told to stop as soon as they had started; is --time longer than 120 s?"
-    fi
-    ;;
-  5 | 137) # A task was lost or killed: resume from the last checkpoint, but not for ever.
-    requeue_unless_often "a task was lost"
-    ;;
-esac
+if ((code != 0)) && has_finished; then
+  echo "the run has finished, although a task of it failed (exit code $code)"
+elif ((code == 138 || code == 143)); then # Told to stop, with a checkpoint written: resume from it.
+  if ((SECONDS >= 30)); then
+    requeue "the tasks were told to stop"
+  else # The tasks are told 120 s before the time limit. If the limit is not longer than that, they never make a step.
+    requeue_unless_often "the tasks were told to stop as soon as they had started; is --time longer than 120 s?"
+  fi
+elif ((code == 5 || code > 128 && code != 130)); then
+  # A task gave up waiting for another, or a signal ended one: resume from the last checkpoint, but not for ever.
+  requeue_unless_often "a task was lost"
+fi
 exit "$code"

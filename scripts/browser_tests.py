@@ -365,14 +365,29 @@ class TrainingRun(PageTest):
         self.shoot("real-killed")
 
     def test_a_stopped_worker_is_named(self):
-        for mode in ["async", "sync"]:
+        # In sync mode the others wait for it; otherwise it is compared with them.
+        for mode, named in [("async", "straggler Worker 2 "), ("sync", "holds up Worker 2 has said nothing for ")]:
             with self.subTest(mode=mode):
                 self.open_run(3, "--mode", mode)
                 self.run_shown.signal("worker", 2, signal.SIGSTOP)
-                self.wait("its name", lambda: "Worker 2" in self.text(".findings"))
+                self.wait("its name", lambda: any(named in finding for finding in self.findings()))
                 self.shoot(f"real-stopped-{mode}")
                 self.run_shown.signal("worker", 2, signal.SIGCONT)
                 self.leave_run()
+
+    def test_a_page_whose_ps_0_is_suspended_does_not_call_itself_live(self):
+        self.open_run(1)
+        self.wait("a live page", lambda: "live" in self.text("#link") and "not live" not in self.text("#link"))
+        self.run_shown.signal("ps", 0, signal.SIGSTOP)
+        self.wait("word of it", lambda: "not live: lost contact" in self.text("#link"))
+        self.shoot("real-suspended-ps")
+        self.run_shown.signal("ps", 0, signal.SIGCONT)
+        self.wait("a live page", lambda: "not live" not in self.text("#link"))
+
+    def findings(self):
+        """The findings, each as a line without the badge's symbol."""
+        words = (re.sub(r"[^\w.,:;()' ]", " ", finding.text) for finding in self.all(".findings li"))
+        return [" ".join(line.split()) for line in words]
 
     def test_no_worker_one_worker_and_many_are_shown_on_a_screen_and_on_a_phone(self):
         for workers, started, until in [(2, 0, "aiting for worker 0"), (1, 1, "Training: step"), (32, 32, "Training: step")]:

@@ -1,4 +1,4 @@
-//! What can go wrong with checkpoints, in words for whoever has to mend it.
+//! What can go wrong with checkpoints, in words for the person who has to fix it.
 
 use std::error::Error as _;
 use std::fmt;
@@ -40,7 +40,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// The directory or its contents have gone since the run began.
-    #[error("`{location}` is not what it was when this run began: has it been removed, emptied or unmounted?")]
+    #[error("`{location}` has changed since this run started: has it been removed, emptied or unmounted?")]
     Vanished {
         /// The store.
         location: String,
@@ -122,7 +122,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// A manifest was written by a later version of this program.
-    #[error("`{object}` has format {format}, and this version reads up to {supported}: use a later one")]
+    #[error("`{object}` has format {format}, and this version reads up to {supported}: upgrade windlass")]
     LaterFormat {
         /// The manifest.
         object: String,
@@ -153,7 +153,7 @@ pub enum CheckpointError {
         /// The attempt.
         id: CheckpointId,
     },
-    /// The run has gone on from an earlier checkpoint before this one was published.
+    /// The run continued from an earlier checkpoint before this one was published.
     #[error("checkpoint {id} was given up: the run goes on from an earlier one")]
     GivenUp {
         /// The attempt.
@@ -166,9 +166,9 @@ pub enum CheckpointError {
         id: CheckpointId,
         /// The position of the first parameter that differs.
         index: usize,
-        /// That parameter of the model, if it has so many.
+        /// That parameter of the model, if it has one.
         expected: Option<Box<ParameterSpec>>,
-        /// That parameter of the checkpoint, if it has so many.
+        /// That parameter of the checkpoint, if it has one.
         found: Option<Box<ParameterSpec>>,
     },
     /// The checkpoint's optimizer state is of no use to this optimizer.
@@ -202,12 +202,12 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// True if this checkpoint is spoilt, so that an older one should be tried.
+    /// True if this checkpoint is damaged, so that an older one should be tried.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::BadManifest { .. } | Self::Damaged { .. })
     }
 
-    /// How to go on without this checkpoint, if it is spoilt.
+    /// How to continue without this checkpoint, if it is damaged.
     pub fn hint(&self) -> Option<&'static str> {
         self.is_damage().then_some("`windlass checkpoint list` shows the others; name the .json file of one of them")
     }
@@ -217,12 +217,12 @@ impl CheckpointError {
         self.hint().map_or_else(|| self.to_string(), |hint| format!("{self}; {hint}"))
     }
 
-    /// True if the store failed in a way that may pass by itself or is mended while somebody waits.
+    /// True if the store failed in a way that may pass by itself or may be fixed while tasks wait.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::Store { .. })
     }
 
-    /// What the system said when a directory was to be opened or made. A disk that fails for a moment does not make the
+    /// What the system said when a directory was opened or created. A disk that fails for a moment does not make the
     /// location a bad one.
     pub(crate) fn opening(location: &str, error: &io::Error) -> Self {
         let (location, object) = (location.to_owned(), "/".to_owned());
@@ -241,7 +241,7 @@ impl CheckpointError {
         }
     }
 
-    /// What the store said while it was being written to, as one of the cases a person can act upon.
+    /// What the store said while it was being written to, as one of the cases that a user can act upon.
     pub(crate) fn writing(location: &str, object: &str, error: object_store::Error) -> Self {
         let (location, object, reason) = (location.to_owned(), object.to_owned(), innermost(&error));
         let refused =
@@ -338,14 +338,14 @@ fn io_kind(error: &object_store::Error) -> Option<io::ErrorKind> {
     causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
 }
 
-/// True if the store refuses whoever asks: that does not pass by itself.
+/// True if the store denies access, which does not pass by itself.
 fn is_denied(error: &object_store::Error) -> bool {
     let refused =
         matches!(error, object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. });
     refused || io_kind(error) == Some(io::ErrorKind::PermissionDenied)
 }
 
-/// What the store says at its most precise: its outer texts repeat the inner ones.
+/// The store's most precise text: its outer errors repeat the inner ones.
 fn innermost(error: &object_store::Error) -> String {
     let outer = error.to_string();
     match causes(error).last().map(ToString::to_string) {

@@ -1,34 +1,15 @@
-//! Who may publish: a coordinator claims the next generation when it starts, which ends the right of those before.
-
-use bytes::Bytes;
+//! Who may publish: a coordinator claims the next generation when it starts, which revokes the right of its predecessors.
 
 use crate::error::CheckpointError;
 use crate::store::Store;
 
-/// How often a claim is tried again when others are quicker.
+/// How often to retry a claim when other processes are quicker.
 pub(crate) const CLAIMS: usize = 1000;
 
 const FOLDER: &str = "generations";
 
 impl Store {
-    /// Claims the next generation without a lease: nobody is asked, and whoever comes next may take over at once.
-    /// No two ever get the same.
-    pub async fn claim_generation(&self) -> Result<u64, CheckpointError> {
-        let first = self.next_generation().await?;
-        for generation in (first..).take(CLAIMS) {
-            if self.create(&generation_object(generation), Bytes::from_static(b"claimed\n")).await? {
-                return Ok(generation);
-            }
-        }
-        Err(self.outrun())
-    }
-
-    /// The lowest generation that nobody has claimed yet.
-    pub(crate) async fn next_generation(&self) -> Result<u64, CheckpointError> {
-        self.generation_after(self.newest_generation().await?).await
-    }
-
-    /// The next generation if this is the newest that was claimed.
+    /// The next generation if this is the newest one claimed.
     pub(crate) async fn generation_after(&self, newest: u64) -> Result<u64, CheckpointError> {
         let published = self.ids().await?.manifests.iter().map(|id| id.generation).max().unwrap_or(0);
         Ok(newest.max(published) + 1)

@@ -1,9 +1,9 @@
 //! The lease on a store: a living run renews its claim of a generation, so that a second run on the same checkpoints
-//! finds out that there is a first.
+//! notices the first.
 //!
-//! Nothing depends on clocks being the same: whether a holder lives is seen by its process where that can be looked at,
-//! and elsewhere by whether it renews its claim while somebody watches. What protects the checkpoints themselves is the
-//! generation (see `generation`); the lease only keeps one from being taken over unasked.
+//! Nothing depends on synchronised clocks: on the same machine the process table says whether a holder lives, elsewhere
+//! it is watched for a renewal of its claim. What protects the checkpoints themselves is the generation (see
+//! `generation`); the lease only prevents an accidental takeover.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::store::Store;
 
 /// How often a holder renews its claim.
 pub const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// A claim that is not renewed for so long, while it is watched, is taken over.
+/// A claim that is watched and not renewed for this long is taken over.
 pub(crate) const STALE: Duration = Duration::from_secs(12);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -76,12 +76,12 @@ pub struct Pulse {
     pub released: bool,
 }
 
-/// The end of a run, as its store tells it.
+/// The end of a run, as its store records it.
 #[derive(Debug)]
 pub struct RunEnd {
     /// The newest whole checkpoint that it left, if any.
     pub newest: Option<Manifest>,
-    /// How it ended, if its coordinator has left word of it.
+    /// How it ended, if its coordinator has recorded that.
     pub ending: Option<Ending>,
 }
 
@@ -125,8 +125,8 @@ impl Store {
         self.lease_after(holder, insist, false, STALE).await
     }
 
-    /// As [`Store::lease`], for a process that was started again and goes on with the run before. Its claim says so from
-    /// the first: if it dies before it has found what the run has saved, the next one must not take the run for a new one.
+    /// As [`Store::lease`], for a restarted process that continues its run. Its claim says so from the start: if it
+    /// dies before it has found the run's checkpoints, the next process must not take the run for a new one.
     pub async fn lease_again(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
         self.lease_after(holder, insist, true, STALE).await
     }
@@ -141,7 +141,8 @@ impl Store {
         stale: Duration,
     ) -> Result<Lease, CheckpointError> {
         for _ in 0..CLAIMS {
-            // Exactly the one after whose holder was looked at: if another run is quicker, that one is looked at next.
+            // Exactly the generation after the one that was checked: if another run is quicker, that one is checked
+            // next.
             let newest = self.newest_generation().await?;
             let generation = self.generation_after(newest).await?;
             let held = self.read_claim(newest).await?;
@@ -399,7 +400,7 @@ mod tests {
     #[tokio::test]
     async fn a_claim_of_a_version_without_leases_holds_nobody_up() {
         let store = store();
-        assert_eq!(store.claim_generation().await.unwrap(), 1);
+        store.create(&generation_object(1), Bytes::from_static(b"claimed\n")).await.unwrap();
         let lease = store.lease(alive(), false).await.unwrap();
         assert_eq!((lease.generation(), lease.followed()), (2, None));
     }

@@ -70,7 +70,8 @@ fn open_directory(location: &str, path: PathBuf) -> Result<OpenedLocation, Check
 }
 
 fn open_remote(url: &Url) -> Result<OpenedLocation, String> {
-    // The HTTP client is built without a TLS provider of its own. Whoever was first has chosen one already.
+    // The HTTP client is built without a TLS provider of its own. This fails if another caller has installed one
+    // already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let options = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

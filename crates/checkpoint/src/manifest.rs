@@ -1,5 +1,5 @@
 //! The manifest: what makes parts a checkpoint. Here it is written as JSON, read and checked: whatever passes covers
-//! every element of every parameter exactly once, so that nobody after this has to doubt a size or an index.
+//! every element of every parameter exactly once, so that no later code has to check a size or an index.
 
 use std::collections::BTreeMap;
 

@@ -92,7 +92,7 @@ fn a_manifest_from_before_shards_had_a_least_size_and_models_an_identity_is_read
 #[test]
 fn a_later_format_is_refused_whatever_else_it_holds() {
     let error = Manifest::from_json("a.json", br#"{"format": 4, "shards": {}}"#).unwrap_err();
-    assert_eq!(error.to_string(), "`a.json` has format 4, and this version reads up to 3: use a later one");
+    assert_eq!(error.to_string(), "`a.json` has format 4, and this version reads up to 3: upgrade windlass");
     assert!(!error.is_damage());
 }
 

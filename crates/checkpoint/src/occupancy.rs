@@ -1,4 +1,4 @@
-//! Whether a run holds a store. Nothing is claimed.
+//! Whether a run holds a store, found out without claiming it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::store::Store;
 /// Who holds a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occupancy {
-    /// Nobody: its last run has ended or died, or there was none.
+    /// No run: the last one has ended or died, or there was none.
     Free,
     /// A process of this machine that lives.
     Held(Holder),
@@ -19,7 +19,7 @@ pub enum Occupancy {
 }
 
 impl Store {
-    /// Who holds this store. Says neither yes nor no of a process of another machine.
+    /// Who holds this store. Whether a process of another machine lives is not decided.
     pub async fn occupancy(&self) -> Result<Occupancy, CheckpointError> {
         let newest = self.newest_generation().await?;
         let Some(claim) = self.read_claim(newest).await?.filter(|claim| !claim.released) else {

@@ -9,7 +9,6 @@ use crate::checksum::{CHUNK_BYTES, Summing};
 use crate::discard::discarded;
 use crate::error::CheckpointError;
 use crate::id::CheckpointId;
-use crate::image::ShardImage;
 use crate::layout::PartLayout;
 use crate::manifest::PartRecord;
 use crate::store::Store;
@@ -87,25 +86,12 @@ impl PartWriter {
     pub async fn write_owned(&mut self, numbers: impl AsRef<[f32]> + Send + 'static) -> Result<(), CheckpointError> {
         let bytes = size_of_val(numbers.as_ref());
         if self.written < self.steps_end && bytes > 0 {
-            return self.refuse("lacks the steps of some rows, which come first").await;
+            return self.refuse("lacks the steps of some rows, which must be written first").await;
         }
         if self.written + bytes > self.record.bytes as usize {
-            return self.refuse("has no room for so many numbers").await;
+            return self.refuse("has no room for more numbers").await;
         }
         self.append(Bytes::from_owner(Numbers(numbers))).await
-    }
-
-    /// Writes everything at once.
-    pub async fn write_image(&mut self, image: &ShardImage) -> Result<(), CheckpointError> {
-        for table in &image.tables {
-            self.write_steps(table.steps()).await?;
-        }
-        for block in std::iter::once(&image.dense).chain(image.tables.iter().map(|table| table.block())) {
-            for numbers in std::iter::once(&block.values).chain(&block.slots) {
-                self.write(numbers.as_slice()).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes the part durable. It belongs to no checkpoint until a manifest names it.
@@ -156,7 +142,7 @@ impl PartWriter {
     }
 
     fn failed_before(&self) -> CheckpointError {
-        let reason = "cannot go on after it has failed".to_owned();
+        let reason = "cannot be continued after a failed write".to_owned();
         CheckpointError::WrongContents { object: self.record.object.clone(), reason }
     }
 

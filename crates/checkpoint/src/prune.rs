@@ -83,7 +83,7 @@ impl Store {
         self.remove_parts(id).await
     }
 
-    /// Attempts without a manifest that are older than a checkpoint, so that nobody is still writing them.
+    /// Attempts without a manifest that are older than a checkpoint, so that they are no longer being written.
     async fn orphans(&self, newest: &CheckpointId) -> Result<Vec<CheckpointId>, CheckpointError> {
         // By now: a manifest may have been published since they were listed.
         let ids = self.ids().await?;

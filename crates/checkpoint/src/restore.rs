@@ -35,7 +35,7 @@ pub enum SlotPolicy {
     /// It is restored, and must be of the same optimizer. Its constants may differ.
     #[default]
     Restore,
-    /// It is left, and so are the step counts of rows: training goes on as with a new optimizer.
+    /// It is dropped, and so are the step counts of rows: training continues as with a new optimizer.
     Reset,
 }
 
@@ -70,7 +70,7 @@ impl Store {
         Ok(image.finish())
     }
 
-    /// Reads a chunk of which these copies are to be made.
+    /// Reads a chunk from which these copies are made.
     async fn read_for<'a>(
         &self,
         copies: &'a [Copy],
@@ -129,7 +129,7 @@ enum CopyMethod {
     Rows { from: RowRun, to: RowRun, row_bytes: usize },
 }
 
-/// Rows one after the other in the bytes of a tensor: those of a stripe, but for so many bytes at the beginning.
+/// Consecutive rows in the bytes of a tensor: those of a stripe, without a number of bytes at the beginning.
 #[derive(Clone, Copy)]
 struct RowRun {
     stripe: RowStripe,

@@ -29,7 +29,7 @@ pub struct Store {
     disowned: Arc<Mutex<BTreeSet<CheckpointId>>>,
 }
 
-/// How many bytes have been read from the stores that share it: whoever waits sees that reading makes progress.
+/// How many bytes have been read from the stores that share it, as a sign of progress for those who wait.
 #[derive(Debug, Clone, Default)]
 pub struct ReadCounter(Arc<AtomicU64>);
 
@@ -81,22 +81,22 @@ impl Store {
         }
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub fn location(&self) -> &str {
         &self.location
     }
 
     /// Makes a checkpoint of parts that have all been written. It never replaces one.
     ///
-    /// The generation is looked at before, not while, the manifest is written. That is enough: should another
-    /// coordinator take over in between, what it publishes is newer than this whatever their steps.
+    /// The generation is checked before the manifest is written, not atomically with it. That is enough: if another
+    /// coordinator takes over in between, whatever it publishes is newer than this.
     pub async fn publish(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
         let (id, json) = (manifest.id, manifest.to_json()?);
         self.check_generation(id.generation).await?;
         self.check_owned(&id)?;
         match self.create(&id.manifest_object(), json.into()).await? {
             true if self.check_owned(&id).is_err() => {
-                // The store has taken long, and the run has gone back to an earlier one.
+                // The store took too long, and the run has rolled back to an earlier one.
                 self.delete(&id).await?;
                 self.check_owned(&id)
             }
@@ -105,8 +105,8 @@ impl Store {
         }
     }
 
-    /// Gives up a checkpoint whose publication is under way: the run goes on from an earlier one. Should it be published
-    /// all the same, it is removed, and nobody who shares this store finds it meanwhile.
+    /// Gives up a checkpoint that is being published: the run continues from an earlier one. If it is published all the
+    /// same, it is removed, and clones of this store do not find it meanwhile.
     pub fn disown(&self, id: CheckpointId) {
         self.disowned.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
     }
@@ -179,7 +179,7 @@ impl Store {
         }
     }
 
-    /// A directory that has gone would be made again by the next write, without what it held.
+    /// The next write would recreate a directory that was removed, without its contents.
     pub(crate) async fn check_directory(&self) -> Result<(), CheckpointError> {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
         // A disk may hang.

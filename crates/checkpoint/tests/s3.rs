@@ -5,7 +5,7 @@ use std::process::Command;
 
 use windlass_checkpoint::{CheckpointError, CheckpointId, Damage, Store};
 
-use support::{assert_one_version, image, large, number, plans, restore, save, small};
+use support::{assert_one_version, claim, image, large, number, plans, restore, save, small};
 
 #[path = "checkpoints/support.rs"]
 mod support;
@@ -40,7 +40,7 @@ async fn inner() {
     let location = format!("s3://windlass/tests/{:08x}", rand::random::<u32>());
     let store = Store::open(&location).unwrap();
     assert!(store.newest_whole().await.unwrap().manifest.is_none());
-    let generation = store.claim_generation().await.unwrap();
+    let generation = claim(&store).await.unwrap();
 
     // Several pieces a part, restored into another number of servers.
     let manifest = save(&store, &large(), 2, CheckpointId::new(5, generation)).await.unwrap();
@@ -54,7 +54,7 @@ async fn inner() {
     // A manifest is never replaced, and a coordinator that was is refused.
     let error = store.publish(&manifest).await.unwrap_err();
     assert!(matches!(error, CheckpointError::AlreadyPublished { .. }), "{error}");
-    let next = Store::open(&location).unwrap().claim_generation().await.unwrap();
+    let next = claim(&Store::open(&location).unwrap()).await.unwrap();
     assert_eq!(next, generation + 1);
     let error = save(&store, &small(), 1, CheckpointId::new(6, generation)).await.unwrap_err();
     assert!(matches!(error, CheckpointError::Fenced { .. }), "{error}");

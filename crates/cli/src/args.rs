@@ -47,13 +47,15 @@ pub(crate) struct ClusterArgs {
     /// Workers, as host:port,host:port…; worker 0 is the chief
     #[arg(long, value_name = "HOSTS")]
     pub(crate) worker_hosts: Option<String>,
-    /// Read the cluster from this TOML file. Precedence: flags, then this file, then TF_CONFIG
+    /// Read the cluster from this TOML file. Precedence: flags and WINDLASS_ variables, then this file, then TF_CONFIG,
+    /// then the variables of Kubernetes and Slurm
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
     /// Host a ps shard in each worker process instead of running ps tasks
     #[arg(long)]
     pub(crate) colocate: bool,
-    /// Listen on this host instead of the one in the cluster
+    /// Listen on this host instead of the one in the cluster. The client of joined workers listens on 127.0.0.1 by default;
+    /// it also takes HOST:PORT
     #[arg(long, value_name = "HOST")]
     pub(crate) bind: Option<String>,
     /// Print the resolved cluster and its origin, and exit
@@ -100,15 +102,15 @@ pub(crate) struct TrainingArgs {
     /// Split every batch among N replicas of the network in each worker, which compute side by side and share its threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) towers: usize,
-    /// Let joined workers compute for this process, which has the data and the loop: --worker_hosts lists those that
-    /// `join --listen` has started
+    /// Be the client of an in-graph run: keep data and loop here, compute on the workers in --worker_hosts (started with
+    /// `join --listen`)
     #[arg(long)]
     pub(crate) in_graph: bool,
     /// With --in-graph and --mode sync: give each worker a share of the batch in proportion to its speed
     #[arg(long)]
     pub(crate) balance: bool,
     /// Scale a worker's gradient down to this norm, taken over all parameters, if it is larger; 0 turns clipping off
-    #[arg(long, alias = "max-gradient-norm", value_name = "LENGTH")]
+    #[arg(long, alias = "max-gradient-norm", value_name = "NORM")]
     pub(crate) clip_norm: Option<f32>,
     /// Stop after this many updates over all workers
     #[arg(long, value_name = "N")]
@@ -299,7 +301,7 @@ pub(crate) struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Tasks")]
 pub(crate) struct LaunchArgs {
-    /// Parameter servers [default: 1; with --in-graph none, for the client holds the parameters]
+    /// Parameter servers [default: 1, or 0 with --in-graph, where the client holds the parameters]
     #[arg(long, value_name = "P")]
     pub(crate) ps: Option<u32>,
     /// Workers

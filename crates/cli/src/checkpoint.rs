@@ -25,7 +25,7 @@ enum Action {
     /// List the checkpoints, newest first
     List {
         /// Run directory, checkpoint directory, or s3://, gs:// or az://BUCKET/PREFIX
-        place: String,
+        location: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -33,7 +33,7 @@ enum Action {
     /// Read checkpoints in full, verify their checksums, and report any damage
     Verify {
         /// Checkpoint location, or a manifest (a .json file)
-        place: String,
+        location: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -41,7 +41,7 @@ enum Action {
     /// Show what a checkpoint holds
     Inspect {
         /// Checkpoint location (shows the newest), or a manifest
-        place: String,
+        location: String,
         /// Print the whole manifest as JSON
         #[arg(long)]
         json: bool,
@@ -49,7 +49,7 @@ enum Action {
     /// Export the values to one safetensors file, under the parameter names
     Export {
         /// Checkpoint location (exports the newest), or a manifest
-        place: String,
+        location: String,
         /// The file to write
         #[arg(long, short, value_name = "FILE", default_value = "model.safetensors")]
         output: PathBuf,
@@ -57,7 +57,7 @@ enum Action {
     /// Remove all but the newest checkpoints, and what crashes left behind
     Prune {
         /// Checkpoint location
-        place: String,
+        location: String,
         /// How many whole checkpoints to keep
         #[arg(long, value_name = "N", default_value_t = 3)]
         keep: usize,
@@ -74,17 +74,17 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
     runtime.block_on(async {
         match command.action {
-            Action::List { place, json } => list(&place, json).await,
-            Action::Verify { place, json } => verify(&place, json).await,
-            Action::Inspect { place, json } => inspect(&place, json).await,
-            Action::Export { place, output } => {
-                let (store, manifest) = find(&place).await?;
+            Action::List { location, json } => list(&location, json).await,
+            Action::Verify { location, json } => verify(&location, json).await,
+            Action::Inspect { location, json } => inspect(&location, json).await,
+            Action::Export { location, output } => {
+                let (store, manifest) = find(&location).await?;
                 store.export(&manifest, &output).await.map_err(unusable)?;
                 let parameters = count(manifest.run.parameters.len(), "parameter");
                 print_line(&format!("wrote {parameters} of step {} to {}", manifest.id.step, output.display()));
                 Ok(())
             }
-            Action::Prune { place, keep } => prune(&place, keep).await,
+            Action::Prune { location, keep } => prune(&location, keep).await,
         }
     })
 }

@@ -336,12 +336,12 @@ fn run_config(
     })
 }
 
-/// The longest that a gradient may be, as the user or else the model says.
+/// The norm that gradients are clipped to, as the user or else the model says.
 fn clip_norm(given: Option<f32>, default: Option<f32>) -> Result<Option<f32>, Failure> {
     match given {
         None => Ok(default),
         Some(0.0) => Ok(None),
-        Some(longest) if longest.is_finite() && longest > 0.0 => Ok(Some(longest)),
+        Some(norm) if norm.is_finite() && norm > 0.0 => Ok(Some(norm)),
         Some(bad) => {
             Err(Failure::usage(format!("--clip-norm is {bad}, but must be a positive number, or 0 for no clipping")))
         }

@@ -27,6 +27,20 @@ pub(crate) fn listen(resolved: &ResolvedTask, bind: Option<&str>) -> Result<TcpL
     })
 }
 
+/// Listens where the launcher already does, or on an interface as a client of joined workers was told: only on this host
+/// unless it names another, and on any free port unless it names one.
+pub(crate) fn listen_as_client(bind: Option<&str>) -> Result<TcpListener, Failure> {
+    if let Some(listener) = launch::inherited_listener() {
+        return Ok(listener);
+    }
+    let listener = match bind.map(|bind| (bind, bind.parse::<Address>())) {
+        None => endpoint::listen_on("127.0.0.1", 0),
+        Some((_, Ok(address))) => endpoint::listen(&address),
+        Some((host, Err(_))) => endpoint::listen_on(host, 0),
+    };
+    listener.map_err(|error| Failure::usage(&error).with_hint(error.hint()))
+}
+
 pub(crate) fn local_address(listener: &TcpListener) -> String {
     listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
 }

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use windlass_worker::event::{Event, Placed, PlacedParameter, PlacedStage, Report};
 use windlass_worker::replica::LaneReport;
-use windlass_worker::summary::{Summary, WorkerSummary};
+use windlass_worker::summary::{JoinedSummary, Summary, WorkerSummary};
 
 use crate::failure::Failure;
 
@@ -21,8 +21,35 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Who the workers are that events tell of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Trainers {
+    #[default]
+    Workers,
+    /// The client of joined workers, which is one to the servers.
+    Client,
+    /// The same, which is one for each of its joined workers.
+    ClientForEach,
+}
+
+impl Trainers {
+    /// The client of a run in which servers see so many workers of it.
+    pub(crate) fn of_client(logical: u32) -> Self {
+        if logical == 1 { Self::Client } else { Self::ClientForEach }
+    }
+
+    pub(crate) fn name(self, worker: u32) -> String {
+        match self {
+            Self::Workers => format!("worker {worker}"),
+            Self::Client => "client".to_owned(),
+            Self::ClientForEach => format!("client for worker {worker}"),
+        }
+    }
+}
+
 /// An event in words.
-pub(crate) fn human(event: &Event) -> String {
+pub(crate) fn human(event: &Event, trainers: Trainers) -> String {
+    let name = |worker| trainers.name(worker);
     match event {
         Event::Started(started) => {
             let until = match (started.steps, started.epochs) {
@@ -52,17 +79,17 @@ pub(crate) fn human(event: &Event) -> String {
             };
             let towers = if started.towers > 1 { format!("{} towers on ", started.towers) } else { String::new() };
             format!(
-                "worker {} {trains} {until}: {epoch}{left_out}, {towers}{}, parameters {}{}",
-                started.worker,
+                "{} {trains} {until}: {epoch}{left_out}, {towers}{}, parameters {}{}",
+                name(started.worker),
                 count(started.threads, "thread"),
                 transports(&started.transports),
                 if started.chief { ", chief" } else { "" },
             )
         }
-        Event::Placed(placed) => self::placed(placed),
+        Event::Placed(placed) => self::placed(placed, &name(placed.worker)),
         Event::Step(step) | Event::Progress(step) => format!(
-            "worker {}  step {:>6}  global {:>6}  epoch {:>3}  batch {:>4} of {}  loss {:<10.6}  avg {:.2} ms",
-            step.worker,
+            "{}  step {:>6}  global {:>6}  epoch {:>3}  batch {:>4} of {}  loss {:<10.6}  avg {:.2} ms",
+            name(step.worker),
             step.local_step,
             step.global_step,
             step.epoch,
@@ -71,13 +98,16 @@ pub(crate) fn human(event: &Event) -> String {
             step.loss.unwrap_or(f32::NAN),
             step.step_ms,
         ),
-        Event::Report(report) => self::report(report),
+        Event::Report(report) => self::report(report, &name(report.worker)),
         Event::Warning(warning) => format!("warning: {}\nhint: {}", warning.message, warning.hint),
         Event::Epoch(epoch) => {
             let scores = epoch.metrics.as_ref().map(|metrics| format!("  {metrics}")).unwrap_or_default();
             format!(
-                "worker {}  epoch {} ended: mean loss {:.6}{scores}  in {:.2} s",
-                epoch.worker, epoch.epoch, epoch.loss, epoch.seconds
+                "{}  epoch {} ended: mean loss {:.6}{scores}  in {:.2} s",
+                name(epoch.worker),
+                epoch.epoch,
+                epoch.loss,
+                epoch.seconds
             )
         }
         Event::Finished(finished) => {
@@ -86,8 +116,11 @@ pub(crate) fn human(event: &Event) -> String {
                 steps => format!(", {steps} of them in this run"),
             };
             format!(
-                "worker {} finished: {} steps of its own{of_them}, global step {}, {:.2} s",
-                finished.worker, finished.steps, finished.global_step, finished.seconds
+                "{} finished: {} steps of its own{of_them}, global step {}, {:.2} s",
+                name(finished.worker),
+                finished.steps,
+                finished.global_step,
+                finished.seconds
             )
         }
         Event::Stopped(stopped) => format!("{} was told to stop by {}", stopped.task, stopped.signal),
@@ -99,9 +132,9 @@ pub(crate) fn human(event: &Event) -> String {
 }
 
 /// Where a worker computes; from the chief, a line for each parameter, too.
-fn placed(placed: &Placed) -> String {
+fn placed(placed: &Placed, name: &str) -> String {
     let devices = placed.devices.join(", ");
-    let mut text = format!("worker {} computes on {devices}", placed.worker);
+    let mut text = format!("{name} computes on {devices}");
     if !placed.stages.is_empty() {
         let mut table = plain_table();
         table.set_header(["stage", "computed on"]);
@@ -142,13 +175,12 @@ fn transports(transports: &[String]) -> String {
 }
 
 /// A report, in the words of TensorFlow's translation tutorial.
-fn report(report: &Report) -> String {
+fn report(report: &Report, name: &str) -> String {
     let speed = report.step_ms.zip(report.samples_per_second).map_or_else(String::new, |(step_ms, samples)| {
         format!("  step-time {:.3} s  {samples:.0} samples/s", step_ms / 1e3)
     });
     let mut text = format!(
-        "worker {}  current step {} (global {})  learning rate {:.4}{speed}  {} {:.2}",
-        report.worker,
+        "{name}  current step {} (global {})  learning rate {:.4}{speed}  {} {:.2}",
         report.local_step,
         report.global_step,
         report.learning_rate,
@@ -210,7 +242,17 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         let (p50, p95) = (summary.step_ms.p50, summary.step_ms.p95);
         row("step time", format!("median {p50:.2} ms, 95th percentile {p95:.2} ms"));
         let bytes = &summary.bytes_per_step;
-        row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
+        // What a client moves within its own process is no traffic.
+        if summary.joined.is_empty() || bytes.sent + bytes.received > bytes.in_process {
+            row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
+        }
+        if !summary.joined.is_empty() {
+            let per_step = |bytes: fn(&JoinedSummary) -> u64| {
+                size(summary.joined.iter().map(bytes).sum::<u64>() as f64 / summary.steps_this_run as f64)
+            };
+            let (sent, received) = (per_step(|joined| joined.sent_bytes), per_step(|joined| joined.received_bytes));
+            row("to joined workers", format!("{sent} sent, {received} received per step"));
+        }
     }
     if !summary.devices.is_empty() {
         let busy =
@@ -227,17 +269,22 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     }
     for joined in &summary.joined {
         let again = if joined.joined > 1 { format!(", joined {} times", joined.joined) } else { String::new() };
-        row("joined", format!("{}: {}{again}", joined.worker, count(joined.steps as usize, "step")));
+        let what = if summary.devices.is_empty() { "share" } else { "step" };
+        row("joined", format!("{}: {}{again}", joined.worker, count(joined.steps as usize, what)));
     }
     if let Some(warning) = &summary.warning {
         row("warning", warning.message.clone());
         row("hint", warning.hint.clone());
     }
-    format!("\n{run}\n\n{}\n", workers(&summary.per_worker, columns))
+    let trainers = match summary.joined.is_empty() {
+        true => Trainers::Workers,
+        false => Trainers::of_client(summary.workers),
+    };
+    format!("\n{run}\n\n{}\n", workers(&summary.per_worker, trainers, columns))
 }
 
 /// Each worker's share of a run. Waiting for batches is a column only if it took a tenth of some worker's steps.
-fn workers(summaries: &[WorkerSummary], columns: Option<u16>) -> Table {
+fn workers(summaries: &[WorkerSummary], trainers: Trainers, columns: Option<u16>) -> Table {
     let shows_data = summaries.iter().any(|worker| worker.data_ms > 0.1 * worker.step_ms && worker.data_ms >= 0.1);
     let mut table = table_within(columns);
     let names = ["worker", "steps", "share", "mean step ms", "compute ms", "wait ms", "data ms", ""];
@@ -253,7 +300,10 @@ fn workers(summaries: &[WorkerSummary], columns: Option<u16>) -> Table {
         // One that has left has not told how long its steps took.
         let time = |ms: f64| if worker.left.is_some() && ms == 0.0 { String::new() } else { format!("{ms:.2}") };
         let cells = [
-            worker.worker.to_string(),
+            match trainers {
+                Trainers::Client => trainers.name(worker.worker),
+                _ => worker.worker.to_string(),
+            },
             worker.steps_this_run.to_string(),
             format!("{:.0}%", 100.0 * worker.steps_this_run as f64 / total.max(1) as f64),
             time(worker.step_ms),

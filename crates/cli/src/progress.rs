@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use windlass_worker::event::{Event, Watcher};
 
 use crate::args::Format;
-use crate::output;
+use crate::output::{self, Trainers};
 use crate::terminal::{self, Terminal};
 use crate::verbosity;
 use bars::Bars;
@@ -24,6 +24,7 @@ pub(crate) struct Progress {
     terminal: Terminal,
     format: Format,
     bars: Option<Bars>,
+    trainers: Trainers,
     /// When a line was last printed of a worker's steps, where not every line is.
     spoken: Option<BTreeMap<u32, Instant>>,
     /// Whether events that are there for programs alone are passed on.
@@ -50,7 +51,14 @@ impl Progress {
     /// Of one task.
     pub(crate) fn of_one(terminal: &Terminal, format: Format, passes_all: bool) -> Self {
         let bars = terminal.bars().filter(|_| format == Format::Human).map(Bars::new);
-        Self { terminal: terminal.clone(), format, bars, spoken: None, passes_all, extent: SharedExtent::default() }
+        let (trainers, extent) = (Trainers::Workers, SharedExtent::default());
+        Self { terminal: terminal.clone(), format, bars, trainers, spoken: None, passes_all, extent }
+    }
+
+    /// The same, if its workers are these.
+    pub(crate) fn with_trainers(self, trainers: Trainers) -> Self {
+        let bars = self.bars.map(|bars| bars.with_trainers(trainers));
+        Self { trainers, bars, ..self }
     }
 
     /// As something that is told of events.
@@ -108,7 +116,7 @@ impl Progress {
             (Format::Human, Event::Summary(summary)) => {
                 self.terminal.print(&output::table(summary, terminal::columns()));
             }
-            (Format::Human, event) => self.terminal.print_wrapped(&output::human(event)),
+            (Format::Human, event) => self.terminal.print_wrapped(&output::human(event, self.trainers)),
         }
     }
 

@@ -1,11 +1,12 @@
-//! `windlass status HOST:PORT` or `RUN_DIR`: how a run is doing, asked of its coordinator from anywhere, or how it was doing
-//! when its directory last heard of it.
+//! `windlass status HOST:PORT` or `RUN_DIR`: how a run is doing, as its coordinator answers, or as its directory last
+//! recorded it.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+use windlass_core::cluster::{Address, AddressError};
 use windlass_core::lifecycle::exit_code;
 use windlass_page::{Phase, STATUS_FILE, Status, figures, text};
 use windlass_runs::{Ending, Run};
@@ -19,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The most that a status can be.
 const LARGEST: u64 = 16 << 20;
 /// What to give instead of something that is no address.
-pub(crate) const ADDRESS_HINT: &str = "give a host and a port, such as 127.0.0.1:2222";
+const ADDRESS_HINT: &str = "give a host and a port, such as 127.0.0.1:2222";
+const IPV6_HINT: &str = "write an IPv6 address and its port as [::1]:2222";
 /// What comes before the address and the reason, if nobody answers.
 const UNREACHABLE: &str = "cannot reach a run at";
 /// Columns, where there is no terminal.
@@ -46,8 +48,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if directory.is_dir() {
         return of_directory(&directory, json);
     }
-    let address = parse_address(&place).ok_or_else(|| {
-        Failure::usage(format!("{place:?} is neither HOST:PORT nor a directory")).with_hint(ADDRESS_HINT.to_owned())
+    let address = parse_address(&place).map_err(|hint| {
+        Failure::usage(format!("{place:?} is neither HOST:PORT nor a directory")).with_hint(hint.to_owned())
     })?;
     let answer = ask(address, PATIENCE)?;
     let status = parse(address, &answer)?;
@@ -59,7 +61,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the directory last heard of its run.
+/// The last status that the directory has recorded.
 fn of_directory(directory: &Path, json: bool) -> Result<(), Failure> {
     let run = Run::read(directory).map_err(runs::failure)?;
     let Some(last) = &run.last_status else {
@@ -93,17 +95,18 @@ fn sentence(ending: &Ending) -> &'static str {
         Ending::Stopped { .. } => "The run was stopped",
         Ending::Failed { .. } => "The run failed",
         Ending::Died => "The run died",
-        Ending::NotBegun => "The run has not begun",
+        Ending::NotBegun => "The run never began to train",
         Ending::Unknown { .. } => "What became of the run is unknown",
     }
 }
 
-/// The last that is known of a run, told as of the past if it did not live to do so itself.
+/// The last that is known of a run, told as of the past if it did not live to do so itself, or may not live any more.
 fn as_it_ended(status: Status, ending: &Ending) -> Status {
     match ending {
-        Ending::Died => status.ended(Phase::Died),
+        Ending::Died | Ending::NotBegun => status.ended(Phase::Died),
+        Ending::Unknown { .. } => status.ended(Phase::Unknown),
         Ending::Stopped { why } => status.ended(Phase::Stopped { why: why.clone() }),
-        _ => status,
+        Ending::Running | Ending::Finished | Ending::Failed { .. } => status,
     }
 }
 
@@ -120,11 +123,14 @@ fn parse(address: &str, answer: &str) -> Result<Status, Failure> {
     Status::from_json(answer).map_err(|error| Failure::usage(format!("{address} does not answer like a run: {error}")))
 }
 
-/// The host and the port of an address as users give it, or as the log and `launch` print it.
-pub(crate) fn parse_address(place: &str) -> Option<&str> {
+/// The host and the port of an address as users give it, or as the log and `launch` print it; else what to give instead.
+pub(crate) fn parse_address(place: &str) -> Result<&str, &'static str> {
     let address = place.strip_prefix("http://").unwrap_or(place).trim_end_matches('/');
-    let is_one = address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    is_one.then_some(address)
+    match address.parse::<Address>() {
+        Ok(_) => Ok(address),
+        Err(AddressError::Brackets | AddressError::Colons { .. }) => Err(IPV6_HINT),
+        Err(_) => Err(ADDRESS_HINT),
+    }
 }
 
 /// Why nobody answers at the address, in as few words as will do.
@@ -134,8 +140,9 @@ pub(crate) fn reason<'a>(message: &'a str, address: &str) -> &'a str {
 }
 
 /// Without the numbers of the system.
-fn in_words(error: &ureq::Error) -> String {
+fn in_words(error: &ureq::Error, patience: Duration) -> String {
     match error {
+        ureq::Error::Timeout(_) => format!("no answer within {} s", patience.as_secs()),
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             "connection refused: nothing is listening there".to_owned()
         }
@@ -149,10 +156,15 @@ fn in_words(error: &ureq::Error) -> String {
 
 /// The status as its JSON.
 fn ask(address: &str, patience: Duration) -> Result<String, Failure> {
-    let agent = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false).build();
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(patience))
+        .http_status_as_error(false)
+        // A proxy is for the web. Tasks reach each other without one, and none could reach this machine's own addresses.
+        .proxy(None)
+        .build();
     let unreachable = |error: ureq::Error| Failure {
         exit_code: exit_code::INTERNAL,
-        message: format!("{UNREACHABLE} {address}: {}", in_words(&error)),
+        message: format!("{UNREACHABLE} {address}: {}", in_words(&error, patience)),
         hint: Some(
             "the log of ps 0 and the first lines of `launch` show the address: live page at http://…".to_owned(),
         ),

@@ -16,10 +16,10 @@ use clap::ArgMatches;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
-use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, ServerId, TaskId, WorkerId};
+use windlass_core::cluster::{ClusterSpec, Job, ResolvedTask, RunLayout, ServerId, TaskId, WorkerId};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
-use windlass_instruments::Instruments;
+use windlass_instruments::{Instruments, Sites};
 use windlass_server::{RunRecords, Server, ServerConfig};
 use windlass_wire::client::Interrupt;
 use windlass_wire::control::roster;
@@ -35,6 +35,7 @@ use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
 use crate::in_graph::{Client, logical_workers};
+use crate::output::Trainers;
 use crate::placement::Placement;
 use crate::program::parse;
 use crate::progress::{Progress, SharedExtent};
@@ -103,7 +104,11 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         None => resolved.as_ref().map(|resolved| &resolved.cluster),
     };
     cluster.into_iter().for_each(|cluster| config.fit_to(cluster, &args.training));
-    let progress = Progress::of_one(&terminal, args.output.format, args.output.progress);
+    let trainers = match &client {
+        Some(_) => Trainers::of_client(workers.unwrap_or(1)),
+        None => Trainers::Workers,
+    };
+    let progress = Progress::of_one(&terminal, args.output.format, args.output.progress).with_trainers(trainers);
     if is_alone
         && let Some(reason) =
             finished::already(M::NAME, &config.run.model_flags, args, &config.run, workers.unwrap_or(1))?
@@ -126,11 +131,19 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let run_dir = args.output.run_dir.clone();
     let watch = SharedWatcher(Arc::new(Mutex::new(progress.watcher())));
     let trace = Trace::default();
-    let mut process = Process { runtime, config, task, devices, extent, instruments, run_dir, trace, watch };
+    let mut process =
+        Process { runtime, config, task, devices, extent, instruments, run_dir, trace, watch, joined: None };
     let ended = match (&resolved, &client) {
         (None, None) => process.single::<M>(flags),
-        (None, Some(client)) if args.training.in_graph => process.in_graph::<M>(flags, client),
-        (None, Some(client)) => process.placed::<M>(flags, client),
+        (None, Some(client)) => {
+            let listener = listening::listen_as_client(args.cluster.bind.as_deref())?;
+            let page = client.ps.first().cloned().unwrap_or_else(|| listening::local_address(&listener));
+            info!("live page at http://{page}/");
+            match args.training.in_graph {
+                true => process.in_graph::<M>(flags, client, listener),
+                false => process.placed::<M>(flags, client, listener),
+            }
+        }
         (Some(resolved), _) => {
             check_dynamic(&resolved.cluster, &args.training)?;
             log_cluster(resolved);
@@ -141,7 +154,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
             }
             match resolved.task.job {
                 Job::Ps => process.server(resolved, listener),
-                Job::Worker => process.worker::<M>(flags, resolved, listener),
+                Job::Worker | Job::Client => process.worker::<M>(flags, resolved, listener),
             }
         }
     };
@@ -165,6 +178,12 @@ fn print_client(client: Option<&Client>) {
     }
 }
 
+/// Where a server of this process is reached, and where ps 0 is.
+struct ServerAddress {
+    own: String,
+    coordinator: String,
+}
+
 /// One task, or several, in this process.
 struct Process {
     runtime: Ending,
@@ -180,6 +199,8 @@ struct Process {
     /// The first steps of a placed model.
     trace: Trace,
     watch: SharedWatcher,
+    /// What a client knows of its joined workers.
+    joined: Option<Sites>,
 }
 
 /// Who is told of events, by the worker's thread and by the main one.
@@ -213,7 +234,8 @@ impl Process {
     /// The whole run: a worker and a server without a port.
     fn single<M: Model>(&mut self, flags: &M::Flags) -> Result<Ended, Failure> {
         let replica = self.load::<M>(flags, WorkerId(0), Some(1))?;
-        let server = self.start_server(None, ServerId(0), 1, Some(1), "in-process".to_owned(), String::new())?;
+        let address = ServerAddress { own: "in-process".to_owned(), coordinator: String::new() };
+        let server = self.start_server(None, (ServerId(0), 1), Some(1), address, RunLayout::OneProcess)?;
         let own = Some((ServerId(0), server.shard()));
         let worker = self.worker_config(WorkerId(0), Some(1), 0, server.coordinator(), own);
         let leave = Arc::new(Interrupt::default());
@@ -235,14 +257,13 @@ impl Process {
             Some(ps) => ps,
             None => self.introduced(resolved, &listener)?,
         };
-        let server = self.start_server(
-            Some(listener),
-            ServerId(resolved.task.index),
-            ps.len() as u32,
-            workers,
-            resolved.address.to_string(),
-            ps[0].clone(),
-        )?;
+        let layout = match self.config.in_graph {
+            true => RunLayout::Client { holds_parameters: false },
+            false => RunLayout::Apart,
+        };
+        let address = ServerAddress { own: resolved.address.to_string(), coordinator: ps[0].clone() };
+        let own = (ServerId(resolved.task.index), ps.len() as u32);
+        let server = self.start_server(Some(listener), own, workers, address, layout)?;
         let stop = self.config.stop.clone();
         let outcome = self.runtime.block_on(server.run_until(stopped(stop)));
         Ok(Ended::with(outcome))
@@ -297,8 +318,9 @@ impl Process {
             return Ok(self.train(replica, worker));
         }
         let replica = self.load_and_answer::<M>(flags, id, workers, &listener)?;
-        let (own, address) = (ServerId(id.0), resolved.address.to_string());
-        let server = self.start_server(Some(listener), own, servers, workers, address, coordinator_at)?;
+        let own = ServerId(id.0);
+        let address = ServerAddress { own: resolved.address.to_string(), coordinator: coordinator_at };
+        let server = self.start_server(Some(listener), (own, servers), workers, address, RunLayout::Colocated)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
         let serving = self.runtime.spawn(server.run_until(stopped(self.config.stop.clone())));
         let ended = self.train(replica, worker);
@@ -312,17 +334,18 @@ impl Process {
     fn start_server(
         &self,
         listener: Option<TcpListener>,
-        id: ServerId,
-        servers: u32,
+        (id, servers): (ServerId, u32),
         workers: Option<u32>,
-        address: String,
-        coordinator: String,
+        ServerAddress { own: address, coordinator }: ServerAddress,
+        layout: RunLayout,
     ) -> Result<Server, Failure> {
         let _guard = self.runtime.enter();
         let config = ServerConfig {
             id,
             servers,
             workers,
+            layout,
+            joined: self.joined.clone(),
             address,
             coordinator,
             patience: self.config.patience,

@@ -1,4 +1,4 @@
-//! The columns of the table: what is taken from a run, and how it is shown.
+//! The columns of the table: which value of a run each holds, and how it is formatted.
 
 use crate::file::Reference;
 use crate::measured::Measured;
@@ -19,7 +19,7 @@ pub struct Column {
     pub reference: fn(&Reference) -> Option<f64>,
 }
 
-/// A run, and what it is seen relative to.
+/// A run, and the one that it is compared with.
 #[derive(Clone, Copy)]
 pub struct Sample<'a> {
     /// The run.
@@ -69,8 +69,8 @@ pub static COLUMNS: &[Column] = &[
     column("worker_cpus", &["worker", "CPUs"], 2, |of| of.run.utilization.as_ref()?.worker_cpus),
     scaled(100.0, column("node_cpu_share", &["node", "CPU %"], 0, node_cpu_share)),
     scaled(100.0, column("wait_share", &["wait", "%"], 0, |of| of.run.wait_share())),
-    scaled(1e-3, column("bytes_per_step", &["kB per", "step"], 1, |of| Some(of.run.bytes_per_step()))),
-    scaled(1e-6, column("bytes_per_second", &["MB/s", "moved"], 1, |of| Some(of.run.bytes_per_second()))),
+    scaled(1e-3, column("bytes_per_step", &["kB per", "step"], 1, |of| of.run.bytes_per_step())),
+    scaled(1e-6, column("bytes_per_second", &["MB/s", "moved"], 1, |of| of.run.bytes_per_second())),
     scaled(1e-6, column("ps_memory_bytes", &["ps", "MB"], 0, |of| of.run.utilization.as_ref()?.ps_memory_bytes)),
     scaled(
         1e-6,

@@ -1,4 +1,4 @@
-//! Layouts and their results beside each other, and what is to be said of them in words.
+//! Layouts side by side with their results, and the notes below the table.
 
 use std::path::Path;
 
@@ -79,7 +79,7 @@ impl Comparison {
         Ok(Self { title: models.join(", "), score, reference: None, rows })
     }
 
-    /// The name of the score that is shown: the one asked for, or the one that tells most of the first run.
+    /// The name of the score that is shown: the one asked for, or the main score of the first run.
     pub fn score_name(&self) -> Option<&str> {
         let mut finished = self.rows.iter().flat_map(Row::finished);
         self.score.as_deref().or_else(|| finished.next().and_then(Measured::main_score))
@@ -123,15 +123,21 @@ impl Comparison {
             notes.push(format!("Medians of {repeated} runs; ± is half the range."));
         }
         notes.extend(self.reference.as_ref().and_then(|reference| self.verdict(reference)));
-        let misses_cpus = |run: &Measured| run.utilization.is_none();
-        if self.rows.iter().flat_map(Row::finished).any(misses_cpus) {
+        let lacks_use = |run: &&Measured| run.utilization.is_none();
+        if self.rows.iter().flat_map(Row::finished).filter(lacks_use).any(Measured::is_short) {
             notes.push("Runs of less than about 3 s are too short to tell which CPUs they used.".to_owned());
+        }
+        let has_no_record = |row: &&Row| row.finished().filter(lacks_use).any(|run| !run.is_short());
+        let unrecorded: Vec<&str> = self.rows.iter().filter(has_no_record).map(|row| &*row.name).collect();
+        if !unrecorded.is_empty() {
+            notes.push(format!("CPUs and memory were not recorded (utilization.jsonl): {}.", unrecorded.join(", ")));
         }
         for row in &self.rows {
             let warnings = row.finished().filter_map(|run| run.summary.warning.as_ref());
             notes.extend(warnings.map(|warning| format!("Warning: {}: {}", row.name, warning.message)));
             let resumed = row.finished().filter_map(Measured::resumed_at);
             notes.extend(resumed.map(|step| {
+                let step = crate::columns::number(step as f64, 0);
                 format!("{} was resumed at step {step}: step times, waits and traffic are those since then.", row.name)
             }));
             notes.extend(row.failures.iter().map(|failure| format!("{} failed: {failure}", row.name)));

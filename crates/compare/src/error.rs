@@ -1,4 +1,4 @@
-//! What can be wrong with what is to be compared.
+//! Why layouts or run directories cannot be compared.
 
 use std::path::PathBuf;
 

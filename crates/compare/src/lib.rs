@@ -1,5 +1,5 @@
-//! Layouts compared with each other: how a comparison is written, which runs it consists of, what their directories tell,
-//! and the table and the picture of it.
+//! Comparisons of layouts: the file that describes one, the runs that it consists of, their results as run directories hold
+//! them, and its table and picture.
 //!
 //! This crate starts nothing and knows no tensors. Whoever runs a [`Plan`] writes a [`RunRecord`] into each run's
 //! directory and reads the results with [`Measured::read`].
@@ -26,7 +26,7 @@ pub use flags::Flags;
 pub use history::{History, Point};
 pub use layout::Layout;
 pub use measured::{Measured, Summary};
-pub use picture::{PictureError, png, svg};
+pub use picture::{PictureError, has_picture, png, svg};
 pub use plan::{Entry, Plan, PlannedRun, Wishes};
 pub use record::RunRecord;
 pub use utilization::{NodeRole, NodeUse, Utilization};

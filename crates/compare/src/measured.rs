@@ -1,5 +1,6 @@
-//! What a run directory tells of its run, for a table and a picture.
+//! A finished run as its directory describes it, for the table and the picture.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
@@ -9,12 +10,15 @@ use crate::error::RunError;
 use crate::history::History;
 use crate::utilization::{self, Utilization};
 
+/// Tasks report what they use once a second, beginning with the second report. A shorter run may have none.
+const SHORT_SECS: f64 = 5.0;
+
 /// A run that has come to its end.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// What was trained, in which layout, how fast, and how well.
     pub summary: Summary,
-    /// What it used; `None` if it was too short to tell.
+    /// What it used; `None` if it was too short to tell, or has not recorded it.
     pub utilization: Option<Utilization>,
     /// Its loss over time.
     pub history: History,
@@ -55,7 +59,7 @@ pub struct Summary {
     pub bytes_per_step: Bytes,
     /// The loss of the last batches.
     pub loss: Option<f64>,
-    /// What is wrong with how it learnt.
+    /// What went wrong with its training.
     #[serde(default)]
     pub warning: Option<Warning>,
     /// The final scores, in their order.
@@ -67,6 +71,27 @@ pub struct Summary {
     /// Each worker's share.
     #[serde(default)]
     pub per_worker: Vec<Worker>,
+    /// The workers that had joined the run's client and computed for it.
+    #[serde(default)]
+    pub joined: Vec<Joined>,
+    /// The devices among which the model was divided.
+    #[serde(default)]
+    pub devices: Vec<Device>,
+}
+
+/// A worker that had joined the run's client.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Joined {
+    /// Its number and address.
+    pub worker: String,
+}
+
+/// A device that computed stages of the model.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Device {
+    /// Their names.
+    #[serde(default)]
+    pub stages: Vec<String>,
 }
 
 /// Percentiles in milliseconds.
@@ -88,7 +113,7 @@ pub struct Bytes {
     pub in_process: f64,
 }
 
-/// What is wrong with how a run learnt.
+/// What went wrong with the training of a run.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Warning {
     /// In words.
@@ -173,8 +198,15 @@ impl Measured {
 
     /// What the user would call the layout.
     pub fn layout(&self) -> String {
-        let Summary { ps, workers, colocated, mode, .. } = &self.summary;
+        let Summary { ps, workers, colocated, mode, joined, devices, .. } = &self.summary;
+        let servers = if *ps > 0 { format!("{ps}ps, ") } else { String::new() };
+        let stages: BTreeSet<&String> = devices.iter().flat_map(|device| &device.stages).collect();
         match (ps, colocated) {
+            _ if !devices.is_empty() && !joined.is_empty() => {
+                format!("{servers}{} stages on {} joined", stages.len(), joined.len())
+            }
+            _ if !devices.is_empty() => format!("{servers}{} stages", stages.len()),
+            _ if !joined.is_empty() => format!("{servers}{} joined, {mode}", joined.len()),
             (0, _) => "single".to_owned(),
             (_, true) => format!("{workers}w-colocated-{mode}"),
             (ps, false) if *workers == 1 && mode == "async" => format!("{ps}ps1w"),
@@ -182,9 +214,15 @@ impl Measured {
         }
     }
 
-    /// Whether it was one process alone.
+    /// Whether it was one process alone, with the model in one piece.
     pub fn is_single(&self) -> bool {
-        self.summary.ps == 0
+        let Summary { ps, joined, devices, .. } = &self.summary;
+        *ps == 0 && joined.is_empty() && devices.is_empty()
+    }
+
+    /// Whether it ended so soon that what it used may not have been measured.
+    pub fn is_short(&self) -> bool {
+        self.summary.wall_seconds < SHORT_SECS
     }
 
     /// A score by its name.
@@ -193,7 +231,7 @@ impl Measured {
         found.map(|(_, value)| *value).filter(|value| value.is_finite())
     }
 
-    /// The score that tells most: the first that is a part of a whole, such as an accuracy, or else the first.
+    /// The main score: the first that is a fraction, such as an accuracy, or else the first.
     pub fn main_score(&self) -> Option<&str> {
         let is_fraction = |name: &str| self.summary.metric_kinds.get(name).is_some_and(|kind| kind == "fraction");
         let names = || self.summary.metrics.0.iter().map(|(name, _)| name.as_str());
@@ -237,19 +275,22 @@ impl Measured {
         (steps > 0.0).then(|| sum(|worker| worker.wait_ms) / steps)
     }
 
-    /// What a step of a worker moves between processes, on average.
-    pub fn bytes_per_step(&self) -> f64 {
+    /// What a step of a worker moves between processes, on average; `None` if joined workers computed it: what they are sent
+    /// is not counted.
+    pub fn bytes_per_step(&self) -> Option<f64> {
         let Bytes { sent, received, in_process } = self.summary.bytes_per_step;
-        if self.is_single() { 0.0 } else { sent + received - in_process }
+        let is_one_process = self.summary.ps == 0;
+        self.summary.joined.is_empty().then(|| if is_one_process { 0.0 } else { sent + received - in_process })
     }
 
     /// The same in a second, over all workers.
-    pub fn bytes_per_second(&self) -> f64 {
-        self.bytes_per_step() * self.samples_per_second() / self.summary.batch_size.max(1) as f64
+    pub fn bytes_per_second(&self) -> Option<f64> {
+        let steps_per_second = self.samples_per_second() / self.summary.batch_size.max(1) as f64;
+        Some(self.bytes_per_step()? * steps_per_second)
     }
 }
 
-/// How many passes over the data the run was given, if it had no other limit. Who cannot be read has none.
+/// How many passes over the data the run was given, if it had no other limit; none if `run.toml` cannot be read.
 fn epochs(directory: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(directory.join("run.toml")).ok()?;
     let Limits { steps, epochs } = toml::from_str::<RunFile>(&text).ok()?.train;

@@ -68,6 +68,11 @@ pub fn png(comparison: &Comparison) -> Result<Option<Vec<u8>>, PictureError> {
     bitmap.encode().map(Some).map_err(|error| PictureError(error.to_string()))
 }
 
+/// Whether a run has a curve, so that there is something to draw.
+pub fn has_picture(comparison: &Comparison) -> bool {
+    Picture::of(comparison, 1).is_some()
+}
+
 /// What is drawn, and how large.
 struct Picture {
     title: String,

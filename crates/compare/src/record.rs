@@ -1,5 +1,5 @@
-//! `compare.json` in the directory of a run: what a comparison has run there, so that it is not run again, or taken for
-//! something else.
+//! `compare.json` in a run directory: what a comparison ran there. A finished run is not repeated, and a directory with
+//! another run is refused.
 
 use std::path::Path;
 

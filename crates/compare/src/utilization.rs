@@ -109,7 +109,7 @@ impl Task {
 /// What a run used. `share_processes` says that servers and workers were the same processes.
 ///
 /// # Errors
-/// If the file cannot be read. One that is missing, or without a line of a training run, is no utilisation.
+/// If the file cannot be read. Without the file, or without a line from while the run trained, there is none.
 pub fn read(directory: &Path, share_processes: bool) -> Result<Option<Utilization>, RunError> {
     let path = directory.join(FILE);
     let file = match File::open(&path) {

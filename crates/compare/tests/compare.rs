@@ -146,6 +146,54 @@ fn json_has_all_scores_and_nodes() {
     assert_eq!(value["reference"]["tolerance"], 0.02);
 }
 
+/// Changes the summary of a run.
+fn edit(directory: &Path, change: impl FnOnce(&mut Value)) {
+    let path = directory.join("summary.json");
+    let mut summary = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    change(&mut summary);
+    std::fs::write(path, summary.to_string()).unwrap();
+}
+
+#[test]
+fn joined_workers_and_stages_are_layouts_of_their_own_and_no_base_of_ratios() {
+    let (_directory, paths) =
+        directories(&[("in-graph", SINGLE), ("stages", SINGLE), ("spread", SINGLE), ("one", SINGLE)]);
+    let joined = json!([{"worker": "worker 0 at a:1", "steps": 5, "joined": 1}, {"worker": "worker 1 at b:1"}]);
+    let devices = json!([{"device": "cpu:0", "stages": ["hidden"], "busy": 0.5},
+        {"device": "cpu:1", "stages": ["hidden"], "busy": 0.5}, {"device": "cpu:2", "stages": ["output"], "busy": 0.5}]);
+    edit(&paths[0], |summary| (summary["joined"], summary["mode"]) = (joined.clone(), "sync".into()));
+    edit(&paths[1], |summary| summary["devices"] = devices.clone());
+    edit(&paths[2], |summary| (summary["joined"], summary["devices"]) = (joined, devices));
+    edit(&paths[3], |summary| summary["step_ms"]["p50"] = json!(0.36));
+    let comparison = Comparison::of_directories(&paths, None).unwrap();
+    let layouts: Vec<&str> = comparison.rows.iter().map(|row| &*row.layout).collect();
+    assert_eq!(layouts, ["2 joined, sync", "2 stages", "2 stages on 2 joined", "single"]);
+    let value: Value = serde_json::from_str(&render::json(&comparison)).unwrap();
+    let column = |row: usize, name: &str| value["layouts"][row]["columns"][name]["median"].clone();
+    assert_eq!([0, 1, 2, 3].map(|row| column(row, "step_vs_single")), [2.0, 2.0, 2.0, 1.0].map(Value::from));
+    // What joined workers are sent is not known; stages on devices of one process send nothing.
+    let traffic = [Value::Null, 0.0.into(), Value::Null, 0.0.into()];
+    assert_eq!([0, 1, 2, 3].map(|row| column(row, "bytes_per_step")), traffic);
+}
+
+#[test]
+fn a_run_without_a_record_of_what_it_used_is_told_from_one_that_was_too_short() {
+    let (_directory, paths) = directories(&[("long", SINGLE), ("short", ASYNC), ("whole", SYNC)]);
+    for path in &paths[..2] {
+        std::fs::remove_file(path.join("utilization.jsonl")).unwrap();
+    }
+    let notes = |paths: &[PathBuf]| Comparison::of_directories(paths, None).unwrap().notes();
+    assert_eq!(notes(&paths), ["CPUs and memory were not recorded (utilization.jsonl): long, short."]);
+    edit(&paths[1], |summary| summary["wall_seconds"] = json!(1.5));
+    assert_eq!(
+        notes(&paths),
+        [
+            "Runs of less than about 3 s are too short to tell which CPUs they used.",
+            "CPUs and memory were not recorded (utilization.jsonl): long."
+        ]
+    );
+}
+
 #[test]
 fn a_ratio_is_taken_within_a_repetition() {
     let comparison = repeated(3);
@@ -252,5 +300,5 @@ fn the_speed_of_a_run_that_was_resumed_near_its_end_is_that_of_all_of_it() {
     let comparison = Comparison::of_directories(&paths, None).unwrap();
     let resumed = comparison.rows[0].finished().next().unwrap();
     assert!((resumed.samples_per_second() / whole - 1.0).abs() < 0.5, "{}", resumed.samples_per_second());
-    assert!(render::text(&comparison, 200).contains("single was resumed at step 54999"), "{directory:?}");
+    assert!(render::text(&comparison, 200).contains("single was resumed at step 54,999"), "{directory:?}");
 }

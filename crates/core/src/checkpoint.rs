@@ -1,9 +1,9 @@
 //! The cut of a checkpoint, which all servers agree on, and how far one has come (`cycle`).
 //!
-//! Servers are first asked to *mark* where they stand and to hold back new updates. From their marks follows the
-//! *cut*: in sync mode the latest round that any server has applied or is applying, otherwise for each worker the latest push that
-//! any server has admitted. Each server then takes exactly that state, and goes on. As a worker has one push on its
-//! way at a time, no server is more than one behind the cut, and what it lacks is already coming.
+//! Servers are first asked to *mark* where they stand and to hold back new updates. From their marks follows the *cut*:
+//! in sync mode the latest round that any server has applied or is applying, otherwise for each worker the latest push
+//! that any server has admitted. Each server then snapshots exactly that state and continues. As a worker has one push
+//! on its way at a time, no server is more than one behind the cut, and what it lacks is already coming.
 
 mod cycle;
 

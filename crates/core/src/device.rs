@@ -88,11 +88,6 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// Any device of a task.
-    pub fn of_task(task: TaskId) -> Self {
-        Self { job: Some(task.job.to_string()), replica: Some(0), task: Some(task.index), device: None }
-    }
-
     /// Completes a name by a default, part by part, as a device scope of TensorFlow completes those inside it. A kind of
     /// device and its number are two parts: `/cpu` completed by `/gpu:1` is `/cpu:1`.
     #[must_use]
@@ -176,7 +171,7 @@ pub enum DeviceNameError {
         value: String,
     },
     /// A job that cannot be one.
-    #[error("{job:?} in the device name {name:?} cannot be a job: letters, digits and underscores make its name")]
+    #[error("{job:?} in the device name {name:?} is not a job name: use letters, digits and underscores")]
     BadJob {
         /// The whole text.
         name: String,

@@ -29,13 +29,13 @@ pub struct Node {
     pub rank: u64,
 }
 
-/// Why nodes do not make a graph that can be worked through.
+/// Why nodes are not a graph that can be executed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GraphError {
-    /// Two have the same name.
-    #[error("there are two of the name {0:?}")]
+    /// Two nodes have the same name.
+    #[error("duplicate name {0:?}")]
     Twice(String),
-    /// One depends on something that does not exist.
+    /// A node depends on one that does not exist.
     #[error("{node:?} depends on {dependency:?}, which does not exist")]
     Unknown {
         /// Which one.
@@ -43,7 +43,7 @@ pub enum GraphError {
         /// What it depends on.
         dependency: String,
     },
-    /// Some depend on each other, and none of them could ever start.
+    /// Some nodes depend on each other, so none of them could ever start.
     #[error("{}", in_words(.0))]
     Cycle(Vec<String>),
 }
@@ -104,7 +104,7 @@ impl Graph {
         self.lanes
     }
 
-    /// The nodes of a circle, if there is one.
+    /// The nodes of a cycle, if there is one.
     fn cycle(&self) -> Option<Vec<String>> {
         let mut unmet = self.dependencies.clone();
         let mut free: Vec<usize> = (0..unmet.len()).filter(|index| unmet[*index] == 0).collect();
@@ -116,7 +116,7 @@ impl Graph {
                 }
             }
         }
-        // Each that is left waits for another that is left. Whoever follows them comes round.
+        // Each remaining node waits for another one, so following them leads around a cycle.
         let waits_for = |index: usize| {
             (0..unmet.len()).find(|other| unmet[*other] > 0 && self.dependents[*other].contains(&NodeId(index)))
         };

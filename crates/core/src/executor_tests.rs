@@ -121,7 +121,7 @@ fn what_cannot_be_worked_through_is_refused_by_name() {
     assert_eq!(refused(circle), "c, d, b depend on each other in a circle");
     assert_eq!(refused(vec![node("a", 0, &["a"])]), "a depends on itself");
     assert_eq!(refused(vec![node("a", 0, &["b"])]), r#""a" depends on "b", which does not exist"#);
-    assert_eq!(refused(vec![node("a", 0, &[]), node("a", 1, &[])]), r#"there are two of the name "a""#);
+    assert_eq!(refused(vec![node("a", 0, &[]), node("a", 1, &[])]), r#"duplicate name "a""#);
 }
 
 #[test]

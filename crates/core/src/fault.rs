@@ -1,21 +1,21 @@
-//! Old faults, to be put back one at a time by a test that is to find them. Without the feature `faults`, which only the
+//! Old faults, put back one at a time by a test that has to find them. Without the feature `faults`, which only the
 //! simulation asks for, none can be.
 
-/// A fault that was mended.
+/// A fault that was fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A server that holds nothing has a part in checkpoints.
     EmptyServerInCut,
-    /// When a server and the chief are lost together, nobody else becomes chief.
+    /// When a server and the chief are lost together, no other worker becomes chief.
     ChiefLostWithServer,
-    /// Who was declared dead while it slept is not told, and does not join again.
+    /// A process that was declared dead while it was suspended is not told, and does not rejoin.
     SleeperNotDismissed,
-    /// Whoever still reads a cut that was given up takes the copies of the next one.
+    /// A thread that still reads an abandoned cut takes the copies of the next one.
     TornSnapshot,
     /// A server that was told to stop and loses its connection comes back as another process, without its part of the last
     /// checkpoint.
     StoppedServerForgotten,
-    /// While a run goes back to a checkpoint, workers that were told to stop are waited for.
+    /// While a run rolls back, workers that were told to stop are waited for.
     StoppedWorkersAwaited,
     /// A server that is lost while the last checkpoint of a run that went well is written ends the run.
     LostWhileSaving,
@@ -23,7 +23,9 @@ pub enum Fault {
     StoppedServerNotMissed,
     /// A server that is lost while the last checkpoint is published is missed, though its part is written.
     NeededWhilePublished,
-    /// A worker that nobody has asked for is waited for when it comes and goes before the run begins.
+    /// A run that loses a server rolls back to the checkpoint that it began from, though it has published others.
+    OlderCheckpointRestored,
+    /// With an open number of workers, one that joins and leaves before the run begins is waited for.
     EarlyWorkerAwaited,
 }
 
@@ -32,7 +34,7 @@ thread_local! {
     static BACK: std::cell::Cell<Option<Fault>> = const { std::cell::Cell::new(None) };
 }
 
-/// Puts a fault back for this thread, or mends it again.
+/// Puts a fault back for this thread, or fixes it again.
 #[cfg(feature = "faults")]
 pub fn put_back(fault: Option<Fault>) {
     BACK.set(fault);

@@ -1,5 +1,5 @@
-//! How much memory a run takes on its servers and workers, found out before any of it is taken. Sizes come from whoever joins first,
-//! so none of the arithmetic here may overflow.
+//! How much memory a run takes on its servers and workers, computed before any of it is allocated. Sizes come from the
+//! first task to join, so none of the arithmetic here may overflow.
 
 use crate::consistency::Mode;
 use crate::parameter::{Access, ParameterTable};
@@ -12,7 +12,7 @@ const ROW_BYTES: u128 = size_of::<u64>() as u128;
 /// Of a row that is put aside for a checkpoint: where it is.
 const ASIDE_BYTES: u128 = size_of::<u32>() as u128;
 
-/// The bytes that each server needs for its part of a run with so many workers, in the servers' order: values, the
+/// The bytes that each server needs for its part of a run with this many workers, in the servers' order: values, the
 /// optimizer's state, a copy of both if there are checkpoints, and the gradients of an open round.
 pub fn server_bytes(run: &RunSpec, servers: usize, workers: usize, checkpoints: bool) -> Vec<u64> {
     let plan = ShardPlan::new(&run.parameters, servers, run.sharding);

@@ -1,7 +1,7 @@
-//! Who waits for whom when a run makes no progress, as chains that end at the task to look at. Pure.
+//! Which task waits for which when a run makes no progress, as chains that end at the task to look at. Pure.
 //!
-//! The coordinator knows of each task what it waits for and when it last spoke. From that, [`report`] finds the tasks
-//! on which the others depend, directly or through others: those that wait for nobody, or that wait for each other.
+//! The coordinator knows what each task waits for and when it was last heard. From that, [`report`] finds the tasks on
+//! which the others depend, directly or through others: those that wait for no task, or that wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -54,7 +54,7 @@ pub struct HangReport {
 /// Where chains of waits end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Root {
-    /// One task that waits for nobody, or several that wait for each other.
+    /// One task that waits for no other, or several that wait for each other.
     pub tasks: Vec<TaskId>,
     /// How many other tasks wait for it, directly or not.
     pub dependents: usize,
@@ -62,8 +62,8 @@ pub struct Root {
     pub finding: String,
 }
 
-/// Gathers the waits of all tasks. If no task waits, whoever should make steps is to be looked at: `None` if there is no
-/// worker either.
+/// Gathers the waits of all tasks. If no task waits, the tasks to look at are those that should make steps: `None` if
+/// there is no worker either.
 pub fn report(tasks: &[TaskState], stalled_secs: f64) -> Option<HangReport> {
     let graph = Graph { states: tasks.iter().map(|state| (state.task, state)).collect() };
     let waiting: Vec<TaskId> = graph.states.keys().copied().filter(|task| graph.waits(*task)).collect();
@@ -109,7 +109,7 @@ impl Graph<'_> {
         reached
     }
 
-    /// Awaited tasks that wait for nobody, and groups that wait for each other and for nobody else.
+    /// Awaited tasks that wait for no other, and groups that wait only for each other.
     fn roots(&self) -> BTreeSet<Vec<TaskId>> {
         let awaited: BTreeSet<TaskId> = self.states.keys().flat_map(|task| self.awaited(*task)).copied().collect();
         let as_root = |task: TaskId| {
@@ -134,7 +134,7 @@ impl Graph<'_> {
         Root { tasks, dependents, finding }
     }
 
-    /// The workers of a run in which nobody waits and yet nothing progresses: first each that is silent, then the others.
+    /// The workers of a run in which no task waits and yet nothing progresses: the silent ones first.
     fn idle(&self, stalled_secs: f64) -> Vec<Root> {
         let living = self.states.values().copied().filter(|state| !state.dead && state.task.job == Job::Worker);
         let (silent, speaking): (Vec<&TaskState>, Vec<&TaskState>) = living.partition(|state| state.is_silent());
@@ -149,7 +149,7 @@ impl Graph<'_> {
         roots
     }
 
-    /// A task that is awaited and waits for nobody.
+    /// A task that is awaited and waits for no other.
     fn condition(&self, task: TaskId) -> String {
         match self.states.get(&task) {
             None => format!("{task} is unknown: it has never joined"),
@@ -174,7 +174,7 @@ impl Graph<'_> {
                 parts.push(self.condition(task));
                 break;
             };
-            let step = state.step.map(|step| format!(" at step {step}")).unwrap_or_default();
+            let step = state.step.map(|step| format!(" at step {}", thousands(step))).unwrap_or_default();
             parts.push(format!("{task} has waited {} for {}{step}", secs(wait.secs), names(&wait.on)));
             task = wait.on.iter().copied().find(|next| self.waits(*next)).unwrap_or_else(|| self.suspect(&wait.on));
         }
@@ -186,13 +186,21 @@ impl Graph<'_> {
         Some((state, state.wait.as_ref()?))
     }
 
-    /// Of several tasks that wait for nobody: the one that is dead or unknown, or else silent for longest.
+    /// Of several tasks that wait for no other: the one that is dead or unknown, or else has been silent longest.
     fn suspect(&self, tasks: &[TaskId]) -> TaskId {
         let silence = |task: &TaskId| match self.states.get(task) {
             Some(state) if !state.dead => state.silent_secs,
             _ => f64::INFINITY,
         };
         tasks.iter().copied().max_by(|a, b| silence(a).total_cmp(&silence(b))).expect("a wait is for somebody")
+    }
+}
+
+/// `12,345`, as everywhere on the page.
+fn thousands(number: u64) -> String {
+    match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", thousands(number / 1000), number % 1000),
     }
 }
 

@@ -70,6 +70,13 @@ fn a_dead_task_explains_a_wait_and_its_own_wait_does_not_count() {
 }
 
 #[test]
+fn steps_have_their_thousands_apart() {
+    let state = TaskState { step: Some(1_234_005), ..waiting(TaskId::worker(0), 4.0, &[TaskId::ps(7)]) };
+    let chain = &found(&[state]).chains[0];
+    assert!(chain.starts_with("worker 0 has waited 4.0 s for ps 7 at step 1,234,005; "), "{chain}");
+}
+
+#[test]
 fn a_task_that_never_joined_is_said_to_be_unknown() {
     let report = found(&[waiting(TaskId::worker(0), 4.0, &[TaskId::ps(7)])]);
     assert_eq!(report.roots[0].finding, "ps 7 is unknown: it has never joined");

@@ -14,8 +14,8 @@ use crate::difference::Difference;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlagRole {
-    /// It decides what the network is, or what its data mean: all workers must agree on it, and so must whoever goes on
-    /// from a checkpoint or scores one.
+    /// It decides what the network is, or what its data mean: all workers must agree on it, and so must a run that
+    /// resumes from a checkpoint or scores one.
     #[default]
     Network,
     /// It decides how the network is trained: all workers must agree on it, but a resumed run may change it.

@@ -36,7 +36,7 @@ const STALE: f64 = 2.0;
 const LITTLE: f64 = 0.25;
 /// A loss that fell by this share of itself between two halves is well on its way.
 const BRISK: f64 = 0.15;
-/// Where chance is not known, the ceiling is the largest of so many first losses.
+/// If the loss at chance is unknown, the ceiling is the largest of this many first losses.
 const FIRST_LOSSES: u64 = 10;
 
 /// What is wrong with a run.
@@ -65,7 +65,7 @@ pub struct Finding {
     pub best: f64,
     /// The step of the best loss.
     pub best_step: u64,
-    /// The loss at the beginning, unless the run goes on from a checkpoint.
+    /// The first loss, unless the run resumes from a checkpoint.
     pub start: Option<f64>,
     /// The loss of a guess, if the model knows it.
     pub chance: Option<f64>,
@@ -80,7 +80,7 @@ pub struct Learning {
     observed: u64,
     /// The largest of the first losses; with chance known, the first alone.
     first: f64,
-    /// The losses of the open block, as they are and clipped: the first are told of, the second judged.
+    /// The losses of the open block, unclipped for messages and clipped for the verdict.
     block: [Mean; 2],
     start: Option<f64>,
     /// The last whole block, and its step.

@@ -1,8 +1,8 @@
 //! Exactly once: which push of which worker has been taken, so that a retry is answered and not applied again.
 //!
-//! A worker's pushes are in order and one at a time, so one number a worker is enough. A push is applied piece
-//! by piece as it arrives, and after a broken connection the same push may arrive twice at once: each piece is
-//! applied by whoever claims it first, so that a push cut off in the middle goes on where it stopped.
+//! A worker's pushes are in order and one at a time, so one number a worker is enough. A push is applied piece by piece
+//! as it arrives, and after a broken connection the same push may arrive twice at once: each piece is applied by the
+//! request that claims it first, so that a push cut off in the middle continues where it stopped.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::cluster::WorkerId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// Which push of which process.
+/// Identifies a push: process and sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PushId {
     /// The worker.
@@ -101,8 +101,8 @@ impl Ledger {
         }
     }
 
-    /// Notes the coordinator's word that whoever has an incarnation up to this one, and is not announced, is dead: it
-    /// slept while the run was rolled back, say.
+    /// Notes the coordinator's report that every process with an incarnation up to this one that is not announced is
+    /// dead: it slept while the run was rolled back, say.
     pub fn fence_up_to(&mut self, latest: Incarnation) {
         self.latest = self.latest.max(latest);
     }
@@ -172,7 +172,7 @@ impl Ledger {
         }
     }
 
-    /// True for whoever asks first for this piece of a worker's last push, and has it to apply.
+    /// True for the first caller that claims this piece of a worker's last push; that caller must apply it.
     pub fn claim(&mut self, push: PushId, piece: usize) -> bool {
         match self.account_mut(push) {
             Some(account) if account.pieces == piece => {
@@ -252,7 +252,7 @@ mod tests {
         PushId { worker: WORKER, incarnation, sequence }
     }
 
-    /// A ledger that has been told of the worker's first process.
+    /// A ledger to which the worker's first process has been announced.
     fn announced() -> Ledger {
         let mut ledger = Ledger::default();
         ledger.fence(WORKER, FIRST);

@@ -27,6 +27,7 @@ pub mod plateau;
 pub mod rows;
 pub mod run;
 pub mod schedule;
+pub mod splitmix;
 pub mod straggler;
 pub mod timing;
 pub mod vector;

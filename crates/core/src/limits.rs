@@ -1,4 +1,4 @@
-//! What ends a run by itself: so many updates, or so many passes over the data.
+//! What ends a run: a number of updates, or a number of passes over the data.
 
 /// Whichever of these is reached first ends a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -71,12 +71,12 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Nobody is there yet. Incarnations are later than `before`.
+    /// No members yet. Incarnations are later than `before`.
     pub fn new(patience: Patience, before: Incarnation) -> Self {
         Self { patience, members: BTreeMap::new(), incarnations: before.0 }
     }
 
-    /// Asks a process to come in again, as another incarnation.
+    /// Asks a process to rejoin as another incarnation.
     pub fn dismiss(&mut self, task: TaskId) {
         if let Some(member) = self.members.get_mut(&task).filter(|member| member.presence == Presence::Present) {
             member.presence = Presence::Dead;
@@ -151,8 +151,8 @@ impl Membership {
         member.map(|member| member.presence = Presence::Finished).is_some()
     }
 
-    /// Declares dead whoever has been away too long, and returns them with the reason. Whoever has said goodbye may go,
-    /// unless it `has_to_stay` for a last thing to do.
+    /// Declares tasks dead that have been away too long, and returns them with the reason. A task that has said goodbye
+    /// may go, unless it `has_to_stay` for a last thing to do.
     pub fn expire(&mut self, now: Duration, has_to_stay: impl Fn(TaskId) -> bool) -> Vec<(TaskId, String)> {
         let mut expired = Vec::new();
         for (task, member) in &mut self.members {

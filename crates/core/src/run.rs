@@ -35,7 +35,7 @@ pub struct RunSpec {
     /// Divide the learning rate of a push by the number of updates since its values were read.
     #[serde(default)]
     pub staleness_scaling: bool,
-    /// The longest that a worker's gradient may be; a longer one is scaled down before it is pushed.
+    /// The largest norm of a worker's gradient; a larger one is scaled down to it before it is pushed.
     #[serde(default)]
     pub clip_norm: Option<f32>,
     /// The parameters.
@@ -126,7 +126,7 @@ impl RunSpec {
         model.or_else(|| self.identity.difference_from_checkpoint(&trained.identity))
     }
 
-    /// How this run trains otherwise than the one that it goes on from: allowed, but not always on purpose. The learning
+    /// How this run trains differently from the one that it resumes: allowed, but not always intended. The learning
     /// rate is not among it: without a schedule it is that of the checkpoint.
     pub fn changes_since(&self, trained: &RunSpec) -> Vec<Difference> {
         let settings = |run: &RunSpec| {
@@ -228,8 +228,8 @@ fn flags(here: &[String], there: &[String]) -> Option<Difference> {
     Some(Difference::flag(here.clone(), there.clone()))
 }
 
-/// A learning rate and its version. Whoever changes the rate raises the version; a task that meets a higher
-/// version than its own adopts it, so that a schedule or a decay decided by one reaches all, once.
+/// A learning rate and its version. Every change of the rate raises the version; a task that meets a higher version
+/// than its own adopts it, so that a schedule or a decay decided by one reaches all, once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
     /// Raised with every change.

@@ -1,8 +1,8 @@
 //! Which worker slows a run down, and why, from measurements of equal stretches of time.
 //!
-//! In a synchronous run every worker is as slow as the slowest, so speed alone accuses nobody. What a worker waited for
-//! others is therefore removed first; the rest is its own, and is compared with the median of the other workers. Pure:
-//! the caller measures.
+//! In a synchronous run every worker is as slow as the slowest, so speed alone identifies no straggler. What a worker
+//! waited for others is therefore removed first; the rest is its own, and is compared with the median of the other
+//! workers. Pure: the caller measures.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::WorkerId;
 
-/// With fewer measured windows than this nobody is accused.
+/// With fewer measured windows than this, no worker is named.
 pub const LEAST_WINDOWS: usize = 3;
 /// A window is slow if a step took this many times as long as the other workers' median.
 const SLOW: f64 = 1.5;
@@ -22,6 +22,8 @@ const EXPLAINS: f64 = 0.5;
 const UNSCHEDULED: f64 = 0.6;
 /// From this share of time stalled on memory on, memory is short.
 const MEMORY_STALL: f64 = 0.1;
+/// From this share of a process's memory on, what is swapped out is more than it does without.
+const SWAPPED_OUT: f64 = 0.1;
 
 /// What one worker did in one stretch of time.
 ///
@@ -48,6 +50,8 @@ pub struct Window {
     pub processor_secs: Option<f64>,
     /// Share of the time in which the process or its host was stalled on memory, from 0 to 1, if it is known.
     pub memory_stall: Option<f64>,
+    /// Share of the process's memory that is swapped out, from 0 to 1, if it is known.
+    pub swapped: Option<f64>,
 }
 
 /// The windows of one worker, the oldest first. The windows of all workers cover the same times and end together.
@@ -71,7 +75,9 @@ pub enum Cause {
     Network,
     /// Its process or host is short of memory.
     MemoryPressure,
-    /// Its process does not run: stopped, swapped out, throttled, or the processor is taken by others.
+    /// Its host has swapped a part of its memory out.
+    SwappedOut,
+    /// Its process does not run: stopped, throttled, or the processor is taken by others.
     NotScheduled,
     /// No part of its step stands out.
     Unclear,
@@ -169,6 +175,7 @@ struct Step {
     /// Processor time per second of computing.
     processor: Option<f64>,
     memory_stall: f64,
+    swapped: f64,
     finished: bool,
 }
 
@@ -185,7 +192,7 @@ fn judge_window(workers: &[Measured], age: usize) -> Vec<Judged> {
         workers.iter().filter_map(|worker| Some((worker.worker, window(worker)?))).collect();
     let batches = present.iter().filter(|(_, window)| window.steps > 0);
     let Some(batch) = median(batches.map(|(_, window)| window.samples as f64 / window.steps as f64)) else {
-        // Nobody finished a step. That is a hang, and not for this module to judge.
+        // No worker finished a step. That is a hang, which this module does not judge.
         return Vec::new();
     };
     let steps: Vec<(WorkerId, Step)> =
@@ -217,6 +224,7 @@ fn own_step(window: &Window, batch: f64) -> Option<Step> {
         absent: absent / steps,
         processor: window.processor_secs.filter(|_| window.compute_secs > 0.0).map(|used| used / window.compute_secs),
         memory_stall: window.memory_stall.unwrap_or(0.0),
+        swapped: window.swapped.unwrap_or(0.0),
         finished: window.steps > 0,
     };
     let only_waited = window.steps == 0 && known + absent < 0.5 * window.span_secs;
@@ -243,7 +251,10 @@ fn cause(step: &Step, others: &[Step]) -> Cause {
     };
     let usual_stall = median(others.iter().map(|other| other.memory_stall)).unwrap_or(0.0);
     let thrashes = step.memory_stall >= MEMORY_STALL && step.memory_stall > 2.0 * usual_stall;
+    let usual_swapped = median(others.iter().map(|other| other.swapped)).unwrap_or(0.0);
+    let is_swapped = step.swapped >= SWAPPED_OUT && step.swapped > 2.0 * usual_swapped;
     match cause {
+        Cause::Compute | Cause::Data | Cause::NotScheduled if is_swapped => Cause::SwappedOut,
         Cause::Compute | Cause::Data | Cause::NotScheduled if thrashes => Cause::MemoryPressure,
         Cause::Compute if starved => Cause::NotScheduled,
         cause => cause,
@@ -282,7 +293,8 @@ impl fmt::Display for Cause {
             Cause::Data => "it waits for its own data",
             Cause::Network => "its network is slow",
             Cause::MemoryPressure => "it is short of memory",
-            Cause::NotScheduled => "its process is not being scheduled (stopped, throttled or swapped out)",
+            Cause::SwappedOut => "part of its memory is swapped out",
+            Cause::NotScheduled => "its process is not being scheduled (stopped or throttled)",
             Cause::Unclear => "no single cause stands out",
         })
     }

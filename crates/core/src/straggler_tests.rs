@@ -16,6 +16,7 @@ fn steady() -> Window {
         wait_secs: 0.0,
         processor_secs: Some(6.5),
         memory_stall: Some(0.0),
+        swapped: None,
     }
 }
 
@@ -109,6 +110,19 @@ fn a_slow_computation_that_stalls_on_memory_is_short_of_it() {
 }
 
 #[test]
+fn a_slow_worker_whose_memory_is_swapped_out_is_told_so_unless_the_others_are_swapped_out_too() {
+    let swapped = |share| Window { swapped: Some(share), ..steady() };
+    let slow = |share| Window { span_secs: 25.0, ..swapped(share) };
+    let of = |window: Window| only_straggler(beside_steady_ones(vec![window; 4])).cause;
+    assert_eq!(of(slow(0.4)), Cause::SwappedOut);
+    assert_eq!(of(Window { compute_secs: 22.0, memory_stall: Some(0.5), ..slow(0.4) }), Cause::SwappedOut);
+    assert_eq!(of(slow(0.01)), Cause::NotScheduled, "what it does without is no reason");
+    assert_eq!(of(Window { network_secs: 17.0, ..slow(0.4) }), Cause::Network);
+    let all = judge(&measured(&[vec![swapped(0.3); 4], vec![slow(0.4); 4], vec![swapped(0.3); 4]]));
+    assert_eq!(only_straggler(all).cause, Cause::NotScheduled);
+}
+
+#[test]
 fn a_worker_that_finishes_no_step_is_slow_but_one_that_only_waits_is_not() {
     let stuck = Window { span_secs: 10.0, ..Window::default() };
     let straggler = only_straggler(beside_steady_ones(vec![stuck; 3]));
@@ -142,11 +156,12 @@ prop_compose! {
     fn any_window()(
         steps in 0u64..200, batch in 1u64..64, compute in 0.0..8.0, data in 0.0..3.0, network in 0.0..3.0,
         wait in 0.0..9.0, absent in 0.0..3.0, processor in proptest::option::of(0.0..8.0),
-        stall in proptest::option::of(0.0..1.0),
+        stall in proptest::option::of(0.0..1.0), swapped in proptest::option::of(0.0..1.0),
     ) -> Window {
         Window {
             span_secs: compute + data + network + wait + absent, steps, samples: steps * batch, compute_secs: compute,
             data_secs: data, network_secs: network, wait_secs: wait, processor_secs: processor, memory_stall: stall,
+            swapped,
         }
     }
 }

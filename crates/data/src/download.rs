@@ -1,8 +1,7 @@
 //! Downloads a data set: which files, from which mirrors, and how often to try.
 //!
-//! A file is only ever under its own name once its checksum is right; until then it is `NAME.part`,
-//! from which a later try goes on. It must not replace a file it did not write, print anything, or
-//! wait without a limit.
+//! A file is only ever under its own name once its checksum is right; until then it is `NAME.part`, from which a later
+//! attempt continues. It must not replace a file it did not write, print anything, or wait without a limit.
 
 mod failure;
 mod sources;

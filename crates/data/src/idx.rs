@@ -97,7 +97,7 @@ pub enum IdxError {
         /// Whether these are counted after decompression.
         gzip: bool,
     },
-    /// The file goes on after the array.
+    /// The file has bytes after the array.
     #[error("{} has bytes after its end: expected {expected} bytes{}\nhint: remove the file and download it again", path.display(), of_gzip(*gzip))]
     TrailingBytes {
         /// The file.

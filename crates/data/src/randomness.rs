@@ -7,6 +7,7 @@
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
+use windlass_core::splitmix::mix;
 
 /// Which of the three independent streams of samples to draw from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,14 +81,6 @@ impl Randomness {
         let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
         (sum as f32 - MEAN) / DEVIATION * deviation
     }
-}
-
-/// The finaliser of SplitMix64: every bit of the result depends on every bit of the argument.
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ fn a_gzip_file_of_several_members_is_one_array() {
 
 #[test]
 fn an_array_without_elements_is_read() {
-    assert_eq!(read("labels", &idx_bytes(&[0], &[]), 1).unwrap().bytes, []);
+    assert_eq!(read("labels", &idx_bytes(&[0], &[]), 1).unwrap().bytes, [0u8; 0]);
 }
 
 #[test]

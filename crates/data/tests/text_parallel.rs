@@ -244,7 +244,7 @@ fn a_cache_damaged_anywhere_is_built_again_with_a_warning() {
         assert_eq!(events, [format!("the cache DIR/cache/KEY.ids is built again: {why}"), WRITTEN.to_owned()]);
         assert_eq!(fs::read(&path).unwrap(), sound);
     };
-    const FOREIGN: &str = "it begins with other bytes than a cache of this text";
+    const FOREIGN: &str = "it is not a cache file of this text";
     const CHECKSUM: &str = "its checksum is wrong";
     for byte in (0..sound.len()).step_by(3) {
         let mut flipped = sound.clone();

@@ -9,7 +9,7 @@ use crate::{Error, Kind, Layout, Name, Namespace, Quantity, Request, Storage};
 /// Flags that describe a run to be started elsewhere.
 #[derive(Debug, Clone, Args)]
 pub struct Arguments {
-    /// What starts the run
+    /// Kind of manifest
     #[arg(value_enum)]
     pub kind: Kind,
     /// Parameter servers; 0 lets the workers hold the parameters, as train --colocate does
@@ -34,16 +34,21 @@ pub struct Arguments {
     /// slurm and compose also file:/PATH
     #[arg(long, value_name = "WHERE", value_parser = hinted::<Storage>)]
     pub storage: Option<Storage>,
-    /// Secret with the variables that an object store needs, such as AWS_ACCESS_KEY_ID
+    /// Kubernetes Secret with the variables that an object store needs, such as AWS_ACCESS_KEY_ID; with compose, the
+    /// file NAME.env beside the manifest
     #[arg(long, value_name = "NAME", default_value = "windlass-storage")]
     pub storage_secret: String,
+    /// Seconds that a task has to write its last checkpoint when it is told to stop; more than the default for models
+    /// above 400 MB on a slow store [default: three times --checkpoint-stall-secs, plus 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub grace: Option<u32>,
     /// Namespace; required for trainjob [default: that of kubectl]
     #[arg(long, value_name = "NAME", value_parser = hinted::<Namespace>)]
     pub namespace: Option<Namespace>,
     /// Name of the run [default: that of the model]
     #[arg(long, value_name = "NAME", value_parser = hinted::<Name>)]
     pub name: Option<Name>,
-    /// Queue of Kueue, or partition of Slurm
+    /// Kueue queue, or Slurm partition
     #[arg(long, value_name = "NAME")]
     pub queue: Option<String>,
     /// Let Prometheus in this namespace scrape the tasks (pods labelled app.kubernetes.io/name: prometheus) [default: no
@@ -88,6 +93,7 @@ impl TryFrom<Arguments> for Request {
             image: arguments.image.unwrap_or(defaults.image),
             storage: arguments.storage,
             storage_secret: arguments.storage_secret,
+            grace_seconds: arguments.grace,
             queue: arguments.queue,
             scrape_from: arguments.scrape_from,
             layout: arguments.layout,

@@ -32,7 +32,9 @@ const TOWERS_FLAG: &str = "--towers";
 const STALL_FLAG: &str = "--checkpoint-stall-secs";
 const DEFAULT_STALL_SECONDS: f64 = 30.0;
 const DAY_SECONDS: u32 = 86_400;
-/// Slurm can send a signal at most 65,535 s before the time limit; see [`grace_seconds`].
+/// Slurm can send a signal at most so long before the time limit.
+const LONGEST_GRACE_UNDER_SLURM: u32 = 65_535;
+/// The stall limit of which [`grace_seconds`] makes that.
 const LONGEST_STALL_UNDER_SLURM: u32 = 21_835;
 
 /// How a task learns of the cluster.
@@ -46,7 +48,8 @@ pub(crate) enum Naming<'a> {
 }
 
 /// Refuses what cannot be passed on.
-pub(crate) fn check(kind: Kind, gpus: u32, command: &[String]) -> Result<(), Error> {
+pub(crate) fn check(request: &Request) -> Result<(), Error> {
+    let Request { kind, gpus, command, .. } = request;
     match command.first() {
         Some(model) if !model.is_empty() && !model.starts_with('-') => {}
         _ => return Err(Error::NoModel),
@@ -60,8 +63,19 @@ pub(crate) fn check(kind: Kind, gpus: u32, command: &[String]) -> Result<(), Err
             return Err(Error::ReservedFlag { flag });
         }
     }
-    check_towers(gpus, command)?;
-    stall_seconds(kind, command).map(drop)
+    check_towers(*gpus, command)?;
+    check_grace(*kind, request.grace_seconds)?;
+    stall_seconds(*kind, command).map(drop)
+}
+
+fn check_grace(kind: Kind, grace: Option<u32>) -> Result<(), Error> {
+    let most = if kind == Kind::Slurm { LONGEST_GRACE_UNDER_SLURM } else { DAY_SECONDS };
+    match grace {
+        Some(seconds) if seconds == 0 || seconds > most => {
+            Err(Error::Seconds { flag: "--grace", value: seconds.to_string(), most })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The arguments of a task, after the program's name.
@@ -131,8 +145,15 @@ pub(crate) fn run_dir(request: &Request) -> String {
     }
 }
 
-/// How long a task gets to stop: three checkpoints that are each about to be abandoned, and some time to spare.
+/// How long a task gets to stop: what was asked for, or three times the stall limit and half a minute.
+///
+/// That limit is not what a checkpoint takes, but how long one may go without progress; ps 0 adds a second for each 10 MB
+/// of the model. A task that is told to stop may first have to see a checkpoint through, and then writes the last one. In
+/// the 120 s of the default, a store that takes 10 MB/s has time for two of 400 MB. Larger models need `--grace`.
 pub(crate) fn grace_seconds(request: &Request) -> i64 {
+    if let Some(grace) = request.grace_seconds {
+        return grace.into();
+    }
     let stall = stall_seconds(request.kind, &request.command).unwrap_or(DEFAULT_STALL_SECONDS);
     (3.0 * stall.max(DEFAULT_STALL_SECONDS)).ceil() as i64 + 30
 }
@@ -177,6 +198,10 @@ mod tests {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
+    fn check(kind: Kind, gpus: u32, command: &[String]) -> Result<(), Error> {
+        super::check(&Request { gpus, ..Request::new(kind, "a".parse().unwrap(), command.to_vec()) })
+    }
+
     fn grace(command: &str) -> i64 {
         grace_seconds(&Request::new(Kind::K8s, "a".parse().unwrap(), words(command)))
     }
@@ -203,11 +228,28 @@ mod tests {
     }
 
     #[test]
-    fn a_task_gets_three_checkpoints_of_time_to_stop() {
+    fn the_time_to_stop_follows_from_the_stall_limit() {
         assert_eq!(grace("mnist"), 120);
         assert_eq!(grace("mnist --checkpoint_stall_secs=100"), 330);
         assert_eq!(grace("mnist --checkpoint-stall-secs 1"), 120);
         assert!(check(Kind::K8s, 0, &words("mnist --checkpoint-stall-secs soon")).is_err());
+    }
+
+    #[test]
+    fn the_time_to_stop_can_be_given() {
+        let asked = |kind, seconds| {
+            let request = Request::new(kind, "a".parse().unwrap(), words("mnist --checkpoint-stall-secs 60"));
+            Request { grace_seconds: Some(seconds), ..request }
+        };
+        assert_eq!(grace_seconds(&asked(Kind::K8s, 5)), 5);
+        assert_eq!(super::check(&asked(Kind::K8s, DAY_SECONDS)), Ok(()));
+        assert_eq!(super::check(&asked(Kind::Slurm, LONGEST_GRACE_UNDER_SLURM)), Ok(()));
+        for (kind, seconds) in
+            [(Kind::K8s, 0), (Kind::K8s, DAY_SECONDS + 1), (Kind::Slurm, LONGEST_GRACE_UNDER_SLURM + 1)]
+        {
+            let refused = super::check(&asked(kind, seconds));
+            assert!(matches!(refused, Err(Error::Seconds { flag: "--grace", .. })), "{kind} {seconds}: {refused:?}");
+        }
     }
 
     #[test]

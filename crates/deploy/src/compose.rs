@@ -102,6 +102,7 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
         &[
             "Start with `docker compose --file FILE up`, end with `docker compose --file FILE down`, which keeps the volume.".to_owned(),
             format!("`docker compose --file FILE --profile tensorboard up` shows the curves on port {TENSORBOARD_PORT}."),
+            needs(request),
         ],
     );
     let mut services: BTreeMap<String, Service> =
@@ -109,6 +110,24 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
     services.insert("tensorboard".to_owned(), tensorboard(request));
     manifest.add(&Project { name: request.name.to_string(), services, volumes: volumes(request) })?;
     Ok(manifest.finish())
+}
+
+/// The top-level `name` came with version 2, `required` of an `env_file` with 2.24.
+fn needs(request: &Request) -> String {
+    match &request.storage {
+        Some(Storage::Objects(_)) => {
+            let file = credentials(request);
+            format!(
+                "Needs Docker Compose 2.24 or later. The store's credentials are read from {file} beside this file, if it is there."
+            )
+        }
+        _ => "Needs Docker Compose v2.".to_owned(),
+    }
+}
+
+/// The file with the variables of an object store, as `VARIABLE=value`.
+fn credentials(request: &Request) -> String {
+    format!("{}.env", request.storage_secret)
 }
 
 fn host(task: TaskId) -> String {
@@ -125,9 +144,7 @@ fn service(request: &Request, task: TaskId) -> Service {
         image: request.image.clone(),
         command: escaped(arguments(request, task.job, &naming)),
         env_file: match &request.storage {
-            Some(Storage::Objects(_)) => {
-                vec![EnvFile { path: format!("{}.env", request.storage_secret), required: false }]
-            }
+            Some(Storage::Objects(_)) => vec![EnvFile { path: credentials(request), required: false }],
             _ => Vec::new(),
         },
         restart: Some(RESTART),

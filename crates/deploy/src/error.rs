@@ -135,12 +135,12 @@ pub enum Error {
     Yaml(String),
 }
 
-const RESUMES: &str =
-    "leave --resume out: a run resumes from its own checkpoints, if it has any; one with another --name begins anew";
+const RESUMES: &str = "leave --resume out: a run resumes from its own checkpoints, if it has any; to start from scratch, choose another --name";
 
 fn reserved_because(flag: &str) -> &'static str {
     match flag {
-        "--resume" | "--take-over" => "would give it to every task that is replaced",
+        "--resume" | "--take-over" | "--restarted" => "would give it to every task that is replaced",
+        "--bind" | "--cluster" => "decides where tasks listen and find each other",
         _ => "sets it",
     }
 }

@@ -58,11 +58,8 @@ impl Pod {
 
     fn container(self, request: &Request) -> Container {
         let resources = resources(request, self.job);
-        let [startup, ready] = match self.published_early {
-            true => ["/startupz", "/readyz"],
-            // A pod without a DNS name until it is ready must not wait for its peers to be ready.
-            false => ["/livez", "/livez"],
-        };
+        // A pod without a DNS name until it is ready must not wait for its peers to be ready.
+        let ready = if self.published_early { "/readyz" } else { "/livez" };
         Container {
             name: self.container.to_owned(),
             image: Some(request.image.clone()),
@@ -81,8 +78,9 @@ impl Pod {
                 ..ResourceRequirements::default()
             }),
             security_context: Some(container_security()),
-            // Loading data may take minutes.
-            startup_probe: Some(probe(startup, 2, 300)),
+            // Ten minutes to open its port. Loading comes after that and may take hours; /startupz would fail until it is
+            // done, and a pod that is killed for it would be replaced again and again, since exit code 143 is not counted.
+            startup_probe: Some(probe("/livez", 2, 300)),
             readiness_probe: Some(probe(ready, 5, 3)),
             // A minute without an answer of the event loop; training that makes no progress is alive.
             liveness_probe: Some(probe("/livez", 10, 6)),
@@ -155,9 +153,9 @@ fn tolerations() -> Vec<Toleration> {
 }
 
 fn volumes(request: &Request) -> Vec<Volume> {
-    let empty = |medium: Option<&str>, limit: Option<&str>| EmptyDirVolumeSource {
-        medium: medium.map(str::to_owned),
+    let empty = |limit: Option<&str>| EmptyDirVolumeSource {
         size_limit: limit.map(|limit| Amount(limit.to_owned())),
+        medium: None,
     };
     let mut runs = Volume { name: "runs".to_owned(), ..Volume::default() };
     match &request.storage {
@@ -168,13 +166,10 @@ fn volumes(request: &Request) -> Vec<Volume> {
         Some(Storage::Nfs { server, path }) => {
             runs.nfs = Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None });
         }
-        _ => runs.empty_dir = Some(empty(None, None)),
+        _ => runs.empty_dir = Some(empty(None)),
     }
-    let tmp = Volume { name: "tmp".to_owned(), empty_dir: Some(empty(None, Some("1Gi"))), ..Volume::default() };
-    // Runtimes give a container 64 MiB of shared memory on the node; this counts against the pod's own limit.
-    let shared = empty(Some("Memory"), Some("256Mi"));
-    let shared = Volume { name: "shared-memory".to_owned(), empty_dir: Some(shared), ..Volume::default() };
-    vec![runs, tmp, shared]
+    let tmp = Volume { name: "tmp".to_owned(), empty_dir: Some(empty(Some("1Gi"))), ..Volume::default() };
+    vec![runs, tmp]
 }
 
 fn mounts() -> Vec<VolumeMount> {
@@ -183,7 +178,7 @@ fn mounts() -> Vec<VolumeMount> {
         mount_path: path.to_owned(),
         ..VolumeMount::default()
     };
-    vec![mount("runs", RUNS), mount("tmp", "/tmp"), mount("shared-memory", "/dev/shm")]
+    vec![mount("runs", RUNS), mount("tmp", "/tmp")]
 }
 
 /// The credentials of an object store. Optional, because a node's or workload's identity may do as well.

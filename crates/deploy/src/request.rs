@@ -12,7 +12,7 @@ const LEAST_MEBIBYTES: u64 = 64;
 /// More tasks than this make host lists that no command line holds.
 const MOST_TASKS: u32 = 1000;
 
-/// What starts the run.
+/// The kind of manifest, which says what starts the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Kubernetes without anything installed: Indexed Jobs and headless Services
@@ -85,6 +85,8 @@ pub struct Request {
     pub storage: Option<Storage>,
     /// The Secret with the credentials of an object store.
     pub storage_secret: String,
+    /// How many seconds a task gets to stop; `None` derives it from `--checkpoint-stall-secs`.
+    pub grace_seconds: Option<u32>,
     /// Kueue's queue, or Slurm's partition.
     pub queue: Option<String>,
     /// The namespace whose Prometheus may connect to the tasks of a run in Kubernetes; `None` lets no scraper in.
@@ -138,6 +140,7 @@ impl Request {
             image: format!("windlass:{}", env!("CARGO_PKG_VERSION")),
             storage: None,
             storage_secret: "windlass-storage".to_owned(),
+            grace_seconds: None,
             queue: None,
             scrape_from: None,
             layout: Layout::default(),
@@ -212,7 +215,7 @@ impl Request {
             self.check_queue(queue)?;
         }
         self.check_storage()?;
-        command::check(self.kind, self.gpus, &self.command)?;
+        command::check(self)?;
         limits::check(self)
     }
 

@@ -8,7 +8,7 @@
 use windlass_core::cluster::Job;
 use windlass_core::lifecycle::exit_code;
 
-use crate::command::{Naming, arguments, grace_seconds};
+use crate::command::{Naming, arguments, grace_seconds, run_dir};
 use crate::{Layout, Request};
 
 /// How often a job may have been restarted, for whatever reason, when it is requeued after a loss, or after it was told to
@@ -46,14 +46,16 @@ export WINDLASS_SLURM_PORT=$((10000 + SLURM_JOB_ID * {tasks} % 20000))
 
 code=0
 # The run survives the loss of a worker, so neither a failure nor the end of one task ends the others.
-srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} \\
+srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} --cpus-per-task={cpus} \\
   \"${{WINDLASS:-windlass}}\" {command} || code=$?
 ",
         ps = request.ps,
+        // Since Slurm 22.05 `srun` does not take this over from `sbatch`, and would give each task one CPU.
+        cpus = cpus(request),
         command = words.join(" "),
     ));
     if request.storage.is_some() {
-        script.push_str(&requeue(grace_seconds(request)));
+        script.push_str(&requeue(request));
     }
     script.push_str("exit \"$code\"\n");
     script
@@ -61,11 +63,16 @@ srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} \\
 
 /// Puts the job back in the queue if it can resume. Nothing restarts a single task within a step, so after the loss of a
 /// ps the others give up, and the whole job starts again. `srun` returns the highest code of all tasks: a task that is
-/// killed hides the others' code.
-fn requeue(grace: i64) -> String {
-    let (stopped, peers, killed) = (exit_code::TERMINATED, exit_code::PEERS, 137);
+/// killed hides the others' code, so whether the run has finished is read from what ps 0 noted last.
+fn requeue(request: &Request) -> String {
+    // A task that somebody ends with SIGINT exits with 130.
+    let (stopped, peers, interrupted) = (exit_code::TERMINATED, exit_code::PEERS, 130);
+    let (grace, status) = (grace_seconds(request), quote(&format!("{}/status.json", run_dir(request))));
     format!(
         "
+has_finished() {{ # The exit code that ps 0 noted when the run was over.
+  grep -qs '\"exit_code\":0[,}}]' {status}
+}}
 requeue() {{
   echo \"$1 (exit code $code): requeueing job $SLURM_JOB_ID\"
   scontrol requeue \"$SLURM_JOB_ID\"
@@ -77,24 +84,29 @@ requeue_unless_often() {{
     echo \"$1 (exit code $code): job $SLURM_JOB_ID has been restarted $SLURM_RESTART_COUNT times, giving up\"
   fi
 }}
-case $code in
-  138 | {stopped}) # Told to stop, with a checkpoint written: resume from it.
-    if ((SECONDS >= {SOON_SECONDS})); then
-      requeue \"the tasks were told to stop\"
-    else # The tasks are told {grace} s before the time limit. If the limit is not longer than that, they never make a step.
-      requeue_unless_often \"the tasks were told to stop as soon as they had started; is --time longer than {grace} s?\"
-    fi
-    ;;
-  {peers} | {killed}) # A task was lost or killed: resume from the last checkpoint, but not for ever.
-    requeue_unless_often \"a task was lost\"
-    ;;
-esac
+if ((code != 0)) && has_finished; then
+  echo \"the run has finished, although a task of it failed (exit code $code)\"
+elif ((code == 138 || code == {stopped})); then # Told to stop, with a checkpoint written: resume from it.
+  if ((SECONDS >= {SOON_SECONDS})); then
+    requeue \"the tasks were told to stop\"
+  else # The tasks are told {grace} s before the time limit. If the limit is not longer than that, they never make a step.
+    requeue_unless_often \"the tasks were told to stop as soon as they had started; is --time longer than {grace} s?\"
+  fi
+elif ((code == {peers} || code > 128 && code != {interrupted})); then
+  # A task gave up waiting for another, or a signal ended one: resume from the last checkpoint, but not for ever.
+  requeue_unless_often \"a task was lost\"
+fi
 "
     )
 }
 
+/// Slurm gives tasks whole CPUs.
+fn cpus(request: &Request) -> u64 {
+    request.cpu.rounded_up().max(1)
+}
+
 fn options(request: &Request, tasks: u32) -> Vec<String> {
-    let cpus = request.cpu.rounded_up().max(1);
+    let cpus = cpus(request);
     let mut options = vec![
         format!("--job-name={}", request.name),
         format!("--ntasks={tasks}"),

@@ -1,6 +1,6 @@
 //! A TFJob. The operator names the pods and their Services, and tells every task the cluster by `TF_CONFIG`.
 
-use windlass_core::cluster::Job;
+use windlass_core::cluster::{Job, TaskId};
 
 use crate::command::{Naming, arguments};
 use crate::crd::{ReplicaSpec, ReplicaSpecs, Resource, RunPolicy, TfJobSpec};
@@ -8,7 +8,7 @@ use crate::indexed_job::KEEP_FINISHED_SECONDS;
 use crate::metadata::queued;
 use crate::pod::Pod;
 use crate::yaml::Manifest;
-use crate::{Error, Request, guards};
+use crate::{Error, PORT, Request, guards};
 
 pub(crate) fn render(request: &Request) -> Result<String, Error> {
     let mut manifest = Manifest::new(
@@ -18,7 +18,9 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
                 .to_owned(),
             "The operator retries exit codes of 128 and more: a task that was told to stop, but none that gave up"
                 .to_owned(),
-            "waiting for others (exit code 5).".to_owned(),
+            "waiting for others (exit code 5). If the TFJob fails, delete it: pods that wait for a failed one stay until they"
+                .to_owned(),
+            "give up.".to_owned(),
         ],
     );
     manifest.add(&guards::network_policy(request))?;
@@ -29,7 +31,8 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
         metadata: queued(request, request.name.to_string(), None),
         spec: TfJobSpec {
             run_policy: RunPolicy {
-                // When the workers are done, a ps may still write the last checkpoint. It ends by itself.
+                // When the workers are done, a ps may still write the last checkpoint. It ends by itself. The other
+                // policies would delete it then, since the operator has one policy for success and failure.
                 clean_pod_policy: "None",
                 ttl_seconds_after_finished: KEEP_FINISHED_SECONDS,
             },
@@ -44,10 +47,7 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
 }
 
 fn replicas(request: &Request, job: Job, count: u32) -> ReplicaSpec {
-    let mut arguments = arguments(request, job, &Naming::Variables);
-    if request.ps == 0 {
-        arguments.insert(2, "--colocate".to_owned());
-    }
+    let arguments = task_arguments(request, job);
     let pod = Pod {
         job,
         container: "tensorflow",
@@ -59,4 +59,18 @@ fn replicas(request: &Request, job: Job, count: u32) -> ReplicaSpec {
         restart_policy: None,
     };
     ReplicaSpec { replicas: count, restart_policy: "ExitCode", template: pod.template(request) }
+}
+
+/// The arguments of each task of a job. To a job of a single task the operator gives no `TF_CONFIG`, so that task is named
+/// by flags, with the Service that the operator makes for it.
+fn task_arguments(request: &Request, job: Job) -> Vec<String> {
+    if request.tasks().count() == 1 {
+        let address = |TaskId { job, index }| format!("{}-{job}-{index}:{PORT}", request.name);
+        return arguments(request, job, &Naming::HostsAndIndex(&address, 0));
+    }
+    let mut arguments = arguments(request, job, &Naming::Variables);
+    if request.ps == 0 {
+        arguments.insert(2, "--colocate".to_owned());
+    }
+    arguments
 }

@@ -33,7 +33,7 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
     let runtime = runtime_name(request)?;
     let extra = |job| match job {
         Job::Ps => BTreeMap::new(),
-        Job::Worker => BTreeMap::from([(STEP.to_owned(), "trainer".to_owned())]),
+        Job::Worker | Job::Client => BTreeMap::from([(STEP.to_owned(), "trainer".to_owned())]),
     };
     manifest.add(&Resource {
         api_version: VERSION,

@@ -1,5 +1,7 @@
 //! What a task has counted, in Prometheus's text format.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +11,7 @@ use prometheus::{IntGauge, Opts, Registry, TEXT_FORMAT, TextEncoder};
 
 use crate::probes::Probes;
 use crate::ps::PsInstruments;
-use crate::reading::{Readable, Reading};
+use crate::reading::{Readable, Reading, gauge};
 use crate::usage::UsageMeter;
 use crate::worker::WorkerInstruments;
 
@@ -52,6 +54,10 @@ impl Instruments {
             "The role and the number of this task; always 1.",
             &[("role", role), ("task", &task.to_string())],
         ));
+        // Taken once: a value that the clock could shift would look like a restart.
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let help = "When this process began to be observed, in seconds since 1970; it changes only with the process.";
+        instruments.add(gauge("windlass_process_start_time_seconds", help, started.as_secs_f64()));
         instruments.read_from(instruments.usage.clone());
         instruments
     }
@@ -107,6 +113,21 @@ fn exposition(registry: &Registry) -> Response {
 mod tests {
     use super::*;
     use crate::{PushFate, StepMeasurement};
+
+    #[test]
+    fn a_process_has_one_start_time() {
+        let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        let before = seconds(SystemTime::now());
+        let instruments = Instruments::new(&Build::default(), "ps", 0);
+        let after = seconds(SystemTime::now());
+        let read = || {
+            let families = instruments.registry.gather();
+            let family = families.iter().find(|family| family.name() == "windlass_process_start_time_seconds");
+            family.expect("the family").get_metric()[0].get_gauge().get_value()
+        };
+        assert!((before..=after).contains(&read()), "{} is not between {before} and {after}", read());
+        assert_eq!(read(), read());
+    }
 
     #[test]
     fn a_task_exposes_what_it_has_counted() {

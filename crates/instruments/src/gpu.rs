@@ -2,9 +2,10 @@
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
+use serde::{Deserialize, Serialize};
 
 /// A GPU, as of the last measurement.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuUsage {
     /// Which one it is, by the driver's count.
     pub index: u32,

@@ -21,4 +21,4 @@ pub use prometheus;
 pub use ps::{PsInstruments, PushFate};
 pub use reading::{Readable, VALID, counter, gauge, seconds};
 pub use usage::{NodeUsage, Usage, UsageMeter};
-pub use worker::{Site, Sites, StepMeasurement, WorkerInstruments};
+pub use worker::{JoinedSite, Site, Sites, StepMeasurement, WorkerInstruments};

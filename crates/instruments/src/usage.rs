@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sysinfo::{NetworkData, Networks, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::gpu::{GpuMeter, GpuUsage};
@@ -11,7 +12,7 @@ use crate::gpu::{GpuMeter, GpuUsage};
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What a process and its host have used, as of the last measurement.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Processor time of the process so far.
     pub cpu_seconds: f64,
@@ -28,7 +29,7 @@ pub struct Usage {
 }
 
 /// What a host has, and what all its processes have used.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeUsage {
     /// Its name.
     pub name: String,

@@ -10,6 +10,7 @@ use prometheus::{GaugeVec, Histogram, HistogramOpts, Opts};
 
 use crate::ps::buckets;
 use crate::reading::{Readable, VALID, counter, gauge, seconds};
+use crate::usage::Usage;
 
 /// What a step took.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,7 +36,7 @@ pub struct StepMeasurement {
 }
 
 /// A place where replicas of a worker's network compute: a device of its own, or of a worker that has joined it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Site {
     /// Its name.
     pub name: String,
@@ -43,6 +44,41 @@ pub struct Site {
     pub replicas: u32,
     /// Whether it can be reached now.
     pub reachable: bool,
+    /// What its client knows of it, if it is a worker that has joined.
+    pub joined: Option<JoinedSite>,
+}
+
+/// What a client knows of a worker that has joined it. Times count from when it first did.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JoinedSite {
+    /// Its number among those of the client.
+    pub index: u32,
+    /// Where it listens.
+    pub address: String,
+    /// The stages that it computes; none if it computes all of the model.
+    pub stages: Vec<String>,
+    /// Whether it has ever joined.
+    pub has_joined: bool,
+    /// Since it was last heard from.
+    pub silent: Duration,
+    /// For how long its client has been waiting for it; nothing if it does not.
+    pub awaited: Option<Duration>,
+    /// Steps that it had a part in, and samples of those.
+    pub steps: u64,
+    /// See there.
+    pub samples: u64,
+    /// Time in which it could have computed, in which it was asked to, and in which it did by its own clock.
+    pub present: Duration,
+    /// See there.
+    pub asked: Duration,
+    /// See there.
+    pub computed: Duration,
+    /// Bytes that went there, and that came from there.
+    pub sent: u64,
+    /// See there.
+    pub received: u64,
+    /// What it uses of its hardware, by its own word.
+    pub usage: Option<Usage>,
 }
 
 impl Site {
@@ -52,7 +88,7 @@ impl Site {
         for name in names {
             match sites.iter_mut().find(|site| site.name == *name) {
                 Some(site) => site.replicas += 1,
-                None => sites.push(Self { name: name.clone(), replicas: 1, reachable: true }),
+                None => sites.push(Self { name: name.clone(), replicas: 1, reachable: true, joined: None }),
             }
         }
         sites

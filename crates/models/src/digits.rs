@@ -11,7 +11,7 @@ pub(crate) fn load(setup: &Setup) -> anyhow::Result<ImageSet> {
     load_or_draw(setup, Sizes::default())
 }
 
-/// All digits of `--data-dir`, or so many built-in ones.
+/// All digits of `--data-dir`, or this many built-in ones.
 pub(crate) fn load_or_draw(setup: &Setup, sizes: Sizes) -> anyhow::Result<ImageSet> {
     match &setup.data_dir {
         Some(directory) => {
@@ -38,7 +38,7 @@ pub(crate) fn fingerprint(images: &Images) -> Fingerprint {
     Fingerprint::of_all([&images.pixels[..], &images.labels[..]])
 }
 
-/// At most so many images to show: the first of each class in the order of classes, then the second of each, …
+/// At most this many images to show: the first of each class in the order of classes, then the second of each, …
 pub(crate) fn one_of_each(labels: &[u8], count: usize) -> Vec<usize> {
     let mut seen = [0usize; mnist::CLASSES as usize];
     let mut ranked: Vec<(usize, u8, usize)> = Vec::with_capacity(labels.len());

@@ -184,7 +184,7 @@ impl Row {
     }
 }
 
-/// Finds out now whether a picture can be written there, so that nobody trains for it in vain.
+/// Checks up front that a picture can be written there, so that no training is wasted.
 ///
 /// # Errors
 /// If it cannot.

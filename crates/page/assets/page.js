@@ -160,7 +160,8 @@ function showChosen(figure) {
   const x = `${tenths(across(chart.scale, point[0]))}%`;
   setAttribute(cursor, 'x1', x);
   setAttribute(cursor, 'x2', x);
-  const value = point[1] === null ? 'not a number' : Number(point[1].toPrecision(4)).toString();
+  const shown = (y) => (chart.fraction ? `${(100 * y).toFixed(2)}%` : Number(y.toPrecision(4)).toString());
+  const value = point[1] === null ? 'not a number' : shown(point[1]);
   setText(reading, `step ${point[0].toLocaleString('en')}: ${value}`);
 }
 
@@ -168,11 +169,14 @@ function showChosen(figure) {
 
 const link = document.getElementById('link');
 let heard = Date.now();
+// In seconds: something comes at least every 5 s, but later after much (crates/page/src/serve.rs).
+let patience = 15;
 let ended = false;
 
 function tellLink() {
   const silent = Math.round((Date.now() - heard) / 1000);
-  const lost = silent >= 5 && source.readyState !== EventSource.OPEN;
+  // A connection stays open although whoever is at its other end is suspended, or cut off.
+  const lost = silent >= (source.readyState === EventSource.OPEN ? patience : 5);
   const text = ended ? 'this run has ended; the figures are final' : lost ? `✕ not live: lost contact ${silent} s ago` : '● live';
   setText(link, text);
   link.dataset.tone = lost && !ended ? 'bad' : 'idle';
@@ -182,6 +186,7 @@ function receive(event) {
   const before = view.badge?.word;
   view = apply(view, JSON.parse(event.data));
   heard = Date.now();
+  patience = 15 + event.data.length / 8000;
   ended = ['over', 'stopped', 'failed'].includes(view.badge.word);
   document.title = `${view.badge.symbol} ${view.title}`;
   show(document.body, view);

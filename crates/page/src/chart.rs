@@ -27,6 +27,8 @@ pub(crate) struct Chart {
     pub x_ticks: Vec<Tick>,
     pub y_ticks: Vec<Tick>,
     pub points: Vec<(u64, Option<f64>)>,
+    /// Whether values are shown as percentages.
+    pub fraction: bool,
 }
 
 /// What the edges of a plot stand for.
@@ -59,21 +61,22 @@ impl Chart {
         let lowest = finite.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let highest = finite.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let extent = match (lowest, highest) {
-            (Some(low), Some(high)) => format!("; between {} and {}", value(low.1), value(high.1)),
+            (Some(low), Some(high)) => format!("; between {} and {}", curve.shown(low.1), curve.shown(high.1)),
             _ => String::new(),
         };
-        let caption = format!("{} at step {}{extent}", value(last.1), count(last.0));
+        let caption = format!("{} at step {}{extent}", curve.shown(last.1), count(last.0));
         let x_ticks = round_values(scale.left, scale.right, TICKS).into_iter().filter(|x| x.fract() == 0.0);
         let x_tick = |x: f64| Tick { at: percent(scale.across(x)), label: count(x as u64) };
-        let y_tick = |y: &f64| Tick { at: percent(scale.down(*y)), label: axis_value(*y) };
+        let y_tick = |y: &f64| Tick { at: percent(scale.down(*y)), label: axis_label(*y, curve.is_fraction) };
         Self {
             name,
-            latest: value(last.1),
+            latest: curve.shown(last.1),
             caption,
             x_ticks: x_ticks.map(x_tick).collect(),
             y_ticks: y_values.iter().map(y_tick).collect(),
             scale,
             points,
+            fraction: curve.is_fraction,
         }
     }
 
@@ -166,6 +169,11 @@ fn percent(number: f64) -> String {
 fn tenths(number: f64) -> f64 {
     // Adding zero turns -0 into 0.
     (number * 10.0).round() / 10.0 + 0.0
+}
+
+/// A value on the vertical axis.
+fn axis_label(number: f64, is_fraction: bool) -> String {
+    if is_fraction { format!("{}%", axis_value(number * 100.0)) } else { axis_value(number) }
 }
 
 /// A number on an axis: no more digits than it needs.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::figures;
+
 /// The most points that a curve has.
 const MOST_POINTS: usize = 400;
 
@@ -12,6 +14,8 @@ const MOST_POINTS: usize = 400;
 pub struct Curve {
     /// What is measured, with its unit if it has one.
     pub name: String,
+    /// Whether it is a part of a whole, from 0 to 1, which is shown as a percentage.
+    pub is_fraction: bool,
     /// Step and value, in the order of steps; a value may be missing where it was not finite.
     points: Vec<(u64, Option<f64>)>,
     /// How many measurements one point stands for; 0 means 1.
@@ -32,6 +36,11 @@ impl Curve {
     /// A curve without points.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
+    }
+
+    /// A value of it as people read it.
+    pub fn shown(&self, value: f64) -> String {
+        if self.is_fraction { figures::fraction(value) } else { figures::value(value) }
     }
 
     /// Adds a measurement. One at an earlier step than the last means that the run rolled back: what came after that

@@ -24,7 +24,7 @@ pub fn rate(number: f64) -> String {
     }
 }
 
-/// A loss or score: four significant digits, in powers of ten if it is very small or large.
+/// A loss or score: four significant digits, in powers of ten if it is very small or large, with its thousands apart.
 pub fn value(number: f64) -> String {
     if number.is_nan() {
         return "not a number".into();
@@ -36,6 +36,7 @@ pub fn value(number: f64) -> String {
     let text = match size {
         _ if size == 0.0 => "0".into(),
         _ if !(1e-4..1e6).contains(&size) => format!("{number:.2e}"),
+        _ if size >= 999.95 => format!("{}{}", if number < 0.0 { "-" } else { "" }, count(size.round() as u64)),
         _ => format!("{number:.*}", (3 - size.log10().floor() as i32).clamp(0, 6) as usize),
     };
     text.replace('-', "−")
@@ -90,6 +91,11 @@ pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0) } else { "–".into() }
 }
 
+/// A score that is a part of a whole: `97.51%`.
+pub fn fraction(share: f64) -> String {
+    if share.is_finite() { format!("{:.2}%", share * 100.0).replace('-', "−") } else { value(share) }
+}
+
 /// Text from users on one line: control characters, which could move a terminal's cursor, become visible.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
@@ -112,7 +118,13 @@ mod tests {
     #[test]
     fn values_have_four_digits_and_what_is_not_a_number_is_said_to_be_so() {
         assert_eq!([0.123456, 12.3456, -2.5, 1e-9].map(value), ["0.1235", "12.35", "−2.500", "1.00e−9"]);
+        assert_eq!([999.4, 999.96, -204_922.4].map(value), ["999.4", "1,000", "−204,922"]);
         assert_eq!([f64::NAN, f64::INFINITY].map(value), ["not a number", "infinite"]);
+    }
+
+    #[test]
+    fn fractions_are_percentages_with_two_decimals() {
+        assert_eq!([0.9751, 1.0, f64::NAN].map(fraction), ["97.51%", "100.00%", "not a number"]);
     }
 
     #[test]

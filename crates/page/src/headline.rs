@@ -34,7 +34,9 @@ pub fn headline(status: &Status) -> String {
         }
         Phase::Stopped { why } => format!("Stopped at step {}: {}", step_of(status), plain(why)),
         Phase::Failed { why } => format!("Failed at step {step}: {}", plain(why)),
+        Phase::Died if status.step == 0 => "Died before the first step".to_owned(),
         Phase::Died => format!("Died at step {}", step_of(status)),
+        Phase::Unknown => format!("Last seen at step {}", step_of(status)),
     }
 }
 
@@ -67,8 +69,8 @@ fn training(status: &Status) -> String {
             text += &format!(", done in about {}", about(left));
         }
     }
-    let of = |state| status.workers.iter().filter(move |worker| worker.state == state);
-    let dead: Vec<TaskId> = of(State::Dead).map(|worker| TaskId::worker(worker.index)).collect();
+    let dead = status.trainers().filter(|(_, worker)| worker.state == State::Dead);
+    let dead: Vec<TaskId> = dead.map(|(task, _)| task).collect();
     if !dead.is_empty() {
         text += &format!("; {} {} dead", tasks(&dead), if dead.len() == 1 { "is" } else { "are" });
     }
@@ -80,10 +82,10 @@ fn training(status: &Status) -> String {
 
 /// The longest wait of a worker, if it is worth a word: `worker 3 has waited 12 s for ps 1`.
 fn longest_wait(status: &Status) -> Option<String> {
-    let waits = status.workers.iter().filter_map(|worker| Some((worker.index, worker.wait.as_ref()?)));
-    let (worker, wait) = waits.max_by(|a, b| a.1.secs.total_cmp(&b.1.secs))?;
+    let waits = status.trainers().filter_map(|(task, worker)| Some((task, worker.wait.as_ref()?)));
+    let (task, wait) = waits.max_by(|a, b| a.1.secs.total_cmp(&b.1.secs))?;
     let long = (wait.secs >= LONG_WAIT_SECS || status.stalls()) && !wait.on.is_empty();
-    long.then(|| format!("worker {worker} has waited {} for {}", duration(wait.secs), tasks(&wait.on)))
+    long.then(|| format!("{task} has waited {} for {}", duration(wait.secs), tasks(&wait.on)))
 }
 
 fn or(text: String, otherwise: &str) -> String {
@@ -201,5 +203,8 @@ mod tests {
         let worker = Worker { index: 3, state: State::Dead, ..Worker::default() };
         let died = Status { workers: vec![worker, waiting_for_ps_1()], ..training() }.ended(Phase::Died);
         assert_eq!(headline(&died), "Died at step 5,210 of 10,000");
+        let gathered = Status { phase: Phase::Gathering, step: 0, ..training() };
+        assert_eq!(headline(&gathered.ended(Phase::Died)), "Died before the first step");
+        assert_eq!(headline(&training().ended(Phase::Unknown)), "Last seen at step 5,210 of 10,000");
     }
 }

@@ -14,6 +14,8 @@ pub const STATUS_FILE: &str = "status.json";
 pub struct LastStatus {
     /// When it was written, in seconds since 1970.
     pub written: u64,
+    /// When the run began, in the same; `None` from earlier versions.
+    pub began: Option<u64>,
     /// Where the live page is; empty for a run in one process, which has none.
     pub address: String,
     /// How the run ended, as its tasks' exit code; `None` as long as it has not.

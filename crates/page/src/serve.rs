@@ -33,6 +33,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const MOST_VIEWERS: usize = 32;
 /// Between two events at the least.
 const EVENT_EVERY: Duration = Duration::from_secs(1);
+/// Between two events at the most, even if nothing has changed: a page that hears nothing for longer tells its viewer that
+/// it is not live.
+const SPEAK_EVERY: Duration = Duration::from_secs(5);
 /// What one viewer is sent per second at the most, on average. The limit is 20 KB; some is left for headers.
 const BYTES_PER_SECOND: f64 = 16_000.0;
 
@@ -108,7 +111,10 @@ impl Viewer {
     async fn next(&mut self) -> Option<String> {
         loop {
             if self.shown.is_some() {
-                self.status.changed().await.ok()?;
+                match tokio::time::timeout_at(self.pace.speak_at, self.status.changed()).await {
+                    Ok(changed) => changed.ok()?,
+                    Err(_) => return Some(self.nothing_new()),
+                }
                 tokio::time::sleep_until(self.pace.next_at).await;
             }
             let status = self.status.borrow_and_update().clone();
@@ -123,7 +129,16 @@ impl Viewer {
                 self.pace.sent(data.len());
                 return Some(data);
             }
+            if Instant::now() >= self.pace.speak_at {
+                return Some(self.nothing_new());
+            }
         }
+    }
+
+    /// A change of nothing, which tells that the run still speaks.
+    fn nothing_new(&mut self) -> String {
+        self.pace.sent(0);
+        "{}".to_owned()
     }
 }
 
@@ -131,17 +146,21 @@ impl Viewer {
 /// happens meanwhile is part of the next event.
 struct Pace {
     next_at: Instant,
+    speak_at: Instant,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { next_at: Instant::now() }
+        let now = Instant::now();
+        Self { next_at: now, speak_at: now + SPEAK_EVERY }
     }
 }
 
 impl Pace {
     fn sent(&mut self, bytes: usize) {
-        self.next_at = Instant::now() + pause(bytes);
+        let now = Instant::now();
+        self.next_at = now + pause(bytes);
+        self.speak_at = now + SPEAK_EVERY.max(pause(bytes));
     }
 }
 

@@ -69,6 +69,8 @@ pub struct Status {
     pub loss: Curve,
     /// The scores: a curve for each.
     pub scores: Vec<Curve>,
+    /// The client, if the workers are those that have joined one.
+    pub client: Option<Worker>,
     /// The workers, by index.
     pub workers: Vec<Worker>,
     /// The parameter servers, by index.
@@ -79,6 +81,15 @@ pub struct Status {
     pub checkpoints: Vec<Checkpoint>,
     /// What happened.
     pub timeline: Timeline,
+    /// How often the run went back to a checkpoint.
+    pub rollbacks: u64,
+    /// Updates that were lost by that.
+    pub updates_lost: u64,
+    /// The time that made progress which was kept.
+    #[serde(deserialize_with = "number")]
+    pub kept_secs: f64,
+    /// The updates made in that time.
+    pub kept_updates: u64,
     /// The share of the elapsed time that made progress which was kept, from 0 to 1.
     pub goodput: Option<f64>,
     /// Which worker slows the run down.
@@ -116,6 +127,8 @@ pub enum Phase {
     },
     /// The run ended without a last word. No coordinator says so; who reads what one has left does.
     Died,
+    /// Whether the run goes on cannot be told from here: its processes were on another machine. Said by the same reader.
+    Unknown,
 }
 
 /// How a task is doing.
@@ -155,7 +168,7 @@ pub struct TimeSplit {
     pub network: f64,
 }
 
-/// A worker.
+/// A worker, or the client of those that have joined it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Worker {
@@ -191,9 +204,11 @@ pub struct Worker {
     pub wait: Option<Wait>,
     /// Where its steps are computed.
     pub sites: Vec<Site>,
+    /// The stages that it computes; none if it computes all of the model.
+    pub stages: Vec<String>,
 }
 
-/// A place where replicas of a worker's network compute: a device of its own, or of a worker that has joined it.
+/// A place where replicas of a worker's network compute, such as a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Site {
@@ -315,19 +330,30 @@ impl Status {
     pub fn ended(mut self, phase: Phase) -> Self {
         // Before its time a task has rather left than finished.
         let is_over = phase == Phase::Over;
-        let after = if is_over { State::Done } else { State::Ended };
+        let after = match phase {
+            Phase::Over => State::Done,
+            Phase::Unknown => State::Missing,
+            _ => State::Ended,
+        };
         let was_there = |state: &State| match state {
             State::Alive | State::Waiting => true,
             State::Done => !is_over,
             State::Missing | State::Dead | State::Ended => false,
         };
-        let states = self.workers.iter_mut().map(|worker| (&mut worker.state, &mut worker.wait));
+        let states = self.client.iter_mut().chain(&mut self.workers);
+        let states = states.map(|worker| (&mut worker.state, &mut worker.wait));
         let states = states.chain(self.servers.iter_mut().map(|server| (&mut server.state, &mut server.wait)));
         for (state, wait) in states.filter(|(state, _)| was_there(state)) {
             (*state, *wait) = (after, None);
         }
         (self.phase, self.awaited, self.left_secs) = (phase, None, None);
         self
+    }
+
+    /// The client if there is one, and all workers, with their names.
+    pub fn trainers(&self) -> impl Iterator<Item = (TaskId, &Worker)> {
+        let client = self.client.iter().map(|client| (TaskId::CLIENT, client));
+        client.chain(self.workers.iter().map(|worker| (TaskId::worker(worker.index), worker)))
     }
 
     /// Why nothing progresses; `None` if the run is not training, or is getting on.
@@ -361,11 +387,8 @@ impl Status {
             wait: wait.clone(),
         };
         let servers = self.servers.iter().map(|ps| (TaskId::ps(ps.index), None, ps.state, ps.silent_secs, &ps.wait));
-        let workers = self.workers.iter();
-        let workers = workers.map(|worker| {
-            let task = TaskId::worker(worker.index);
-            (task, Some(worker.step), worker.state, worker.silent_secs, &worker.wait)
-        });
+        let workers = self.trainers();
+        let workers = workers.map(|(task, it)| (task, Some(it.step), it.state, it.silent_secs, &it.wait));
         let unfinished =
             servers.chain(workers).filter(|(_, _, state, ..)| !matches!(state, State::Done | State::Ended));
         unfinished.map(|(task, step, now, silent, wait)| state(task, step, now, silent, wait)).collect()

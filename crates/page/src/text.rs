@@ -2,10 +2,12 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
+use windlass_core::cluster::TaskId;
+
 use crate::figures::{byte_rate, bytes, count, duration, percent, plain, rate};
 use crate::headline::headline;
 use crate::status::{Server, Site, Status, Worker};
-use crate::view::{ServerRow, View, WorkerRow};
+use crate::view::{ServerRow, View, WorkerRow, updates_lost};
 
 /// The narrowest screen that is written for.
 const NARROWEST: usize = 40;
@@ -48,9 +50,12 @@ pub(crate) fn facts(status: &Status) -> String {
         facts.push(format!("{} samples/s", rate(status.samples_per_second)));
     }
     for curve in std::iter::once(&status.loss).chain(&status.scores) {
-        facts.extend(curve.last().map(|(_, value)| format!("{} {}", plain(&curve.name), crate::figures::value(value))));
+        facts.extend(curve.last().map(|(_, value)| format!("{} {}", plain(&curve.name), curve.shown(value))));
     }
     facts.extend(status.goodput.map(|share| format!("goodput {}", percent(share))));
+    if status.rollbacks > 0 {
+        facts.push(format!("lost {}", updates_lost(status)));
+    }
     let received: f64 = status.nodes.iter().map(|node| node.received_per_second).sum();
     if received > 0.0 {
         facts.push(format!("network {}", byte_rate(received)));
@@ -60,13 +65,16 @@ pub(crate) fn facts(status: &Status) -> String {
 
 fn workers(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> {
     let mut table = table(width, &["worker", "state", "step", "last word", "samples/s", "compute", "wait", "waiting"]);
-    let tasks: Vec<(&Worker, &WorkerRow)> = status.workers.iter().zip(rows).collect();
+    let tasks: Vec<(&Worker, &WorkerRow)> = status.trainers().map(|(_, worker)| worker).zip(rows).collect();
     for group in groups(&tasks, |(_, row)| row.badge.word) {
         let (first, row) = group[0];
         let state = format!("{} {}", row.badge.symbol, row.badge.word);
         if let [(worker, row)] = group.as_slice() {
             let share = |part: usize| format!("{:.0}%", row.split[part]);
-            let index = format!("{}{}", worker.index, if worker.chief { " chief" } else { "" });
+            let index = match row.task {
+                Some(TaskId::CLIENT) => "client".to_owned(),
+                _ => format!("{}{}", worker.index, if row.is_chief { " chief" } else { "" }),
+            };
             let (step, age, speed) = (row.step.clone(), row.age.clone(), row.speed.clone());
             table.add_row([index, state, step, age, speed, share(0), share(3), row.wait.clone()]);
             continue;
@@ -93,9 +101,11 @@ fn workers(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> 
 
 /// What workers compute on, where that is more than one device of their own.
 fn sites(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> {
-    let is_plain = |worker: &Worker| matches!(&worker.sites[..], [] | [Site { replicas: 1, reachable: true, .. }]);
-    let told = status.workers.iter().zip(rows).filter(|(worker, _)| !is_plain(worker)).take(ALL_TASKS);
-    let line = |(worker, row): (&Worker, &WorkerRow)| format!("worker {} computes {}", worker.index, row.sites);
+    let is_plain = |worker: &Worker| {
+        worker.stages.is_empty() && matches!(&worker.sites[..], [] | [Site { replicas: 1, reachable: true, .. }])
+    };
+    let told = status.trainers().zip(rows).filter(|((_, worker), _)| !is_plain(worker)).take(ALL_TASKS);
+    let line = |((task, _), row): ((TaskId, &Worker), &WorkerRow)| format!("{task} computes {}", row.sites);
     let lines: Vec<String> = told.map(line).map(|line| textwrap::fill(&line, width)).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
@@ -105,20 +115,20 @@ fn waited(worker: &Worker) -> f64 {
 }
 
 fn servers(status: &Status, rows: &[ServerRow], width: usize) -> Option<String> {
-    let mut table = table(width, &["ps", "state", "shard", "last word", "applied", "repeated", "dropped", "waiting"]);
+    let mut table = table(width, &["ps", "state", "shard", "last word", "applied", "repeated", "dropped"]);
     let tasks: Vec<(&Server, &ServerRow)> = status.servers.iter().zip(rows).collect();
     for group in groups(&tasks, |(_, row)| row.badge.word) {
         let (server, row) = group[0];
         let state = format!("{} {}", row.badge.symbol, row.badge.word);
         let cells = if group.len() == 1 {
-            [&row.shard, &row.age, &row.applied, &row.repeated, &row.dropped, &row.wait].map(String::clone)
+            [&row.shard, &row.age, &row.applied, &row.repeated, &row.dropped].map(String::clone)
         } else {
             let sum = |part: fn(&Server) -> u64| group.iter().map(|(server, _)| part(server)).sum::<u64>();
             let silent = group.iter().filter_map(|(server, _)| server.silent_secs).reduce(f64::max);
             let (shards, age) = (bytes(sum(|server| server.shard_bytes)), silent.map_or("–".into(), duration));
             let counts = [sum(|server| server.applied), sum(|server| server.repeated), sum(|server| server.dropped)];
             let [applied, repeated, dropped] = counts.map(count);
-            [shards, age, applied, repeated, dropped, "–".into()]
+            [shards, age, applied, repeated, dropped]
         };
         let alone = group.len() == 1;
         let name = if alone { server.index.to_string() } else { format!("{} of {}", group.len(), rows.len()) };

@@ -3,6 +3,7 @@
 mod statuses;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
@@ -48,11 +49,25 @@ async fn everything_a_browser_loads_is_small() {
 #[tokio::test]
 async fn nothing_served_names_another_host() {
     let namespace = "http://www.w3.org/2000/svg";
+    let mut served = vec![(EVENTS_PATH, whole_view(with_straggler_and_dead_worker()).await)];
     for path in ["/", "/status.json"].into_iter().chain(ASSETS) {
-        let content = body(training(3), path).await.replace(namespace, "");
+        served.push((path, body(training(3), path).await));
+    }
+    for (path, content) in served {
+        let content = content.replace(namespace, "");
         assert!(!content.contains("://"), "{path} has an address: {content}");
         assert!(!content.contains("src=\"//") && !content.contains("href=\"//"), "{path}");
     }
+}
+
+/// The first event that a viewer gets.
+async fn whole_view(status: Status) -> String {
+    let (_sender, receiver) = watch::channel(Arc::new(status));
+    let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
+    let mut events = router(receiver).oneshot(request).await.unwrap().into_body().into_data_stream();
+    let whole = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(whole.starts_with("data: {\"$set\":{"), "{whole}");
+    whole
 }
 
 #[tokio::test]
@@ -136,6 +151,43 @@ async fn viewers_get_the_whole_view_once_and_then_what_changes() {
     assert_eq!(change, "data: {\"workers\":{\"$at\":{\"31\":{\"step\":\"3,910\"}}}}\n\n");
     drop(sender);
     assert!(events.next().await.is_none(), "nothing can change any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_viewer_hears_something_even_if_nothing_changes() {
+    let (sender, receiver) = watch::channel(Arc::new(training(1)));
+    let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
+    let mut events = router(receiver).oneshot(request).await.unwrap().into_body().into_data_stream();
+    let began = tokio::time::Instant::now();
+    events.next().await.unwrap().unwrap();
+    for heard in 1..=3 {
+        // The same again, as a run that stands still is looked at again.
+        sender.send_modify(|_| {});
+        assert_eq!(events.next().await.unwrap().unwrap(), "data: {}\n\n");
+        assert!(began.elapsed() >= heard * Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn scores_that_are_fractions_are_percentages_everywhere() {
+    let mut status = training(1);
+    status.scores[0].is_fraction = true;
+    [(10, 0.5), (20, 0.9751)].into_iter().for_each(|(step, value)| status.scores[0].push(step, value));
+    let page = body(status.clone(), "/").await;
+    assert!(page.contains("97.51% at step 20; between 50.00% and 97.51%") && page.contains(">60%<"), "{page}");
+    let text = text(&status, 80);
+    assert!(text.contains("test accuracy 97.51%"), "{text}");
+}
+
+#[tokio::test]
+async fn what_rollbacks_have_lost_is_a_figure() {
+    let status = Status { rollbacks: 2, updates_lost: 3120, ..training(1) };
+    let page = body(status.clone(), "/").await;
+    assert!(page.contains("3,120 updates in 2 rollbacks"), "{page}");
+    assert!(body(training(1), "/").await.contains("no updates"));
+    assert!(text(&status, 100).contains("lost 3,120 updates in 2 rollbacks"));
+    assert!(text(&Status { rollbacks: 1, updates_lost: 1, ..status }, 100).contains("lost 1 update in 1 rollback"));
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
-//! Whether the run of a directory lives: by the lock that it holds, by its claim on its checkpoints, and where there is
-//! neither by when it last wrote its status.
+//! Whether the run of a directory is alive: judged by its lock, then by its claim on its checkpoints, and without either
+//! by the age of its status.
 //!
-//! The lock is that of the launcher, of a run in one process, or of the task with the coordinator in a cluster whose tasks
-//! were started one by one. Some network file systems have locks that other machines do not see, and a run that took over
-//! another's directory may have none.
+//! The lock is held by the launcher, by a run in one process, or by the coordinator's task in a cluster whose tasks were
+//! started one by one. On some network file systems other machines do not see locks, and a run that took over another's
+//! directory may have none.
 
 use std::fs::TryLockError;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::checkpoints;
 use crate::files;
 use crate::names::LOCK_FILE;
 
-/// A living run writes its status every 5 s; clocks of other machines may be off a little.
+/// A run writes its status every 5 s while it is alive; the clocks of other machines may be off a little.
 const STATUS_IS_FRESH_SECS: u64 = 15;
 
-/// Whether a run lives.
+/// Whether a run is alive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Activity {
-    /// It lives.
+    /// It is.
     Active {
         /// Who runs it, in words.
         by: String,
@@ -34,11 +34,11 @@ pub enum Activity {
         /// That process, in words.
         by: String,
     },
-    /// It does not.
+    /// It is not.
     Inactive,
 }
 
-/// Whether the run of a directory lives, as far as that can be told at once.
+/// Whether the run of a directory is alive, as far as that can be told at once.
 pub fn activity(directory: &Path) -> Activity {
     if is_locked(directory) {
         return Activity::Active { by: "a process of this machine holds its lock".to_owned() };
@@ -51,7 +51,7 @@ pub fn activity(directory: &Path) -> Activity {
     }
 }
 
-/// What a status tells that says of no end and was written just now: its run lives, or did a moment ago.
+/// How fresh the status is, if it records no end and was written just now: its run is alive, or was a moment ago.
 pub(crate) fn fresh_status(directory: &Path) -> Option<String> {
     let LastStatus { written, exit_code, .. } = files::read_status(directory).ok().flatten()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -59,7 +59,7 @@ pub(crate) fn fresh_status(directory: &Path) -> Option<String> {
     is_fresh.then(|| format!("its status was written {} s ago", now.saturating_sub(written)))
 }
 
-/// Whether a process holds the lock. The look takes a shared lock for a moment, which nobody who only looks minds.
+/// Whether a process holds the lock. Takes a shared lock for a moment, which does not disturb others that only look.
 fn is_locked(directory: &Path) -> bool {
     let Ok(file) = files::open(&directory.join(LOCK_FILE)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))

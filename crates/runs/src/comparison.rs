@@ -1,10 +1,11 @@
-//! In what runs differ: their settings, and their results.
+//! How runs differ: in their settings and in their results.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use crate::run::Run;
+use crate::settings::Setting;
 
 /// The differences between runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -85,11 +86,11 @@ fn settings(runs: &[Run]) -> (Vec<Row>, usize) {
     ];
     // What the rows above say already.
     let mut seen: BTreeSet<(&str, &str)> = ["ps", "workers", "colocate"].map(|name| ("launch", name)).into();
-    seen.extend(["mode", "staleness", "optimizer"].map(|name| ("train", name)));
+    seen.extend(["mode", "staleness", "optimizer", "ps-hosts", "worker-hosts", "colocate"].map(|name| ("train", name)));
     let all = runs.iter().filter_map(|run| run.settings.as_ref()).flat_map(|settings| &settings.settings);
     for setting in all.filter(|setting| setting.is_of_result()) {
         let (table, name) = (setting.table.as_str(), setting.name.as_str());
-        if seen.insert((table, name)) {
+        if seen.insert((table, name)) && !is_implied(runs, table, name) {
             let value = |run: &Run| run.settings.as_ref().and_then(|all| all.get(table, name)).map_or(Cell::None, text);
             rows.push(Row::of(name, runs, value));
         }
@@ -98,6 +99,16 @@ fn settings(runs: &[Run]) -> (Vec<Row>, usize) {
     rows.retain(Row::differs);
     let same = all - rows.len();
     (rows, same)
+}
+
+/// Whether some runs have a setting at its default and the others do not have it: `train` has no `--restart`, and an earlier
+/// version may lack any flag.
+fn is_implied(runs: &[Run], table: &str, name: &str) -> bool {
+    let all = || runs.iter().filter_map(|run| run.settings.as_ref());
+    let is_it = |setting: &&Setting| setting.table == table && setting.name == name;
+    let known: Vec<&Setting> = all().filter_map(|settings| settings.settings.iter().find(is_it)).collect();
+    let is_same_default = |setting: &&Setting| setting.is_default() && setting.value == known[0].value;
+    known.len() < all().count() && known.iter().all(is_same_default)
 }
 
 /// Whatever some run has a number for.
@@ -133,8 +144,9 @@ fn results(runs: &[Run]) -> Vec<Row> {
         Row::of("median step ms", runs, of_summary(|summary| summary.step_ms.p50)),
         Row::of("gradients dropped", runs, of_summary(|summary| summary.dropped_gradients as f64)),
         Row::of("staleness", runs, of_summary(|summary| summary.mean_staleness)),
-        Row::of("sent per step", runs, |run| {
-            run.summary.as_ref().map_or(Cell::None, |summary| Cell::Bytes(summary.bytes_per_step.sent as u64))
+        Row::of("traffic per step", runs, |run| {
+            let traffic = run.summary.as_ref().and_then(crate::Summary::traffic_per_step);
+            traffic.map_or(Cell::None, |bytes| Cell::Bytes(bytes.round() as u64))
         }),
         Row::of("size on disk", runs, |run| Cell::Bytes(run.bytes)),
     ]);

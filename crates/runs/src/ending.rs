@@ -28,7 +28,7 @@ pub enum Ending {
     Died,
     /// It never began to train.
     NotBegun,
-    /// It left too little to tell.
+    /// There is too little to tell.
     Unknown {
         /// What makes it unclear.
         why: String,
@@ -36,7 +36,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// In one word.
+    /// As a word of the table.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Running => "active",
@@ -49,7 +49,7 @@ impl Ending {
         }
     }
 
-    /// Why, where there is more to say.
+    /// The reason, where there is one.
     pub fn why(&self) -> Option<&str> {
         match self {
             Self::Stopped { why } | Self::Failed { why } | Self::Unknown { why } => Some(why),
@@ -59,7 +59,7 @@ impl Ending {
     }
 }
 
-/// What a run left that tells of its end.
+/// What a run left behind that shows how it ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traces<'a> {
     pub activity: &'a Activity,

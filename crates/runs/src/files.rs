@@ -1,4 +1,4 @@
-//! The files of a run directory as they were read, and what follows from all of them together.
+//! The files of a run directory as they were read, and what they say together.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -25,7 +25,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Reads what can be read. The rest is told.
+    /// Reads what can be read, and lists what cannot.
     pub(crate) fn read(path: &Path) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let settings = noted(RUN_FILE, Settings::read(path), &mut problems);
@@ -94,13 +94,14 @@ impl Files {
         let Some(status) = self.status() else { return (None, Vec::new()) };
         let scores = status.scores.iter().filter_map(|curve| {
             let (_, value) = curve.last()?;
-            Some(Score { name: curve.name.clone(), value, is_fraction: false })
+            Some(Score { name: curve.name.clone(), value, is_fraction: curve.is_fraction })
         });
         (status.loss.last().map(|(_, loss)| loss), scores.collect())
     }
 
     pub(crate) fn began(&self) -> Option<u64> {
-        self.last_status.as_ref().map(|last| last.written.saturating_sub(last.status.elapsed_secs as u64))
+        let last = self.last_status.as_ref()?;
+        Some(last.began.unwrap_or_else(|| last.written.saturating_sub(last.status.elapsed_secs as u64)))
     }
 
     pub(crate) fn last_heard(&self) -> Option<u64> {
@@ -110,16 +111,11 @@ impl Files {
 
     pub(crate) fn layout(&self) -> Option<Layout> {
         if let Some(settings) = &self.settings {
-            let number = |name| settings.get("launch", name).and_then(|text| text.parse().ok());
-            let colocated = settings.get("launch", "colocate") == Some("true");
-            let ps = number("ps").filter(|_| settings.is_launched() && !colocated);
-            let joined = settings.is_launched()
-                && (settings.get("train", "in-graph") == Some("true")
-                    || settings.get("train", "place").is_some_and(|place| place.contains("task:")));
-            return Some(Layout { ps: ps.unwrap_or(0), workers: number("workers").unwrap_or(1), colocated, joined });
+            return Some(layout_of_settings(settings));
         }
-        if let Some(Summary { ps, workers, colocated, .. }) = self.summary {
-            return Some(Layout { ps: if colocated { 0 } else { ps }, workers, colocated, joined: false });
+        if let Some(Summary { ps, workers, colocated, ref joined, .. }) = self.summary {
+            let workers = if joined.is_empty() { workers } else { joined.len() as u32 };
+            return Some(Layout { ps: if colocated { 0 } else { ps }, workers, colocated, joined: !joined.is_empty() });
         }
         let last = self.last_status.as_ref()?;
         let ps = if last.address.is_empty() { 0 } else { last.status.servers.len() as u32 };
@@ -150,6 +146,24 @@ impl Files {
         let candidates = [set, self.status().map(status), self.summary.as_ref().map(summary), otherwise];
         candidates.into_iter().flatten().find(|text| !text.is_empty()).unwrap_or_default().to_owned()
     }
+}
+
+/// Of a run that was launched, or whose tasks were started one by one with the addresses of all.
+fn layout_of_settings(settings: &Settings) -> Layout {
+    let is_launched = settings.is_launched();
+    let (table, [ps, workers]) = match is_launched {
+        true => ("launch", ["ps", "workers"]),
+        false => ("train", ["ps-hosts", "worker-hosts"]),
+    };
+    let number = |name| {
+        let text = settings.get(table, name).filter(|text| !text.is_empty())?;
+        if is_launched { text.parse().ok() } else { Some(text.split(',').count() as u32) }
+    };
+    let colocated = settings.get(table, "colocate") == Some("true");
+    let ps = number(ps).filter(|_| !colocated);
+    let joined = settings.get("train", "in-graph") == Some("true")
+        || settings.get("train", "place").is_some_and(|place| place.contains("task:"));
+    Layout { ps: ps.unwrap_or(0), workers: number(workers).unwrap_or(1), colocated, joined }
 }
 
 /// The value, or a note of what is wrong with it.

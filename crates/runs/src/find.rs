@@ -24,8 +24,8 @@ pub struct Found {
     pub unreadable: Vec<RunsError>,
 }
 
-/// Finds run directories: the directory itself, and those some levels below it, but none within another. Links are not
-/// followed, nor directories whose names begin with a dot.
+/// Finds run directories: the directory itself, or those a few levels below it, but none inside another. Links and
+/// directories whose names begin with a dot are not followed.
 ///
 /// # Errors
 /// If the directory is not there or cannot be read.

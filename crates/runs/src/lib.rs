@@ -1,4 +1,4 @@
-//! Run directories: which there are, what each holds, how its run ended, in what two runs differ, and removing one.
+//! Run directories: finding them, reading them, how their runs ended, how runs differ, and removing one.
 //!
 //! ```text
 //! run.toml              all settings of the run, and where each comes from
@@ -8,8 +8,8 @@
 //! checkpoints/          unless they are kept elsewhere
 //! tensorboard/, *.log   …
 //! ```
-//! None of these files has to be there: a run may be of an earlier version, or one task of a cluster that shares the
-//! directory, or have died early. What is damaged is told among the [`Run::problems`], and the rest is read all the same.
+//! Any of these files may be missing: the run may be of an earlier version, may share the directory with other tasks of its
+//! cluster, or may have died early. Damaged files are listed in [`Run::problems`], and the rest is read all the same.
 //!
 //! This crate reads files and locks. It asks no running task, and prints nothing.
 

@@ -17,14 +17,15 @@ pub const HISTORY_FILE: &str = "history.jsonl";
 /// Where `launch` makes run directories, unless it is told otherwise.
 pub const RUNS: &str = "runs";
 
-/// Everything else that a run, or the comparison that started it, leaves under a fixed name. `translator.json` is that of
-/// earlier versions.
-const OTHERS: [&str; 8] = [
+/// Everything else that a run, or the comparison that started it, leaves under a fixed name. Earlier versions wrote
+/// `translator.json`.
+const OTHERS: [&str; 9] = [
     STATUS_FILE,
     "utilization.jsonl",
     "utilization.earlier.jsonl",
     "hang-report.txt",
     "tensorboard",
+    "client.log",
     "compare.json",
     "compare.log",
     "translator.json",
@@ -53,7 +54,9 @@ mod tests {
     #[test]
     fn what_a_run_leaves_is_told_from_what_it_does_not() {
         let is = |name: &str| is_of_a_run(OsStr::new(name));
-        for name in [".lock", "run.toml", "status.json", "worker-12.log", ".windlass-Ab3.part", "tensorboard"] {
+        for name in
+            [".lock", "run.toml", "status.json", "worker-12.log", "client.log", ".windlass-Ab3.part", "tensorboard"]
+        {
             assert!(is(name), "{name}");
         }
         for name in [".git", "main.rs", "worker-.log", "server-0.log", "notes.log", "runs", ".windlass-notes"] {

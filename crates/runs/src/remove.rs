@@ -1,5 +1,5 @@
-//! Removing a run directory, unless its run lives or more than the run would go: what no run leaves there is somebody's
-//! own, and stays.
+//! Removing a run directory, unless its run is alive or the directory holds other files: whatever no run writes belongs to
+//! the user, and stays.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -14,7 +14,7 @@ use crate::find::{is_run_dir, must_be_run_dir, subdirectories};
 use crate::names::{self, LOCK_FILE};
 use crate::run::Run;
 
-/// A run directory that may be removed. As long as this is there, no other run begins in it.
+/// A run directory that may be removed. While this exists, no other run can begin in it.
 #[derive(Debug)]
 pub struct Removal {
     /// The run.

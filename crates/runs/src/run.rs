@@ -1,4 +1,4 @@
-//! Everything that a run directory tells of its run.
+//! A run, as described by all files of its directory.
 
 use std::fmt;
 use std::fs;
@@ -47,7 +47,7 @@ pub struct Run {
     pub last_heard: Option<u64>,
     /// How much room the directory takes on the disk.
     pub bytes: u64,
-    /// Whether it lives.
+    /// Whether it is alive.
     pub activity: Activity,
     /// How it ended.
     pub ending: Ending,

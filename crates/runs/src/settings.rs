@@ -93,8 +93,13 @@ impl Settings {
 impl Setting {
     /// Whether it tells this run from others: somebody has set it, or everybody wants to know it.
     pub fn matters(&self) -> bool {
-        let is_set = self.origin != DEFAULT && self.is_of_result();
+        let is_set = !self.is_default() && self.is_of_result();
         is_set || self.table == "model" || ESSENTIAL.contains(&&*self.name)
+    }
+
+    /// Whether nobody has set it.
+    pub(crate) fn is_default(&self) -> bool {
+        self.origin == DEFAULT
     }
 
     /// Whether what a run learns, or how fast, may depend on it.

@@ -50,6 +50,8 @@ pub struct Summary {
     #[serde(default)]
     pub warning: Option<Warning>,
     #[serde(default)]
+    pub joined: Vec<Joined>,
+    #[serde(default)]
     pub(crate) metrics: Values,
     #[serde(default)]
     pub(crate) metric_kinds: BTreeMap<String, String>,
@@ -69,6 +71,18 @@ pub struct StepTime {
 pub struct Bytes {
     pub sent: f64,
     pub received: f64,
+    #[serde(default)]
+    pub in_process: f64,
+}
+
+/// A worker that had joined the run's client.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct Joined {
+    pub worker: String,
+    pub steps: u64,
+    pub joined: u64,
 }
 
 /// What was wrong with how the run learnt.
@@ -84,6 +98,12 @@ impl Summary {
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
         let text = files::read_if_there(&directory.join(SUMMARY_FILE))?;
         text.map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string())).transpose()
+    }
+
+    /// What a step of a worker moves between processes; `None` if joined workers computed it, whose traffic is not counted.
+    pub fn traffic_per_step(&self) -> Option<f64> {
+        let Bytes { sent, received, in_process } = self.bytes_per_step;
+        self.joined.is_empty().then(|| if self.ps == 0 { 0.0 } else { (sent + received - in_process).max(0.0) })
     }
 
     /// The final scores, in their order.

@@ -9,7 +9,8 @@ use windlass_runs::names::{LOCK_FILE, RUN_FILE, SUMMARY_FILE};
 use windlass_runs::{Cell, Comparison, Ending, Layout, Removal, Run};
 
 const SUMMARY: &str = r#"{"model": "mnist", "mode": "sync", "ps": 2, "workers": 3, "optimizer": "sgd",
-    "global_step": 400, "wall_seconds": 2.5, "loss": 0.25, "metrics": {"test_accuracy": 0.975},
+    "global_step": 400, "wall_seconds": 2.5, "loss": 0.25,
+    "bytes_per_step": {"sent": 1000.0, "received": 1000.0, "in_process": 500.0}, "metrics": {"test_accuracy": 0.975},
     "metric_kinds": {"test_accuracy": "fraction"}}"#;
 
 fn settings(workers: u32, learning_rate: &str) -> String {
@@ -25,6 +26,7 @@ fn last_status(exit_code: Option<u8>, phase: Phase, step: u64) -> String {
     let mut loss = Curve::new("loss");
     loss.push(step, 0.5);
     let mut accuracy = Curve::new("test accuracy");
+    accuracy.is_fraction = true;
     accuracy.push(step, 0.75);
     let status = Status {
         model: "mnist".into(),
@@ -35,7 +37,8 @@ fn last_status(exit_code: Option<u8>, phase: Phase, step: u64) -> String {
         elapsed_secs: 60.0,
         ..Status::default()
     };
-    serde_json::to_string(&LastStatus { written: 1000, address: "ps-0:2222".into(), exit_code, status }).unwrap()
+    serde_json::to_string(&LastStatus { written: 1000, began: None, address: "ps-0:2222".into(), exit_code, status })
+        .unwrap()
 }
 
 fn write(directory: &Path, files: &[(&str, &str)]) {
@@ -59,12 +62,36 @@ fn a_finished_run_is_told_by_its_settings_and_its_summary() {
     assert!(run.bytes > 0 && run.problems.is_empty(), "{:?}", run.problems);
 }
 
+/// The settings of a run whose tasks were started one by one.
+fn by_hand(more: &str) -> String {
+    format!(
+        "model-name = \"mnist\"\n\n[train]\nworker-hosts = \"a:1,b:1\"  # flag\ncolocate = false  # default\n{more}"
+    )
+}
+
+#[test]
+fn a_run_that_was_started_by_hand_is_laid_out_as_its_addresses_say() {
+    let layout = |settings: &str| run_of(&[(RUN_FILE, settings)]).layout.unwrap().to_string();
+    assert_eq!(layout(&by_hand("in-graph = true  # flag\n")), "2 joined workers");
+    assert_eq!(layout(&by_hand("in-graph = true  # flag\nps-hosts = \"c:1\"  # flag\n")), "1 ps, 2 joined workers");
+    assert_eq!(layout(&by_hand("place = \"hidden=/job:worker/task:1\"  # flag\n")), "2 joined workers");
+    assert_eq!(layout(&by_hand("ps-hosts = \"c:1,d:1\"  # flag\n")), "2 ps, 2 workers");
+    assert_eq!(layout("model-name = \"mnist\"\n[train]\nin-graph = false  # default\n"), "one process");
+    // Only the summary is left.
+    let joined = r#", "joined": [{"worker": "worker 0 at a:1", "steps": 5, "joined": 1}]}"#;
+    let summary = SUMMARY.replace(r#""ps": 2"#, r#""ps": 0"#);
+    let summary = format!("{}{joined}", summary.trim_end().strip_suffix('}').unwrap());
+    let run = run_of(&[(SUMMARY_FILE, &summary)]);
+    assert_eq!(run.layout.unwrap().to_string(), "1 joined worker");
+    assert_eq!(run.summary.unwrap().traffic_per_step(), None);
+}
+
 #[test]
 fn the_summary_of_an_earlier_run_in_the_same_directory_is_not_taken_for_this_ones() {
     let died = last_status(None, Phase::Training, 700);
     let run = run_of(&[(RUN_FILE, &settings(2, "0.01")), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, &died)]);
     assert_eq!((run.step, run.loss, &run.ending), (700, Some(0.5), &Ending::Died));
-    assert_eq!((run.scores[0].to_string().as_str(), run.summary), ("test accuracy 0.7500", None));
+    assert_eq!((run.scores[0].to_string().as_str(), run.summary), ("test accuracy 75.00%", None));
 }
 
 #[test]
@@ -210,6 +237,20 @@ fn without_a_claim_to_look_at_a_fresh_status_is_that_of_an_active_run() {
 }
 
 #[test]
+fn a_default_that_only_some_runs_have_is_no_difference() {
+    let launched =
+        settings(2, "0.01").replace("[train]", "restart = 0  # default\n\n[train]\ncolocate = false  # default");
+    let own = launched.find("[train]").unwrap();
+    let alone = format!("model-name = \"mnist\"\n\n{}", launched[own..].replace("colocate = false  # default\n", ""));
+    let names = |launched: &str| {
+        let comparison = Comparison::new(&[run_of(&[(RUN_FILE, launched)]), run_of(&[(RUN_FILE, &alone)])]);
+        comparison.settings.into_iter().map(|row| row.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&launched), ["layout"]);
+    assert_eq!(names(&launched.replace("restart = 0  # default", "restart = 3  # flag")), ["layout", "restart"]);
+}
+
+#[test]
 fn runs_are_compared_by_what_differs() {
     let ended = last_status(Some(0), Phase::Over, 400);
     let first = run_of(&[(RUN_FILE, &settings(2, "0.01")), (SUMMARY_FILE, SUMMARY), (STATUS_FILE, &ended)]);
@@ -222,5 +263,6 @@ fn runs_are_compared_by_what_differs() {
     assert_eq!(result("test accuracy"), [Cell::Fraction(0.975), Cell::None]);
     assert_eq!(result("state"), [Cell::Text("finished".into()), Cell::Text("not begun".into())]);
     let json = serde_json::to_value(&comparison).unwrap();
+    assert_eq!(result("traffic per step"), [Cell::Bytes(1500), Cell::None]);
     assert_eq!(json["results"][2]["values"], serde_json::json!([0.25, null]));
 }

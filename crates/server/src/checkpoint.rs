@@ -74,7 +74,7 @@ pub struct Part {
     pub held_up: Duration,
 }
 
-/// Where a run stands at a checkpoint that it goes on from.
+/// The state of a run at a checkpoint that it resumes from.
 #[derive(Debug)]
 pub(crate) struct ResumePoint {
     /// How many updates the values have had.

@@ -2,7 +2,7 @@
 //!
 //! It knows parameters as runs of numbers: nothing here depends on a tensor library or on a model.
 
-/// The target of log events that the user of a launched run hears of, too.
+/// The target of log events that `launch` also shows to its user.
 pub const NOTICE: &str = "windlass_server::notice";
 
 /// How a notice begins of a ps 0 that was restarted and cannot open the checkpoints yet: nothing can be saved meanwhile.

@@ -72,7 +72,7 @@ fn is_enough(end: &RunEnd, step: u64, Limits { steps, epochs }: Limits) -> bool 
 impl Records for RunRecords {
     fn outcome(&self, incarnation: Option<Incarnation>) -> Pin<Box<dyn Future<Output = Option<Outcome>> + Send + '_>> {
         Box::pin(async move {
-            // A task may well have no way to the store: then it goes on waiting.
+            // A task may have no access to the store: then it keeps waiting.
             self.find_outcome(incarnation).await.unwrap_or_else(|error| {
                 debug!(%error, "no word from the checkpoints about the run");
                 None

@@ -99,7 +99,7 @@ pub struct ServerMachine {
 }
 
 impl ServerMachine {
-    /// When to say that nothing has happened, if that is of interest.
+    /// When the machine next needs a tick, if at all.
     pub fn deadline(&self) -> Option<Duration> {
         self.leaving.map(|(patience, since)| since + patience)
     }
@@ -142,8 +142,8 @@ impl ServerMachine {
         }
     }
 
-    /// Says goodbye, and stays until the coordinator has ended the run: a last checkpoint may have to be written.
-    /// Without a server that holds nothing the run goes on.
+    /// Says goodbye, and stays until the coordinator has ended the run: a last checkpoint may have to be written. The
+    /// run continues without a server that holds nothing.
     fn stop(&mut self, now: Duration) -> Vec<ServerEffect> {
         if self.holding.is_some_and(|holding| !holding.shard) {
             return vec![ServerEffect::CloseSession, ServerEffect::End(told_to_stop())];

@@ -1,8 +1,8 @@
-//! What must be true of a run, whatever goes wrong: watched from outside, by what has been said and done.
+//! What must be true of a run whatever goes wrong, checked from outside by its messages and effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_checkpoint::Manifest;
+use windlass_checkpoint::{CheckpointId, Manifest};
 use windlass_core::checkpoint::Pushes;
 use windlass_core::cluster::WorkerId;
 use windlass_core::consistency::Mode;
@@ -20,13 +20,15 @@ pub struct Watch {
     restored_with: BTreeMap<u32, BTreeSet<Pushed>>,
     /// The latest process of each worker that each server has applied a push of.
     applied: BTreeMap<(u32, u32), Incarnation>,
-    /// The latest process of each worker that each server was told to be dead, gone or replaced.
+    /// The latest process of each worker that each server knows to be dead, gone or replaced.
     gone: BTreeMap<(u32, u32), Incarnation>,
     /// The clocks of bounded staleness by server and worker.
     clocks: BTreeMap<u32, BTreeMap<u32, u64>>,
+    /// The checkpoint that was published last.
+    newest: Option<CheckpointId>,
     /// True if no batch may be found in the parameters twice.
     batches_count_once: bool,
-    /// What has been found to be wrong.
+    /// The first violation.
     pub wrong: Option<String>,
     /// How many checkpoints were published.
     pub published: u64,
@@ -42,13 +44,26 @@ impl Watch {
         Self { batches_count_once, ..Self::default() }
     }
 
-    /// Notes what must not be.
+    /// Notes a violation.
     pub fn fail(&mut self, wrong: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(wrong);
     }
 
-    /// A server has new parameters, with the pushes of a checkpoint in them or none.
-    pub fn prepared(&mut self, server: u32, blocks: &[Values], living: impl Iterator<Item = u32>) {
+    /// A server has new parameters, with the pushes of this checkpoint in them, or none. Only the newest checkpoint will do:
+    /// with any other, acknowledged pushes would be lost that could have been kept. While one is looked for nothing is
+    /// published, and what cannot be read is looked for again, so there is no excuse.
+    pub fn prepared(
+        &mut self,
+        server: u32,
+        restored: Option<CheckpointId>,
+        blocks: &[Values],
+        living: impl Iterator<Item = u32>,
+    ) {
+        if restored != self.newest {
+            let named = |id: Option<CheckpointId>| id.map_or("none".to_owned(), |id| id.to_string());
+            let (restored, newest) = (named(restored), named(self.newest));
+            self.fail(|| format!("ps {server} restored checkpoint {restored}, but the newest is {newest}"));
+        }
         let had: BTreeSet<Pushed> = blocks.iter().flatten().copied().collect();
         let acknowledged = self.acknowledged.entry(server).or_default();
         acknowledged.retain(|pushed| had.contains(pushed));
@@ -132,6 +147,7 @@ impl Watch {
     /// A checkpoint was published: every part of it is there, of one step.
     pub fn check_published(&mut self, manifest: &Manifest, store: &Store, all_live: bool) {
         self.published += 1;
+        self.newest = Some(manifest.id);
         for (part, state) in manifest.parts.iter().zip(&manifest.servers) {
             // A push of a worker that died may have reached some servers only.
             let whole = store.part(&part.object).is_some() && (state.version == manifest.id.step || !all_live);
@@ -158,7 +174,7 @@ impl Watch {
         }
     }
 
-    /// The parameters of a server when its run has ended well: exactly so many updates, every acknowledged push once.
+    /// The parameters of a server when its run has ended well: exactly this many updates, every acknowledged push once.
     pub fn check_end(&mut self, server: u32, blocks: &[Values], (version, steps): (u64, u64)) {
         if version != steps {
             self.fail(|| format!("ps {server} ended at step {version} of {steps}"));
@@ -172,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Synchronous rounds of a run in which nothing went wrong: each has the batch of its number of every worker.
+    /// Synchronous rounds of a run that has lost no process: each has the batch of its number of every worker.
     pub fn check_rounds(&mut self, server: u32, block: &Values, workers: u32) {
         for (round, batches) in (1..).zip(block.chunks(workers as usize)) {
             let mut sorted: Vec<(u32, u64)> = batches.iter().map(|pushed| (pushed.worker, pushed.batch)).collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use windlass_checkpoint::{CheckpointError, CheckpointId};
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::WorkerId;
+use windlass_core::cluster::{RunLayout, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{NOT_SAVED, Phase};
 use windlass_server::coordinator::{
@@ -28,7 +28,7 @@ const STALL: Duration = Duration::from_secs(15);
 /// The shard of a process, if it has one.
 pub type SharedShard = Rc<RefCell<Option<Shard>>>;
 
-/// The shard beside the coordinator. Those who wait at it are looked at by its server, a moment later.
+/// The shard beside the coordinator. Its server polls what waits at it a moment later.
 #[derive(Debug)]
 pub struct Beside(SharedShard);
 
@@ -100,6 +100,7 @@ impl CoordinatorNode {
         let config = CoordinatorConfig {
             servers: scenario.servers,
             workers: (!scenario.dynamic).then_some(scenario.workers),
+            layout: RunLayout::Apart,
             patience: scenario.patience,
             peer_timeout: scenario.peer_timeout,
             memory: None,
@@ -136,8 +137,8 @@ impl CoordinatorNode {
         self.machine.as_ref().and_then(Coordinator::unheard)
     }
 
-    /// How the run has ended, if it has and nothing is left to do for it. As long as the records do not say so, a process
-    /// that is killed has to be started again: the tasks that have not heard of the end find nobody who knows of it.
+    /// How the run has ended, if it has and nothing is left to do for it. As long as that is not recorded, a killed
+    /// process has to be restarted: otherwise the tasks that have not been told of the end cannot learn of it.
     pub fn exit_code(&self, world: &World) -> Option<u8> {
         let recorded = world.scenario.checkpoints.is_none() || world.store.is_released(self.generation);
         match self.machine.as_ref()?.phase() {

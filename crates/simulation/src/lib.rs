@@ -15,4 +15,4 @@ mod store;
 mod worker;
 mod world;
 
-pub use cluster::{Report, run};
+pub use cluster::{Report, run, run_without_chief};

@@ -1,4 +1,4 @@
-//! What a seed stands for: a cluster, a run, and what goes wrong in it.
+//! What a seed stands for: a cluster, a run, and its faults.
 
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ use crate::store::Trouble;
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process of a task dies, and is started again after a while. If true, its host vanishes without a word.
+    /// The process of a task dies, and is restarted after a while. If true, its host vanishes without closing
+    /// connections.
     Kill(TaskId, Duration, bool),
-    /// The process of a task stands still for a while.
+    /// The process of a task is paused for a while.
     Pause(TaskId, Duration),
-    /// The process of a task reaches nobody for a while.
+    /// The process of a task is cut off from all others for a while.
     CutOff(TaskId, Duration),
     /// The connections of the process of a task break.
     Disconnect(TaskId),
@@ -30,11 +31,11 @@ pub enum Fault {
     Store(Trouble, Duration),
     /// Processes are told to stop, one after another.
     Stop(Whom),
-    /// The process of a worker dies and is not started again: nobody counts these workers.
+    /// The process of a worker dies and is not restarted; the number of workers is open.
     ScaleDown(TaskId),
 }
 
-/// Who is told to stop.
+/// Which tasks are told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whom {
     /// Everyone.
@@ -65,7 +66,7 @@ pub struct Scenario {
     pub servers: u32,
     /// How many workers there are.
     pub workers: u32,
-    /// Whether nobody is told how many.
+    /// Whether the number of workers is open.
     pub dynamic: bool,
     /// Whether worker 0 comes long after the others.
     pub first_worker_is_late: bool,
@@ -93,33 +94,7 @@ impl Scenario {
         let workers = if colocated { servers.max(random.within(1, 5) as u32) } else { random.within(1, 5) as u32 };
         let servers = if colocated { workers.min(3) } else { servers };
         let workers = if colocated { servers } else { workers };
-        let mode = match random.below(3) {
-            0 => Mode::Async,
-            1 => Mode::Sync { replicas_to_aggregate: random.percent(25).then(|| random.within(1, 3) as u32) },
-            _ => Mode::Ssp { staleness: random.below(4) },
-        };
-        let active = if random.percent(30) { random.within(1, u64::from(servers)) as u32 } else { servers };
-        let parameter = |index: u32| ParameterSpec {
-            name: format!("weights {index}"),
-            shape: vec![16],
-            access: Access::Dense,
-            kind: ParameterKind::Trained,
-        };
-        let run = RunSpec {
-            model: "simulated".into(),
-            mode,
-            optimizer: Optimizer::Sgd,
-            learning_rate: 0.1,
-            schedule: Schedule::Constant,
-            sharding: Sharding::RoundRobin,
-            steps: Some(random.within(5, 80)),
-            deterministic: false,
-            staleness_scaling: false,
-            clip_norm: None,
-            parameters: ParameterTable::new((0..active).map(parameter).collect()).expect("a sound table"),
-            identity: Identity::default(),
-            data: None,
-        };
+        let run = random_run(servers, random);
         let checkpoints = random.percent(80).then(|| {
             let steps = random.percent(70).then(|| random.within(2, 20));
             (steps, steps.is_none().then(|| random.millis(100, 2000)))
@@ -153,6 +128,21 @@ impl Scenario {
             scenario.leave_in_the_middle(random);
         }
         scenario
+    }
+
+    /// In the place of everything else that goes wrong, a server and the chief die together. The server is soon back, the
+    /// chief only when the run cannot have waited for it.
+    pub fn lose_chief_with_server(&mut self, random: &mut Random) {
+        // The run has begun by then.
+        let (at, server) = (random.millis(1000, 2000), TaskId::ps(self.servers.max(2) - 1));
+        let dies = |task, lasts| Fault::Kill(task, lasts, false);
+        self.faults = vec![
+            (at, dies(server, random.millis(20, 500))),
+            (at + random.micros(0, 3000), dies(TaskId::worker(0), Duration::from_secs(100))),
+        ];
+        (self.first_worker_is_late, self.colocated, self.dynamic) = (false, false, false);
+        (self.servers, self.workers) = (self.servers.max(2), self.workers.max(2));
+        self.checkpoints.get_or_insert((Some(10), None));
     }
 
     /// Somebody leaves when it matters: a server whose connection breaks, or that dies, while the last checkpoint is written,
@@ -209,20 +199,46 @@ impl Scenario {
         }
     }
 
-    /// True if no batch may be found in the parameters twice, whatever dies. Pushes count once, but a worker's successor
-    /// goes on from what the parameters of the first server have: of several servers, a push may have reached only some
-    /// when its worker dies, and a gradient in the open round will count though it does not yet.
+    /// True if the parameters may hold no batch twice, whatever dies. Pushes count once, but a worker's successor
+    /// continues from what the parameters of the first server hold: of several servers, a push may have reached only
+    /// some when its worker dies, and a gradient in the open round will count though it does not yet.
     pub fn counts_batches_once(&self) -> bool {
         self.run.parameters.len() == 1 && !matches!(self.run.mode, Mode::Sync { .. })
     }
 
-    /// True if nobody dies, is told to stop or is taken for dead, whatever else goes wrong.
+    /// True if no process dies, is told to stop or is declared dead, whatever else goes wrong.
     pub fn keeps_its_processes(&self) -> bool {
         self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Disconnect(_) | Fault::Store(..)))
     }
+}
 
-    /// True if nothing goes wrong.
-    pub fn is_calm(&self) -> bool {
-        self.faults.is_empty()
+/// A run whose parameters are spread over some of the servers or all of them.
+fn random_run(servers: u32, random: &mut Random) -> RunSpec {
+    let mode = match random.below(3) {
+        0 => Mode::Async,
+        1 => Mode::Sync { replicas_to_aggregate: random.percent(25).then(|| random.within(1, 3) as u32) },
+        _ => Mode::Ssp { staleness: random.below(4) },
+    };
+    let active = if random.percent(30) { random.within(1, u64::from(servers)) as u32 } else { servers };
+    let parameter = |index: u32| ParameterSpec {
+        name: format!("weights {index}"),
+        shape: vec![16],
+        access: Access::Dense,
+        kind: ParameterKind::Trained,
+    };
+    RunSpec {
+        model: "simulated".into(),
+        mode,
+        optimizer: Optimizer::Sgd,
+        learning_rate: 0.1,
+        schedule: Schedule::Constant,
+        sharding: Sharding::RoundRobin,
+        steps: Some(random.within(5, 80)),
+        deterministic: false,
+        staleness_scaling: false,
+        clip_norm: None,
+        parameters: ParameterTable::new((0..active).map(parameter).collect()).expect("a sound table"),
+        identity: Identity::default(),
+        data: None,
     }
 }

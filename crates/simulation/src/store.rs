@@ -54,7 +54,7 @@ impl Store {
         self.trouble = Some((trouble, until));
     }
 
-    /// When an operation that is begun now can be over at the earliest, and whether it fails.
+    /// When an operation that starts now can finish at the earliest, and whether it fails.
     pub fn outlook(&self, now: Duration) -> (Duration, bool) {
         match self.trouble {
             Some((Trouble::Hangs, until)) if until > now => (until, false),
@@ -81,8 +81,8 @@ impl Store {
         self.disowned.insert(id);
     }
 
-    /// Claims the next generation: its number, and the claim before it as first generation and whether it crashed. As
-    /// every coordinator after the first was started again, its claim says that it goes on with the run.
+    /// Claims the next generation: its number, and the claim before it as first generation and whether it crashed.
+    /// Every coordinator after the first is a restarted one, so its claim says that it continues the run.
     pub fn claim(&mut self) -> (u64, Option<(u64, bool)>) {
         let last = self.claims.last_key_value().map(|(_, claim)| (claim.first_generation, claim.ending.is_none()));
         let generation = self.newest_generation() + 1;
@@ -115,7 +115,7 @@ impl Store {
         self.claims.get(&generation).is_some_and(|claim| claim.ending.is_some())
     }
 
-    /// What a coordinator of a generation begins from that followed another.
+    /// What a coordinator of this generation begins from, if it followed another.
     pub fn find(&self, generation: u64, followed: Option<(u64, bool)>) -> Beginning {
         let (first_generation, crashed) = followed.unwrap_or((generation, false));
         let found = self.newest(first_generation);
@@ -123,7 +123,7 @@ impl Store {
         Beginning { location: LOCATION.to_owned(), found, first_generation, finished }
     }
 
-    /// What a run goes back to.
+    /// What a run rolls back to.
     pub fn find_again(&self, first: Beginning) -> Beginning {
         let found = self.newest(first.first_generation).or(first.found.clone());
         Beginning { found, finished: false, ..first }
@@ -167,7 +167,7 @@ impl Store {
         Ok(id)
     }
 
-    /// What the store tells a task that has missed the end of its run of so many steps.
+    /// What the store tells a task that has missed the end of its run of this many steps.
     pub fn outcome(&self, incarnation: Option<Incarnation>, steps: u64) -> Option<Outcome> {
         let (newest, claim) = self.claims.last_key_value().filter(|(_, claim)| claim.ending.is_some())?;
         let generations = claim.first_generation..=*newest;

@@ -1,16 +1,23 @@
 //! Faults that were mended, put back one at a time: the simulation finds each of them.
 
 use windlass_core::fault::{Fault, put_back};
-use windlass_simulation::run;
+use windlass_simulation::{Report, run, run_without_chief};
 
 /// By then each has been found.
 const SEEDS: u64 = 10_000;
 
+/// As many of a scenario that was made for the fault.
+const TARGETED_SEEDS: u64 = 100;
+
 fn assert_found(fault: Fault) {
+    assert_found_by(run, fault, SEEDS);
+}
+
+fn assert_found_by(run: impl Fn(u64, bool) -> Report, fault: Fault, seeds: u64) {
     put_back(Some(fault));
-    let found = (0..SEEDS).map(|seed| run(seed, false)).find(|report| report.wrong.is_some());
+    let found = (0..seeds).map(|seed| run(seed, false)).find(|report| report.wrong.is_some());
     put_back(None);
-    let Some(report) = found else { panic!("{fault:?} was not found in {SEEDS} seeds") };
+    let Some(report) = found else { panic!("{fault:?} was not found in {seeds} seeds") };
     println!("{fault:?} was found after {} seeds: {}", report.seed + 1, report.wrong.unwrap_or_default());
 }
 
@@ -21,7 +28,20 @@ fn a_server_that_holds_nothing_and_has_a_part_in_checkpoints_is_found() {
 
 #[test]
 fn a_chief_that_is_lost_with_a_server_and_not_replaced_is_found() {
-    assert_found(Fault::ChiefLostWithServer);
+    assert_found_by(run_without_chief, Fault::ChiefLostWithServer, TARGETED_SEEDS);
+}
+
+#[test]
+fn a_run_that_loses_its_chief_with_a_server_continues_without_it() {
+    for seed in 0..TARGETED_SEEDS {
+        let report = run_without_chief(seed, false);
+        assert!(report.wrong.is_none(), "{report:#?}");
+    }
+}
+
+#[test]
+fn a_run_that_restores_an_older_checkpoint_than_the_newest_is_found() {
+    assert_found(Fault::OlderCheckpointRestored);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) enum What {
     SessionLog(SessionLog),
 }
 
-/// Values of one step.
+/// Values of one step. `Summary` is TensorBoard's own name for it.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Summary {
     #[prost(message, repeated, tag = "1")]

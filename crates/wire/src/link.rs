@@ -43,8 +43,8 @@ pub enum ServeError {
     /// The peer sent something that does not fit.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The request names a process of which the coordinator has not told this server in time. If it is a real one, it
-    /// asks again.
+    /// The request names a process that the coordinator has not announced to this server in time. If it is a real one,
+    /// it asks again.
     #[error("the coordinator has not announced this process as {0}")]
     Unannounced(WorkerId),
     /// The connection broke.

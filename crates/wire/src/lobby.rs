@@ -23,7 +23,7 @@ pub const CROWD: usize = 128;
 pub const INTRODUCTIONS: usize = 1024;
 /// How many connections one task may have: one, and those that it has given up and the system still keeps.
 const PER_TASK: usize = 8;
-/// So many refusals are logged within so much time; the others are counted.
+/// At most this many refusals are logged within [`LOGGED_WITHIN`]; the others are counted.
 const LOGGED: u32 = 5;
 const LOGGED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -177,7 +177,7 @@ impl Visit {
         }
     }
 
-    /// As [`Visit::on_close`], for whoever began to serve the connection and may have handed it on already.
+    /// As [`Visit::on_close`], for a handler that may have passed the connection on already.
     pub fn on_close_unless_set(&self, close: impl FnOnce() + Send + 'static) {
         let mut guests = self.0.lobby.lock();
         match guests.guest(self.0.id) {

@@ -1,7 +1,7 @@
 //! A task's one port: tensor streams, gRPC and HTTP, told apart by the first bytes of a connection.
 //!
 //! Every connection begins in the [`Lobby`], which closes it unless its peer turns out to be a task of the run or is
-//! soon done. Whoever keeps an HTTP response open for long has to admit the request's [`Visit`], an extension of it.
+//! soon done. A handler that keeps an HTTP response open has to admit the request's [`Visit`], an extension of it.
 
 use std::future::Future;
 use std::io;
@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const HEAD_BYTES: usize = 32 << 10;
 /// Calls at once on one connection. A task has one or two.
 const CALLS: u32 = 16;
-/// By these a task whose host has gone without a word is noticed.
+/// Keepalives, which detect a task whose host has vanished.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -131,7 +131,7 @@ async fn route(stream: TcpStream, services: Services, visit: Visit) -> io::Resul
         return Ok(());
     }
     let mut builder = Builder::new(TokioExecutor::new());
-    // Whoever wants another answer connects again: nobody sits here between two requests.
+    // One request per connection: an idle one would stay in the lobby.
     builder.http1().keep_alive(false).max_buf_size(HEAD_BYTES);
     builder
         .http2()

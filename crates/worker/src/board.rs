@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use windlass_tensorboard::{BoardError, Description, EventWriter, Moment, RunBoard, tag, worker_curves};
 
 use self::pace::Pace;
-use self::point::Mark;
+use self::point::TallySnapshot;
 use crate::event::Report;
 use crate::metrics::Metrics;
 use crate::model::PngImage;
@@ -73,7 +73,7 @@ struct Points {
     pace: Pace,
     images: Pace,
     /// The last point.
-    last: Mark,
+    last: TallySnapshot,
     /// Whether the next step gets one.
     is_next: bool,
 }
@@ -81,7 +81,13 @@ struct Points {
 impl Points {
     fn begin(tally: &Tally) -> Self {
         let began = Instant::now();
-        Self { began, pace: pace::OF_POINTS, images: pace::OF_IMAGES, last: Mark::new(tally, began), is_next: true }
+        Self {
+            began,
+            pace: pace::OF_POINTS,
+            images: pace::OF_IMAGES,
+            last: TallySnapshot::new(tally, began),
+            is_next: true,
+        }
     }
 }
 
@@ -115,7 +121,7 @@ impl Board {
         self.is_wanted() && self.config.histograms
     }
 
-    /// Whether the length of the next gradient is wanted.
+    /// Whether the norm of the next gradient is needed.
     pub(crate) fn wants_norm(&self) -> bool {
         self.is_wanted() && self.points.is_next
     }
@@ -138,7 +144,7 @@ impl Board {
     pub(crate) fn point(&mut self, tally: &Tally, figures: StepFigures, is_chief: bool) {
         let now = Instant::now();
         let Some(span) = self.points.last.since(tally, now) else { return };
-        self.points.last = Mark::new(tally, now);
+        self.points.last = TallySnapshot::new(tally, now);
         self.points.pace.wrote(now - self.points.began);
         let step = tally.global_step;
         let times = [

@@ -39,7 +39,7 @@ pub struct RunConfig {
     pub accumulate: usize,
     /// Among how many replicas a worker divides each of them.
     pub towers: usize,
-    /// The longest that a worker's gradient may be; a longer one is scaled down.
+    /// The largest norm of a worker's gradient; a larger one is scaled down to it.
     pub clip_norm: Option<f32>,
     /// Global steps, if the run ends by them.
     pub steps: Option<u64>,

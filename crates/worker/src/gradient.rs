@@ -1,39 +1,39 @@
-//! The gradient of a step as one vector over all parameters, dense or by rows: its length, and whether it is fit to be
-//! pushed.
+//! The gradient of a step as one vector over all parameters, dense or by rows: its norm, and whether it may be pushed.
 
 use windlass_core::vector::vectorised;
 
 use crate::buffer::TensorBuffer;
 
-/// Sums that are kept beside each other, so that the compiler adds them with vector instructions.
+/// How many sums are kept side by side, so that the compiler adds them with vector instructions.
 const LANES: usize = 8;
 
-/// Its length. In double precision no finite gradient is too long: the length is finite just if every number is.
+/// Its norm. In double precision it cannot overflow: it is finite if and only if every number is.
 pub(crate) fn norm(gradients: &[TensorBuffer]) -> f64 {
     gradients.iter().map(|values| sum_of_squares(values)).sum::<f64>().sqrt()
 }
 
-/// Scales the gradient, which has this length, down to `longest` if it is longer. Its direction stays.
-pub(crate) fn clip(gradients: &mut [TensorBuffer], norm: f64, longest: f32) {
-    let length = norm as f32;
-    if length > longest {
-        let scale = longest / length;
-        gradients.iter_mut().for_each(|values| values.iter_mut().for_each(|value| *value *= scale));
+/// Scales the gradient, which has this norm, down to `largest` if its norm is larger. Its direction stays the same.
+pub(crate) fn clip(gradients: &mut [TensorBuffer], norm: f64, largest: f32) {
+    if norm > f64::from(largest) {
+        // In single precision, the norm of a finite gradient may be infinite, and the scale zero.
+        let scale = f64::from(largest) / norm;
+        let scaled = |value: &mut f32| *value = (f64::from(*value) * scale) as f32;
+        gradients.iter_mut().for_each(|values| values.iter_mut().for_each(scaled));
     }
 }
 
-/// The first number that is infinite or not one, and the parameter it belongs to.
+/// The first number that is infinite or NaN, and the parameter it belongs to.
 pub(crate) fn not_finite(gradients: &[TensorBuffer]) -> Option<(usize, f32)> {
     gradients.iter().enumerate().find_map(|(parameter, values)| Some((parameter, first_not_finite(values)?)))
 }
 
-/// The first of some numbers that is infinite or not one.
+/// The first of some numbers that is infinite or NaN.
 pub(crate) fn first_not_finite(values: &[f32]) -> Option<f32> {
-    // Looked for only if there is one: that cannot be vectorised.
+    // The search cannot be vectorised, so it runs only if there is something to find.
     if all_finite(values) { None } else { values.iter().copied().find(|value| !value.is_finite()) }
 }
 
-/// Without a way out of the loop, which would keep it from being vectorised.
+/// Without an early return, which would keep the loop from being vectorised.
 fn all_finite(values: &[f32]) -> bool {
     vectorised(
         #[inline(always)]
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_gradient_is_scaled_as_a_whole() {
+    fn a_large_gradient_is_scaled_as_a_whole() {
         let mut gradients = buffers(vec![vec![3.0, 0.0], vec![], vec![0.0; 20]]);
         gradients[2][17] = -4.0;
         let norm = norm(&gradients);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_gradient_is_left_alone() {
+    fn a_small_gradient_is_left_alone() {
         let mut gradients = buffers(vec![vec![3.0], vec![4.0]]);
         clip(&mut gradients, 5.0, 5.0);
         assert_eq!([gradients[0][0], gradients[1][0]], [3.0, 4.0]);
@@ -100,7 +100,24 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_finite_gradient_has_a_finite_length() {
+    fn the_largest_finite_gradient_has_a_finite_norm() {
         assert!(norm(&buffers(vec![vec![f32::MAX; 1000]; 3])).is_finite());
+    }
+
+    #[test]
+    fn a_gradient_whose_norm_overflows_single_precision_is_clipped_to_the_norm_and_not_to_zero() {
+        let mut gradients = buffers(vec![vec![f32::MAX; 300], vec![-f32::MAX; 100]]);
+        let before = norm(&gradients);
+        assert!((before as f32).is_infinite());
+        clip(&mut gradients, before, 2.0);
+        assert!((norm(&gradients) - 2.0).abs() < 1e-6, "{}", norm(&gradients));
+        assert_eq!((gradients[0][0], gradients[1][0]), (0.1, -0.1));
+    }
+
+    #[test]
+    fn a_large_gradient_keeps_a_norm_that_is_close_to_the_smallest_number() {
+        let mut gradients = buffers(vec![vec![f32::MAX, 0.0]]);
+        clip(&mut gradients, f64::from(f32::MAX), 1e-30);
+        assert_eq!(&gradients[0][..], &[1e-30, 0.0]);
     }
 }

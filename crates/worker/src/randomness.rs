@@ -8,6 +8,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{Device, Distribution, Tensor};
+pub use windlass_core::splitmix::mix;
 
 use crate::batches::order::DataPosition;
 
@@ -70,14 +71,6 @@ pub(crate) fn watched<T>(device: &Device, seed: u64, work: impl FnOnce() -> T) -
     let after = next();
     device.seed(seed);
     (done, after != next())
-}
-
-/// The finaliser of SplitMix64: every bit of the result depends on every bit of the argument.
-pub fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

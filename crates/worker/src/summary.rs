@@ -79,6 +79,12 @@ pub struct JoinedSummary {
     pub steps: u64,
     /// How often it has joined.
     pub joined: u64,
+    /// Bytes that its client has sent it, and that have come from it: batches, activations, values and gradients.
+    #[serde(default)]
+    pub sent_bytes: u64,
+    /// See there.
+    #[serde(default)]
+    pub received_bytes: u64,
 }
 
 /// Two percentiles, in milliseconds.

@@ -21,7 +21,7 @@ use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, Wor
 use windlass_wire::control::session::Progress;
 use windlass_wire::control::worker_machine::{Achievement, Work};
 
-use crate::batches::making::{LOOK_EVERY, Watch};
+use crate::batches::making::{CHECK_EVERY, Watch};
 use crate::board::hparams;
 use crate::buffer::ParameterClient;
 pub use crate::config::{RunConfig, WorkerConfig};
@@ -406,8 +406,8 @@ impl Worker {
 /// Ends the worker if the thread that trains hangs while it makes a batch.
 async fn watch_over(mut batches: Watch, control: Arc<Control>, given_up: mpsc::Sender<Ended>) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let Some(error) = batches.look() else { continue };
+        tokio::time::sleep(CHECK_EVERY).await;
+        let Some(error) = batches.check() else { continue };
         let (control, given_up) = (control.clone(), given_up.clone());
         let runtime = tokio::runtime::Handle::current();
         let ending = tokio::task::spawn_blocking(move || {

@@ -16,7 +16,7 @@ use crate::board::{Beginning, Board, BoardConfig, BoardOwner, StepFigures};
 use crate::event::{Epoch, Event, Report, Step, Warning, Watcher};
 use crate::history::{History, HistoryConfig};
 use crate::learning::{LearningWatch, Observed};
-use crate::metrics::{Metric, Metrics};
+use crate::metrics::{Metric, MetricKind, Metrics};
 use crate::model::PngImage;
 use crate::tally::{EpochTally, Interval, StepTimes, Tally};
 
@@ -66,7 +66,7 @@ pub(crate) struct Telemetry {
 pub(crate) struct StepDone {
     pub(crate) position: DataPosition,
     pub(crate) loss: f32,
-    /// The length of its gradient, if it was measured.
+    /// The norm of its gradient, if it was measured.
     pub(crate) norm: Option<f64>,
     /// The global step that it was computed on, and the one after it.
     pub(crate) base: u64,
@@ -263,7 +263,12 @@ impl Telemetry {
 
     /// Tells the coordinator how the network scores.
     fn tell_scores(&self, global_step: u64, metrics: &Metrics) {
-        let score = |metric: &Metric| Score { name: metric.name.clone(), value: metric.value, global_step };
+        let score = |metric: &Metric| Score {
+            name: metric.name.clone(),
+            value: metric.value,
+            global_step,
+            is_fraction: metric.kind == MetricKind::Fraction,
+        };
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).scores = metrics.iter().map(score).collect();
     }
 

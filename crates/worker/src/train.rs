@@ -34,7 +34,7 @@ pub struct TrainConfig {
     pub learning_rate: f32,
     /// How it changes.
     pub schedule: Schedule,
-    /// The longest that a gradient may be; a longer one is scaled down.
+    /// The largest norm of a gradient; a larger one is scaled down to it.
     pub clip_norm: Option<f32>,
     /// How long to wait for a batch that is not ready.
     pub data_patience: Duration,
@@ -205,7 +205,7 @@ impl Training {
         Ok(())
     }
 
-    /// Nothing has been done yet.
+    /// A loop that has not begun.
     pub fn new(config: TrainConfig, replica: Box<dyn Replica>, order: Order, progress: Progress) -> Self {
         let batches = Batches::new(config.telemetry.worker, replica.source(), order, config.data_patience);
         let chance = replica.info().chance_loss;
@@ -317,7 +317,7 @@ impl Training {
     }
 
     /// Checks that loss, gradients and running state are finite before any of it is pushed, and clips the gradient. Its
-    /// length is measured if it may have to be clipped or if a curve wants it: that tells too whether it is finite.
+    /// norm is measured if the gradient may have to be clipped or a curve needs the norm: it is finite if the gradient is.
     fn examine(&self, result: &mut StepResult, base: u64) -> Result<(f32, Option<f64>), TrainError> {
         let loss = result.loss;
         let (step, global_step) = (self.tally().steps + 1, base + 1);
@@ -332,8 +332,8 @@ impl Training {
             let parameter = self.replica.table()[ParameterId(parameter as u32)].name.clone();
             return Err(TrainError::GradientNotFinite { parameter, value, loss, step, global_step });
         }
-        if let (Some(norm), Some(longest)) = (norm, self.config.clip_norm) {
-            gradient::clip(&mut result.gradients, norm, longest);
+        if let (Some(norm), Some(largest)) = (norm, self.config.clip_norm) {
+            gradient::clip(&mut result.gradients, norm, largest);
         }
         // Servers assign running state as it is, and every worker would have it.
         let state = self.replica.table().iter().zip(&result.state);

@@ -15,14 +15,14 @@ use windlass_core::parameter::Access;
 use windlass_core::run::RunSpec;
 
 use crate::failing::Failing;
-use crate::support::{assert_one_version, run, save, small, spec};
+use crate::support::{assert_one_version, claim, run, save, small, spec};
 
 const KILLS: usize = 36;
 const DIRECTORY_VARIABLE: &str = "WINDLASS_CHECKPOINT_CRASH_DIRECTORY";
 
 /// Starts a coordinator that takes the next two checkpoints and keeps one.
 async fn one_life(store: &Store, run: &RunSpec, servers: usize) -> Result<(), CheckpointError> {
-    let generation = store.claim_generation().await?;
+    let generation = claim(store).await?;
     let newest = store.newest_whole().await?.manifest.map_or(0, |manifest| manifest.id.step);
     for step in newest + 1..=newest + 2 {
         save(store, run, servers, CheckpointId::new(step, generation)).await?;
@@ -80,7 +80,7 @@ async fn a_crash_at_any_change_of_a_directory_leaves_a_whole_checkpoint() {
 async fn child_that_takes_checkpoints() {
     let Ok(directory) = std::env::var(DIRECTORY_VARIABLE) else { return };
     let store = Store::open(&directory).unwrap();
-    let generation = store.claim_generation().await.unwrap();
+    let generation = claim(&store).await.unwrap();
     let newest = store.newest_verified().await.unwrap().manifest.map_or(0, |manifest| manifest.id.step);
     for step in newest + 1.. {
         eprintln!("begin");
@@ -136,7 +136,7 @@ async fn a_process_killed_at_any_moment_leaves_a_whole_checkpoint() {
 
     // What the killed have left is swept once a checkpoint is newer.
     let store = Store::open(location).unwrap();
-    let generation = store.claim_generation().await.unwrap();
+    let generation = claim(&store).await.unwrap();
     let last = save(&store, &small(), 1, CheckpointId::new(newest + 1, generation)).await.unwrap();
     store.prune(1).await.unwrap();
     let names = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());

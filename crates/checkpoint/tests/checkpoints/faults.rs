@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use windlass_checkpoint::{CheckpointError, CheckpointId, Damage, FORMAT, Manifest, PartLayout, Store};
 
 use crate::failing::Failing;
-use crate::support::{image, large, plans, restore, save, small};
+use crate::support::{claim, image, large, plans, restore, save, small, write};
 
 fn id(step: u64) -> CheckpointId {
     CheckpointId { step, generation: 0, attempt: 1 }
@@ -67,7 +67,7 @@ async fn a_store_that_may_only_be_read_can_be_restored_from() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let manifest = save(&Store::over(objects.clone(), "disk"), &small(), 2, id(5)).await.unwrap();
     let store = Store::over(Arc::new(Failing::refuse(objects, 0, io::ErrorKind::PermissionDenied)), "disk");
-    assert!(matches!(store.claim_generation().await, Err(CheckpointError::NotWritable { .. })));
+    assert!(matches!(claim(&store).await, Err(CheckpointError::NotWritable { .. })));
     assert_eq!(store.newest_verified().await.unwrap().manifest.unwrap(), manifest);
     crate::support::assert_one_version(&store, &manifest).await;
 }
@@ -77,7 +77,7 @@ async fn a_directory_that_has_gone_is_not_made_again() {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("run");
     let store = Store::open(directory.to_str().unwrap()).unwrap();
-    let generation = store.claim_generation().await.unwrap();
+    let generation = claim(&store).await.unwrap();
     fs::remove_dir_all(&directory).unwrap();
     let error = save(&store, &small(), 1, CheckpointId::new(5, generation)).await.unwrap_err();
     assert!(matches!(error, CheckpointError::Vanished { .. }), "{error}");
@@ -97,7 +97,7 @@ async fn a_directory_that_goes_while_a_part_is_written_is_named() {
     let (run, plan) = (small(), &plans(&small(), 1)[0]);
     let mut part = store.begin_part(&id(5), &PartLayout::new(&run, plan, 0, 1)).await.unwrap();
     fs::remove_dir_all(&directory).unwrap();
-    part.write_image(&image(&run, plan, 5)).await.unwrap();
+    write(&mut part, &image(&run, plan, 5)).await.unwrap();
     let error = part.finish().await.unwrap_err();
     assert!(matches!(error, CheckpointError::Vanished { .. } | CheckpointError::Store { .. }), "{error}");
     assert!(error.to_string().contains(directory.to_str().unwrap()), "{error}");
@@ -114,7 +114,7 @@ async fn a_part_that_is_dropped_or_fails_leaves_nothing() {
     let store = Store::over(Arc::new(Failing::refuse(local.clone(), 2, io::ErrorKind::StorageFull)), "disk");
     let mut part = store.begin_part(&id(5), &layout).await.unwrap();
     assert_eq!(files(), 1);
-    part.write_image(&image(&run, plan, 5)).await.unwrap();
+    write(&mut part, &image(&run, plan, 5)).await.unwrap();
     let error = part.finish().await.unwrap_err();
     assert!(matches!(error, CheckpointError::Full { .. }), "{error}");
     assert_eq!(files(), 0);
@@ -148,7 +148,7 @@ async fn a_part_that_comes_to_nothing_leaves_no_folder_in_a_directory() {
     }
 
     let mut written = store.begin_part(&id(5), &layout).await.unwrap();
-    written.write_image(&image(&run, plan, 5)).await.unwrap();
+    write(&mut written, &image(&run, plan, 5)).await.unwrap();
     let written = written.finish().await.unwrap();
     fs::write(folder.join("of another server"), "").unwrap();
     store.discard_part(&written.object).await;
@@ -175,13 +175,13 @@ async fn a_part_with_other_numbers_than_its_layout_is_refused() {
     let object = "`000000000005-g000000-00000001/ps-0-of-1.safetensors`";
 
     let error = begin().await.write(&[1.0]).await.unwrap_err();
-    assert_eq!(error.to_string(), format!("{object} lacks the steps of some rows, which come first"));
+    assert_eq!(error.to_string(), format!("{object} lacks the steps of some rows, which must be written first"));
     let error = begin().await.write_steps(&[0; 33]).await.unwrap_err();
     assert_eq!(error.to_string(), format!("{object} has no more rows to count the steps of"));
     let mut part = begin().await;
     part.write_steps(&[0; 32]).await.unwrap();
     let error = part.write(&[0.0; 100_000]).await.unwrap_err();
-    assert_eq!(error.to_string(), format!("{object} has no room for so many numbers"));
+    assert_eq!(error.to_string(), format!("{object} has no room for more numbers"));
     let error = begin().await.finish().await.unwrap_err();
     assert!(error.to_string().starts_with(&format!("{object} is not finished: ")), "{error}");
     assert_eq!(objects.list(None).count().await, 0);

@@ -5,7 +5,7 @@ use std::fs;
 
 use windlass_checkpoint::{CheckpointError, CheckpointId, FORMAT, Manifest, PartLayout, Store};
 
-use crate::support::{assert_one_version, memory, plans, save, small};
+use crate::support::{assert_one_version, claim, memory, plans, save, small, write};
 
 fn id(step: u64, generation: u64, attempt: u32) -> CheckpointId {
     CheckpointId { step, generation, attempt }
@@ -45,7 +45,7 @@ async fn a_checkpoint_is_not_there_before_its_manifest() {
     let (store, run) = (memory(), small());
     let layout = PartLayout::new(&run, &plans(&run, 1)[0], 0, 1);
     let mut part = store.begin_part(&id(5, 0, 1), &layout).await.unwrap();
-    part.write_image(&crate::support::image(&run, &plans(&run, 1)[0], 5)).await.unwrap();
+    write(&mut part, &crate::support::image(&run, &plans(&run, 1)[0], 5)).await.unwrap();
     part.finish().await.unwrap();
     assert!(store.newest_whole().await.unwrap().manifest.is_none());
 }
@@ -150,7 +150,7 @@ async fn prune_sweeps_old_attempts_and_spares_the_one_in_the_making() {
     let mut parts = Vec::new();
     for step in [1, 9] {
         let mut part = store.begin_part(&id(step, 0, 7), &layout).await.unwrap();
-        part.write_image(&crate::support::image(&run, plan, step)).await.unwrap();
+        write(&mut part, &crate::support::image(&run, plan, step)).await.unwrap();
         parts.push(part.finish().await.unwrap());
     }
     save(&store, &run, 1, id(5, 0, 1)).await.unwrap();
@@ -200,7 +200,7 @@ async fn no_two_claims_get_the_same_generation() {
     let store = Store::open(directory.path().to_str().unwrap()).unwrap();
     let claims = (0..16).map(|_| {
         let store = store.clone();
-        tokio::spawn(async move { store.claim_generation().await.unwrap() })
+        tokio::spawn(async move { claim(&store).await.unwrap() })
     });
     let mut generations = BTreeSet::new();
     for claim in claims.collect::<Vec<_>>() {
@@ -213,9 +213,9 @@ async fn no_two_claims_get_the_same_generation() {
 #[tokio::test]
 async fn a_coordinator_that_was_replaced_may_not_publish() {
     let (store, run) = (memory(), small());
-    let first = store.claim_generation().await.unwrap();
+    let first = claim(&store).await.unwrap();
     save(&store, &run, 1, CheckpointId::new(5, first)).await.unwrap();
-    let second = store.claim_generation().await.unwrap();
+    let second = claim(&store).await.unwrap();
     let error = save(&store, &run, 1, CheckpointId::new(6, first)).await.unwrap_err();
     assert!(matches!(error, CheckpointError::Fenced { generation: 1, newest: 2 }));
     assert_eq!(error.to_string(), "generation 2 has taken over from generation 1, which can no longer publish");
@@ -227,7 +227,7 @@ async fn a_coordinator_that_was_replaced_may_not_publish() {
 async fn generations_go_on_counting_after_old_claims_are_pruned() {
     let (store, run) = (memory(), small());
     for step in 1..=3 {
-        let generation = store.claim_generation().await.unwrap();
+        let generation = claim(&store).await.unwrap();
         assert_eq!(generation, step);
         save(&store, &run, 1, CheckpointId::new(step, generation)).await.unwrap();
         store.prune(1).await.unwrap();
@@ -238,11 +238,11 @@ async fn generations_go_on_counting_after_old_claims_are_pruned() {
 #[tokio::test]
 async fn a_coordinator_that_was_replaced_may_not_remove_checkpoints() {
     let (store, run) = (memory(), small());
-    let first = store.claim_generation().await.unwrap();
+    let first = claim(&store).await.unwrap();
     for step in [5, 6] {
         save(&store, &run, 1, id(step, first, 1)).await.unwrap();
     }
-    store.claim_generation().await.unwrap();
+    claim(&store).await.unwrap();
     let pruned = store.prune_since(0, 1, Some(first)).await;
     assert!(matches!(pruned, Err(CheckpointError::Fenced { generation: 1, newest: 2 })), "{pruned:?}");
     assert_eq!(steps(&store).await, [6, 5]);

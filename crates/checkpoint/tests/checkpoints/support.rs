@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use object_store::memory::InMemory;
 use windlass_checkpoint::{
-    CheckpointError, CheckpointId, Manifest, PartLayout, Restore, ServerState, ShardImage, SlotPolicy, Store,
+    CheckpointError, CheckpointId, Holder, Manifest, PartLayout, PartWriter, Restore, ServerState, ShardImage,
+    SlotPolicy, Store,
 };
 use windlass_core::block::Block;
 use windlass_core::consistency::Mode;
@@ -97,12 +98,30 @@ pub fn memory() -> Store {
     Store::over(Arc::new(InMemory::new()), "memory")
 }
 
+/// Claims the next generation, and takes over from whoever holds the store.
+pub async fn claim(store: &Store) -> Result<u64, CheckpointError> {
+    Ok(store.lease(Holder::this_process(""), true).await?.generation())
+}
+
+/// Writes everything at once.
+pub async fn write(part: &mut PartWriter, image: &ShardImage) -> Result<(), CheckpointError> {
+    for table in &image.tables {
+        part.write_steps(table.steps()).await?;
+    }
+    for block in std::iter::once(&image.dense).chain(image.tables.iter().map(|table| table.block())) {
+        for numbers in std::iter::once(&block.values).chain(&block.slots) {
+            part.write(numbers.as_slice()).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes a whole checkpoint of that version, as its servers and coordinator would.
 pub async fn save(store: &Store, run: &RunSpec, servers: usize, id: CheckpointId) -> Result<Manifest, CheckpointError> {
     let mut parts = Vec::new();
     for (server, plan) in plans(run, servers).iter().enumerate() {
         let mut part = store.begin_part(&id, &PartLayout::new(run, plan, server, servers)).await?;
-        part.write_image(&image(run, plan, id.step)).await?;
+        write(&mut part, &image(run, plan, id.step)).await?;
         parts.push(part.finish().await?);
     }
     let mut manifest = Manifest::new(id, run.clone(), parts);

@@ -15,6 +15,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use comfy_table::CellAlignment;
 use rustix::process::Signal;
 use serde::Serialize;
+use windlass_compare::Figure;
 
 use crate::failure::Failure;
 use crate::logging;
@@ -49,6 +50,7 @@ pub(crate) struct BenchArgs {
 #[derive(Serialize)]
 struct Results {
     processor: String,
+    /// How many were completed.
     rounds: usize,
     batch_size: usize,
     layouts: Vec<LayoutResult>,
@@ -79,39 +81,69 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return Err(Failure::usage("--rounds must be at least 1 and --steps at least 100"));
     }
     logging::start();
-    let (mut rounds, mut courses, mut replicated, mut peers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for round in 1..=args.rounds {
+    let (rounds, failed_round) = until_failure((1..=args.rounds).map(|round| {
         Terminal::default().print_note(&format!("round {round} of {}", args.rounds));
-        let measured = LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<Vec<_>, _>>()?;
-        rounds.push(measured);
-        courses.push(course::measure()?);
-        replicated.push(replicas::measure()?);
-        if let Some(program) = &args.peers {
-            peers.push(peers::measure(program)?);
+        Round::measure(&args)
+    }));
+    let transports = [bulk::Transport::Local, bulk::Transport::Tcp].into_iter();
+    let transports = transports.filter(|_| args.bulk > 0 && failed_round.is_none());
+    let moved = transports.map(|transport| bulk::measure(args.bulk * 1_000_000, transport));
+    let (bulk, failed_bulk) = until_failure(moved);
+    if !rounds.is_empty() {
+        let results = Results::new(rounds, bulk);
+        if args.json {
+            print_json(&results)?;
+        } else {
+            print(&results);
         }
     }
-    let transports = [bulk::Transport::Local, bulk::Transport::Tcp].into_iter().filter(|_| args.bulk > 0);
-    let moved = transports.map(|transport| bulk::measure(args.bulk * 1_000_000, transport));
-    let (bulk, failure) = until_failure(moved);
-    let results = Results {
-        processor: crate::processor::describe(),
-        rounds: args.rounds,
-        batch_size: layouts::BATCH,
-        layouts: layouts(&rounds),
-        course: course::median_of(&courses),
-        replicas: replicas::medians_of(&replicated),
-        peers: peers::compare(&rounds, &peers),
-        bulk,
-    };
-    if args.json {
-        print_json(&results)?;
-    } else {
-        print(&results);
-    }
-    failure.map_or(Ok(()), Err)
+    failed_round.or(failed_bulk).map_or(Ok(()), Err)
 }
 
-/// What was measured before something failed, and what did. It is shown first: measuring takes minutes.
+/// What one round measured.
+struct Round {
+    layouts: Vec<Measured>,
+    course: course::Course,
+    replicas: Vec<replicas::Compared>,
+    /// Empty without --peers.
+    peers: Vec<peers::Peer>,
+}
+
+impl Round {
+    fn measure(args: &BenchArgs) -> Result<Self, Failure> {
+        Ok(Self {
+            layouts: LAYOUTS.iter().map(|layout| layout.measure(args.steps)).collect::<Result<_, _>>()?,
+            course: course::measure()?,
+            replicas: replicas::measure()?,
+            peers: args.peers.as_deref().map(peers::measure).transpose()?.unwrap_or_default(),
+        })
+    }
+}
+
+impl Results {
+    fn new(rounds: Vec<Round>, bulk: Vec<bulk::Moved>) -> Self {
+        let count = rounds.len();
+        let (mut measured, mut courses, mut replicated, mut peers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for round in rounds {
+            measured.push(round.layouts);
+            courses.push(round.course);
+            replicated.push(round.replicas);
+            peers.push(round.peers);
+        }
+        Self {
+            processor: crate::processor::describe(),
+            rounds: count,
+            batch_size: layouts::BATCH,
+            layouts: layouts(&measured),
+            course: course::median_of(&courses),
+            replicas: replicas::medians_of(&replicated),
+            peers: peers::compare(&measured, &peers),
+            bulk,
+        }
+    }
+}
+
+/// What was measured before something failed, and what failed. Measuring takes minutes, so none of it is discarded.
 fn until_failure<T>(measured: impl Iterator<Item = Result<T, Failure>>) -> (Vec<T>, Option<Failure>) {
     let mut done = Vec::new();
     for measured in measured {
@@ -186,15 +218,21 @@ fn own_program() -> Result<std::process::Command, Failure> {
     Ok(command)
 }
 
-/// The middle value.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    if values.is_empty() { f64::NAN } else { values[values.len() / 2] }
+/// The median, as `compare` defines it; NaN of no values.
+fn median(values: Vec<f64>) -> f64 {
+    Figure::of(values).map_or(f64::NAN, |figure| figure.median)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_of_rounds_is_the_mean_of_the_middle_two() {
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 8.0]), 3.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0]), 2.0);
+        assert!(median(Vec::new()).is_nan());
+    }
 
     #[test]
     fn what_was_measured_before_a_failure_is_kept() {

@@ -1,5 +1,5 @@
-//! `windlass compare`: layouts run one after the other on this machine, or run directories that are there, in one table
-//! and one picture.
+//! `windlass compare`: runs layouts one after the other on this machine, or takes existing run directories, and makes one
+//! table and one picture.
 
 mod child;
 mod runner;
@@ -12,6 +12,7 @@ use windlass_runs::names::RUNS;
 
 use crate::config::read_text;
 use crate::failure::Failure;
+use crate::runs::named;
 use crate::terminal::Terminal;
 use crate::{output, terminal};
 use runner::Runner;
@@ -36,15 +37,15 @@ struct CompareCommand {
     /// Layouts to run, separated by commas [default: those of the file]
     #[arg(long, value_name = "LIST")]
     layouts: Option<String>,
-    /// How often to run each layout; the table then shows medians and the spread. Repetition N has --seed N, unless the
-    /// flags set it [default: 1]
+    /// Run each layout N times; the table then shows the median and half the range. The Nth run has --seed N, unless the
+    /// flags set a seed [default: 1, or that of the file]
     #[arg(long, value_name = "N")]
     repeat: Option<u32>,
     /// Directory for the runs, the table and the picture [default: runs/compare-MODEL or runs/FILE; for run directories,
     /// none]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Score to show, such as test_accuracy [default: the first]
+    /// Score to show, such as test_accuracy [default: the first that is a fraction, or the first of all if none is]
     #[arg(long, value_name = "NAME")]
     score: Option<String>,
     /// How to print the table
@@ -74,7 +75,7 @@ pub(crate) fn command() -> Command {
 /// Compares. `check` refuses a model and flags that no run could have, for so many workers.
 pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String], u32) -> Result<(), Failure>) -> Result<(), Failure> {
     let command = CompareCommand::from_arg_matches(matches).map_err(Failure::usage)?;
-    let are_directories = command.paths.first().is_some_and(|path| path.is_dir()) || command.paths.len() > 1;
+    let are_directories = command.paths.first().is_some_and(|path| named(path).is_dir()) || command.paths.len() > 1;
     if are_directories { command.compare_directories() } else { command.compare_layouts(check) }
 }
 
@@ -84,10 +85,12 @@ impl CompareCommand {
             let hint = "omit --layouts, --repeat and what comes after --, or omit the directories".to_owned();
             return Err(Failure::usage("run directories are compared as they are").with_hint(hint));
         }
-        let comparison = Comparison::of_directories(&self.paths, self.score.clone()).map_err(unusable_run)?;
+        let paths: Vec<PathBuf> = self.paths.iter().map(|path| named(path)).collect();
+        let comparison = Comparison::of_directories(&paths, self.score.clone()).map_err(unusable_run)?;
         check_score(&comparison)?;
         if let Some(output) = &self.output {
             write_files(&comparison, output)?;
+            warn_without_picture(&comparison);
         }
         self.print(&comparison);
         Ok(())
@@ -116,6 +119,7 @@ impl CompareCommand {
         let comparison = runner.comparison();
         if comparison.rows.iter().any(|row| row.finished().next().is_some()) {
             self.print(comparison);
+            warn_without_picture(comparison);
             runner.say_where();
         }
         ended
@@ -156,13 +160,16 @@ fn write_files(comparison: &Comparison, directory: &Path) -> Result<(), Failure>
     if let Some(svg) = windlass_compare::svg(comparison).map_err(Failure::internal)? {
         write("loss.svg", svg.as_bytes())?;
     }
-    match windlass_compare::png(comparison).map_err(Failure::internal)? {
-        Some(png) => write("loss.png", &png),
-        None => {
-            let text = "warning: no run has told its loss over time, so there is no picture";
-            Terminal::default().print_error(text);
-            Ok(())
-        }
+    if let Some(png) = windlass_compare::png(comparison).map_err(Failure::internal)? {
+        write("loss.png", &png)?;
+    }
+    Ok(())
+}
+
+/// Says why there is no picture beside the table.
+fn warn_without_picture(comparison: &Comparison) {
+    if !windlass_compare::has_picture(comparison) {
+        Terminal::default().print_error("warning: no run has recorded its loss over time, so there is no picture");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The runs of a comparison, one after the other. Whatever is finished stays, so that the same command continues an
-//! interrupted comparison.
+//! The runs of a comparison, one after the other. Finished runs are kept, so the same command continues an interrupted
+//! comparison.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -74,8 +74,9 @@ impl Runner {
             if let Some(signal) = self.stopped_by {
                 return Err(self.stopped(signal, run));
             }
+            // Which scores a model has is known once a run is over, and then every layout has the same.
+            check_score(&self.comparison)?;
         }
-        check_score(&self.comparison)?;
         match self.failed {
             None => Ok(()),
             Some(exit_code) => {

@@ -1,5 +1,5 @@
-//! The evaluator task: scores each new checkpoint of a run while others train, with the model that the run has. It may be
-//! started before the run, so what that model is it learns from the first checkpoint, and does not ask anybody else.
+//! The evaluator task: scores each new checkpoint of a run while others train. It may be started before the run, so it
+//! learns which model the run trains from the first checkpoint alone.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ use crate::program::parse;
 use crate::terminal::Terminal;
 use crate::{logging, model_flags, output, signals};
 
-/// Between two looks for a new checkpoint.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often to look for a new checkpoint, and to retry when the store fails.
+const POLL_EVERY: Duration = Duration::from_secs(1);
 const SPEAK_EVERY: Duration = Duration::from_secs(10);
 
-/// Scores every new checkpoint of a run until the last, or until none comes any more.
+/// Scores every new checkpoint of a run until the run has ended.
 pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<(), Failure> {
     logging::start();
     let config = TaskConfig::new(args, &M::defaults(&parse(matches)?), None)?;
@@ -37,18 +37,19 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
             .with_hint("--run-dir DIR or --checkpoint-dir WHERE, as the other tasks have it".to_owned()));
     };
     let runtime = runtime()?;
-    let store = Store::open(&checkpoints.location).map_err(unusable)?;
     let mut telling = Telling { format: args.output.format, board: args.output.run_dir.as_deref().map(Curves::within) };
     let threads = config.threads.map(threads::pool).transpose().map_err(Failure::internal)?;
     signals::watch(&runtime, config.stop.clone(), config.stopped_by.clone(), &Terminal::default());
-    info!("evaluator: scoring the checkpoints in {}", store.location());
+    info!("evaluator: scoring the checkpoints in {}", checkpoints.location);
+    let opening = patiently(config.peer_timeout, || async { Store::open(&checkpoints.location) });
+    let store = unless_stopped(&runtime, &config, opening)?.map_err(unusable)?;
     let mut following =
-        Following { runtime: &runtime, store: &store, config: &config, scored: None, seen_alive: false };
+        Following { runtime: &runtime, store: &store, config: &config, newest: None, seen_alive: false };
     let Some(mut manifest) = following.next()? else { return Ok(()) };
     let mut evaluator = evaluator_of::<M>(matches, args, &manifest)?;
     loop {
         evaluator.check(&manifest)?;
-        match following.unless_stopped(store.load_values(&manifest))? {
+        match following.unless_stopped(patiently(config.peer_timeout, || store.load_values(&manifest)))? {
             Ok(values) => {
                 let metrics = match &threads {
                     Some(threads) => threads.install(|| evaluator.score(values)),
@@ -56,13 +57,9 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
                 }?;
                 telling.tell(&manifest, metrics)?;
             }
-            // One that is removed while it is read is old by then.
+            // A checkpoint that is removed while it is read is an old one by then.
             Err(error) if following.unless_stopped(store.load(&manifest.id))?.is_ok() => return Err(unusable(error)),
             Err(_) => {}
-        }
-        if manifest.last {
-            info!("evaluator: that was the last one");
-            return Ok(());
         }
         match following.next()? {
             Some(next) => manifest = next,
@@ -132,9 +129,9 @@ struct Following<'a> {
     runtime: &'a Runtime,
     store: &'a Store,
     config: &'a TaskConfig,
-    /// The last one that was handed out.
-    scored: Option<CheckpointId>,
-    /// Whether the run has been seen to live.
+    /// The newest one handed out, and whether it is the last of its run.
+    newest: Option<(CheckpointId, bool)>,
+    /// Whether the run has been seen alive.
     seen_alive: bool,
 }
 
@@ -144,61 +141,100 @@ impl Following<'_> {
         let mut waiting = Waiting::new(Instant::now());
         let mut spoken = Instant::now();
         loop {
-            let patience = self.config.peer_timeout;
-            let Ok(seen) =
-                self.unless_stopped(async { tokio::time::timeout(patience, look(self.store, self.scored)).await })?
-            else {
-                let (location, waited) = (self.store.location(), patience.as_secs());
-                return Err(gave_up(format!("gave up waiting for the checkpoint store {location} after {waited} s")));
-            };
-            match seen.map_err(unusable)? {
+            match self.poll()? {
                 Seen::New(manifest) => {
-                    self.scored = Some(manifest.id);
+                    self.newest = Some((manifest.id, manifest.last));
                     return Ok(Some(*manifest));
                 }
-                // One that ended before this task began was another run.
-                Seen::Ended if self.seen_alive || self.scored.is_some() => {
-                    let step = self.scored.map_or_else(String::new, |id| format!(" at step {}", id.step));
-                    info!("evaluator: the run has ended{step}");
-                    return Ok(None);
-                }
+                // A run that ended before this task began was another one.
+                Seen::Ended if self.seen_alive || self.newest.is_some() => return Ok(self.ended()),
                 Seen::Ended => {}
                 Seen::Nothing(pulse) => {
                     self.seen_alive = true;
                     waiting.sees(pulse, Instant::now());
                 }
             }
-            if let Some(waited) = waiting.is_in_vain(Instant::now(), patience) {
-                return Err(gave_up(format!(
-                    "gave up waiting for a new checkpoint after {} s without a sign of life of the run",
-                    waited.as_secs()
-                )));
+            match waiting.is_in_vain(Instant::now(), self.config.peer_timeout) {
+                // Its coordinator was killed before it could record the end.
+                Some(_) if self.newest.is_some_and(|(_, last)| last) => return Ok(self.ended()),
+                Some(waited) => {
+                    return Err(gave_up(format!(
+                        "gave up waiting for a new checkpoint after {} s without a sign of life of the run",
+                        waited.as_secs()
+                    )));
+                }
+                None => {}
             }
             if spoken.elapsed() >= SPEAK_EVERY {
                 spoken = Instant::now();
                 let waited = waiting.began.elapsed().as_secs();
                 info!("waiting for a new checkpoint in {} ({waited} s)", self.store.location());
             }
-            self.unless_stopped(async { tokio::time::sleep(LOOK_EVERY).await })?;
+            self.unless_stopped(async { tokio::time::sleep(POLL_EVERY).await })?;
         }
     }
 
-    /// What comes of this, unless the task is told to stop before.
-    fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> Result<T, Failure> {
-        self.runtime.block_on(async {
-            tokio::select! {
-                answer = answer => Ok(answer),
-                () = signals::stopped(&self.config.stop) => Err(self.told_to_stop()),
-            }
-        })
+    /// Looks once, and retries as long as the store fails in a way that may pass.
+    fn poll(&self) -> Result<Seen, Failure> {
+        let patience = self.config.peer_timeout;
+        let newest = self.newest.map(|(id, _)| id);
+        let looking = patiently(patience, || newer_than(newest, self.store));
+        let Ok(seen) = self.unless_stopped(async { tokio::time::timeout(patience, looking).await })? else {
+            let (location, waited) = (self.store.location(), patience.as_secs());
+            return Err(gave_up(format!("gave up waiting for the checkpoint store {location} after {waited} s")));
+        };
+        seen.map_err(unusable)
     }
 
-    fn told_to_stop(&self) -> Failure {
-        let (exit_code, message) = match self.config.stopped_by.get() {
+    fn ended(&self) -> Option<Manifest> {
+        match self.newest {
+            Some((_, true)) => info!("evaluator: scored the last checkpoint; exiting"),
+            Some((id, false)) => info!("evaluator: the run has ended at step {}; exiting", id.step),
+            None => info!("evaluator: the run has ended; exiting"),
+        }
+        None
+    }
+
+    fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> Result<T, Failure> {
+        unless_stopped(self.runtime, self.config, answer)
+    }
+}
+
+/// What comes of this, unless the task is told to stop before.
+fn unless_stopped<T>(runtime: &Runtime, config: &TaskConfig, answer: impl Future<Output = T>) -> Result<T, Failure> {
+    let told_to_stop = || {
+        let (exit_code, message) = match config.stopped_by.get() {
             Some((signal, _)) => (signal.exit_code(), signal.name()),
             None => (exit_code::TERMINATED, "told to stop"),
         };
         Failure { exit_code, message: message.to_owned(), hint: None }
+    };
+    runtime.block_on(async {
+        tokio::select! {
+            answer = answer => Ok(answer),
+            () = signals::stopped(&config.stop) => Err(told_to_stop()),
+        }
+    })
+}
+
+/// Does something with the store, and retries as long as it fails in a way that may pass and there is time for another
+/// attempt.
+async fn patiently<T, F: Future<Output = Result<T, CheckpointError>>>(
+    patience: Duration,
+    attempt: impl Fn() -> F,
+) -> Result<T, CheckpointError> {
+    let began = Instant::now();
+    let mut told = String::new();
+    loop {
+        let error = match attempt().await {
+            Err(error) if error.may_pass() && began.elapsed() + POLL_EVERY < patience => error.to_string(),
+            done => return done,
+        };
+        if told != error {
+            warn!("{error}; trying again");
+            told = error;
+        }
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -208,16 +244,17 @@ fn gave_up(message: String) -> Failure {
 
 /// What there is to see in a store.
 enum Seen {
-    /// A checkpoint that is newer than the last.
+    /// A checkpoint that is newer than those seen before.
     New(Box<Manifest>),
-    /// Nothing new, and the last run of this store has ended.
+    /// Nothing new, and the newest claim is released: its run has ended.
     Ended,
-    /// Nothing new so far. A run may live.
+    /// Nothing new so far, but a run may be alive. A resumed run publishes nothing for a while, and until then the newest
+    /// checkpoint is the last one of the run that it continues.
     Nothing(Option<Pulse>),
 }
 
-async fn look(store: &Store, scored: Option<CheckpointId>) -> Result<Seen, CheckpointError> {
-    let is_new = |manifest: &Manifest| scored.is_none_or(|scored| manifest.id > scored);
+async fn newer_than(newest: Option<CheckpointId>, store: &Store) -> Result<Seen, CheckpointError> {
+    let is_new = |manifest: &Manifest| newest.is_none_or(|newest| manifest.id > newest);
     if let Some(manifest) = store.newest_whole().await?.manifest.filter(is_new) {
         return Ok(Seen::New(Box::new(manifest)));
     }
@@ -225,7 +262,7 @@ async fn look(store: &Store, scored: Option<CheckpointId>) -> Result<Seen, Check
     if !pulse.is_some_and(|pulse| pulse.released) {
         return Ok(Seen::Nothing(pulse));
     }
-    // The last checkpoint may have come between the two looks.
+    // The last checkpoint may have been published since.
     match store.run_end(None).await? {
         Some(RunEnd { newest, .. }) => Ok(newest.filter(is_new).map_or(Seen::Ended, |last| Seen::New(Box::new(last)))),
         None => Ok(Seen::Nothing(store.pulse().await?)),

@@ -26,7 +26,7 @@ use crate::config::{COMMAND_VARIABLE, command_line};
 use crate::failure::Failure;
 use crate::in_graph::CLIENT;
 use crate::logging::Remark;
-use crate::output;
+use crate::output::{self, Trainers};
 use crate::run_file::RunFile;
 use crate::signals::unix_seconds;
 use crate::tied::tie;
@@ -59,6 +59,8 @@ pub(super) struct Plan {
     pub(super) joined: Option<Vec<OsString>>,
     /// …and which task that is.
     pub(super) client: Option<TaskId>,
+    /// Who events tell of.
+    pub(super) trainers: Trainers,
     /// Of those workers the ones that no step can do without: they have stages of the model.
     pub(super) needed: BTreeSet<TaskId>,
     /// Variables that tasks are not to inherit: what they have set is in the file.
@@ -186,13 +188,13 @@ impl Plan {
         let mut process = command.spawn()?;
         let pid = Pid::from_child(&process);
         let stdout = process.stdout.take();
-        let (messages, processes) = (self.messages.clone(), self.processes.clone());
+        let (messages, processes, trainers) = (self.messages.clone(), self.processes.clone(), self.trainers);
         let told = Told::default();
         let tells = told.clone();
         processes.started(task, pid);
         std::thread::spawn(move || {
             if let Some(stdout) = stdout {
-                listen(stdout, file, &tells, &messages);
+                listen(stdout, file, trainers, &tells, &messages);
             }
             let ended = match process.wait() {
                 Ok(status) => status.code().map_or(Ended::Killed(status.signal().unwrap_or(0)), Ended::Exited),
@@ -284,7 +286,7 @@ pub(crate) fn inherited_listener() -> Option<TcpListener> {
 }
 
 /// Passes a task's events on, and adds them to its log in words.
-fn listen(stdout: ChildStdout, mut log: File, told: &Told, messages: &Outbox) {
+fn listen(stdout: ChildStdout, mut log: File, trainers: Trainers, told: &Told, messages: &Outbox) {
     for line in BufReader::new(stdout).lines() {
         let Ok(line) = line else { return };
         match serde_json::from_str::<Event>(&line) {
@@ -292,7 +294,7 @@ fn listen(stdout: ChildStdout, mut log: File, told: &Told, messages: &Outbox) {
                 // A notice is in the log already.
                 if !matches!(event, Event::Progress(_) | Event::Notice { .. }) {
                     // In one piece: the task writes to the same file.
-                    let text = output::human(&event) + "\n";
+                    let text = output::human(&event, trainers) + "\n";
                     let _ = log.write_all(text.as_bytes());
                     told.add(text);
                 }

@@ -28,7 +28,7 @@ use crate::in_graph::{is_led, logical_workers};
 use crate::listening;
 use crate::logging;
 use crate::model_flags::ModelFlags;
-use crate::output::{self, count};
+use crate::output::{self, Trainers, count};
 use crate::progress::Progress;
 use crate::resume;
 use crate::run_file::{self, RunFile};
@@ -57,6 +57,8 @@ pub(crate) fn run(
     // Checked here too, so that a mistake is told once and before anything is started.
     let in_graph = is_led(args);
     let logical = if in_graph { logical_workers(args, launch.workers) } else { launch.workers };
+    let trainers = if in_graph { Trainers::of_client(logical) } else { Trainers::Workers };
+    let progress = progress.with_trainers(trainers);
     let config = TaskConfig::new(args, defaults, Some(logical))?;
     if in_graph && launch.colocate {
         let flag = if args.training.in_graph { "--in-graph" } else { "--place on other tasks" };
@@ -108,6 +110,7 @@ pub(crate) fn run(
         arguments,
         joined: in_graph.then(|| join_arguments(args, launch)),
         client: in_graph.then_some(TaskId::worker(launch.workers)),
+        trainers,
         needed: with_stages(places.iter().flatten()),
         variables,
         listeners: tasks,

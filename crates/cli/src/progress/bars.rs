@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use windlass_worker::event::{Event, Started, Step};
 
 use super::extent::Extent;
-use crate::output::count;
+use crate::output::{Trainers, count};
 
 /// The run's bar is filled when it is here: it may be filled by steps or by epochs.
 const FULL: u64 = 1_000_000;
@@ -31,6 +31,7 @@ pub(super) struct Bars {
     /// The last line, for workers that there is no room for.
     others: Option<ProgressBar>,
     extent: Extent,
+    trainers: Trainers,
     stopping: bool,
 }
 
@@ -44,8 +45,14 @@ impl Bars {
             started: BTreeSet::new(),
             others: None,
             extent: Extent::default(),
+            trainers: Trainers::Workers,
             stopping: false,
         }
+    }
+
+    pub(super) fn with_trainers(mut self, trainers: Trainers) -> Self {
+        self.trainers = trainers;
+        self
     }
 
     pub(super) fn show(&mut self, event: &Event) {
@@ -118,7 +125,7 @@ impl Bars {
 
     fn set_line(&self, worker: u32, text: String) {
         if let Some(line) = self.workers.get(&worker) {
-            line.set_message(format!("worker {worker}  {text}"));
+            line.set_message(format!("{}  {text}", self.trainers.name(worker)));
         }
     }
 

@@ -1,16 +1,16 @@
-//! What a run is set to, and who says so.
+//! The settings of a run, and where each comes from.
 //!
 //! Precedence, highest first; nothing else in the program decides it:
 //!
 //! 1. flags;
 //! 2. variables, `WINDLASS_` and the flag's name (`environment`);
 //! 3. the file that `--config` names (`file`);
-//! 4. for the cluster and this process's place in it: the file that `--cluster` names, then `TF_CONFIG`
-//!    (`core/cluster/resolve`, to which the three above are flags);
-//! 5. for the model's own flags: the checkpoint that the run goes on from (`model_flags`);
-//! 6. defaults: the flags' own, and the model's for how it is trained (`Model::defaults`, in `config`).
+//! 4. for the cluster and this process's place in it: the file that `--cluster` names, then `TF_CONFIG`, then the
+//!    variables that Kubernetes and Slurm set (`core/cluster/resolve`, to which the three above are flags);
+//! 5. for the model's own flags: the checkpoint that the run resumes from (`model_flags`);
+//! 6. defaults: the flags' own, and the model's for training (`Model::defaults`, in `config`).
 //!
-//! What a higher layer says also replaces what does not go with it in lower ones ([`Schema::is_replaced`]).
+//! A setting also replaces settings of lower layers that conflict with it ([`Schema::is_replaced`]).
 //!
 //! A setting is the value of a flag. So the layers below the command line become flags that the user might have written,
 //! and clap reads and checks all of them in the same way, including those of models that this crate does not know.

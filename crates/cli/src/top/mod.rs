@@ -44,9 +44,9 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let TopCommand { address } = TopCommand::from_arg_matches(matches).map_err(Failure::usage)?;
-    let address = status::parse_address(&address).ok_or_else(|| no_address(&address))?.to_owned();
+    let address = status::parse_address(&address).map_err(|hint| no_address(&address, hint))?.to_owned();
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() || terminal::is_dumb() {
-        let hint = format!("`{} status {address}` prints the same once, anywhere", crate::program::name());
+        let hint = format!("`{} status {address}` prints a summary once, anywhere", crate::program::name());
         return Err(Failure::usage("`top` needs a terminal that can show a screen").with_hint(hint));
     }
     let (sender, messages) = mpsc::sync_channel(QUEUE);
@@ -63,7 +63,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// Refuses a place that cannot be asked again and again. The directory of a run knows where the run can be.
-fn no_address(place: &str) -> Failure {
+fn no_address(place: &str, hint: &str) -> Failure {
     let directory = runs::named(Path::new(place));
     let last = Run::read(&directory).ok().filter(|_| directory.is_dir()).and_then(|run| run.last_status);
     let known = last.map(|last| figures::plain(&last.address)).filter(|address| !address.is_empty());
@@ -73,7 +73,7 @@ fn no_address(place: &str) -> Failure {
             format!("{} was last written by a run at {address}: `{program} top {address}`", directory.display())
         }
         None if directory.is_dir() => format!("`{program} status {place}` shows what the directory tells of its run"),
-        None => status::ADDRESS_HINT.to_owned(),
+        None => hint.to_owned(),
     };
     Failure::usage(format!("{place:?} is not HOST:PORT")).with_hint(hint)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 use tracing::info;
-use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::cluster::{RunLayout, ServerId, WorkerId};
 use windlass_core::consistency::Mode;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_instruments::Instruments;
@@ -22,10 +22,10 @@ use windlass_worker::replica::remote::{Crew, CrewConfig, CrewError, InGraph, InG
 use windlass_worker::summary::JoinedSummary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
-use super::{Process, stopped, told_to_stop, with_server};
+use super::{Process, ServerAddress, stopped, told_to_stop, with_server};
 use crate::failure::Failure;
 use crate::in_graph::Client;
-use crate::launch;
+use crate::listening;
 use crate::output::count;
 
 /// The coordinator, and the server in this process if there is one.
@@ -41,17 +41,23 @@ struct LogicalWorker {
 
 impl Process {
     /// The whole of it, in this process but for the joined workers and the servers, if there are any.
-    pub(super) fn in_graph<M: Model>(&mut self, flags: &M::Flags, client: &Client) -> Result<Ended, Failure> {
+    pub(super) fn in_graph<M: Model>(
+        &mut self,
+        flags: &M::Flags,
+        client: &Client,
+        listener: TcpListener,
+    ) -> Result<Ended, Failure> {
         let joined = client.workers.len();
         let seats: Vec<Vec<usize>> = match self.config.run.mode {
             Mode::Sync { .. } => vec![(0..joined).collect()],
             Mode::Async | Mode::Ssp { .. } => (0..joined).map(|seat| vec![seat]).collect(),
         };
-        let listener = launch::inherited_listener();
-        let replicas = self.load_for_crew::<M>(flags, seats.len())?;
-        let crew = Arc::new(self.crew(&*replicas[0], client, None)?);
+        let replicas = self.answering(&listener, || self.load_for_crew::<M>(flags, seats.len()))?;
+        let crew = self.crew(&*replicas[0], client, None)?;
+        self.joined = Some(crew.sites());
         let workers = Some(seats.len() as u32);
         let ((coordinator, own), serving) = self.parameters_of(client, listener, seats.len() as u32)?;
+        let serving = self.gathered(&crew, serving)?;
         let servers = client.ps.len() as u32;
         let mut logical = Vec::new();
         for (index, (replica, seats)) in (0..).zip(replicas.into_iter().zip(seats)) {
@@ -67,10 +73,9 @@ impl Process {
         self.instruments.probes().started();
         let mut ended = self.run_all(logical);
         if let Some(summary) = &mut ended.summary {
-            let told = |(worker, steps, joined)| JoinedSummary { worker, steps, joined };
-            summary.joined = crew.tally().into_iter().map(told).collect();
+            summary.joined = crew.tally();
         }
-        for (worker, steps, times) in crew.tally() {
+        for JoinedSummary { worker, steps, joined: times, .. } in crew.tally() {
             let shares = count(steps as usize, "share");
             info!(
                 "{worker} has computed {shares} of steps{}",
@@ -86,14 +91,16 @@ impl Process {
     pub(super) fn parameters_of(
         &self,
         client: &Client,
-        listener: Option<TcpListener>,
+        listener: TcpListener,
         workers: u32,
     ) -> Result<(Parameters, Option<Serving>), Failure> {
         if let Some(first) = client.ps.first() {
+            self.serve_instruments(listener)?;
             return Ok(((Coordinator::Remote(first.clone()), None), None));
         }
-        let address = "in-process".to_owned();
-        let server = self.start_server(listener, ServerId(0), 1, Some(workers), address, String::new())?;
+        let address = ServerAddress { own: listening::local_address(&listener), coordinator: String::new() };
+        let layout = RunLayout::Client { holds_parameters: true };
+        let server = self.start_server(Some(listener), (ServerId(0), 1), Some(workers), address, layout)?;
         let own: (ServerId, Arc<dyn Shard>) = (ServerId(0), server.shard());
         let leave = Arc::new(Interrupt::default());
         let coordinator = server.coordinator();
@@ -113,13 +120,28 @@ impl Process {
         with_server(ended, served.ok())
     }
 
-    /// The joined workers, all of them ready.
+    /// Waits for the joined workers. The server of this process, if it has one, already tells of them; it ends if they do
+    /// not come.
+    pub(super) fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
+        let Err(error) = crew.gather(&|| self.config.stop.is_set()) else { return Ok(serving) };
+        if let Some((serving, leave)) = serving {
+            leave.set();
+            let _ = self.runtime.block_on(serving);
+        }
+        Err(match error {
+            CrewError::Interrupted => told_to_stop(),
+            CrewError::Refused { .. } => Failure::usage(error),
+            error => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
+        })
+    }
+
+    /// The joined workers, being called.
     pub(super) fn crew(
         &self,
         replica: &dyn Replica,
         client: &Client,
         placed: Option<PlacedStages>,
-    ) -> Result<Crew, Failure> {
+    ) -> Result<Arc<Crew>, Failure> {
         let (info, run) = (replica.info(), &self.config.run);
         let files = windlass_worker::spec::model_files(info).map_err(|error| Failure::usage(format!("{error:#}")))?;
         let assignment = Assignment {
@@ -140,13 +162,7 @@ impl Process {
             silence: self.config.silence,
             peer_timeout: self.config.peer_timeout,
         };
-        let crew = Crew::call(config).map_err(Failure::internal)?;
-        match crew.gather(&|| self.config.stop.is_set()) {
-            Ok(()) => Ok(crew),
-            Err(CrewError::Interrupted) => Err(told_to_stop()),
-            Err(error @ CrewError::Refused { .. }) => Err(Failure::usage(error)),
-            Err(error) => Err(Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into()),
-        }
+        Ok(Arc::new(Crew::call(config).map_err(Failure::internal)?))
     }
 
     /// A stop of its own for another worker in this process, which is set with the process's: each is welcomed by the

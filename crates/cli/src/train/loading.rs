@@ -111,12 +111,21 @@ impl Process {
         workers: Option<u32>,
         listener: &TcpListener,
     ) -> Result<Box<dyn Replica>, Failure> {
+        self.answering(listener, || self.load::<M>(flags, id, workers))
+    }
+
+    /// Does something while this task's port says how it is.
+    pub(super) fn answering<T>(
+        &self,
+        listener: &TcpListener,
+        work: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let answering = self.serve_instruments(listener.try_clone().map_err(Failure::internal)?)?;
-        let replica = self.load::<M>(flags, id, workers);
+        let done = work();
         answering.abort();
         // From here on the server takes what comes.
         let _ = self.runtime.block_on(answering);
-        replica
+        done
     }
 
     /// How this worker's model is divided, if it is, among devices of its own or of so many joined workers.

@@ -223,6 +223,42 @@ fn bad_input_is_refused_before_anything_is_run() {
 }
 
 #[test]
+fn a_score_that_no_run_has_is_refused_after_the_first_run() {
+    let told = windlass(&format!("compare --layouts single,1ps1w --score beauty --output out -- {SMALL}")).run();
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.contains("no run has a score called beauty\nhint: there are "), "{told}");
+    assert!(told.stderr.contains("[1/2] single: ") && !told.stderr.contains("[2/2]"), "{told}");
+}
+
+#[test]
+fn runs_with_joined_workers_and_in_stages_are_compared_as_what_they_are_by_their_names() {
+    let words = "mnist --hidden 8 --steps 40 --batch-size 20 --evaluate end";
+    let first = windlass(&format!("train {words} --threads 1 --run-dir runs/alone")).run().succeeded();
+    first
+        .windlass(&format!("launch {words} --in-graph --mode sync --workers 2 --run-dir runs/joined"))
+        .run()
+        .succeeded();
+    first.windlass(&format!("train {words} --place hidden=cpu:0,output=cpu:1 --run-dir runs/stages")).run().succeeded();
+    let told = first.windlass("compare joined stages alone --json").run().succeeded();
+    let table: Value = serde_json::from_str(&told.stdout).unwrap();
+    let layouts: Vec<&str> =
+        table["layouts"].as_array().unwrap().iter().map(|row| row["layout"].as_str().unwrap()).collect();
+    assert_eq!(layouts, ["2 joined, sync", "2 stages", "single"]);
+    let column = |row: usize, name: &str| table["layouts"][row]["columns"][name]["median"].as_f64();
+    assert_eq!((column(2, "step_vs_single"), column(0, "bytes_per_step")), (Some(1.0), None), "{table:#}");
+    assert!(column(0, "step_vs_single") != Some(1.0), "{table:#}");
+}
+
+#[test]
+fn runs_without_a_history_are_compared_with_one_warning() {
+    let told = windlass(&format!("train {SMALL} --run-dir a")).run().succeeded();
+    fs::remove_file(told.directory().join("a/history.jsonl")).unwrap();
+    let compared = told.windlass("compare a --output out").run().succeeded();
+    assert_eq!(compared.stderr.matches("so there is no picture").count(), 1, "{compared}");
+    assert!(!told.directory().join("out/loss.png").exists());
+}
+
+#[test]
 fn an_output_directory_with_something_else_is_left_alone() {
     let told = windlass(&format!("compare --layouts single --output out -- {SMALL}"))
         .with_file("out/runs/single/notes.txt", "mine")

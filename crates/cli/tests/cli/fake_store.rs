@@ -1,4 +1,4 @@
-//! An S3 server of the least that checkpoints need, which leaves some requests without an answer.
+//! An S3 server of the least that checkpoints need, which fails some requests or leaves them without an answer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,16 +16,31 @@ pub struct FakeStore {
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
+/// What becomes of a request, judged by its first line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Answered,
+    /// It is left without an answer, on an open connection.
+    Hangs,
+    /// It fails in a way that the client does not retry by itself.
+    Fails,
+}
+
 impl FakeStore {
     /// Starts a store that does not answer requests whose first line is one of these.
     pub fn start(hangs: impl Fn(&str) -> bool + Send + Sync + Clone + 'static) -> Self {
+        Self::with(move |request| if hangs(request) { Fate::Hangs } else { Fate::Answered })
+    }
+
+    /// Starts a store that decides about each request.
+    pub fn with(decide: impl Fn(&str) -> Fate + Send + Sync + Clone + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let objects = Objects::default();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (objects, hangs) = (objects.clone(), hangs.clone());
-                thread::spawn(move || drop(serve(stream, &objects, hangs)));
+                let (objects, decide) = (objects.clone(), decide.clone());
+                thread::spawn(move || drop(serve(stream, &objects, decide)));
             }
         });
         Self { address }
@@ -43,7 +58,7 @@ impl FakeStore {
 }
 
 /// Answers the requests of one connection, up to the first that is left without an answer.
-fn serve(stream: TcpStream, objects: &Objects, hangs: impl Fn(&str) -> bool) -> std::io::Result<()> {
+fn serve(stream: TcpStream, objects: &Objects, decide: impl Fn(&str) -> Fate) -> std::io::Result<()> {
     let (mut reader, mut writer) = (BufReader::new(stream.try_clone()?), stream);
     loop {
         let mut request = String::new();
@@ -63,12 +78,15 @@ fn serve(stream: TcpStream, objects: &Objects, hangs: impl Fn(&str) -> bool) -> 
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        if hangs(&request) {
-            // The connection stays open, with nobody to answer.
-            std::mem::forget(writer);
-            return Ok(());
-        }
-        let (status, answer) = answer(&request, body, only_new, &mut objects.lock().unwrap());
+        let (status, answer) = match decide(&request) {
+            Fate::Hangs => {
+                // The connection stays open.
+                std::mem::forget(writer);
+                return Ok(());
+            }
+            Fate::Fails => ("400 Bad Request", Vec::new()),
+            Fate::Answered => answer(&request, body, only_new, &mut objects.lock().unwrap()),
+        };
         write!(writer, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nETag: \"1\"\r\n", answer.len())?;
         writer.write_all(b"Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n")?;
         writer.write_all(&answer)?;

@@ -420,7 +420,57 @@ fn launch_starts_joined_workers_and_their_client() {
         let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
         assert!(log.contains("ended (done)"), "{log}");
         let status = std::fs::read_to_string(told.directory().join("run/status.json")).unwrap();
-        assert!(status.contains("\"name\":\"worker 0 at 127.0.0.1:"), "the page shows who computes: {status}");
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let layout =
+            if flags.contains("--ps") { "1 ps, a client, 2 joined workers" } else { "a client, 2 joined workers" };
+        assert_eq!(status["layout"], layout);
+        assert!(status["client"]["step"].as_u64() >= Some(200), "{status:#}");
+        let addresses: Vec<&str> =
+            status["workers"].as_array().unwrap().iter().filter_map(|worker| worker["address"].as_str()).collect();
+        assert!(
+            addresses.len() == 2 && addresses[0].starts_with("127.0.0.1:"),
+            "the page shows who computes: {status:#}"
+        );
+        assert!(joined.iter().all(|worker| worker["sent_bytes"].as_u64() > Some(10_000)), "{summary:#}");
+        assert!(told.stdout.contains(" to joined workers "), "{told}");
+    }
+}
+
+#[test]
+fn the_page_of_a_client_tells_of_workers_that_are_missing_and_of_one_that_hangs() {
+    let (first, missing) = (Joined::start(""), format!("127.0.0.1:{}", free_port()));
+    let words = "train mnist --hidden 256 --steps 100000 --evaluate end --mode sync --in-graph --run-dir run";
+    let client = windlass(&format!("{words} --worker_hosts {},{missing}", first.address)).start();
+    let log = client.log("live page at http://");
+    let page = log.rsplit("http://").next().unwrap().trim_end_matches('/').to_owned();
+    client.log(&format!("waiting for worker 1 at {missing}"));
+    let told = client.windlass(&format!("status {page}")).run().succeeded();
+    assert!(told.stdout.contains("Gathering: waiting for worker 1"), "{told}");
+    assert!(told.stdout.contains("a client, 2 joined workers"), "{told}");
+    // A container's health check is content, too.
+    assert!(client.windlass(&format!("health {page}")).run().succeeded().stdout.contains("alive"));
+    let second = Joined::at(&missing, "");
+    let is_training = |told: &str| told.contains("Training: step ");
+    status_until(&client, &page, is_training);
+    second.process.signal(Signal::STOP);
+    let told = status_until(&client, &page, |told| told.contains("the client has waited"));
+    assert!(told.contains("for worker 1"), "{told}");
+    second.process.signal(Signal::CONT);
+    let told = status_until(&client, &page, is_training);
+    assert!(!told.contains("worker 0 (chief)"), "{told}");
+    client.signal(Signal::TERM);
+    assert_eq!(client.wait().exit_code(), Some(143));
+}
+
+/// What `windlass status` says once it says this.
+fn status_until(client: &Process, page: &str, is_it: impl Fn(&str) -> bool) -> String {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        let told = client.windlass(&format!("status {page}")).run();
+        if is_it(&told.stdout) {
+            return told.stdout;
+        }
+        assert!(Instant::now() < deadline, "{told}");
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use windlass::event::Event;
 use windlass::{Model, Summary};
-use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::cluster::{RunLayout, ServerId, WorkerId};
 use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
 use windlass_instruments::Instruments;
@@ -122,6 +122,8 @@ fn start_servers(runtime: &Runtime, layout: Layout) -> Vec<Server> {
         id: ServerId(index),
         servers: layout.servers.max(1),
         workers: Some(layout.workers),
+        layout: RunLayout::Apart,
+        joined: None,
         address: address.to_owned(),
         coordinator: addresses.first().cloned().unwrap_or_default(),
         patience: Patience::new(LIMIT),

@@ -1,6 +1,7 @@
 //! Tasks that are killed in the middle of a run with checkpoints and started again: by `launch`, or by nobody.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -108,6 +109,39 @@ fn went_back(told: &Told, saved: u64) {
     assert!((saved..STEPS).contains(&step), "it went back to step {step}, not to {saved}");
     assert!((1..=STEPS - step).contains(&lost), "{lost} updates were lost after step {step}");
     assert_eq!(summary(told)["resumed_at"], step);
+}
+
+/// What the page of a run shows, as it is in `status.json` once this is so.
+fn recorded(directory: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
+    let path = directory.join("run/status.json");
+    eventually("a status", || {
+        let record: Value = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        wanted(&record).then_some(record)
+    })
+}
+
+#[test]
+fn the_figures_of_a_run_go_on_when_ps_0_is_replaced() {
+    let run = Recovering::start_to(2 * STEPS, "");
+    let log = run.cluster.log("ps-0");
+    eventually("a checkpoint", || saved(&fs::read_to_string(&log).unwrap_or_default()));
+    let before = recorded(run.cluster.0.directory(), |record| record["status"]["phase"]["name"] == "training");
+    run.kill(&[("ps", 0)]);
+    let told = run.ends_well();
+    let after = recorded(told.directory(), |record| record["exit_code"] == 0);
+    assert_eq!(after["began"], before["began"], "{after:#}");
+    let (status, before) = (&after["status"], &before["status"]);
+    let number = |status: &Value, name: &str| status[name].as_f64().unwrap_or_else(|| panic!("{name} in {status:#}"));
+    assert!(number(status, "elapsed_secs") > number(before, "elapsed_secs"), "{status:#}");
+    assert!(number(status, "goodput") > 0.0 && number(status, "goodput") <= 1.0, "{status:#}");
+    assert_eq!((&status["rollbacks"], &status["start"]), (&1.into(), &0.into()), "{status:#}");
+    assert_eq!(status["updates_lost"], lost(&told).1, "{status:#}");
+    let events: Vec<&str> =
+        status["timeline"]["events"].as_array().unwrap().iter().map(|event| event["what"].as_str().unwrap()).collect();
+    let again =
+        events.iter().position(|what| *what == "ps 0 was started again").unwrap_or_else(|| panic!("{events:?}"));
+    assert!(events[..again].contains(&"worker 0 joined"), "{events:?}");
+    assert!(events[again..].iter().any(|what| what.starts_with("rolled back from step ")), "{events:?}");
 }
 
 fn says_started_again(told: &Told, task: &str) {

@@ -1,7 +1,8 @@
 //! Runs that are interrupted and taken up again: by the same cluster, by another, and with the same result.
 
 use std::fs;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, mpsc};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -9,7 +10,8 @@ use serde_json::Value;
 use crate::checkpoints::values;
 use crate::cluster::{Launched, summary};
 use crate::digits::DigitFiles;
-use crate::process::{Invocation, Told, windlass};
+use crate::fake_store::{FakeStore, Fate};
+use crate::process::{Invocation, LIMIT, Told, windlass};
 
 const STEPS: u64 = 15_000;
 
@@ -136,4 +138,45 @@ fn an_evaluator_scores_checkpoints_beside_a_run_and_ends_with_it() {
     assert_eq!(last["metrics"]["test_accuracy"], summary(&trained)["metrics"]["test_accuracy"], "{scored}");
     let curves = fs::read_dir(trained.directory().join("run/tensorboard/evaluator")).unwrap().count();
     assert!(curves > 0, "it writes curves of its own");
+}
+
+#[test]
+fn an_evaluator_stays_with_a_finished_run_that_is_resumed() {
+    let finished = windlass("launch linear --steps 100 --run-dir run").run().succeeded();
+    // The newest checkpoint is that of the finished run until this one is told to stop.
+    let more = "launch linear --steps 1000000000 --checkpoint-secs 0 --format json --run-dir run";
+    let run = Launched::by(finished.windlass(more));
+    run.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(100));
+    let evaluator = run.0.windlass("train linear --job_name evaluator --format json --run-dir run").start();
+    evaluator.event(|scored| scored["global_step"] == 100);
+    run.0.signal(Signal::TERM);
+    let stopped = run.wait();
+    assert_eq!(stopped.exit_code(), Some(143), "{stopped}");
+    let scored = evaluator.wait().succeeded();
+    let last: Value = serde_json::from_str(scored.stdout.lines().last().unwrap_or_default()).unwrap();
+    assert!(last["global_step"].as_u64() > Some(100), "{scored}");
+    assert!(scored.stderr.contains("evaluator: the run has ended at step"), "{scored}");
+}
+
+#[test]
+fn an_evaluator_waits_for_a_store_that_fails_for_a_while() {
+    let (fails, (sender, receiver)) = (Arc::new(AtomicBool::new(true)), mpsc::channel());
+    let store = FakeStore::with({
+        let fails = fails.clone();
+        move |_| match fails.load(Ordering::SeqCst) {
+            true => Fate::Fails,
+            false => {
+                let _ = sender.send(());
+                Fate::Answered
+            }
+        }
+    });
+    let evaluator = "train linear --job_name evaluator --checkpoint-dir s3://bucket/run";
+    let evaluator = store.reaches(windlass(evaluator)).start();
+    evaluator.log("; trying again");
+    fails.store(false, Ordering::SeqCst);
+    receiver.recv_timeout(LIMIT).expect("it asks again");
+    evaluator.signal(Signal::TERM);
+    let told = evaluator.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
 }

@@ -136,7 +136,7 @@ fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary
         shard_data: true,
         deterministic: false,
         staleness_scaling: false,
-        // Short enough to be reached: whether clipped by rows or not, the gradient is as long.
+        // Small enough to be reached: clipped by rows or not, the gradient has the same norm.
         clip_norm: Some(0.5),
         accumulate: 1,
         towers: 1,

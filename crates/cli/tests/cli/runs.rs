@@ -1,12 +1,13 @@
 //! `windlass runs`: run directories listed, shown, compared and removed.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::{Hosts, Launched};
+use crate::cluster::{Hosts, Launched, free_port};
 use crate::process::{Told, eventually, windlass};
 use crate::screen::Screen;
 
@@ -134,6 +135,40 @@ fn runs_that_ended_are_listed_shown_compared_and_removed() {
     assert_eq!(asks_nobody.exit_code(), Some(2), "{asks_nobody}");
     assert!(asks_nobody.stderr.contains("pass --yes"), "{asks_nobody}");
     first.windlass("runs rm single cluster --yes").run().succeeded();
+    assert_eq!(json(&first.windlass("runs list --json").run().succeeded()), Value::Array(Vec::new()));
+}
+
+#[test]
+fn in_graph_and_placed_runs_are_listed_shown_and_removed_as_what_they_are() {
+    let words = "mnist --hidden 8 --steps 40 --evaluate end";
+    let first = windlass(&format!("launch {words} --in-graph --mode sync --workers 2 --run-dir runs/launched"));
+    let first = first.run().succeeded();
+    let place = "--place hidden=/task:0,output=/task:1 --workers 2";
+    first.windlass(&format!("launch {words} {place} --run-dir runs/placed")).run().succeeded();
+    first.windlass(&format!("train {words} --place hidden=cpu:0,output=cpu:1 --run-dir runs/stages")).run().succeeded();
+    let address = format!("127.0.0.1:{}", free_port());
+    let worker = first.windlass(&format!("join --listen {address} --once")).start();
+    worker.log("listening on ");
+    let by_hand = format!("train {words} --in-graph --worker_hosts {address} --run-dir runs/by-hand");
+    first.windlass(&by_hand).run().succeeded();
+    worker.wait().succeeded();
+
+    let list = json(&first.windlass("runs list --json").run().succeeded());
+    let layouts: BTreeMap<&str, &Value> =
+        list.as_array().unwrap().iter().map(|run| (run["path"].as_str().unwrap(), &run["layout"])).collect();
+    let joined = |workers: u32| serde_json::json!({"ps": 0, "workers": workers, "colocated": false, "joined": true});
+    assert_eq!(layouts["runs/launched"], &joined(2), "{list}");
+    assert_eq!(layouts["runs/placed"], &joined(2), "{list}");
+    assert_eq!(layouts["runs/by-hand"], &joined(1), "{list}");
+    assert_eq!(layouts["runs/stages"]["joined"], false, "{list}");
+    for (run, says) in [("launched", "mnist, 2 joined workers"), ("by-hand", "mnist, 1 joined worker,")] {
+        let show = first.windlass(&format!("runs show {run}")).run().succeeded();
+        assert!(show.stdout.contains(says) && show.stdout.contains("test accuracy "), "{show}");
+        let status = first.windlass(&format!("status runs/{run}")).run().succeeded();
+        assert!(status.stdout.starts_with("The run has finished. "), "{status}");
+        assert!(status.stdout.contains("%") && status.stdout.contains("✓ Over: step 40 reached"), "{status}");
+    }
+    first.windlass("runs rm launched placed stages by-hand --yes").run().succeeded();
     assert_eq!(json(&first.windlass("runs list --json").run().succeeded()), Value::Array(Vec::new()));
 }
 

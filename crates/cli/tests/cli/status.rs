@@ -1,6 +1,8 @@
 //! `windlass status`: of a run that answers, of its directory, and of what is neither.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
@@ -112,9 +114,56 @@ fn what_is_neither_an_address_nor_a_directory_is_refused() {
     error: "nowhere" is neither HOST:PORT nor a directory
     hint: give a host and a port, such as 127.0.0.1:2222
     "#);
-    for place in [":2222", "a:port", "a:99999"] {
+    for place in [":2222", "a:port", "a:99999", "a:0"] {
         assert_eq!(windlass(&format!("status {place}")).run().exit_code(), Some(2), "{place}");
     }
+    for command in ["status", "top"] {
+        let told = windlass(&format!("{command} ::1:2222")).run();
+        assert_eq!(told.exit_code(), Some(2), "{told}");
+        assert!(told.stderr.contains("hint: write an IPv6 address and its port as [::1]:2222"), "{told}");
+    }
+}
+
+#[test]
+fn a_host_that_never_answers_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let told = windlass(&format!("status {address}")).run();
+    assert_eq!(told.exit_code(), Some(1), "{told}");
+    let says = format!("error: cannot reach a run at {address}: no answer within 10 s\nhint: ");
+    assert!(told.stderr.starts_with(&says), "{told}");
+}
+
+#[test]
+fn an_answer_that_is_no_status_is_refused_and_no_proxy_is_asked() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut connection, _) = server.accept().unwrap();
+        let mut request = [0; 4096];
+        let length = connection.read(&mut request).unwrap();
+        connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello").unwrap();
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    });
+    // Nobody listens there.
+    let mut asking = windlass(&format!("status {address}"));
+    for name in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+        asking = asking.env(name, "http://127.0.0.1:9");
+    }
+    let told = asking.run();
+    assert!(answering.join().unwrap().starts_with("GET /status.json HTTP/1.1\r\n"), "asked as its own server is");
+    assert_eq!(told.exit_code(), Some(2), "{told}");
+    assert!(told.stderr.starts_with(&format!("error: {address} does not answer like a run: ")), "{told}");
+}
+
+#[test]
+fn a_run_that_never_trained_is_told_of_as_past() {
+    let status = r#"{"written": 12, "status": {"phase": {"name": "gathering"}, "step": 0, "workers": [{"state": "missing"}],
+        "servers": [{"state": "alive", "silent_secs": 0.1}], "awaited": {"on": [{"job": "worker", "index": 0}], "secs": 4.0}}}"#;
+    let told = windlass("status run").with_file("run/status.json", status).run().succeeded();
+    assert!(told.stdout.starts_with("The run never began to train. "), "{told}");
+    assert!(told.stdout.contains("\n✕ Died before the first step\n"), "{told}");
+    assert!(!told.stdout.contains("alive") && !told.stdout.contains("waiting for"), "{told}");
 }
 
 #[test]

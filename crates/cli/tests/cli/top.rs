@@ -59,7 +59,7 @@ fn without_a_terminal_it_names_what_can_be_used_instead() {
     --- stdout
     --- stderr
     error: `top` needs a terminal that can show a screen
-    hint: `windlass status 127.0.0.1:2222` prints the same once, anywhere
+    hint: `windlass status 127.0.0.1:2222` prints a summary once, anywhere
     ");
 }
 

@@ -73,7 +73,7 @@ impl<T> CopyOnCut<T> {
         Some(copied.unwrap_or_else(|| copy(&self.now)))
     }
 
-    /// Lets go of a copy that nobody will take.
+    /// Drops a copy that will not be taken.
     pub fn forget(&mut self) -> Option<T> {
         self.copy.take()
     }

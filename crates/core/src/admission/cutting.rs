@@ -56,7 +56,7 @@ pub enum CutError {
 
 impl Gate {
     /// Holds back what is new from now on, and says which state that leaves: after the round that is being applied, if
-    /// one is. Nobody has to wait for that here.
+    /// one is. Callers do not have to wait for that.
     pub fn hold(&mut self, number: u64, now: Duration) -> CutPoint {
         let at = self.comes_to();
         self.cut = CutStage::Held { number, until: now + HOLD, at };

@@ -1,7 +1,7 @@
 //! What may be done with a request on one shard: the consistency model, the ledger, the learning rate, the cut of a
 //! checkpoint, and counts for the summary, behind one [`Gate`].
 //!
-//! A pure state machine. It has no clock and no lock, holds no values and waits for nobody: the shard keeps it behind a
+//! A pure state machine. It has no clock and no lock, holds no values and never waits: the shard keeps it behind a
 //! small lock, asks it, and does what it says. `processes` knows who may ask, `pushes` and `rounds` decide what counts,
 //! `waiting` who has to wait, and `cutting` what a checkpoint holds.
 
@@ -100,7 +100,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate in front of parameters that nobody has pushed to.
+    /// A gate in front of parameters without a push.
     pub fn new(run: &RunSpec, workers: &[WorkerId]) -> Self {
         Self {
             closed: false,
@@ -119,7 +119,7 @@ impl Gate {
         }
     }
 
-    /// Goes on from where a checkpoint was taken.
+    /// Resumes where a checkpoint was taken.
     pub fn resume_at(&mut self, version: u64, learning_rate: LearningRate) {
         self.consistency.resume_at(version);
         self.statistics.resumed_at = version;

@@ -1,7 +1,7 @@
-//! What workers want back if they have to go on from here.
+//! What workers need in order to continue from here.
 //!
-//! A note belongs to a push: whoever goes on after that push gets it. Of a worker's last push it is often not yet known
-//! whether it is in the parameters, so that of the push before is remembered too.
+//! A note belongs to a push: the process that continues after that push gets it. Whether a worker's last push is in the
+//! parameters is often not known yet, so the note of the push before it is kept, too.
 
 use std::collections::BTreeMap;
 

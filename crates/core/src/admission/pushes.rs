@@ -9,7 +9,7 @@ use crate::optimizer::Update;
 use crate::run::staleness_scaled;
 
 /// How far a rate's version may be ahead of what this server has seen. Versions are global steps or count changes, so a
-/// server that is told of one is never far behind; a version from nowhere would keep all later rates out.
+/// server is never far behind; a corrupt version would block all later rates.
 const RATE_LEAD: u64 = 1 << 16;
 
 /// Why a push is read and not applied.
@@ -31,7 +31,7 @@ pub enum Verdict {
         /// As this update.
         update: Update,
         /// How many updates old the parameters are that it was computed from; `None` if the push was counted before and
-        /// goes on where it was cut off.
+        /// continues where it was cut off.
         staleness: Option<u64>,
     },
     /// Keep it for the round.
@@ -45,7 +45,7 @@ pub enum Verdict {
 }
 
 impl Gate {
-    /// Decides about a push that begins to arrive, with its note.
+    /// Decides what to do with a push that begins to arrive, with its note.
     pub fn admit(&mut self, request: &Request, note: String, now: Duration) -> Verdict {
         let push = request.push;
         if let Some(words) = self.contradiction(request) {
@@ -70,7 +70,7 @@ impl Gate {
         }
         match fate {
             Fate::Taken { .. } if self.consistency.has_rounds() => return Verdict::Skip(Skip::Counted),
-            // A push that was cut off goes on where it stopped, as the same step.
+            // A push that was cut off continues where it stopped, as the same step.
             Fate::Taken { step } => {
                 return Verdict::Apply { update: self.push_update(step, request), staleness: None };
             }
@@ -120,7 +120,7 @@ impl Gate {
         Update { learning_rate: staleness_scaled(update.learning_rate, staleness), ..update }
     }
 
-    /// For whoever asks first for this piece of a push, and has it to apply: on which side of a cut.
+    /// Claims this piece of a push for the first caller, which must apply it; returns the side of the cut.
     pub fn claim(&mut self, request: &Request, piece: usize) -> Option<CutSide> {
         self.ledger.claim(request.push, piece).then(|| self.side(request))
     }

@@ -20,7 +20,7 @@ pub enum Contribution {
     Again,
     /// The round went by while it was on its way.
     Late,
-    /// Its process was declared dead or replaced, or has gone on without waiting for it.
+    /// Its process was declared dead or replaced, or has continued without waiting for it.
     Fenced,
 }
 
@@ -57,13 +57,13 @@ impl Gate {
         self.completes(complete)
     }
 
-    /// Notes that the caller goes on to apply a round, if it is complete.
+    /// Notes that the caller will apply the round, if it is complete.
     fn completes(&mut self, complete: bool) -> bool {
         self.applying |= complete;
         complete
     }
 
-    /// The update that so many gradients of a round make.
+    /// The update from this many gradients of a round.
     pub fn round_update(&self, gradients: usize) -> Update {
         self.update(self.consistency.version() + 1, 1.0 / gradients as f32)
     }

@@ -1,4 +1,4 @@
-//! When the sender of a request may be answered, and whom it waits for until then.
+//! When a request may be answered, and which workers it waits for until then.
 
 use super::{Gate, Request, RequestKind};
 use crate::cluster::WorkerId;
@@ -8,7 +8,7 @@ use crate::cluster::WorkerId;
 pub enum Turn {
     /// Answer it now.
     Answer,
-    /// Let go of it: the run has ended, or goes back to a checkpoint.
+    /// Drop it: the run has ended or is rolling back.
     Closed,
     /// Refuse it: another process plays the worker now.
     Fenced,
@@ -19,8 +19,8 @@ pub enum Turn {
 }
 
 impl Gate {
-    /// What is to be done with a request whose sender waits. Whoever asks for a version that is to come takes no part in
-    /// the rounds until then, once it is known to be the living process, unless that has been done (`may_skip`).
+    /// What to do with a request whose sender waits. A worker that asks for a future version takes no part in the
+    /// rounds until then, once it is known to be the living process; `may_skip` is false if that has been done.
     pub fn turn(&self, request: &Request, may_skip: bool) -> Turn {
         match self.waits_for(request) {
             None => Turn::Answer,

@@ -14,7 +14,7 @@ const MARKING: Duration = Duration::from_millis(400);
 /// How long after one that could not be taken the next is tried.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// When whoever waits for a checkpoint is told for whom.
+/// How long a checkpoint is waited for before the log says which task it waits for.
 const MENTION: Duration = Duration::from_secs(3);
 
 /// When checkpoints are taken, and how many are kept.
@@ -120,7 +120,7 @@ impl<P: Clone> Cycle<P> {
         self.last.0
     }
 
-    /// Training begins, or goes on from a checkpoint: of this run, at this step. What is under way is forgotten.
+    /// Training begins, or resumes from a checkpoint: of this run, at this step. A checkpoint under way is forgotten.
     pub fn go_on_from(&mut self, run: CycleRun, now: Duration, step: u64) {
         (self.run, self.now, self.last, self.missed) = (run, now, (now, step), false);
         self.stage = Stage::Idle;

@@ -184,7 +184,7 @@ impl ClusterError {
             ClusterError::NoTasks { job: Job::Ps } => {
                 "name a ps task, or use --colocate to hold parameters inside the workers"
             }
-            ClusterError::NoTasks { job: Job::Worker } => "name a worker task",
+            ClusterError::NoTasks { job: Job::Worker | Job::Client } => "name a worker task",
             ClusterError::HalfACluster { missing, .. } if *missing == "--ps_hosts" => {
                 "add --ps_hosts a:2222, or --colocate to hold parameters inside the workers"
             }

@@ -8,10 +8,9 @@ use super::{Address, ClusterError, Job, TaskId};
 /// The tasks of a cluster and where each is reached.
 ///
 /// Mostly every address is known. In the *sparse* cluster that Kubeflow describes to a TFJob with
-/// `enableDynamicWorker`, a task is told less: a worker is told all ps tasks and itself, a ps task
-/// itself alone, and nobody how many workers there are, since that may change. Then
-/// [`task_count`](Self::task_count) is `None` and the addresses of the others are unknown; a ps task
-/// learns who is there from the workers that connect to it.
+/// `enableDynamicWorker`, a task is told less: a worker is told all ps tasks and itself, a ps task only itself, and the
+/// number of workers is open, since it may change. Then [`task_count`](Self::task_count) is `None` and the addresses of
+/// the others are unknown; a ps task learns who is there from the workers that connect to it.
 ///
 /// In a *co-located* cluster each worker process also holds a shard of the parameters, at the
 /// worker's own address: ps `i` is then found in worker `i`, and no process has job ps.
@@ -96,7 +95,8 @@ impl ClusterSpec {
     fn job(&self, job: Job) -> &JobAddresses {
         match job {
             Job::Ps => &self.ps,
-            Job::Worker => &self.workers,
+            // A client is in no list; its workers are.
+            Job::Worker | Job::Client => &self.workers,
         }
     }
 }

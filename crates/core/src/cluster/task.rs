@@ -15,6 +15,9 @@ pub enum Job {
     Ps,
     /// Computes gradients.
     Worker,
+    /// Has the data and the loop of a run whose steps joined workers compute. To servers it is a worker, or several; only
+    /// where people read of tasks it goes by this name, and the joined workers are the workers.
+    Client,
 }
 
 impl fmt::Display for Job {
@@ -22,6 +25,7 @@ impl fmt::Display for Job {
         formatter.write_str(match self {
             Job::Ps => "ps",
             Job::Worker => "worker",
+            Job::Client => "client",
         })
     }
 }
@@ -73,6 +77,9 @@ impl TaskId {
     /// The worker that initialises, evaluates and writes summaries while it lives.
     pub const CHIEF: TaskId = TaskId::worker(0);
 
+    /// The client of joined workers. A run has one.
+    pub const CLIENT: TaskId = TaskId { job: Job::Client, index: 0 };
+
     /// The parameter server with this index.
     pub const fn ps(index: u32) -> TaskId {
         TaskId { job: Job::Ps, index }
@@ -92,7 +99,10 @@ impl TaskId {
 
 impl fmt::Display for TaskId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} {}", self.job, self.index)
+        match self.job {
+            Job::Client => formatter.write_str("the client"),
+            job => write!(formatter, "{job} {}", self.index),
+        }
     }
 }
 
@@ -116,6 +126,7 @@ mod tests {
     fn tasks_and_ids_are_shown_as_job_and_number() {
         assert_eq!(TaskId::worker(3).to_string(), "worker 3");
         assert_eq!(TaskId::ps(0).to_string(), "ps 0");
+        assert_eq!(TaskId::CLIENT.to_string(), "the client");
         assert_eq!(WorkerId(3).to_string(), "worker 3");
         assert_eq!(ServerId(1).to_string(), "ps 1");
         assert_eq!(

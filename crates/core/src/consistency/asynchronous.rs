@@ -15,7 +15,7 @@ impl Asynchronous {
         Self { step: 0, limit }
     }
 
-    /// Goes on from so many updates.
+    /// Resumes after this many updates.
     pub fn resume_at(&mut self, step: u64) {
         self.step = step;
     }

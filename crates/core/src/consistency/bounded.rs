@@ -24,7 +24,7 @@ impl BoundedStaleness {
         Self { order: Asynchronous::new(limit), staleness, clocks }
     }
 
-    /// Goes on from so many updates, with all clocks alike.
+    /// Resumes after this many updates, with all clocks equal.
     pub fn resume_at(&mut self, step: u64) {
         self.order.resume_at(step);
     }

@@ -86,7 +86,7 @@ impl Consistency {
         }
     }
 
-    /// Goes on from parameters of this version, as when they were restored.
+    /// Resumes from restored parameters of this version.
     pub fn resume_at(&mut self, version: u64) {
         match self {
             Consistency::Async(state) => state.resume_at(version),

@@ -33,7 +33,7 @@ impl Synchronous {
         }
     }
 
-    /// Goes on after so many rounds.
+    /// Resumes after this many rounds.
     pub fn resume_at(&mut self, version: u64) {
         self.version = version;
     }

@@ -12,7 +12,7 @@ impl Lifecycle {
 
     /// A task failed in a way that ends the run. A worker then says goodbye.
     pub fn task_failed(&mut self, task: TaskId, exit_code: u8, error: String) -> Vec<Decision> {
-        let reason = format!("{task}: {error}");
+        let reason = format!("{}: {error}", self.named(task));
         if task.job == Job::Worker {
             self.failures.insert(WorkerId(task.index), error);
         }
@@ -61,7 +61,7 @@ impl Lifecycle {
     }
 
     /// The last checkpoint could not be written, for this reason. Whatever the run has come to, that is no success, and
-    /// not what whoever told it to stop expects.
+    /// not what the user who stopped it expects.
     pub fn not_saved(&mut self, reason: &str) -> Vec<Decision> {
         let Phase::Saving(Outcome { exit_code, reason: ended }) = &self.phase else { return Vec::new() };
         let not_saved = format!("{NOT_SAVED}: {reason}");

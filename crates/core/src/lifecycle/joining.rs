@@ -69,7 +69,7 @@ impl Lifecycle {
         let chief = TaskId::from(self.chief);
         match &self.phase {
             Phase::Over(outcome) => Err(JoinError::Over(outcome.clone())),
-            // It is not known yet how the run ends: should a server be lost now, it goes on.
+            // The end is not certain yet: if a server is lost now, the run continues.
             Phase::Saving(_) if task.job == Job::Worker => Err(JoinError::Saving),
             // The chief itself, started again before its process is known to be dead, still has to score.
             Phase::Finishing if task.job == Job::Worker && task != chief && !self.is_abandoned() => {
@@ -97,7 +97,7 @@ impl Lifecycle {
             Phase::Gathering if self.missing().is_empty() => self.prepare(),
             Phase::Initialising if task == TaskId::from(self.chief) => vec![Decision::Initialise(self.chief)],
             Phase::Training if task.job == Job::Worker => vec![Decision::Start(WorkerId(task.index))],
-            // Nobody was left to score the network. This one finds that there is nothing to train, and does.
+            // No worker was left to score the network. This one finds nothing to train and scores it.
             Phase::Finishing if task.job == Job::Worker => {
                 self.phase = Phase::Training;
                 vec![Decision::Start(WorkerId(task.index))]

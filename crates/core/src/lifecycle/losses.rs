@@ -1,4 +1,4 @@
-//! Tasks that leave or die: a run goes on without a worker, under another chief if need be, and goes back to a
+//! Tasks that leave or die: a run continues without a worker, under another chief if need be, and rolls back to a
 //! checkpoint when a server was lost.
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ impl Lifecycle {
                 Job::Ps if matches!(self.phase, Phase::Over(_)) => Vec::new(),
                 Job::Ps if self.idle.contains(&task) => vec![Decision::IdleLeft(task, reason)],
                 Job::Ps => self.server_lost(format!("lost {task}: {reason}")),
-                Job::Worker => {
+                Job::Worker | Job::Client => {
                     let worker = WorkerId(task.index);
                     let mut decisions = self.worker_left(worker, reason);
                     decisions.extend(self.go_on_without(worker));
@@ -44,19 +44,19 @@ impl Lifecycle {
         }
         let others = match self.phase {
             Phase::Saving(_) => true,
-            // After a server was lost, they may be about to come in again, unless they were told to stop, too.
+            // After a server was lost, they may be about to rejoin, unless they were told to stop, too.
             Phase::Gathering if self.again && fault::is_back(Fault::StoppedWorkersAwaited) => self.workers().len() > 1,
             Phase::Gathering if self.again => self.workers().iter().any(|worker| !self.was_told_to_stop(*worker)),
             _ => !self.present_workers().is_empty(),
         };
         if task.job == Job::Worker {
-            // Even the last of them: the checkpoint waits for a push of which only a part has come, but not for ever.
+            // Even the last of them: the checkpoint waits for a push that has arrived in part, but not forever.
             self.leaving.insert(WorkerId(task.index), now);
             if others {
                 return Vec::new();
             }
         }
-        let reason = format!("{task} was told to stop");
+        let reason = format!("{} was told to stop", self.named(task));
         if self.idle.contains(&task) && (self.again || self.phase != Phase::Gathering) {
             return vec![Decision::IdleLeft(task, reason)];
         }
@@ -78,7 +78,7 @@ impl Lifecycle {
         self.parts_are_written && !fault::is_back(Fault::NeededWhilePublished)
     }
 
-    /// The others train without those who have said goodbye a while ago: they were told to stop, or have failed.
+    /// Training continues without the workers that said goodbye a while ago: they were told to stop, or have failed.
     pub(super) fn part_with_leavers(&mut self, now: Duration) -> Vec<Decision> {
         // By then the cut of a last checkpoint is made, and no round that one of them is missing from is before it.
         let patience = if matches!(self.phase, Phase::Saving(_)) { 3 * FAREWELL } else { FAREWELL };
@@ -137,9 +137,9 @@ impl Lifecycle {
         }
     }
 
-    /// Without one server's parameters the others' are of no use: all go back to the last checkpoint, once it is
-    /// there again. So does a run that was done but for its last checkpoint; its workers stay until that is written. Once all
-    /// parts of that are, the loss matters only if it cannot be published.
+    /// Without one server's parameters the others' are useless: all roll back to the last checkpoint once that server
+    /// is back. So does a run that was done but for its last checkpoint; its workers stay until that is written. Once
+    /// all parts of that are, the loss matters only if it cannot be published.
     pub(super) fn server_lost(&mut self, reason: String) -> Vec<Decision> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
@@ -166,8 +166,8 @@ impl Lifecycle {
         vec![Decision::Regather(reason)]
     }
 
-    /// True if a run that was to end like this goes on when its last checkpoint is lost. Nobody trains a run again that
-    /// was told to stop or has failed, and who was told to stop meanwhile does not stay for that.
+    /// True if a run that was to end like this continues when its last checkpoint is lost. A run that was told to stop
+    /// or has failed is not trained further, and tasks that were told to stop meanwhile do not stay for it.
     fn trains_again_after(&self, outcome: &Outcome) -> bool {
         let servers_stay = !self.active_servers().any(|server| self.was_told_to_stop(server));
         let workers_stay = self.workers().iter().any(|worker| !self.was_told_to_stop(*worker));

@@ -1,8 +1,8 @@
 //! The life of a run, as the coordinator decides it: gather, prepare, initialise, train, finish, end.
 //!
-//! A pure state machine. Every event returns the decisions that the coordinator has to carry out; it sends no
-//! messages itself and has no clock. `joining` lets tasks in, `phases` leads from one phase to the next, `losses`
-//! decides how a run goes on without tasks that leave or die, `ending` how it ends, and `waiting` how long it waits.
+//! A pure state machine. Every event returns the decisions that the coordinator has to carry out; it sends no messages
+//! itself and has no clock. `joining` admits tasks, `phases` moves from one phase to the next, `losses` decides how a
+//! run continues without tasks that leave or die, `ending` how it ends, and `waiting` how long it waits.
 
 mod ending;
 mod joining;
@@ -32,7 +32,7 @@ pub enum Phase {
     Initialising,
     /// Workers train.
     Training,
-    /// Nobody trains; the chief evaluates and writes the summary.
+    /// No worker trains; the chief evaluates and writes the summary.
     Finishing,
     /// A last checkpoint is written, and then the run is over.
     Saving(Outcome),
@@ -45,7 +45,7 @@ pub enum Phase {
 pub enum Decision {
     /// Tell every server to allocate its shard, or to restore it.
     Prepare,
-    /// Ask every worker to come in again, for a server was lost: whoever is named is waited for.
+    /// Ask every worker to rejoin because a server was lost, for this reason.
     Regather(String),
     /// Write a last checkpoint.
     Save,
@@ -59,9 +59,9 @@ pub enum Decision {
     Left(WorkerId, Incarnation, String),
     /// Tell a server that came in the middle of a run that it holds nothing.
     PrepareIdle(TaskId),
-    /// Forget a server that held nothing and is gone, for this reason.
+    /// Forget a server that held nothing and was lost, for this reason.
     IdleLeft(TaskId, String),
-    /// Tell the workers that nobody trains any more.
+    /// Tell the workers that all of them have finished training.
     AllFinished,
     /// Tell everyone to end.
     Over(Outcome),
@@ -72,7 +72,7 @@ pub enum Decision {
 pub struct LifecycleConfig {
     /// How many parameter servers there are.
     pub servers: u32,
-    /// How many workers there are; `None` if nobody knows, and whoever comes is welcome.
+    /// How many workers there are; `None` if the number is open and every worker is admitted.
     pub workers: Option<u32>,
     /// When a silent task counts as dead.
     pub patience: Patience,
@@ -82,6 +82,8 @@ pub struct LifecycleConfig {
     pub checkpoints: bool,
     /// Incarnations are later than this one.
     pub before: Incarnation,
+    /// True if the workers are the client of joined workers, and are called that.
+    pub has_client: bool,
 }
 
 /// The life of one run.
@@ -98,16 +100,16 @@ pub struct Lifecycle {
     left: BTreeMap<WorkerId, String>,
     /// Workers that have said goodbye, and since when; the others still train with them.
     leaving: BTreeMap<WorkerId, Duration>,
-    /// What workers that have failed have said of it.
+    /// The reasons that failed workers have given.
     failures: BTreeMap<WorkerId, String>,
-    /// Whom the run waits for, since when without any progress of theirs, and in which phase.
+    /// The tasks that the run waits for, since when without progress, and in which phase.
     awaited_since: BTreeMap<TaskId, Duration>,
     awaited_in: std::mem::Discriminant<Phase>,
     /// Since when only workers are missing from a gathering.
     servers_here_since: Option<Duration>,
     /// True if the run had begun before this gathering, so that workers may be missing for good.
     again: bool,
-    /// True if the run had come to its end before this coordinator, and nobody has come who wants more.
+    /// True if the run had ended under an earlier coordinator, and no worker has asked for more steps.
     finished_before: bool,
     /// True while the last checkpoint is published: all of its parts are written, and no server is needed for it.
     parts_are_written: bool,
@@ -142,6 +144,12 @@ impl Lifecycle {
         }
     }
 
+    /// What people know a task by.
+    pub fn named(&self, task: impl Into<TaskId>) -> TaskId {
+        let task = task.into();
+        if self.config.has_client && task.job == Job::Worker { TaskId::CLIENT } else { task }
+    }
+
     /// Where the run stands.
     pub fn phase(&self) -> &Phase {
         &self.phase
@@ -152,7 +160,7 @@ impl Lifecycle {
         self.chief
     }
 
-    /// The tasks that have not come yet. Of workers whose number nobody knows, a run needs the first to begin.
+    /// The tasks that have not joined yet. If the number of workers is open, a run needs worker 0 to begin.
     pub fn missing(&self) -> Vec<TaskId> {
         let dynamic = self.config.workers.is_none() && !fault::is_back(Fault::EarlyWorkerAwaited);
         let is_needed = |task: &TaskId| match self.again {
@@ -173,8 +181,8 @@ impl Lifecycle {
         self.config.before
     }
 
-    /// The latest incarnation that any process has been given. Whoever has an earlier one and does not play a task is
-    /// dead to the run.
+    /// The latest incarnation that any process has been given. A process with an earlier one that plays no task is dead
+    /// to the run.
     pub fn latest_incarnation(&self) -> Incarnation {
         self.membership.latest()
     }

@@ -16,7 +16,7 @@ impl Outcome {
     }
 }
 
-/// How the reason of a run begins, or goes on, whose last checkpoint could not be written.
+/// The phrase in the reason of a run whose last checkpoint could not be written.
 pub const NOT_SAVED: &str = "the last checkpoint could not be written";
 
 /// Exit codes of a task that did not end well, as users see them.

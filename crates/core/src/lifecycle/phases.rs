@@ -1,4 +1,5 @@
-//! From one phase to the next: all are here, the servers are ready, there are values, nobody trains, all is said.
+//! The steps from one phase to the next: all tasks are present, servers ready, values initialised, training finished,
+//! run concluded.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,8 +15,8 @@ impl Lifecycle {
         self.prepare_if_all_are_here()
     }
 
-    /// Notes that the run had come to its end when the coordinator before this one died: it goes on only if a worker comes
-    /// who wants more.
+    /// Notes that the run had ended when the coordinator before this one died: it continues only if a worker comes who
+    /// wants more.
     pub fn finished_before(&mut self) {
         self.finished_before = self.phase == Phase::Gathering;
     }
@@ -42,7 +43,7 @@ impl Lifecycle {
     pub(super) fn prepare(&mut self) -> Vec<Decision> {
         let present = self.present_workers();
         if self.config.workers.is_none() && !self.again {
-            // Whoever has come and gone is not waited for when the run goes back to a checkpoint.
+            // Workers that came and left are not waited for after a rollback.
             self.tasks.retain(|task| task.job == Job::Ps || self.membership.is_present(*task));
         }
         if !present.contains(&self.chief) && !fault::is_back(Fault::ChiefLostWithServer) {

@@ -1,4 +1,4 @@
-//! Whom a run waits for, what for, and for how long. Every phase that can wait for somebody has a deadline here.
+//! Which tasks a run waits for, what for, and for how long. Every phase that can wait has a deadline here.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const MORE: u32 = 6;
 const SCORING: u32 = 12;
 
 impl Lifecycle {
-    /// Whom the run waits for: tasks that have not come, servers that prepare, the chief with the first values or the
-    /// final scores, or any worker at all.
+    /// The tasks that the run waits for: those that have not joined, servers that prepare, the chief with the first
+    /// values or the final scores, or any worker at all.
     pub fn awaited(&self) -> Vec<TaskId> {
         let prepares = |task: &TaskId| !self.ready.contains(task);
         match self.phase {
@@ -25,7 +25,7 @@ impl Lifecycle {
         }
     }
 
-    /// What those who are awaited are to do, as a clause after their names; empty if they are to be there.
+    /// What the awaited tasks are to do, as a clause after their names; empty if they only have to join.
     pub fn awaited_for(&self) -> &'static str {
         match self.phase {
             Phase::Preparing => " to prepare its parameters",
@@ -42,12 +42,12 @@ impl Lifecycle {
         trains && self.present_workers().is_empty()
     }
 
-    /// Notes that one of those who are awaited gets on with what it does.
+    /// Notes that one of the awaited tasks makes progress.
     pub fn progressed(&mut self, now: Duration) {
         self.awaited_since.values_mut().for_each(|since| *since = now);
     }
 
-    /// Waits for those without whom the run cannot go on, and for none of them longer than the timeout.
+    /// Waits for the tasks that the run cannot continue without, and for none of them longer than the timeout.
     pub(super) fn wait_for_tasks(&mut self, now: Duration) -> Vec<Decision> {
         let phase = std::mem::discriminant(&self.phase);
         let awaited = self.awaited();
@@ -61,14 +61,14 @@ impl Lifecycle {
         }
         let waited = self.awaited_since.values().map(|since| now.saturating_sub(*since)).max().unwrap_or_default();
         let (silent, nobody) = (self.config.patience.silent, self.present_workers().is_empty());
-        // Those of the run that has ended come in again within that time. The others have heard of the end.
+        // Tasks of the ended run rejoin within that time. The others have been told of the end.
         if self.finished_before && self.again && !nobody && waited >= silent {
             return self.end(Outcome::done());
         }
         if awaited.iter().any(|task| task.job == Job::Ps) {
             self.servers_here_since = None;
         } else if self.phase == Phase::Gathering {
-            // Workers come in again after the servers, and have as long for that as if they had just been lost.
+            // Workers rejoin after the servers, and have as long for that as if they had just been lost.
             let servers_here = now.saturating_sub(*self.servers_here_since.get_or_insert(now));
             if self.again && !nobody && servers_here >= silent {
                 return self.prepare();
@@ -85,7 +85,8 @@ impl Lifecycle {
         if self.finished_before {
             return self.end(Outcome::done());
         }
-        let names: Vec<String> = awaited.iter().map(ToString::to_string).collect();
+        let mut names: Vec<String> = awaited.iter().map(|task| self.named(*task).to_string()).collect();
+        names.dedup();
         let (names, purpose) = (names.join(", "), self.awaited_for());
         let reason = format!("gave up waiting for {names}{purpose} after {} s", waited.as_secs());
         self.end(Outcome { exit_code: exit_code::PEERS, reason })

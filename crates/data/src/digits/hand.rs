@@ -59,7 +59,7 @@ impl Hand {
         let mut count = 0;
         let mut last = (Point::default(), Dot::default());
         for (&point, dot) in points.zip(dots.iter_mut()) {
-            // A stroke that goes on where another ended must not come apart from it.
+            // A stroke that continues another must stay joined to it.
             if count == 0 || last.0 != point {
                 let (x, y) = self.bend.apply(point);
                 let placed = Dot {

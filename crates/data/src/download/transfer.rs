@@ -1,7 +1,7 @@
 //! One request for one file, into its partial file and, if all is right, to its name.
 //!
-//! Goes on where the partial file ends if the server can. It must not try twice: that is decided by
-//! its caller.
+//! Continues where the partial file ends if the server supports it. It must not try twice: that is decided by its
+//! caller.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};

@@ -118,7 +118,7 @@ fn of_a_trainjob() {
 
 #[test]
 fn of_a_tfjob() {
-    for (ps, workers) in [(2, 3), (0, 2)] {
+    for (ps, workers) in [(2, 3), (0, 2), (1, 1)] {
         let manifest =
             manifest(&format!("tfjob --ps {ps} --workers {workers} --namespace team-a --name digits -- mnist"));
         let jobs = [("ps", ps as u64), ("worker", workers as u64)];
@@ -143,6 +143,16 @@ fn of_a_tfjob() {
         }
         check(&found, ps, workers);
     }
+}
+
+#[test]
+fn of_a_tfjob_of_one_task_to_which_the_operator_gives_no_tf_config() {
+    let manifest = manifest("tfjob --ps 0 --workers 1 --name digits -- mnist");
+    let (replicas, template) = templates(&manifest).remove(0);
+    assert_eq!(number(&replicas, "/replicas"), 1);
+    let task = resolved(&template["spec"]["containers"][0]["args"], &[]);
+    // The Service that the operator makes for the pod, in its namespace.
+    check(&[("digits-worker-0:2222".to_owned(), task)], 0, 1);
 }
 
 #[test]

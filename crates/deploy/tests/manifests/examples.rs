@@ -65,6 +65,17 @@ fn compose_keeps_runs_in_its_volume_even_if_no_storage_is_named() {
 }
 
 #[test]
+fn compose_reads_the_credentials_of_a_store_from_a_file_that_its_manifest_names() {
+    let manifest = manifest("compose --storage s3://bucket/runs --storage-secret keys --name digits -- mnist");
+    let line = "# Needs Docker Compose 2.24 or later. The store's credentials are read from keys.env beside this file, if it is there.";
+    assert!(manifest.lines().any(|other| other == line), "{manifest}");
+    let services = services(&manifest);
+    let tasks = services.iter().filter(|service| service["profiles"].is_null());
+    let files: Vec<&Value> = tasks.map(|task| &task["env_file"]).collect();
+    assert_eq!(files, [&serde_json::json!([{"path": "keys.env", "required": false}]); 3]);
+}
+
+#[test]
 fn no_two_workers_of_compose_share_a_gpu() {
     let services = services(&manifest("compose --workers 3 --gpus 2 --name digits -- mnist"));
     let gpus = |service: &Value| service.pointer("/deploy/resources/reservations/devices/0/device_ids").cloned();

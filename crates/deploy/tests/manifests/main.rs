@@ -2,6 +2,7 @@
 
 mod clusters;
 mod examples;
+mod monitoring;
 mod names;
 mod pods;
 mod refusals;

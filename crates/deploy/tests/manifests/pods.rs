@@ -49,6 +49,8 @@ fn every_pod_is_asked_on_the_port_of_its_task() {
             assert_eq!(container[probe]["httpGet"]["port"], 2222, "{kind} {probe}");
         }
         assert_eq!(text(container, "/livenessProbe/httpGet/path"), "/livez", "{kind}");
+        // A task that loads for hours is not to be killed: it answers this all the while, and /startupz only afterwards.
+        assert_eq!(text(container, "/startupProbe/httpGet/path"), "/livez", "{kind}");
         // The operator of a TFJob publishes a pod only once it is ready, so that must not depend on others.
         let ready = if kind == "tfjob" { "/livez" } else { "/readyz" };
         assert_eq!(text(container, "/readinessProbe/httpGet/path"), ready, "{kind}");
@@ -69,16 +71,22 @@ fn pods_ask_to_be_scraped_only_where_prometheus_may_connect() {
 
 #[test]
 fn every_pod_has_time_for_three_checkpoints() {
-    each_pod(|kind, _, pod| assert!(number(pod, "/terminationGracePeriodSeconds") >= 90, "{kind}"));
+    each_pod(|kind, _, pod| assert_eq!(number(pod, "/terminationGracePeriodSeconds"), 120, "{kind}"));
 }
 
 #[test]
-fn shared_memory_counts_against_the_pod() {
-    each_pod(|kind, _, pod| {
-        let is_shared = |volume: &&Value| volume["name"] == "shared-memory";
-        let volume = pod["volumes"].as_array().unwrap().iter().find(is_shared).expect(kind);
-        assert_eq!(volume["emptyDir"]["medium"], "Memory", "{kind}");
-    });
+fn the_time_to_stop_reaches_every_kind() {
+    for kind in KINDS {
+        for (_, template) in templates(&manifest(&format!("{kind} --namespace n --grace 777 --name a -- mnist"))) {
+            assert_eq!(number(&template, "/spec/terminationGracePeriodSeconds"), 777, "{kind}");
+        }
+    }
+    let compose = documents(&manifest("compose --grace 777 --name a -- mnist"));
+    for task in ["ps-0", "worker-0", "worker-1"] {
+        assert_eq!(compose[0]["services"][task]["stop_grace_period"], "777s", "{task}");
+    }
+    let slurm = manifest("slurm --grace 777 --storage file:/x --name a -- mnist");
+    assert!(slurm.contains("#SBATCH --signal=USR1@777\n") && slurm.contains("is --time longer than 777 s?"), "{slurm}");
 }
 
 #[test]

@@ -58,8 +58,28 @@ fn of_more_or_fewer_replicas_than_gpus() {
 fn of_a_flag_that_would_undo_what_a_replaced_task_has_done() {
     assert_snapshot!(refusal("slurm --storage file:/x -- mnist --resume never"), @"
     error: --resume is given after --, but the manifest would give it to every task that is replaced
-    hint: leave --resume out: a run resumes from its own checkpoints, if it has any; one with another --name begins anew
+    hint: leave --resume out: a run resumes from its own checkpoints, if it has any; to start from scratch, choose another --name
     ");
+}
+
+#[test]
+fn of_flags_that_the_manifest_does_not_set_but_cannot_pass_on() {
+    assert_snapshot!(refusal("k8s -- mnist --bind 0.0.0.0:1"), @"
+    error: --bind is given after --, but the manifest decides where tasks listen and find each other
+    hint: leave --bind out
+    ");
+    assert_snapshot!(refusal("k8s -- mnist --restarted"), @"
+    error: --restarted is given after --, but the manifest would give it to every task that is replaced
+    hint: leave --restarted out
+    ");
+}
+
+#[test]
+fn of_no_time_to_stop() {
+    assert_snapshot!(refusal("k8s --grace 0 -- mnist"), @r#"
+    error: --grace is "0", expected a number of seconds above zero and up to 86400
+    hint: such as 30
+    "#);
 }
 
 #[test]

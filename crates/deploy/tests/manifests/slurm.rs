@@ -32,7 +32,8 @@ fn a_job_that_has_trained_and_is_told_to_stop_is_requeued_however_often_it_was()
 #[test]
 fn a_job_that_loses_a_task_is_requeued_a_limited_number_of_times() {
     let script = manifest(STORED);
-    for code in [5, 137] {
+    // 139 is a crash, 134 an abort, 135 a bus error.
+    for code in [5, 129, 134, 135, 137, 139] {
         assert_eq!(ended(&script, code, None), (Some(code.into()), true));
         assert_eq!(ended(&script, code, Some(19)), (Some(code.into()), true));
         assert_eq!(ended(&script, code, Some(20)), (Some(code.into()), false));
@@ -42,7 +43,8 @@ fn a_job_that_loses_a_task_is_requeued_a_limited_number_of_times() {
 #[test]
 fn a_job_that_ends_or_fails_by_itself_is_not_requeued() {
     let script = manifest(STORED);
-    for code in [0, 1, 2, 3, 4] {
+    // 130 is SIGINT: somebody ended it.
+    for code in [0, 1, 2, 3, 4, 127, 128, 130] {
         assert_eq!(ended(&script, code, None), (Some(code.into()), false));
     }
 }
@@ -64,6 +66,33 @@ fn a_job_without_checkpoints_is_never_requeued() {
         assert_eq!(ended(&script, code, None), (Some(code.into()), false));
     }
     assert!(!script.contains("requeue") && !script.contains("--signal"), "{script}");
+}
+
+#[test]
+fn a_run_that_has_finished_is_not_requeued_for_the_sake_of_a_lost_task() {
+    let directory = std::env::temp_dir().join(format!("windlass-finished-{}", std::process::id()));
+    let run = directory.join("it's");
+    std::fs::create_dir_all(run.join("digits")).unwrap();
+    let script = manifest(&format!("slurm --storage file:{} --name digits -- mnist", run.display()));
+    for (status, is_requeued) in [
+        (r#"{"written":1,"exit_code":null,"status":{}}"#, true),
+        (r#"{"written":1,"exit_code":143,"status":{}}"#, true),
+        (r#"{"written":1,"exit_code":0,"status":{}}"#, false),
+        (r#"{"status":{},"exit_code":0}"#, false),
+    ] {
+        std::fs::write(run.join("digits/status.json"), status).unwrap();
+        for code in [5, 137, 143] {
+            assert_eq!(ended(&script, code, None), (Some(code.into()), is_requeued), "{status} {code}");
+        }
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn every_task_of_the_step_gets_its_cpus() {
+    let script = manifest("slurm --cpu 2500m --name digits -- mnist");
+    let srun = script.lines().find(|line| line.starts_with("srun ")).expect("srun");
+    assert!(srun.contains(" --cpus-per-task=3 "), "{srun}");
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Canvas {
         let scaled = |at: (f32, f32)| ((at.0 + 0.5) * SCALE as f32, (at.1 + 0.5) * SCALE as f32);
         let (from, to) = (scaled(from), scaled(to));
         let (across, down) = (to.0 - from.0, to.1 - from.1);
-        // Corners far outside would make for an endless line, of which nothing more is seen.
+        // Corners far outside would make an endless line without showing more of it.
         let steps = (across.abs().max(down.abs()).ceil() as usize).clamp(1, 16 * side.max(1));
         for step in 0..=steps {
             let along = step as f32 / steps as f32;

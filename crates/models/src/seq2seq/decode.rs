@@ -19,7 +19,7 @@ pub struct Translation {
     pub log_probability: f64,
     /// For each of its words, how much attention each word of the sentence had; what is missing to 1 went to padding.
     pub attention: Vec<Vec<f32>>,
-    /// Whether it came to an end, or only to the longest that its bucket allows.
+    /// Whether the sentence ended, rather than reaching the limit of its bucket.
     pub is_whole: bool,
 }
 
@@ -151,7 +151,7 @@ impl<'a> Search<'a> {
         Said { log_probabilities, vocabulary, weights: floats(weights), time: self.time }
     }
 
-    /// Goes on from these rows, each as often as it is named.
+    /// Continues from these rows, each as often as it is named.
     fn follow(&mut self, parents: &[u32]) {
         let device = self.encoded.device();
         self.state = self.state.clone().select(&places(parents, &device));

@@ -139,7 +139,7 @@ impl Encoded {
         self.values.device()
     }
 
-    /// The first sentence so many times.
+    /// The first sentence, repeated this many times.
     pub(super) fn repeat(self, times: usize) -> Self {
         let rows = Tensor::<1, Int>::zeros([times], &self.keys.device());
         Self {

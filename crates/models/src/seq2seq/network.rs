@@ -63,7 +63,7 @@ impl Translator {
         }
     }
 
-    /// Reads sentences: `words` are places in the embedding, time by time, of so many sentences.
+    /// Reads sentences: `words` are indices into the embedding, time step by time step, of this many sentences.
     pub fn encode(&self, words: &[u32], sentences: usize) -> Encoded {
         let (outputs, states) = self.read(words, sentences);
         self.decoder.attend_to(outputs, states)

@@ -1,5 +1,4 @@
-//! Sees when a model begins to learn its training data by heart: held-out data fares worse while training goes on
-//! getting better.
+//! Detects overfitting: the loss on held-out data rises while training continues getting better.
 
 use serde::{Deserialize, Serialize};
 

@@ -43,6 +43,8 @@ impl Run {
         }
         let named = |index: u32| Measured { worker: WorkerId(index), windows: Vec::new() };
         let missing = Wait { on: vec![TaskId::worker(0)], secs: 0.0 };
+        let mut accuracy = Curve::new("test accuracy");
+        accuracy.is_fraction = true;
         let status = Status {
             model: "mnist".into(),
             mode: "async".into(),
@@ -52,7 +54,7 @@ impl Run {
             awaited: (workers == 0).then_some(missing),
             target: Some(target),
             loss: Curve::new("training loss"),
-            scores: ["test accuracy", "validation cross entropy"].map(Curve::new).into(),
+            scores: vec![accuracy, Curve::new("validation cross entropy")],
             workers: (0..workers).map(worker).collect(),
             servers: (0..servers).map(|index| server(index, servers)).collect(),
             timeline,

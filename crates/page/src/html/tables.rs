@@ -40,7 +40,7 @@ pub(super) fn worker(row: &WorkerRow) -> Markup {
 
 pub(super) fn servers(view: &View) -> Markup {
     let rows = list("tbody", "servers", "server", view.servers.iter().map(server));
-    let heads = ["State", "Last word", "Shard", "Parameters", "Applied", "Repeated", "Dropped", "Waiting"];
+    let heads = ["State", "Last word", "Shard", "Parameters", "Applied", "Repeated", "Dropped"];
     table("Parameter servers", "Server", &heads, rows)
 }
 
@@ -55,7 +55,6 @@ pub(super) fn server(row: &ServerRow) -> Markup {
             (number("Applied", "applied", &row.applied))
             (number("Repeated", "repeated", &row.repeated))
             (number("Dropped", "dropped", &row.dropped))
-            td data-label="Waiting" data-text="wait" { (row.wait) }
         }
     }
 }

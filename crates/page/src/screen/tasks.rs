@@ -67,7 +67,7 @@ fn aligned(cells: [String; COLUMNS.len()]) -> impl Iterator<Item = Cell<'static>
 
 fn worker(row: &WorkerRow) -> [String; COLUMNS.len()] {
     let [compute, network, data, wait] = row.split.map(|part| format!("{part:.0}%"));
-    let name = format!("{} worker {}", row.badge.symbol, row.index);
+    let name = row.task.map_or_else(String::new, |task| format!("{} {task}", row.badge.symbol));
     let (step, age) = (row.step.clone(), row.age.clone());
     let state = state(row.badge, &row.wait, row.is_chief);
     [name, step, age, compute, network, data, wait, row.cpu.clone(), row.memory.clone(), state]

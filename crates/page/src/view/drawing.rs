@@ -58,7 +58,7 @@ impl Drawing {
         let workers = Rows { count: status.workers.len(), abreast: WORKERS_ABREAST, height: WORKER_HEIGHT, top: 0.0 };
         let bus = workers.bottom() + BUS_GAP;
         let servers = Rows {
-            count: status.servers.len(),
+            count: status.servers.len() + usize::from(status.client.is_some()),
             abreast: SERVERS_ABREAST,
             height: SERVER_HEIGHT,
             top: bus + BUS_GAP - ROW_GAP,
@@ -68,18 +68,32 @@ impl Drawing {
             let label = if workers.count > SERVERS_ABREAST { format!("w{}", worker.index) } else { task.to_string() };
             let task_box = workers.place(place);
             let (from, label_y) = (task_box.y + WORKER_HEIGHT, task_box.y + 20.0);
-            let title = format!("{task} at {}", plain(&worker.address));
-            TaskBox { title, label, badge: worker_badge(status, worker), from, to: bus, label_y, ..task_box }
+            let title = named(task, &worker.address);
+            TaskBox { title, label, badge: worker_badge(status, task, worker), from, to: bus, label_y, ..task_box }
         });
         let all: u64 = status.servers.iter().map(|server| server.shard_bytes).sum();
         let largest = status.servers.iter().map(|server| server.shard_bytes).max().unwrap_or(0);
+        let client_box = status.client.iter().map(|client| {
+            let task_box = servers.place(0);
+            TaskBox {
+                title: "the client".into(),
+                label: "client".into(),
+                detail: "data and loop".into(),
+                badge: worker_badge(status, TaskId::CLIENT, client),
+                from: bus,
+                to: task_box.y,
+                label_y: task_box.y + 20.0,
+                detail_y: task_box.y + 38.0,
+                bar_width: with_sign(0.0),
+                ..task_box
+            }
+        });
         let server_boxes = status.servers.iter().enumerate().map(|(place, server)| {
             let task = TaskId::ps(server.index);
             let share = |whole: u64| if whole > 0 { server.shard_bytes as f64 / whole as f64 } else { 0.0 };
-            let task_box = servers.place(place);
-            let address = plain(&server.address);
+            let task_box = servers.place(place + usize::from(status.client.is_some()));
             TaskBox {
-                title: format!("{task} at {address}, {} of the parameters", percent(share(all))),
+                title: format!("{}, {} of the parameters", named(task, &server.address), percent(share(all))),
                 label: task.to_string(),
                 detail: if server.shard_bytes == 0 { "idle".into() } else { bytes(server.shard_bytes) },
                 badge: state_badge(server.state, server.silent_secs),
@@ -93,9 +107,14 @@ impl Drawing {
                 ..task_box
             }
         });
-        let boxes = worker_boxes.chain(server_boxes).collect();
+        let boxes = worker_boxes.chain(client_box).chain(server_boxes).collect();
         Self { height: servers.bottom() + 2.0, bus, bus_label: bus - 8.0, boxes }
     }
+}
+
+/// A task with its address, if that is known: workers have none that others reach them at.
+fn named(task: TaskId, address: &str) -> String {
+    if address.is_empty() { task.to_string() } else { format!("{task} at {}", plain(address)) }
 }
 
 /// Boxes in rows.

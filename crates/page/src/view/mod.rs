@@ -7,7 +7,7 @@ mod drawing;
 mod tasks;
 
 use serde::Serialize;
-use windlass_core::cluster::TaskId;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::hang::Root;
 use windlass_core::straggler::{Course, Straggler, Verdict};
 
@@ -120,7 +120,10 @@ impl View {
     pub(crate) fn new(status: &Status) -> Self {
         let model = plain(&status.model);
         let speed_top = tasks::top_speed(status);
-        let workers = || status.workers.iter().map(|worker| (worker, worker_badge(status, worker)));
+        let workers = || status.trainers().map(|(task, worker)| (task, worker, worker_badge(status, task, worker)));
+        // What a stage of a model does has no speed of its own.
+        let has_stages = status.workers.iter().any(|worker| !worker.stages.is_empty());
+        let has_speed = |task: TaskId| (task.job == Job::Client) == has_stages;
         Self {
             title: if model.is_empty() { "Windlass".into() } else { format!("{} · {model}", count(status.step)) },
             headline: headline(status),
@@ -129,9 +132,12 @@ impl View {
             facts: facts(status),
             charts: std::iter::once(&status.loss).chain(&status.scores).map(Chart::new).collect(),
             speed_top,
-            speeds: workers().map(|(worker, badge)| Speed::new(worker, badge)).collect(),
+            speeds: workers()
+                .filter(|(task, ..)| has_speed(*task))
+                .map(|(task, worker, badge)| Speed::new(task, worker, badge))
+                .collect(),
             speeds_note: speeds_note(status, speed_top),
-            workers: workers().map(|(worker, badge)| WorkerRow::new(worker, badge)).collect(),
+            workers: workers().map(|(task, worker, badge)| WorkerRow::new(task, worker, badge)).collect(),
             servers: status.servers.iter().map(ServerRow::new).collect(),
             drawing: Drawing::new(status),
             findings: findings(status),
@@ -162,8 +168,8 @@ pub(crate) fn state_badge(state: State, silent_secs: Option<f64>) -> Badge {
 }
 
 /// How a worker is doing, and whether it is a straggler.
-pub(crate) fn worker_badge(status: &Status, worker: &Worker) -> Badge {
-    let is_slow = |found: &Straggler| found.worker.0 == worker.index && found.course == Course::Chronic;
+pub(crate) fn worker_badge(status: &Status, task: TaskId, worker: &Worker) -> Badge {
+    let is_slow = |found: &Straggler| TaskId::from(found.worker) == task && found.course == Course::Chronic;
     match &status.straggler {
         Verdict::Stragglers { stragglers } if worker.state == State::Alive && stragglers.iter().any(is_slow) => {
             badge("slow", "▲", "wait")
@@ -173,7 +179,7 @@ pub(crate) fn worker_badge(status: &Status, worker: &Worker) -> Badge {
 }
 
 fn phase_badge(status: &Status) -> Badge {
-    let troubled = status.workers.iter().any(|worker| worker.state == State::Dead)
+    let troubled = status.trainers().any(|(_, worker)| worker.state == State::Dead)
         || status.servers.iter().any(|server| server.state == State::Dead);
     match &status.phase {
         Phase::Gathering => badge("gathering", "○", "wait"),
@@ -188,6 +194,7 @@ fn phase_badge(status: &Status) -> Badge {
         Phase::Stopped { .. } => badge("stopped", "■", "idle"),
         Phase::Failed { .. } => badge("failed", "✕", "bad"),
         Phase::Died => badge("died", "✕", "bad"),
+        Phase::Unknown => badge("unknown", "○", "idle"),
     }
 }
 
@@ -218,7 +225,18 @@ fn facts(status: &Status) -> Vec<Fact> {
         fact("Left", status.left_secs.map_or("–".into(), |left| format!("about {}", crate::figures::about(left)))),
         fact("Steps/s", rate(status.steps_per_second)),
         fact("Samples/s", rate(status.samples_per_second)),
+        fact("Lost", updates_lost(status)),
     ]
+}
+
+/// Updates that rollbacks have undone: `3,120 updates in 2 rollbacks`.
+pub(crate) fn updates_lost(status: &Status) -> String {
+    let s = |count| if count == 1 { "" } else { "s" };
+    let (lost, rollbacks) = (status.updates_lost, status.rollbacks);
+    match rollbacks {
+        0 => "no updates".into(),
+        _ => format!("{} update{} in {} rollback{}", count(lost), s(lost), count(rollbacks), s(rollbacks)),
+    }
 }
 
 fn speeds_note(status: &Status, top: f64) -> String {
@@ -231,7 +249,7 @@ fn speeds_note(status: &Status, top: f64) -> String {
 
 /// The verdict on stragglers; none if nobody gets on, for then it is of the past.
 fn findings(status: &Status) -> Vec<Finding> {
-    if status.hang().is_some() || status.phase == Phase::Died {
+    if status.hang().is_some() || matches!(status.phase, Phase::Died | Phase::Unknown) {
         return Vec::new();
     }
     if let Some(root) = status.holds_up() {
@@ -262,8 +280,8 @@ fn findings(status: &Status) -> Vec<Finding> {
 /// The workers that are not compared with the others, because they are not heard: `worker 2 is dead`.
 fn absent(status: &Status) -> Option<String> {
     let of = |word| {
-        let alike = status.workers.iter().filter(move |worker| worker_badge(status, worker).word == word);
-        let alike: Vec<TaskId> = alike.map(|worker| TaskId::worker(worker.index)).collect();
+        let alike = status.trainers().filter(move |(task, worker)| worker_badge(status, *task, worker).word == word);
+        let alike: Vec<TaskId> = alike.map(|(task, _)| task).collect();
         let are = if alike.len() == 1 { "is" } else { "are" };
         (!alike.is_empty()).then(|| format!("{} {are} {word}", tasks(&alike)))
     };

@@ -1,7 +1,7 @@
 //! The rows of tasks.
 
 use serde::Serialize;
-use windlass_core::cluster::TaskId;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::hang::Wait;
 
 use super::{Badge, state_badge};
@@ -15,7 +15,7 @@ const SITES: usize = 4;
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct WorkerRow {
     #[serde(skip)]
-    pub index: u32,
+    pub task: Option<TaskId>,
     #[serde(skip)]
     pub is_chief: bool,
     pub name: String,
@@ -51,6 +51,8 @@ pub(crate) struct ServerRow {
     pub applied: String,
     pub repeated: String,
     pub dropped: String,
+    /// On a screen only: servers do not tell whom they wait for, so a column of it would be empty.
+    #[serde(skip)]
     pub wait: String,
     /// The page shows machines instead.
     #[serde(skip)]
@@ -69,15 +71,19 @@ pub(crate) struct Speed {
 }
 
 impl WorkerRow {
-    pub(super) fn new(worker: &Worker, badge: Badge) -> Self {
-        let name = TaskId::worker(worker.index);
+    pub(super) fn new(task: TaskId, worker: &Worker, badge: Badge) -> Self {
+        let is_client = task.job == Job::Client;
         let split = shares(&worker.split);
         Self {
-            index: worker.index,
-            is_chief: worker.chief,
-            name: if worker.chief { format!("{name} (chief)") } else { name.to_string() },
+            task: Some(task),
+            is_chief: worker.chief && !is_client,
+            name: if worker.chief && !is_client { format!("{task} (chief)") } else { task.to_string() },
             address: plain(&worker.address),
-            sites: sites(&worker.sites),
+            sites: match &worker.stages[..] {
+                [] => sites(&worker.sites),
+                [stage] => format!("stage {}", plain(stage)),
+                stages => format!("stages {}", plain(&stages.join(", "))),
+            },
             badge,
             step: count(worker.step),
             age: age(worker.silent_secs),
@@ -113,16 +119,18 @@ impl ServerRow {
 }
 
 impl Speed {
-    pub(super) fn new(worker: &Worker, badge: Badge) -> Self {
+    pub(super) fn new(task: TaskId, worker: &Worker, badge: Badge) -> Self {
         let recent = worker.recent_samples_per_second.iter().map(|speed| three_digits(*speed)).collect();
         let now = format!("{}/s", rate(worker.samples_per_second));
-        Self { name: TaskId::worker(worker.index).to_string(), badge, now, recent }
+        Self { name: task.to_string(), badge, now, recent }
     }
 }
 
 /// The highest speed of any worker of late, rounded up so that it seldom changes.
 pub(super) fn top_speed(status: &Status) -> f64 {
-    let speeds = status.workers.iter().flat_map(|worker| &worker.recent_samples_per_second);
+    let has_stages = status.workers.iter().any(|worker| !worker.stages.is_empty());
+    let shown = status.trainers().filter(|(task, _)| (task.job == Job::Client) == has_stages);
+    let speeds = shown.flat_map(|(_, worker)| &worker.recent_samples_per_second);
     let top = speeds.copied().filter(|speed| speed.is_finite()).fold(0.0, f32::max);
     if top <= 0.0 {
         return 1.0;

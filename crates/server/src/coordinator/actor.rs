@@ -9,10 +9,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::WorkerId;
+use windlass_core::cluster::{RunLayout, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
-use windlass_instruments::{Instruments, available_memory};
+use windlass_instruments::{Instruments, Sites, available_memory};
 use windlass_page::Status;
 use windlass_wire::control::proto::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
@@ -34,11 +34,14 @@ const DONE: usize = 16;
 const OBSERVE_EVERY: u32 = 5;
 
 /// What a coordinator has to know, and what it is to do things with.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct ActorConfig {
     pub(crate) servers: u32,
     /// `None` with dynamic workers.
     pub(crate) workers: Option<u32>,
+    pub(crate) layout: RunLayout,
+    /// What the client of joined workers knows of them, if it is in this process.
+    pub(crate) joined: Option<Sites>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
@@ -75,32 +78,42 @@ pub(super) async fn run(
         Ok(None) => (None, None, None),
         Err(error) => (None, None, Some(error)),
     };
+    // If the run goes on, its tasks have waited for this coordinator at most so long.
+    let awaited_for = claimed.as_ref().filter(|claimed| claimed.goes_on).map(|_| config.peer_timeout);
     // Without a generation to count from, later coordinators are told from earlier ones by the time.
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let machine = CoordinatorConfig {
         servers: config.servers,
         workers: config.workers,
+        layout: config.layout,
         patience: config.patience,
         peer_timeout: config.peer_timeout,
         memory: available_memory().map(Into::into),
         before: Incarnation(seconds << 20),
     };
     let machine = Coordinator::new(machine, ShardInProcess { slot: shard, started: config.started }, claimed);
-    let observed = watch::Sender::new(Arc::new(machine.observe()));
+    let joined = config.joined;
+    let observed = watch::Sender::new(Arc::new(seen(&machine, joined.as_ref())));
     config.instruments.read_from(RunInstruments(observed.subscribe()));
     let Outlets { unheard, page, end_recorded } = outlets;
     let (run_dir, address) = (config.run_dir.clone(), config.address);
-    tokio::spawn(status::keep(observed.subscribe(), Readers { page, end_recorded, run_dir, address }));
+    tokio::spawn(status::keep(observed.subscribe(), Readers { page, end_recorded, run_dir, awaited_for, address }));
     if let Some(directory) = config.run_dir {
         tokio::spawn(utilization::record(directory, observed.subscribe()));
     }
     let mut actor =
-        Actor { machine, connections: BTreeMap::new(), store, clock: Clock::new(), observed, unobserved: 0 };
+        Actor { machine, connections: BTreeMap::new(), store, clock: Clock::new(), joined, observed, unobserved: 0 };
     refusal.into_iter().for_each(|error| actor.handle(Event::Unusable(error)));
     early.into_iter().for_each(|(id, event)| actor.session_event(id, event));
     // The sender stays here, so that the results never end before the sessions do.
     let _done = done;
     actor.run(unheard, inbox, results).await;
+}
+
+/// The run as it is now, its tasks by the names that people know.
+fn seen(machine: &Coordinator<ShardInProcess>, joined: Option<&Sites>) -> Observation {
+    let seen = machine.observe();
+    if seen.layout.has_client() { seen.with_client(&joined.map_or_else(Vec::new, |joined| joined())) } else { seen }
 }
 
 /// A session's connection.
@@ -115,7 +128,9 @@ struct Actor {
     connections: BTreeMap<SessionId, Connection>,
     store: Option<StoreKeeper>,
     clock: Clock,
-    /// What whoever watches the run sees of it.
+    /// What the client of joined workers knows of them, if it is in this process.
+    joined: Option<Sites>,
+    /// What monitoring sees of the run.
     observed: watch::Sender<Arc<Observation>>,
     /// Ticks since they last saw it.
     unobserved: u32,
@@ -149,7 +164,7 @@ impl Actor {
         }
     }
 
-    /// Lets whoever watches see the run: twice a second, whenever its phase changes, and when all has been said.
+    /// Updates what monitoring sees: twice a second, whenever the phase changes, and at the end.
     fn observe(&mut self) {
         let is_last = self.machine.unheard() == Some(0);
         let has_changed = {
@@ -158,7 +173,8 @@ impl Actor {
         };
         if self.unobserved >= OBSERVE_EVERY || has_changed {
             self.unobserved = 0;
-            self.observed.send_modify(|observed| *observed = Arc::new(self.machine.observe().after(observed)));
+            let seen = seen(&self.machine, self.joined.as_ref());
+            self.observed.send_modify(|observed| *observed = Arc::new(seen.after(observed)));
         }
     }
 

@@ -51,7 +51,7 @@ fn shortage<'a>(
         let Some(host) = host(server) else { continue };
         let (servers, total, available) = hosts.entry(host).or_default();
         servers.push(server);
-        // Whoever came later may have found the others' memory taken.
+        // A server that started later may have found the others' memory taken.
         (*total, *available) = (total.saturating_add(needed), memory.machine.max(*available));
     }
     let (servers, needed, available) = hosts.into_values().find(|(_, needed, available)| needed > available)?;

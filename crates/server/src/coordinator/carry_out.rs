@@ -1,4 +1,4 @@
-//! What the coordinator does of what the lifecycle decides: it tells the tasks, and keeps count of the workers.
+//! Carries out what the lifecycle decides: tells the tasks, and keeps track of the workers.
 
 use tracing::{info, warn};
 use windlass_checkpoint::Manifest;
@@ -6,6 +6,7 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Decision, Outcome, Phase, exit_code};
+use windlass_core::run::RunSpec;
 use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::control::proto::{
     Abandon, AllFinished, Endpoint, Initialise, Over, Prepare, Start, WorkerJoined, WorkerLeft, WorkerReport,
@@ -92,57 +93,15 @@ impl<S: OwnShard> Coordinator<S> {
 
     /// Tells the servers what to hold, and from which checkpoint.
     pub(super) fn prepare(&mut self) {
-        let Some((text, run)) = &self.run else { return };
-        if let Some(refusal) = self.checkpoints.as_ref().and_then(|checkpoints| checkpoints.refusal(run)) {
-            let decisions = self.lifecycle.failed(refusal);
+        let Some((text, run)) = self.run.clone() else { return };
+        if let Some(outcome) = self.refusal(&run) {
+            let decisions = self.lifecycle.failed(outcome);
             return self.carry_out(decisions);
         }
-        if let Some(reason) = self.shortage(run) {
-            let decisions = self.lifecycle.failed(Outcome { exit_code: exit_code::USAGE, reason });
-            return self.carry_out(decisions);
-        }
-        let workers = self.lifecycle.present_workers();
-        let living = workers.iter().filter_map(|worker| {
-            let incarnation = self.lifecycle.incarnation(TaskId::from(*worker))?;
-            Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0, clock: 0 })
-        });
-        let (active, now) = (self.active_servers(run), self.now);
-        let mut prepare = Prepare {
-            number: self.prepare.number.max(self.lifecycle.before().0) + 1,
-            run: text.clone(),
-            servers: self.config.servers,
-            workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),
-            living: living.collect(),
-            latest_incarnation: self.lifecycle.latest_incarnation().0,
-            ..Prepare::default()
-        };
-        let samples_now = run.data.as_ref().map(|data| data.batch_size);
-        let (count, plural) = (workers.len(), if workers.len() == 1 { "" } else { "s" });
-        info!("all tasks have joined: {} ps and {count} worker{plural}", self.config.servers);
-        let (mut positions, mut samples_then) = (Vec::new(), None);
-        if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.go_on(run, active, now);
-            prepare.checkpoints = checkpoints.location().to_owned();
-            if let Some((manifest, location)) = checkpoints.found() {
-                prepare.restore = manifest.id.to_string();
-                prepare.restore_from = location.to_owned();
-                positions.clone_from(&manifest.workers);
-                samples_then = manifest.run.data.as_ref().map(|data| data.batch_size);
-            }
-            mention_rollback(checkpoints.found(), self.seen_step);
-            if let Some((manifest, _)) = checkpoints.found() {
-                let bytes = manifest.parts.iter().map(|part| part.bytes).sum();
-                let (step, written_before) = (manifest.id.step, Some(manifest.created));
-                let resumed = SavedCheckpoint { at: now, step, bytes, written_before, ..SavedCheckpoint::default() };
-                self.history.resumed_from(resumed);
-            }
-            let step = checkpoints.found().map_or(0, |(manifest, _)| manifest.id.step);
-            if self.seen_step > step {
-                self.history.rolled_back(now, self.seen_step, step);
-                self.seen_step = step;
-            }
-        }
-        self.positions.restore(&positions, samples_then.zip(samples_now));
+        let mut prepare = self.preparation(text);
+        let (ps, workers) = (self.config.servers, prepare.living.len());
+        info!("all tasks have joined: {ps} ps and {workers} worker{}", if workers == 1 { "" } else { "s" });
+        self.resume(&run, &mut prepare);
         if let Some(reason) = self.nothing_is_left() {
             let decisions = self.lifecycle.end(Outcome { exit_code: 0, reason });
             return self.carry_out(decisions);
@@ -158,7 +117,61 @@ impl<S: OwnShard> Coordinator<S> {
         self.members.tell(is_server, &Kind::Prepare(self.prepare.clone()));
     }
 
-    /// Where the servers are, by number. One that is not here holds nothing, and nobody asks it for anything.
+    /// How a run ends that cannot start: it does not fit its checkpoint, or the memory of the servers.
+    fn refusal(&self, run: &RunSpec) -> Option<Outcome> {
+        let refusal = self.checkpoints.as_ref().and_then(|checkpoints| checkpoints.refusal(run));
+        let exit_code = exit_code::USAGE;
+        refusal.or_else(|| self.shortage(run).map(|reason| Outcome { exit_code, reason }))
+    }
+
+    /// What the servers are told of the tasks that are present now.
+    fn preparation(&self, run: String) -> Prepare {
+        let living = self.lifecycle.present_workers().into_iter().filter_map(|worker| {
+            let incarnation = self.lifecycle.incarnation(TaskId::from(worker))?;
+            Some(WorkerJoined { worker: worker.0, incarnation: incarnation.0, clock: 0 })
+        });
+        Prepare {
+            number: self.prepare.number.max(self.lifecycle.before().0) + 1,
+            run,
+            servers: self.config.servers,
+            workers: self.lifecycle.workers().iter().map(|worker| worker.0).collect(),
+            living: living.collect(),
+            latest_incarnation: self.lifecycle.latest_incarnation().0,
+            ..Prepare::default()
+        }
+    }
+
+    /// Resumes from the checkpoint that was found, if there is one: positions in the data, history, and what the servers
+    /// are to restore.
+    fn resume(&mut self, run: &RunSpec, prepare: &mut Prepare) {
+        let (active, now) = (self.active_servers(run), self.now);
+        let Some(checkpoints) = &mut self.checkpoints else { return self.positions.restore(&[], None) };
+        checkpoints.go_on(run, active, now);
+        prepare.checkpoints = checkpoints.location().to_owned();
+        let found = checkpoints.found();
+        mention_rollback(found, self.seen_step);
+        let Some((manifest, location)) = found else {
+            self.positions.restore(&[], None);
+            return self.note_rollback(0);
+        };
+        (prepare.restore, prepare.restore_from) = (manifest.id.to_string(), location.to_owned());
+        let batch_size = |run: &RunSpec| run.data.as_ref().map(|data| data.batch_size);
+        self.positions.restore(&manifest.workers, batch_size(&manifest.run).zip(batch_size(run)));
+        let bytes = manifest.parts.iter().map(|part| part.bytes).sum();
+        let (step, written_before) = (manifest.id.step, Some(manifest.created));
+        let resumed = SavedCheckpoint { at: now, step, bytes, written_before, ..SavedCheckpoint::default() };
+        self.history.resumed_from(resumed);
+        self.note_rollback(step);
+    }
+
+    fn note_rollback(&mut self, step: u64) {
+        if self.seen_step > step {
+            self.history.rolled_back(self.now, self.seen_step, step);
+            self.seen_step = step;
+        }
+    }
+
+    /// The addresses of the servers, by number. A server that is absent holds nothing and is never asked for anything.
     fn servers(&self) -> Vec<Endpoint> {
         (0..self.config.servers).map(|index| self.endpoints.get(&index).cloned().unwrap_or_default()).collect()
     }
@@ -171,7 +184,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.checkpoints.as_ref()?.finished(run, &epochs, self.config.workers.is_none())
     }
 
-    /// Notes if the workers want more than the run had when it ended, so that it goes on.
+    /// Notes whether the workers want more steps than the run had when it ended, so that it continues.
     pub(super) fn note_if_more_is_wanted(&mut self) {
         let (Some((_, run)), Some(checkpoints)) = (&self.run, &self.checkpoints) else { return };
         let Some((manifest, _)) = checkpoints.found() else { return };
@@ -184,7 +197,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// A server was lost: everyone comes in again, and goes back to the last checkpoint.
+    /// A server was lost: all tasks rejoin and roll back to the last checkpoint.
     fn regather(&mut self, reason: &str) {
         warn!(target: NOTICE, "{reason}; training continues when it is back");
         self.history.note(self.now, HistoryKind::Dead, reason);
@@ -203,7 +216,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Another process plays a worker from now on, or none.
+    /// From now on another process plays this worker, or none.
     fn replaced(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
         self.positions.replace(worker, process, standing);
         if let Some(checkpoints) = &mut self.checkpoints {
@@ -218,8 +231,9 @@ impl<S: OwnShard> Coordinator<S> {
         if !reason.is_empty() {
             let saves = matches!(self.lifecycle.phase(), Phase::Saving(_));
             let goes_on = if saves { "" } else { "; training continues without it" };
-            warn!(target: NOTICE, "{worker} is gone: {reason}{goes_on}");
-            self.history.note(self.now, HistoryKind::Dead, format!("{worker} is gone: {reason}"));
+            let name = self.lifecycle.named(worker);
+            warn!(target: NOTICE, "{name} is gone: {reason}{goes_on}");
+            self.history.note(self.now, HistoryKind::Dead, format!("{name} is gone: {reason}"));
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {

@@ -14,7 +14,7 @@ pub(super) struct DataPositions(BTreeMap<WorkerId, Position>);
 
 #[derive(Debug, Clone, Default)]
 struct Position {
-    /// The living process, of which pushes are counted.
+    /// The living process, whose pushes are counted.
     process: Incarnation,
     /// Where the worker was before the first push of that process.
     began: Point,
@@ -59,8 +59,8 @@ impl Point {
 }
 
 impl DataPositions {
-    /// Goes back to where a checkpoint was taken. If its steps had another number of samples, `samples` has that and the
-    /// one of now: a worker goes on after as many whole passes and samples.
+    /// Returns to the positions in a checkpoint. If its steps had another number of samples, `samples` holds that
+    /// number and the present one: a worker continues after as many whole passes and samples.
     pub(super) fn restore(&mut self, states: &[WorkerState], samples: Option<(u64, u64)>) {
         for position in self.0.values_mut() {
             *position = Position { pass: position.pass, ..Position::default() };
@@ -127,7 +127,7 @@ impl DataPositions {
             let (batches, note) = point.in_version(standing.version);
             let pass = position.pass.max(1);
             let position = WorkerPosition { epoch: batches / pass, batch: batches % pass, local_step: batches };
-            // What is not JSON nobody can want back.
+            // A note that is not JSON could not be restored.
             WorkerState { worker: *worker, position, state: serde_json::from_str(note).unwrap_or_default() }
         };
         self.0.iter().map(state).collect()

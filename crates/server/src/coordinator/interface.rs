@@ -6,7 +6,7 @@ use std::time::Duration;
 use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest};
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::{TaskId, WorkerId};
+use windlass_core::cluster::{RunLayout, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
@@ -25,8 +25,10 @@ pub type SessionId = u64;
 pub struct CoordinatorConfig {
     /// How many parameter servers there are.
     pub servers: u32,
-    /// How many workers there are; `None` if nobody knows, and whoever comes is welcome.
+    /// How many workers there are; `None` if the number is open and every worker is admitted.
     pub workers: Option<u32>,
+    /// How servers and workers are laid out in processes.
+    pub layout: RunLayout,
     /// When a silent task counts as dead.
     pub patience: Patience,
     /// How long tasks that are needed are waited for.
@@ -48,7 +50,7 @@ pub struct Claimed {
     pub generation: u64,
     /// A random number, so that no two attempts to write a checkpoint share objects.
     pub salt: u8,
-    /// True if a run goes on, whose tasks wait for this coordinator: for them, a store that fails is tried again.
+    /// True if the run has begun and its tasks wait for this coordinator: for them, a failing store is retried.
     pub goes_on: bool,
 }
 

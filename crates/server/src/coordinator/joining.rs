@@ -1,10 +1,10 @@
-//! How tasks come in: whether a task that says hello is let in, and what the others hear of it.
+//! How tasks join: whether a task that says hello is admitted, and what the others are told of it.
 
 use std::sync::Arc;
 
 use tracing::{info, warn};
 use windlass_core::cluster::{Job, TaskId, WorkerId};
-use windlass_core::lifecycle::{JoinError, Outcome, Phase, exit_code};
+use windlass_core::lifecycle::{Decision, JoinError, Outcome, Phase, exit_code};
 use windlass_core::run::RunSpec;
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::proto::coordinator_message::Kind;
@@ -15,16 +15,16 @@ use super::machine::Coordinator;
 use super::observation::RunFacts;
 use crate::NOTICE;
 
-/// Why a task is not let in.
+/// Why a task is not admitted.
 enum Refusal {
-    /// It is to ask again.
+    /// It should ask again later.
     ForNow(String),
-    /// It ends.
+    /// It should exit.
     ForGood(Outcome),
 }
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Lets a task in, or tells it why not.
+    /// Admits a task, or tells it why not.
     pub(super) fn hello(&mut self, id: SessionId, hello: &Hello, heard: u64) {
         match self.admit(id, hello, heard) {
             Ok(()) => {}
@@ -37,9 +37,10 @@ impl<S: OwnShard> Coordinator<S> {
             Err(Refusal::ForGood(outcome)) => {
                 if !outcome.reason.is_empty() {
                     let task = format!("{} {}", hello.job, hello.index);
+                    let task = TaskId::named(&task).map_or(task, |task| self.lifecycle.named(task).to_string());
                     warn!("refused {task}: {}", outcome.reason);
-                    // Those who wait for it are told with the next word of whom they wait for.
-                    if self.lifecycle.awaited().iter().any(|awaited| awaited.to_string() == task) {
+                    // The tasks that wait for it are told with the next list of awaited tasks.
+                    if self.lifecycle.awaited().iter().any(|it| self.lifecycle.named(*it).to_string() == task) {
                         self.refused.insert(task, outcome.reason.clone());
                     }
                 }
@@ -74,7 +75,7 @@ impl<S: OwnShard> Coordinator<S> {
         })?;
         if hello.begun {
             decisions.extend(self.lifecycle.begun_before());
-            // Later than that, ps 0 knows better.
+            // From then on, ps 0 knows better.
             if self.prepare.number == 0 {
                 self.seen_step = self.seen_step.max(hello.global_step);
             }
@@ -83,28 +84,20 @@ impl<S: OwnShard> Coordinator<S> {
             self.endpoints.insert(task.index, endpoint);
             self.memory.extend(hello.memory.map(|memory| (task.index, memory)));
         }
-        self.refused.remove(&task.to_string());
+        let name = self.lifecycle.named(task);
+        self.refused.remove(&name.to_string());
         self.untold.let_in(hello);
         if let Some(run) = run {
-            self.mention_difference(task, &run);
-            if let Some(checkpoints) = &mut self.checkpoints {
-                checkpoints.keep_files(&run, &hello.files);
-            }
-            decisions.extend(self.lifecycle.set_active_servers(&self.active_servers(&run)));
-            self.facts = Some(Arc::new(RunFacts::new(&run, self.config.servers)));
-            self.run = Some((hello.run.clone(), run));
-            self.note_if_more_is_wanted();
-            self.positions.set_pass(WorkerId(task.index), hello.batches);
+            decisions.extend(self.take_run(task, run, hello));
         }
-        let reconnected = earlier == Some(incarnation);
-        match (reconnected, self.lifecycle.phase()) {
-            (true, _) => info!("{task} reconnected"),
-            (false, Phase::Training) if was_here => info!(target: NOTICE, "{task} is back"),
-            (false, Phase::Training) => info!(target: NOTICE, "{task} joined during training"),
-            (false, _) => info!("{task} joined"),
+        match (earlier == Some(incarnation), self.lifecycle.phase()) {
+            (true, _) => info!("{name} reconnected"),
+            (false, Phase::Training) if was_here => info!(target: NOTICE, "{name} is back"),
+            (false, Phase::Training) => info!(target: NOTICE, "{name} joined during training"),
+            (false, _) => info!("{name} joined"),
         }
-        if !reconnected {
-            self.history.joined(self.now, task, hello.process);
+        if earlier != Some(incarnation) {
+            self.history.joined(self.now, (task, name), hello.process);
         }
         self.members.welcome(id, task, hello, incarnation, heard);
         if *self.lifecycle.phase() == Phase::Gathering {
@@ -112,6 +105,20 @@ impl<S: OwnShard> Coordinator<S> {
         }
         self.carry_out(decisions);
         Ok(())
+    }
+
+    /// Takes the run that a worker brings, which agrees with that of the others.
+    fn take_run(&mut self, task: TaskId, run: RunSpec, hello: &Hello) -> Vec<Decision> {
+        self.mention_difference(task, &run);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.keep_files(&run, &hello.files);
+        }
+        let decisions = self.lifecycle.set_active_servers(&self.active_servers(&run));
+        self.facts = Some(Arc::new(RunFacts::new(&run, self.config.servers)));
+        self.run = Some((hello.run.clone(), run));
+        self.note_if_more_is_wanted();
+        self.positions.set_pass(WorkerId(task.index), hello.batches);
+        decisions
     }
 
     /// The first worker brings the run; the others must have the same.
@@ -128,7 +135,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Tells everyone in what a worker differs from the others that it may differ in.
+    /// Tells all tasks of a permitted difference between a worker and the others.
     fn mention_difference(&mut self, task: TaskId, run: &RunSpec) {
         let others = self.lifecycle.present_workers().iter().any(|worker| TaskId::from(*worker) != task);
         let agreed = self.run.as_ref().filter(|_| others);

@@ -85,6 +85,7 @@ impl<S: OwnShard> Coordinator<S> {
         let lifecycle = Lifecycle::new(LifecycleConfig {
             servers: config.servers,
             workers: config.workers,
+            has_client: config.layout.has_client(),
             patience: config.patience,
             peer_timeout: config.peer_timeout,
             checkpoints: claimed.is_some(),
@@ -225,7 +226,9 @@ impl<S: OwnShard> Coordinator<S> {
             let notice = checkpoints.trouble().map_or_else(looking, str::to_owned);
             return Waiting { tasks: Vec::new(), notices: vec![notice] };
         }
-        let mut tasks: Vec<String> = self.lifecycle.awaited().iter().map(ToString::to_string).collect();
+        let awaited = self.lifecycle.awaited();
+        let mut tasks: Vec<String> = awaited.iter().map(|task| self.lifecycle.named(*task).to_string()).collect();
+        tasks.dedup();
         let refused = self.refused.iter().filter(|(task, _)| tasks.contains(task));
         let refused = refused.map(|(task, reason)| format!("{task} was refused: {reason}"));
         let trouble = self.checkpoints.as_ref().and_then(Checkpoints::trouble).map(str::to_owned);
@@ -245,7 +248,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
-/// How often a wait is spoken of that has been so long.
+/// How often to log a wait of this length.
 fn speak_every(waited: Duration) -> Duration {
     (waited / 4).clamp(SPEAK_EVERY, SPEAK_AT_LEAST_EVERY)
 }

@@ -82,7 +82,7 @@ impl Members {
         }
     }
 
-    /// Who speaks on a session. Nobody on one that has been replaced, or whose process was declared dead.
+    /// The task that speaks on a session; `None` if the session was replaced, or its process declared dead.
     pub(super) fn speaker(&self, id: SessionId) -> Option<(TaskId, Incarnation)> {
         let task = (*self.sessions.get(&id)?)?;
         let member = self.members.get(&task)?;
@@ -116,7 +116,7 @@ impl Members {
         those.into_iter().for_each(|task| self.remove(task));
     }
 
-    /// Says a last word on a session, whoever is there.
+    /// Sends a last message on a session, whichever task it belongs to.
     pub(super) fn dismiss(&mut self, id: SessionId, kind: Kind) {
         self.deliver(id, 0, kind);
         self.sessions.remove(&id);

@@ -32,8 +32,8 @@ impl<S: OwnShard> Coordinator<S> {
                 self.lifecycle.initialised()
             }
             task_message::Kind::Finished(report) if report.incarnation == incarnation.0 => {
-                info!("{task} finished after {} steps", report.steps);
-                let finished = format!("{task} finished after {} steps", report.steps);
+                let finished = format!("{} finished after {} steps", self.lifecycle.named(task), report.steps);
+                info!("{finished}");
                 self.history.note(self.now, HistoryKind::Left, finished);
                 self.reports.insert(worker, report);
                 self.lifecycle.worker_finished(worker)
@@ -101,7 +101,7 @@ impl<S: OwnShard> Coordinator<S> {
     fn is_of_now(&self, task: TaskId, incarnation: Incarnation, failure: &Failure) -> bool {
         match task.job {
             Job::Ps => self.is_prepared_for(failure.prepare),
-            Job::Worker => failure.incarnation == incarnation.0,
+            Job::Worker | Job::Client => failure.incarnation == incarnation.0,
         }
     }
 

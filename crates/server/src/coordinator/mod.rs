@@ -1,10 +1,10 @@
 //! The coordinator: the one place that knows the whole cluster. It lives in ps 0.
 //!
-//! What it decides is a pure machine (`machine`, behind `interface`): tasks come in (`joining`) and report (`messages`),
-//! what the lifecycle decides is carried out (`carry_out`), with `members`, `data_positions`, `capacity`, `refusing` and
-//! `checkpoint`; `history` remembers what has happened. The rest is its shell: an actor (`actor`) that sessions feed with
-//! messages (`session_service`), which ends with a `farewell`. Whoever watches the run reads one `observation` of it: Prometheus (`run_instruments`),
-//! the live page (`status`), and the record of what the nodes use of their hardware (`utilization`).
+//! Its decisions are a pure machine (`machine`, behind `interface`): tasks join (`joining`) and report (`messages`),
+//! what the lifecycle decides is carried out (`carry_out`), with `members`, `data_positions`, `capacity`, `refusing`
+//! and `checkpoint`; `history` remembers what has happened. The rest is its shell: an actor (`actor`) that sessions
+//! feed with messages (`session_service`), which ends with a `farewell`. Monitoring reads one `observation` of the run:
+//! Prometheus (`run_instruments`), the live page (`status`), and the record of hardware usage (`utilization`).
 
 mod actor;
 mod capacity;
@@ -14,6 +14,7 @@ mod data_positions;
 mod farewell;
 mod history;
 mod interface;
+mod joined;
 mod joining;
 mod machine;
 mod members;

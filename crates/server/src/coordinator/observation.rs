@@ -1,21 +1,23 @@
-//! What the coordinator knows of the run, as one value for whoever watches: metrics, the record of utilisation, a page.
+//! What the coordinator knows of the run, as one value for monitoring: metrics, the record of utilisation, the live
+//! page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use windlass_core::admission::ShardStatistics;
-use windlass_core::cluster::{TaskId, WorkerId};
+use windlass_core::cluster::{RunLayout, TaskId};
 use windlass_core::consistency::Mode;
 use windlass_core::lifecycle::Phase;
 use windlass_core::membership::Presence;
 use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::RunSpec;
-use windlass_wire::control::proto::{Heartbeat, Usage};
+use windlass_wire::control::proto::{Heartbeat, Site, Usage};
 
 use super::checkpoint::Checkpoints;
 use super::history::{History, SavedCheckpoint};
 use super::interface::OwnShard;
+use super::joined;
 use super::machine::Coordinator;
 
 /// The run as the coordinator sees it at one moment.
@@ -39,8 +41,10 @@ pub struct Observation {
     pub history: History,
     /// What is trained, once a worker has said so.
     pub facts: Option<Arc<RunFacts>>,
-    /// The worker that initialises, evaluates and writes the summary.
-    pub chief: WorkerId,
+    /// How servers and workers are laid out in processes.
+    pub layout: RunLayout,
+    /// Who initialises, evaluates and writes the summary.
+    pub chief: TaskId,
     /// Where the servers listen, by number.
     pub addresses: BTreeMap<u32, String>,
     /// How many checkpoints are kept.
@@ -63,7 +67,7 @@ pub struct RunFacts {
 }
 
 impl RunFacts {
-    /// The facts of a run on so many servers.
+    /// The facts of a run on this many servers.
     pub(super) fn new(run: &RunSpec, servers: u32) -> Self {
         let plan = ShardPlan::new(&run.parameters, servers as usize, run.sharding);
         let held = |own: &ServerPlan| (own.dense_elements() + own.row_elements(&run.parameters)) as u64;
@@ -108,6 +112,14 @@ impl Observation {
     /// The name of the phase.
     pub fn phase_name(&self) -> &'static str {
         phase_name(&self.phase)
+    }
+
+    /// The same of a run with a client: it and its joined workers instead of the workers that servers see. `here` is what
+    /// this process knows of them.
+    #[must_use]
+    pub(super) fn with_client(self, here: &[windlass_instruments::Site]) -> Self {
+        let here: Vec<Site> = here.iter().cloned().map(Into::into).collect();
+        Self { tasks: joined::as_known(self.tasks, &here, self.at), chief: TaskId::CLIENT, ..self }
     }
 
     /// The same, but with what an earlier one knew of the parameters if there are none now: they are being restored.
@@ -179,7 +191,8 @@ impl<S: OwnShard> Coordinator<S> {
             tasks: self.lifecycle.tasks().map(task).collect(),
             history: self.history.clone(),
             facts: self.facts.clone(),
-            chief: self.lifecycle.chief(),
+            layout: self.config.layout,
+            chief: self.lifecycle.chief().into(),
             addresses: self.endpoints.iter().map(|(index, endpoint)| (*index, endpoint.address.clone())).collect(),
             kept_checkpoints: self.checkpoints.as_ref().map_or(0, Checkpoints::kept),
             is_last: self.unheard() == Some(0),

@@ -27,7 +27,7 @@ impl Untold {
         self.tasks.insert(name(hello));
     }
 
-    /// A task was let in, and hears of the end like all others.
+    /// A task was admitted, and is told of the end like all others.
     pub(super) fn let_in(&mut self, hello: &Hello) {
         self.tasks.remove(&name(hello));
     }

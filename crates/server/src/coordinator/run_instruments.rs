@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::membership::Presence;
 use windlass_instruments::prometheus::core::Collector;
 use windlass_instruments::prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts};
@@ -59,7 +60,7 @@ fn of_tasks(run: &Observation) -> Vec<Box<dyn Collector>> {
         let labels = [&*role, &*index];
         let since = |then: Duration| run.at.saturating_sub(then).as_secs_f64();
         let is_present = observed.presence == Some(Presence::Present);
-        // Nobody misses a worker that has finished.
+        // A worker that has finished is not missing.
         if observed.presence != Some(Presence::Finished) {
             present.with_label_values(&labels).set(f64::from(u8::from(is_present)));
         }
@@ -67,7 +68,12 @@ fn of_tasks(run: &Observation) -> Vec<Box<dyn Collector>> {
             silence.with_label_values(&labels).set(since(heard));
         }
         awaited.with_label_values(&labels).set(observed.awaited_since.map_or(0.0, since));
-        let processes = run.history.processes.get(&observed.task).copied().unwrap_or(0);
+        // Of joined workers it is not known, and a client is a worker to the coordinator.
+        let counted_as = match observed.task {
+            TaskId::CLIENT => Some(TaskId::CHIEF),
+            task => (task.job == Job::Ps || !run.layout.has_client()).then_some(task),
+        };
+        let processes = counted_as.and_then(|task| run.history.processes.get(&task)).copied().unwrap_or(0);
         restarts.with_label_values(&labels).inc_by(processes.saturating_sub(1));
     }
     vec![Box::new(present), Box::new(silence), Box::new(awaited), Box::new(restarts)]

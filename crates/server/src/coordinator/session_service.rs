@@ -84,7 +84,7 @@ impl CoordinatorHandle {
         let mut tick = tokio::time::interval_at(Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Whoever has gone has nothing more to say.
+            // A task that has closed its session sends nothing more.
             let have_heard = *unheard.borrow_and_update() == Some(0) || unheard.has_changed().is_err();
             let is_recorded = *end_recorded.borrow_and_update() || end_recorded.has_changed().is_err();
             if farewell.is_over(have_heard && is_recorded) {

@@ -12,12 +12,13 @@ use super::{ParameterShard, bad_rows, ended, lock};
 
 /// How often a worker that has to wait is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// How often it is looked whether it still waits.
+/// How often to check whether the worker still waits.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 impl ParameterShard {
-    /// Waits until the worker may go on, telling it for whom, and sends it the values. Whoever asks for a version that is
-    /// to come takes no part in the rounds until then, once it is known to be the living process.
+    /// Waits until the worker may continue, telling it which workers it waits for, and sends it the values. A worker
+    /// that asks for a future version takes no part in the rounds until then, once it is known to be the living
+    /// process.
     pub(super) fn wait_and_answer(
         &self,
         request: &Request,

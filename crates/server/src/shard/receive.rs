@@ -15,7 +15,7 @@ const TABLES: usize = 16;
 /// How many values of rows a request may still have, over all its sections.
 pub(super) struct Allowance(usize);
 
-/// Rows that the answer is to hold: of which table, and which.
+/// The rows that the answer should hold, by table.
 pub(super) type WantedRows = (usize, Vec<u32>);
 
 /// The note of a push; empty if there is none.

@@ -1,6 +1,6 @@
 //! How a request on a shard is served: is its sender a worker, what does it ask for, and what does the gate say of it.
 //!
-//! A push goes on in `apply`, or in `round` if updates are rounds; both end in `answer`.
+//! A push continues in `apply`, or in `round` if updates are rounds; both end in `answer`.
 
 use std::sync::PoisonError;
 use std::time::Duration;

@@ -77,7 +77,7 @@ fn accept(
         routes = routes.add_service(coordinator.service());
         router = router.merge(coordinator.page());
     }
-    // Otherwise gRPC would answer whatever nobody knows.
+    // Otherwise gRPC would answer unknown paths.
     let router = router.merge(routes.into_axum_router()).fallback(|| async { StatusCode::NOT_FOUND });
     tokio::spawn(port::serve(listener, Services { router, streams, lobby }, async move {
         let _ = stopped.changed().await;

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windlass_core::cluster::{Job, ServerId};
+use windlass_core::cluster::{Job, RunLayout, ServerId};
 use windlass_core::membership::Patience;
-use windlass_instruments::{Instruments, PsInstruments, PushFate, available_memory};
+use windlass_instruments::{Instruments, PsInstruments, PushFate, Sites, available_memory};
 use windlass_wire::PROTOCOL;
 use windlass_wire::control::proto::{Endpoint, Heartbeat, Hello, PsTotals};
 use windlass_wire::control::session::{Coordinator, Persistence, Progress, Records, Session};
@@ -30,14 +30,18 @@ use save::Saver;
 pub(crate) use shard_slot::ShardSlot;
 
 /// What a parameter server has to know. Everything about the run itself comes from the workers.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ServerConfig {
     /// Which one this is.
     pub id: ServerId,
     /// How many there are.
     pub servers: u32,
-    /// How many workers there are; `None` if that is not known, and whoever comes is welcome.
+    /// How many workers there are; `None` if the number is open and every worker is admitted.
     pub workers: Option<u32>,
+    /// How servers and workers are laid out in processes.
+    pub layout: RunLayout,
+    /// What the client of joined workers knows of them, if it is in this process.
+    pub joined: Option<Sites>,
     /// The address at which workers reach this server.
     pub address: String,
     /// The address of ps 0.
@@ -150,7 +154,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Lets go of whoever waits, and ends the threads.
+    /// Ends all waits and the threads.
     fn drop(&mut self) {
         if let Some(shard) = self.shard.get() {
             shard.close();
@@ -164,6 +168,8 @@ fn actor_config(config: &ServerConfig, address: &str) -> ActorConfig {
     ActorConfig {
         servers: config.servers,
         workers: config.workers,
+        layout: config.layout,
+        joined: config.joined.clone(),
         patience: config.patience,
         peer_timeout: config.peer_timeout,
         started: config.started,

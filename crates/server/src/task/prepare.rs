@@ -1,5 +1,5 @@
-//! How a server gets its shard: new, or restored from a checkpoint. That may take a while, so it is done beside the
-//! server's session, which goes on to be listened to.
+//! How a server gets its shard: new, or restored from a checkpoint. That may take a while, so it runs beside the
+//! server's session, which stays responsive.
 
 use std::convert::Infallible;
 use std::sync::PoisonError;
@@ -23,7 +23,7 @@ use crate::checkpoint::{self, RETRY_EVERY, ResumePoint};
 use crate::server_machine::{Holding, Unprepared};
 use crate::shard::ParameterShard;
 
-/// How often the coordinator hears of a checkpoint that is being read.
+/// How often to report that a checkpoint is being read.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 impl Server {
@@ -143,8 +143,8 @@ async fn prepare(
     Ok(Prepared { shard: Some(shard), saver, restored })
 }
 
-/// Does something with the store. One that fails in a way that may pass is tried again: all the others have come in, and
-/// would have to end with it.
+/// Does something with the store, and retries if it fails in a way that may pass: all other tasks have joined and would
+/// have to end with this one.
 async fn patiently<T, F: Future<Output = Result<T, PrepareError>>>(
     deadline: Instant,
     attempt: impl Fn() -> F,
@@ -177,7 +177,7 @@ async fn restore(
     }
 }
 
-/// Tells in the heartbeats how much has been read: whoever waits for this server sees that it gets on.
+/// Reports in heartbeats how much has been read, so that tasks that wait for this server see progress.
 async fn report(read: &ReadCounter, progress: &Progress) -> Infallible {
     loop {
         let told = format!("its checkpoint ({} MB read so far)", read.bytes() / 1_000_000);

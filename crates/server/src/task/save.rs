@@ -1,5 +1,5 @@
-//! A server's part of a checkpoint: cut where all servers are, and written while training goes on. One at a time, and
-//! dropped as soon as the checkpoint is given up.
+//! A server's part of a checkpoint: cut where all servers cut, and written while training continues. One at a time, and
+//! dropped as soon as the checkpoint is abandoned.
 
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::background::Background;
 use crate::checkpoint::Part;
 use crate::shard::{CutError, ParameterShard, Snapshot};
 
-/// How often the coordinator hears of a part that gets on.
+/// How often to report the progress of a part.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// Writes this server's parts of checkpoints.
@@ -152,7 +152,7 @@ impl Writing {
         Ok(Part { record, mark, notes, learning_rate, held_up: shard.longest_held_up() })
     }
 
-    /// Takes the part of this number, if it is whole and nobody else has taken it, to be dropped.
+    /// Takes the part of this number in order to drop it, if it is whole and has not been taken.
     fn take_written(&self, number: u64) -> Option<String> {
         self.written().take_if(|(last, _)| *last == number).map(|(_, object)| object)
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
-use windlass_core::cluster::ServerId;
+use windlass_core::cluster::{RunLayout, ServerId};
 use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
 use windlass_core::run::RunSpec;
@@ -175,6 +175,8 @@ impl Cluster {
             id: ServerId(index),
             servers: site.addresses.len() as u32,
             workers: Some(site.workers),
+            layout: RunLayout::Apart,
+            joined: None,
             address: site.addresses[index as usize].clone(),
             coordinator: site.coordinator_address(),
             patience: site.options.patience,

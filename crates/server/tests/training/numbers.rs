@@ -10,29 +10,26 @@ use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTa
 use windlass_core::plan::Sharding;
 use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
+use windlass_core::splitmix::SplitMix64;
 
 /// Rounds of all workers.
 pub const SYNC: Mode = Mode::Sync { replicas_to_aggregate: None };
 
-/// Random numbers from a seed (splitmix64).
-pub struct Random(u64);
+/// Random numbers from a seed.
+pub struct Random(SplitMix64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// Random numbers that depend on all of these.
     pub fn of(keys: &[u64]) -> Self {
-        keys.iter().fold(Self(0), |mut random, key| Self(random.next() ^ key))
+        keys.iter().fold(Self::new(0), |mut random, key| Self::new(random.next() ^ key))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, end: u64) -> u64 {

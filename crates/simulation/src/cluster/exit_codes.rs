@@ -1,4 +1,4 @@
-//! Which exit codes what went wrong explains.
+//! Which exit codes the faults of a run explain.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::Cluster;
 use crate::scenario::{Fault, Scenario};
 
 impl Cluster {
-    /// Whether all tasks have ended with an exit code that what went wrong explains.
+    /// Checks that all tasks ended with an exit code that the faults explain.
     pub(super) fn check_exit_codes(&mut self) {
         let checkpoints = self.world.scenario.checkpoints.is_some();
         for (task, code) in self.exit_codes.clone() {
@@ -30,16 +30,16 @@ impl Cluster {
                     let without_its_store = self.store_failed || self.world.store.kept_a_run_from_beginning;
                     checkpoints && (without_its_store || stopped_without_a_server || self.stopped_in_half_a_push())
                 }
-                // Without checkpoints a run does not outlive its servers or all of its workers, and whoever was away when it
-                // ended finds nobody who knows of it.
+                // Without checkpoints a run does not outlive its servers or all of its workers, and a task that was
+                // away when it ended finds no trace of it.
                 exit_code::PEERS => {
                     let excused = unrecorded || self.lost_at_the_end || self.stopped_unheard();
-                    // Who is told to stop before the run begins is waited for, as is who is killed; but nobody starts a task
-                    // again once others were told to stop.
+                    // A task that is stopped before the run begins is waited for, as is one that is killed; but no task
+                    // is restarted once others were told to stop.
                     let not_started_again = !self.stopped.is_empty() && !self.killed.is_empty();
                     let excused = excused || self.stopped_before_it_began || not_started_again;
                     let came_too_late = self.unknown.contains(&task) && (was_away || self.was_over_early());
-                    // Those who were scaled down have gone without a word.
+                    // Workers that were scaled down left without a goodbye.
                     let nobody_is_left = !self.scaled_down.is_empty() && self.all_workers(|_| false);
                     let excused = excused || came_too_late || nobody_is_left;
                     let was_not_there = |worker: &TaskId| self.away.contains(worker) || self.unknown.contains(worker);
@@ -54,7 +54,7 @@ impl Cluster {
         }
     }
 
-    /// Whoever is dead is called lost, and not awaited as if it were slow to write its part of the last checkpoint.
+    /// A dead server is reported as lost, not as slow to write its part of the last checkpoint.
     pub(super) fn check_whom_it_blames(&mut self, outcome: &Outcome) {
         let missed_after = self.world.scenario.patience.silent + Duration::from_secs(2);
         for server in (0..self.world.scenario.servers).map(TaskId::ps) {
@@ -81,8 +81,8 @@ impl Cluster {
         could_not_begin || !self.stopped.is_empty() || *dynamic && could_fail
     }
 
-    /// True if a worker was lost in the middle of a push when the run was told to stop: some servers have a round that the
-    /// others do not, and nobody is left to give it to them.
+    /// True if a worker was lost in the middle of a push when the run was told to stop: some servers have a round that
+    /// the others lack, and no worker is left to push it to them.
     fn stopped_in_half_a_push(&self) -> bool {
         let rounds = matches!(self.world.scenario.run.mode, Mode::Sync { .. });
         let is_a_worker = |task: &TaskId| task.job == Job::Worker;

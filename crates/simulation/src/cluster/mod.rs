@@ -23,7 +23,7 @@ use process::Process;
 /// How long a run may go on after the last fault is over.
 const BOUND: Duration = Duration::from_secs(190);
 
-/// What came of a seed.
+/// The result of a seed.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The seed.
@@ -38,7 +38,7 @@ pub struct Report {
     pub published: u64,
     /// How often a server was restored from one.
     pub restored: u64,
-    /// How often a batch was found in values twice, by two processes of a worker.
+    /// How often values held a batch twice, from two processes of a worker.
     pub repeated: u64,
     /// The exit codes of all tasks.
     pub exit_codes: BTreeMap<String, u8>,
@@ -48,30 +48,30 @@ struct Cluster {
     world: World,
     processes: Vec<Process>,
     exit_codes: BTreeMap<TaskId, u8>,
-    /// Tasks that a process was lost of, or that were away for long enough to be missed.
+    /// Tasks that lost a process, or were away for long enough to be missed.
     away: BTreeSet<TaskId>,
-    /// When the processes of tasks were killed that have not been started again.
+    /// When the processes that have not been restarted yet were killed.
     killed: BTreeMap<TaskId, Duration>,
-    /// When each task last began to stand still, and when that is over.
+    /// When each task was last paused, and until when.
     paused: BTreeMap<TaskId, (Duration, Duration)>,
     /// Tasks whose processes were told to stop.
     stopped: BTreeSet<TaskId>,
     /// True if somebody who was to be told, or the coordinator, was not there: not started yet, to be started again, or
     /// without a session to say goodbye on.
     stopped_some: bool,
-    /// True if anybody was not there, or had no session, when others were told.
+    /// True if any task was absent or had no session when others were told.
     some_were_away_at_stop: bool,
     /// True if a worker was told before the run began: it is waited for as if it were started again.
     stopped_before_it_began: bool,
     /// True once a server has had parameters.
     begun: bool,
-    /// Workers that went for good without a word.
+    /// Workers that left for good without a goodbye.
     scaled_down: BTreeSet<TaskId>,
     store_failed: bool,
     server_lost: bool,
     lost_at_the_end: bool,
-    /// Tasks whose process was never let in. Of a run that has failed before they came, the records do not tell them: for all
-    /// they know, another is about to begin. Workers that nobody has told the coordinator of are not waited for at the end.
+    /// Tasks whose process was never admitted. The records do not tell them of a run that failed before they came:
+    /// another may be about to begin. Workers unknown to the coordinator are not waited for at the end.
     unknown: BTreeSet<TaskId>,
     last_fault: Duration,
 }
@@ -80,6 +80,18 @@ struct Cluster {
 pub fn run(seed: u64, trace: bool) -> Report {
     let mut random = Random::new(seed);
     let scenario = Scenario::new(&mut random);
+    run_scenario(seed, scenario, random, trace)
+}
+
+/// Runs the cluster of a seed, in which a server and the chief are lost together and nothing else goes wrong.
+pub fn run_without_chief(seed: u64, trace: bool) -> Report {
+    let mut random = Random::new(seed);
+    let mut scenario = Scenario::new(&mut random);
+    scenario.lose_chief_with_server(&mut random);
+    run_scenario(seed, scenario, random, trace)
+}
+
+fn run_scenario(seed: u64, scenario: Scenario, random: Random, trace: bool) -> Report {
     if trace {
         println!("seed {seed}: {scenario:#?}");
     }
@@ -174,8 +186,8 @@ impl Cluster {
     /// Starts the process of a task, unless the run has ended meanwhile.
     fn start(&mut self, task: TaskId) {
         let ended = self.exit_codes.iter().find(|(ended, _)| ended.job == Job::Ps).map(|(_, code)| *code);
-        // Who has heard of the end has gone, but the records do not know of it yet: ps 0 was killed before it could say so,
-        // and only when it is started again can those hear of it who have not.
+        // The tasks that were told of the end have exited, but it is not recorded yet: ps 0 was killed before it could,
+        // and the others are told only once it is restarted.
         let unrecorded = task == TaskId::ps(0)
             && self.world.scenario.checkpoints.is_some()
             && self.exit_codes.values().all(|code| *code == 0);
@@ -183,7 +195,7 @@ impl Cluster {
             return;
         }
         if let Some(code) = ended.filter(|_| !unrecorded) {
-            // Whoever would start it sees that the run has ended, and how.
+            // Its supervisor sees that the run has ended, and how.
             self.exit_codes.insert(task, code);
             if self.world.scenario.colocated {
                 self.exit_codes.entry(TaskId::worker(task.index)).or_insert(code);

@@ -1,4 +1,4 @@
-//! A simulated process: what is in it, and which of that something happens to.
+//! A simulated process: its parts, and which of them an event is for.
 
 use windlass_core::cluster::TaskId;
 use windlass_server::ServerEvent;
@@ -32,7 +32,7 @@ impl Process {
         server && self.worker.as_ref().is_none_or(WorkerNode::is_in_session)
     }
 
-    /// Hands what happens to whoever it is for.
+    /// Passes an event to the part of the process that it is for.
     pub(super) fn happen(&mut self, happening: Happening, world: &mut World) {
         match happening {
             Happening::Arrived(connection, port, message) => self.arrived(connection, port, Some(message), world),

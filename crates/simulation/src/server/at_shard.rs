@@ -1,5 +1,5 @@
-//! A simulated parameter server at its shard: what arrives for it is handed to it, what it wants is done, and what it does
-//! is shown to whoever watches the run.
+//! A simulated parameter server at its shard: hands it what arrives, carries out its effects, and shows them to the
+//! checks.
 
 use std::time::Duration;
 
@@ -34,12 +34,12 @@ impl ServerNode {
         }
     }
 
-    /// Looks at those who wait at the shard, about whom the coordinator may have said something.
+    /// Polls the threads that wait at the shard: the coordinator may have announced their processes.
     pub fn poll(&mut self, world: &mut World) {
         self.with(world, Shard::poll);
     }
 
-    /// Does something with the shard, and then what it wants to have done.
+    /// Does something with the shard, and then carries out its effects.
     pub(super) fn with<T>(&mut self, world: &mut World, act: impl FnOnce(&mut Shard, Duration) -> T) -> Option<T> {
         let mut guard = self.shard.borrow_mut();
         let shard = guard.as_mut()?;
@@ -51,8 +51,8 @@ impl ServerNode {
             match effect {
                 ShardEffect::Answer(connection, asked, answer) => {
                     // A process that was declared dead in the middle of a push may be told that it is applied, though
-                    // its last pieces were refused. Nothing follows from that: it has to rejoin before it is taken
-                    // seriously again, and goes on from where the servers say.
+                    // its last pieces were refused. Nothing follows from that: it has to rejoin before its pushes count
+                    // again, and continues where the servers say.
                     let living = self.shard.borrow().as_ref().is_some_and(|shard| shard.gate.is_living(&asked.request));
                     if answer.kind == AnswerKind::Values && asked.request.kind == RequestKind::Push && living {
                         world.watch.acknowledge(self.id, &asked, world.scenario.run.mode, answer.over);
@@ -96,7 +96,7 @@ impl ServerNode {
             self.read(number, cut, world);
         }
         if !self.backlog.is_empty() || !self.effects.is_empty() {
-            // Whoever was to leave may have.
+            // A worker that was about to leave may have left.
             self.work(world);
         }
         Some(result)
@@ -110,7 +110,7 @@ impl ServerNode {
         let (steps, workers) = (world.scenario.run.steps.unwrap_or(0), world.scenario.workers);
         world.watch.check_end(self.id, &blocks, (shard.gate.version(), steps));
         let all = Mode::Sync { replicas_to_aggregate: None };
-        if world.scenario.is_calm() && !world.scenario.dynamic && world.scenario.run.mode == all {
+        if world.scenario.keeps_its_processes() && !world.scenario.dynamic && world.scenario.run.mode == all {
             blocks.iter().for_each(|block| world.watch.check_rounds(self.id, block, workers));
         }
     }

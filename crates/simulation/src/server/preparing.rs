@@ -30,7 +30,7 @@ impl ServerNode {
         }
         let workers: Vec<WorkerId> = prepare.workers.iter().map(|worker| WorkerId(*worker)).collect();
         let mut blocks = vec![Vec::new(); world.scenario.pieces];
-        let mut state = None;
+        let (mut state, mut id) = (None, None);
         if restored {
             let manifest = world.store.manifest(&prepare.restore);
             let part = manifest.and_then(|manifest| manifest.parts.iter().find(|part| part.server == self.id as usize));
@@ -42,9 +42,10 @@ impl ServerNode {
             };
             blocks.clone_from(read);
             state = manifest.map(|manifest| (manifest.id.step, manifest.learning_rate));
+            id = manifest.map(|manifest| manifest.id);
             world.watch.restored += 1;
         }
-        world.watch.prepared(self.id, &blocks, prepare.living.iter().map(|living| living.worker));
+        world.watch.prepared(self.id, id, &blocks, prepare.living.iter().map(|living| living.worker));
         let mut shard = Shard::new(&run, &workers, blocks);
         if let Some((version, learning_rate)) = state {
             shard.gate.resume_at(version, learning_rate);

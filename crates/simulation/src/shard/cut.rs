@@ -34,7 +34,7 @@ impl Shard {
         self.poll(now);
     }
 
-    /// Gives a cut up. Whoever reads it finds out.
+    /// Abandons a cut. A reader of it notices.
     pub fn abandon(&mut self, number: u64, now: Duration) {
         if self.gate.end_cut(number) {
             self.blocks.iter_mut().for_each(|block| drop(block.forget()));

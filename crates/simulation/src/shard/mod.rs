@@ -65,7 +65,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// A shard of so many blocks, without a push in it.
+    /// A shard of this many blocks, without a push in it.
     pub fn new(run: &RunSpec, workers: &[WorkerId], blocks: Vec<Values>) -> Self {
         Self {
             gate: Gate::new(run, workers),
@@ -81,7 +81,7 @@ impl Shard {
         }
     }
 
-    /// What is to be done, in this order.
+    /// The effects to carry out, in this order.
     pub fn take_effects(&mut self) -> Vec<ShardEffect> {
         std::mem::take(&mut self.effects)
     }
@@ -98,13 +98,13 @@ impl Shard {
         standing
     }
 
-    /// Lets the gate know of a process that is here from the first step on.
+    /// Announces to the gate a process that is present from the first step.
     pub fn announce_living(&mut self, worker: WorkerId, incarnation: Incarnation) {
         self.announced.insert((worker, incarnation));
         self.gate.fence(worker, incarnation);
     }
 
-    /// Lets the gate know of a process. Those who wait are looked at later.
+    /// Announces a process to the gate. Waiting threads are polled later.
     pub fn announce(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
         let is_new = self.announced.insert((worker, incarnation));
         if is_new {
@@ -113,13 +113,13 @@ impl Shard {
         self.gate.join(worker, incarnation, clock)
     }
 
-    /// Waits no more for a process.
+    /// Stops waiting for a process.
     pub fn leave(&mut self, worker: WorkerId, incarnation: Incarnation, now: Duration) {
         self.leaving.push_back((worker, incarnation));
         self.poll(now);
     }
 
-    /// True while somebody is about to leave a round that is being applied or held.
+    /// True while a worker is about to leave a round that is being applied or held.
     pub fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
@@ -137,7 +137,7 @@ impl Shard {
         self.poll(now);
     }
 
-    /// Looks at everyone who waits.
+    /// Polls everything that waits.
     pub fn poll(&mut self, now: Duration) {
         self.change_rounds(now);
         for connection in self.threads.keys().copied().collect::<Vec<_>>() {
@@ -146,7 +146,7 @@ impl Shard {
         self.poll_readers();
     }
 
-    /// Lets those leave who are to, when no round is being applied and nothing is held back.
+    /// Lets workers leave, once no round is being applied and nothing is held back.
     fn change_rounds(&mut self, now: Duration) {
         while !self.leaving.is_empty() && self.is_free(now) {
             let Some((worker, incarnation)) = self.leaving.pop_front() else { return };
@@ -157,7 +157,7 @@ impl Shard {
         }
     }
 
-    /// True if the open round may change now; else it is looked at again.
+    /// True if the open round may change now; otherwise it is polled again.
     fn is_free(&mut self, now: Duration) -> bool {
         if self.applying.is_some() {
             return false;

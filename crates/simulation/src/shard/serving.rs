@@ -1,5 +1,5 @@
-//! The threads of a shard's connections: each serves one request after another, stage by stage, and waits where the gate
-//! lets nobody by.
+//! The threads of a shard's connections: each serves one request after another, stage by stage, and waits where the
+//! gate blocks it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const ANNOUNCEMENT_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Thread {
     frames: VecDeque<Frame>,
     serving: Option<Serving>,
-    /// True if the other end is gone: what has arrived is served, and nothing more comes.
+    /// True if the other end has closed: what has arrived is served, and nothing more follows.
     left_alone: bool,
 }
 
@@ -65,7 +65,7 @@ impl Shard {
         self.poll_thread(connection, now);
     }
 
-    /// A connection is gone. A thread notices when it reads on, or answers.
+    /// A connection has closed. Its thread notices when it reads on or answers.
     pub fn disconnected(&mut self, connection: usize, now: Duration) {
         if let Some(thread) = self.threads.get_mut(&connection) {
             thread.left_alone = true;
@@ -84,7 +84,7 @@ impl Shard {
         self.threads.iter().filter(|(_, thread)| thread.serving.is_some()).map(|(connection, _)| *connection).collect()
     }
 
-    /// Lets a thread go on as far as it can.
+    /// Lets a thread continue as far as it can.
     pub(super) fn poll_thread(&mut self, connection: usize, now: Duration) {
         let Some(mut thread) = self.threads.remove(&connection) else { return };
         let mut changed = false;
@@ -115,7 +115,7 @@ impl Shard {
         }
     }
 
-    /// Serves the request of a thread by one stage. Says in `changed` if others may go on for that.
+    /// Serves the request of a thread by one stage. Sets `changed` if others may continue because of it.
     fn step(&mut self, connection: usize, thread: &mut Thread, now: Duration, changed: &mut bool) -> Progress {
         let Thread { frames, serving: Some(serving), .. } = thread else { return Progress::Blocked };
         match serving.stage {

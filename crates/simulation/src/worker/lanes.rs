@@ -197,7 +197,7 @@ impl WorkerNode {
         let newest = versions().map(|answer| answer.version).max().unwrap_or(0);
         let is_behind = |lane: &Lane| lane.answer.is_some_and(|answer| answer.rounds && answer.version < newest);
         let behind: Vec<u32> = self.lanes.iter().filter(|(_, lane)| is_behind(lane)).map(|(id, _)| *id).collect();
-        // A server that nobody is left to bring there stays behind.
+        // A server that no worker is left to advance stays behind.
         if behind.is_empty() || behind.iter().any(|server| self.lanes[server].again) {
             return true;
         }

@@ -1,5 +1,5 @@
-//! A simulated worker: the production machine that decides what it does, and what it does for that. It pushes one batch after
-//! another, and goes on when all servers have answered; its hold on them is in `lanes`.
+//! A simulated worker: the production machine that decides what it does, and what it does for that. It pushes one batch
+//! after another, and continues when all servers have answered; its hold on them is in `lanes`.
 
 mod lanes;
 

@@ -19,7 +19,7 @@ pub(super) struct Link {
 }
 
 impl World {
-    /// Connects a process to the one that listens for a task. It hears of it.
+    /// Connects a process to the one that listens for a task, and tells it.
     pub fn connect(&mut self, pid: Pid, port: Port, to: TaskId, at: Port) {
         let there = self.directory.get(&to).copied().filter(|there| self.conditions[*there].alive);
         let unreachable = |pid: Pid| self.conditions[pid].cut_off_until > self.now;
@@ -44,7 +44,7 @@ impl World {
         self.at(arrives, Event::To(there, Happening::Arrived(connection, at, message)));
     }
 
-    /// Closes a connection at the end of this process; the other hears of it after what is on its way.
+    /// Closes a connection at the end of this process; the other is told after what is in flight.
     pub fn close(&mut self, connection: Connection, pid: Pid, port: Port) {
         let arrival = self.arrival(connection, pid, port);
         let link = &mut self.links[connection];
@@ -100,7 +100,7 @@ impl World {
                 self.at(at, Event::To(pids[end], Happening::Closed(connection, ports[end])));
             }
             self.links[connection].broken = true;
-            // Nobody sends again what was held up by a cut of the network.
+            // What was held up by a cut of the network is not sent again.
             let held_up = pids.iter().any(|pid| self.conditions[*pid].cut_off_until > self.now);
             if self.random.percent(50) || held_up {
                 self.lose(connection);

@@ -26,7 +26,8 @@ impl Interrupt {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Ends the waits of every client that holds this: the run is over, and whoever still waits will not be answered.
+    /// Ends the waits of every client that holds this: the run is over, and no request that still waits will be
+    /// answered.
     pub fn run_is_over(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -40,7 +41,7 @@ impl Interrupt {
     /// to wait for any more, and connections from before may lead nowhere.
     pub fn welcomed(&self, incarnation: Incarnation) {
         self.incarnation.store(incarnation.0, Ordering::Relaxed);
-        // Whoever sees this welcome sees its incarnation, too.
+        // Release: a thread that sees this welcome also sees its incarnation.
         self.welcomes.fetch_add(1, Ordering::Release);
     }
 

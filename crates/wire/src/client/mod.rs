@@ -220,7 +220,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.interrupt.check(self.incarnation)
     }
 
-    /// The newest learning rate that this worker knows of.
+    /// The newest learning rate that this worker has seen.
     pub fn learning_rate(&self) -> LearningRate {
         self.learning_rate
     }
@@ -304,7 +304,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             }
             self.pending = Some(pending);
             self.complete()?;
-            // A server that nobody is left to bring there stays behind.
+            // A server that no worker is left to advance stays behind.
             if self.pending.iter().flat_map(|pending| &pending.lanes).any(behind) {
                 return Ok(());
             }

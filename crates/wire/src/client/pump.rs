@@ -160,7 +160,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         awaited
     }
 
-    /// Tells the coordinator whom this worker waits for. Most waits are too short to be told of.
+    /// Tells the coordinator whom this worker waits for. Most waits are too short to report.
     fn tell_awaited(&mut self, awaited: Vec<String>) {
         if std::mem::replace(&mut self.tells_of_wait, !awaited.is_empty()) || !awaited.is_empty() {
             self.progress.lock().unwrap_or_else(PoisonError::into_inner).awaited = awaited;

@@ -23,7 +23,7 @@ pub struct Connection {
     incoming: Incoming,
 }
 
-/// Whether whoever waits is to stop.
+/// Whether to stop waiting.
 pub type IsStopped<'a> = &'a dyn Fn() -> bool;
 
 impl Connection {
@@ -116,14 +116,25 @@ pub type Reply = Result<Message, ComputeError>;
 /// How answers are waited for.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
-    /// Whoever is silent for so long is given up.
+    /// A task that is silent for this long is given up.
     pub patience: Duration,
     /// Whether a message is an answer, and no sign of life.
     pub is_answer: &'a dyn Fn(&Message) -> bool,
     /// Whether to wait no longer.
     pub is_stopped: IsStopped<'a>,
+    /// Told whenever something has come of a request, by its place in the list.
+    pub heard: &'a dyn Fn(usize, Heard),
     /// What those who have answered are told while others are waited for, and how often. They do not answer that.
     pub meanwhile: Option<(&'a [u8], Duration)>,
+}
+
+/// What has come of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// A sign of life, or a part of the answer.
+    Something,
+    /// The answer, or why there will be none: it is no longer waited for.
+    Reply,
 }
 
 /// Asks several tasks at once, and waits for all of them. One that fails or is silent keeps none of the others back.
@@ -154,10 +165,18 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
         })
         .collect();
     loop {
-        for call in &mut calls {
+        for (index, call) in calls.iter_mut().enumerate() {
             match (&call.reply, &told) {
-                (None, _) => call.reply = call.advance(&waiting).transpose(),
-                // Whoever does not hear it any more is found out when it is asked the next time.
+                (None, _) => {
+                    let mut moved = false;
+                    call.reply = call.advance(&waiting, &mut moved).transpose();
+                    match &call.reply {
+                        Some(_) => (waiting.heard)(index, Heard::Reply),
+                        None if moved => (waiting.heard)(index, Heard::Something),
+                        None => {}
+                    }
+                }
+                // A task that no longer receives it is noticed at the next request.
                 (Some(Ok(_)), Some((told, every))) => drop(call.tell(told, *every)),
                 _ => {}
             }
@@ -221,7 +240,7 @@ impl<'a> Call<'a> {
     }
 
     /// Moves what can be moved. The answer, if it is whole.
-    fn advance(&mut self, waiting: &Waiting<'_>) -> Result<Option<Message>, ComputeError> {
+    fn advance(&mut self, waiting: &Waiting<'_>, moved: &mut bool) -> Result<Option<Message>, ComputeError> {
         let Waiting { patience, is_answer, .. } = *waiting;
         let Connection { socket, incoming } = &mut *self.connection;
         if !self.outgoing.is_done() {
@@ -234,16 +253,15 @@ impl<'a> Call<'a> {
                 std::io::Write::flush(socket)?;
             }
         }
-        let mut moved = false;
         for _ in 0..AT_ONCE {
-            match incoming.advance(socket, self.limits, &mut moved)? {
+            match incoming.advance(socket, self.limits, moved)? {
                 Some(message) if is_answer(&message) && self.outgoing.is_done() => return Ok(Some(message)),
                 Some(message) if is_answer(&message) => return Err(MessageError::Early.into()),
                 Some(_) => {} // A sign of life.
                 None => break,
             }
         }
-        if moved {
+        if *moved {
             self.silence = Silence::begins();
         }
         self.silence.check(patience)?;

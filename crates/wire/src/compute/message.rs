@@ -9,7 +9,7 @@ use crate::stream::Socket;
 use crate::stream::exchange::read_some;
 
 /// What every message begins with.
-const MARK: [u8; 4] = *b"WCMP";
+const MAGIC: [u8; 4] = *b"WCMP";
 /// Its header: mark, length of the head, number of tensors, length of their descriptions.
 const HEADER_BYTES: usize = 16;
 /// The most dimensions of a tensor.
@@ -77,6 +77,11 @@ impl<'a> Section<'a> {
         Self { kind, shape, bytes }
     }
 
+    /// How many bytes it has.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Bytes of this shape.
     pub fn bytes(shape: &'a [usize], values: &'a [u8]) -> Self {
         Self { kind: ElementKind::U8, shape, bytes: values }
@@ -92,7 +97,19 @@ pub struct Message {
     pub sections: Vec<Tensor>,
 }
 
-/// The most that a message may be, as its reader knows before it arrives.
+impl Message {
+    /// How many bytes head and tensors have.
+    pub fn size(&self) -> u64 {
+        let tensor = |tensor: &Tensor| match &tensor.contents {
+            Contents::F32(values) => size_of_val(&values[..]),
+            Contents::I64(values) => size_of_val(&values[..]),
+            Contents::U8(values) => size_of_val(&values[..]),
+        };
+        (self.head.len() + self.sections.iter().map(tensor).sum::<usize>()) as u64
+    }
+}
+
+/// The limits on a message, which its reader knows before it arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the head.
@@ -104,22 +121,22 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether a message is within them: what is not, its reader refuses without a word.
+    /// Checks that a message is within them; its reader would close the connection without an answer.
     pub fn check(&self, head: &[u8], sections: &[Section<'_>]) -> Result<(), MessageError> {
-        check("a head of", head.len() as u64, self.head as u64)?;
-        check("tensors:", sections.len() as u64, self.sections as u64)?;
-        check("tensors of", sections.iter().map(|section| section.bytes.len() as u64).sum(), self.bytes)
+        check("head size in bytes", head.len() as u64, self.head as u64)?;
+        check("tensor count", sections.len() as u64, self.sections as u64)?;
+        check("tensor size in bytes", sections.iter().map(|section| section.bytes.len() as u64).sum(), self.bytes)
     }
 }
 
-/// Why what has arrived is no message.
+/// Why received data is not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// It does not begin like one.
-    #[error("what has arrived is no message")]
-    Mark,
+    #[error("received data is not a message")]
+    Magic,
     /// Something in it is larger than it may be.
-    #[error("a message with {what} {size}{}, where at most {most} can be", if what.ends_with("of") { " bytes" } else { "" })]
+    #[error("message {what} {size} exceeds the limit of {most}")]
     TooLarge {
         /// What.
         what: &'static str,
@@ -128,11 +145,11 @@ pub enum MessageError {
         /// The most.
         most: u64,
     },
-    /// It is an answer to something that has not been asked to the end.
-    #[error("an answer before the question")]
+    /// An answer to a request that has not been sent completely.
+    #[error("received an answer before the request was sent")]
     Early,
-    /// The descriptions of its tensors make no sense.
-    #[error("a message whose tensors are not described as they should be")]
+    /// The descriptions of its tensors are malformed.
+    #[error("malformed tensor descriptions")]
     Descriptions,
 }
 
@@ -146,7 +163,7 @@ pub(super) fn preamble(head: &[u8], sections: &[Section<'_>]) -> Vec<u8> {
         section.shape.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
     }
     let descriptions = bytes.len() - HEADER_BYTES - head.len();
-    bytes[..4].copy_from_slice(&MARK);
+    bytes[..4].copy_from_slice(&MAGIC);
     for (place, number) in bytes[4..HEADER_BYTES].chunks_exact_mut(4).zip([head.len(), sections.len(), descriptions]) {
         place.copy_from_slice(&(number as u32).to_le_bytes());
     }
@@ -171,7 +188,7 @@ pub(super) struct Incoming {
 #[derive(Debug)]
 enum Stage {
     Header,
-    /// Head and descriptions, of so many bytes each.
+    /// Head and descriptions, with the sizes of both.
     Words {
         head: usize,
         sections: usize,
@@ -323,14 +340,14 @@ fn grow<T: bytemuck::Pod>(values: &mut Vec<T>, read: usize, total: usize) {
 }
 
 fn header(bytes: &[u8], limits: &Limits) -> Result<(usize, usize, usize), MessageError> {
-    if bytes[..MARK.len()] != MARK {
-        return Err(MessageError::Mark);
+    if bytes[..MAGIC.len()] != MAGIC {
+        return Err(MessageError::Magic);
     }
     let number = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).map_or(usize::MAX, |it| it as usize);
     let (head, sections, descriptions) = (number(4), number(8), number(12));
-    check("a head of", head as u64, limits.head as u64)?;
-    check("tensors:", sections as u64, limits.sections as u64)?;
-    check("descriptions of", descriptions as u64, (sections * (2 + 8 * MOST_DIMENSIONS)) as u64)?;
+    check("head size in bytes", head as u64, limits.head as u64)?;
+    check("tensor count", sections as u64, limits.sections as u64)?;
+    check("description size in bytes", descriptions as u64, (sections * (2 + 8 * MOST_DIMENSIONS)) as u64)?;
     Ok((head, sections, descriptions))
 }
 
@@ -353,7 +370,7 @@ fn described(mut bytes: &[u8], sections: usize, limits: &Limits) -> Result<Vec<D
         let elements = shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
         let length = elements.and_then(|elements| elements.checked_mul(kind.size()));
         total = total.saturating_add(length.map_or(u64::MAX, |length| length as u64));
-        check("tensors of", total, limits.bytes)?;
+        check("tensor size in bytes", total, limits.bytes)?;
         all.push(Described { kind, shape, elements: elements.unwrap_or(0) });
     }
     if !bytes.is_empty() {

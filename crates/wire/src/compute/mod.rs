@@ -1,7 +1,7 @@
 //! Streams to a task that computes for others: a client sends tensors with a few words about them, and gets tensors back.
 //!
 //! They share a task's port with everything else and begin like a tensor stream, but the server speaks first: it says
-//! under which name processes on its own host find it, so that whoever only knows an address still goes through shared
+//! under which name processes on its own host find it, so that a process that knows only its address still uses shared
 //! memory. What the words and tensors mean is decided elsewhere; this moves them, bounds them and notices silence.
 //!
 //! ```text
@@ -15,7 +15,7 @@ mod message;
 use std::io;
 use std::time::{Duration, Instant};
 
-pub use connection::{Connection, Reply, Request, Waiting, exchange};
+pub use connection::{Connection, Heard, Reply, Request, Waiting, exchange};
 pub use message::{Contents, ElementKind, Limits, Message, MessageError, Section, Tensor};
 
 use crate::control::proto::Endpoint;
@@ -43,9 +43,9 @@ pub enum ComputeError {
     #[error("the task there does not compute for others: is it `windlass join`, and of the same version?")]
     Foreign,
     /// The connection is taken, but nothing comes.
-    #[error("it does not answer: is it suspended, or something else than `windlass join`?")]
+    #[error("no answer: it may be suspended, or not a `windlass join` task")]
     Mute,
-    /// Whoever waited was told to stop.
+    /// The process was told to stop while it waited.
     #[error("told to stop")]
     Stopped,
 }

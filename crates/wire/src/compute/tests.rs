@@ -18,6 +18,7 @@ const WAITING: Waiting<'_> = Waiting {
     patience: PATIENCE,
     is_answer: &|message| message.head == b"done",
     is_stopped: &running,
+    heard: &|_, _| {},
     meanwhile: None,
 };
 
@@ -132,10 +133,10 @@ fn a_sender_knows_what_its_reader_refuses() {
     let two = Section::floats(&[2], &[1.0, 2.0]);
     assert_eq!(limits.check(b"head", &[two, two]), Ok(()));
     let refusal = |head: &[u8], sections: &[Section<'_>]| limits.check(head, sections).unwrap_err().to_string();
-    assert_eq!(refusal(b"heads", &[]), "a message with a head of 5 bytes, where at most 4 can be");
-    assert_eq!(refusal(b"", &[two; 3]), "a message with tensors: 3, where at most 2 can be");
+    assert_eq!(refusal(b"heads", &[]), "message head size in bytes 5 exceeds the limit of 4");
+    assert_eq!(refusal(b"", &[two; 3]), "message tensor count 3 exceeds the limit of 2");
     let three = Section::floats(&[3], &[1.0; 3]);
-    assert_eq!(refusal(b"", &[two, three]), "a message with tensors of 20 bytes, where at most 16 can be");
+    assert_eq!(refusal(b"", &[two, three]), "message tensor size in bytes 20 exceeds the limit of 16");
 }
 
 #[test]
@@ -183,7 +184,7 @@ fn hostile_bytes_are_refused_before_room_is_made_for_them() {
         sizes.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
         bytes
     };
-    assert!(matches!(refusal(b"GET / HTTP/1.1\r\n\r\n"), ComputeError::Message(MessageError::Mark)));
+    assert!(matches!(refusal(b"GET / HTTP/1.1\r\n\r\n"), ComputeError::Message(MessageError::Magic)));
     let too_large = [
         header([u32::MAX, 0, 0]),
         header([0, u32::MAX, 0]),

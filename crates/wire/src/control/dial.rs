@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// By these a host that has gone without a word is noticed.
+/// Keepalives, which detect a host that has vanished.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
 

@@ -1,4 +1,4 @@
-//! How the ps tasks of a sparse cluster hear of each other: a worker, who was told of all of them, tells each.
+//! How the ps tasks of a sparse cluster learn each other's addresses: a worker, which knows all of them, tells each ps.
 //!
 //! The worker's call lasts as long as the ps does. When it ends the worker calls again, since a ps that was started anew
 //! knows nothing.

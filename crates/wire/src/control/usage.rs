@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use windlass_instruments::{AvailableMemory, GpuUsage, Site, Usage, UsageMeter};
+use windlass_instruments::{AvailableMemory, GpuUsage, JoinedSite, Site, Usage, UsageMeter};
 
 use super::proto::{self, Heartbeat};
 use super::session::Progress;
@@ -43,8 +43,29 @@ fn message(usage: &Usage) -> proto::Usage {
 }
 
 impl From<Site> for proto::Site {
-    fn from(Site { name, replicas, reachable }: Site) -> Self {
-        Self { name, replicas, reachable }
+    fn from(Site { name, replicas, reachable, joined }: Site) -> Self {
+        Self { name, replicas, reachable, joined: joined.map(Into::into) }
+    }
+}
+
+impl From<JoinedSite> for proto::JoinedSite {
+    fn from(joined: JoinedSite) -> Self {
+        Self {
+            index: joined.index,
+            address: joined.address,
+            stages: joined.stages,
+            has_joined: joined.has_joined,
+            silent: joined.silent.as_secs_f64(),
+            awaited: joined.awaited.map_or(-1.0, |awaited| awaited.as_secs_f64()),
+            steps: joined.steps,
+            samples: joined.samples,
+            present: joined.present.as_secs_f64(),
+            asked: joined.asked.as_secs_f64(),
+            computed: joined.computed.as_secs_f64(),
+            sent: joined.sent,
+            received: joined.received,
+            usage: joined.usage.as_ref().map(message),
+        }
     }
 }
 

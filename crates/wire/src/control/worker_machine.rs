@@ -164,7 +164,7 @@ impl WorkerMachine {
         matches!(self.stage, Stage::Working(_))
     }
 
-    /// When it is to be told of the time, if that is of interest.
+    /// When the machine next needs a tick, if at all.
     pub fn deadline(&self) -> Option<Duration> {
         match self.stage {
             Stage::Failed(_, until) => Some(until),
@@ -266,7 +266,7 @@ impl WorkerMachine {
                 let line = "declared dead, or the run is rolling back: rejoining".to_owned();
                 effects.push(WorkerEffect::Mention(line));
             }
-            // Whatever went wrong for a process that has been replaced since is nobody's concern any more.
+            // A failure of a process that has been replaced since no longer matters.
             _ if self.incarnation != incarnation => {
                 effects.push(WorkerEffect::Mention(format!("rejoining (before that: {error})")));
             }

@@ -85,7 +85,7 @@ pub enum FrameError {
     /// Text over the limit.
     #[error("a text of {0} bytes, more than {TEXT_LIMIT}")]
     Text(u32),
-    /// A learning rate that nobody could have meant.
+    /// A learning rate that is not a usable number.
     #[error("a learning rate that is negative or not a number")]
     LearningRate,
     /// A note over the limit, of something else than text, or where none belongs.

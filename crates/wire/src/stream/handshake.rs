@@ -1,7 +1,7 @@
 //! How a tensor stream begins: the client's preface, and on one host the offer of shared memory.
 //!
-//! By a Unix socket the client sends a file of shared memory along with its preface, and the server answers with a
-//! byte whether it takes it. If not, or between hosts, the connection goes on as it is.
+//! By a Unix socket the client sends a file of shared memory along with its preface, and the server answers with a byte
+//! whether it takes it. If not, or between hosts, the connection is used as it is.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

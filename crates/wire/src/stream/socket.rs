@@ -11,10 +11,10 @@ use crate::stream::SharedStream;
 /// Room for a few megabytes on the way, so that a step of a small network is one write and one wake-up.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// By these a host that has gone without a word is noticed, and whoever reads from it is let go.
+/// Keepalives, which detect a host that has vanished and end reads from it.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
-/// And by this, while bytes are on their way to it: a connection whose bytes are not acknowledged for so long is closed.
+/// How long sent bytes may stay unacknowledged before the connection is closed.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// A tensor stream's socket.
@@ -89,7 +89,7 @@ impl Socket {
         })
     }
 
-    /// Ends the connection in both directions, waking whoever reads or writes it.
+    /// Shuts the connection down in both directions, which wakes its reader and its writer.
     pub fn shutdown(&self) {
         let _ = match self {
             Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
@@ -137,8 +137,8 @@ impl Socket {
     }
 }
 
-/// Has the system close a TCP connection to a host that has gone without a word, or is cut off, soon after something was
-/// sent to it. By default it tries for a quarter of an hour.
+/// Lets the system close a TCP connection to a host that has vanished or is cut off soon after something was sent to
+/// it. By default it tries for a quarter of an hour.
 pub(crate) fn close_if_unacknowledged(stream: &impl AsFd) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;

@@ -1,5 +1,5 @@
-//! Whether a batch is being made on the thread that trains, and for how long: that thread cannot be told to stop, so others
-//! look after it.
+//! Whether a batch is being made on the training thread, and for how long. That thread cannot be interrupted, so another
+//! one checks on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use super::{SPEAK_EVERY, TimeAwake, gave_up};
 use crate::train::TrainError;
 use windlass_wire::client::{ClientError, Interrupt};
 
-/// How often somebody looks after it.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often to check on it.
+pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// How long a batch that was begun has when the process is to end.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The batch that is being made.
 #[derive(Debug, Clone)]
 pub(crate) struct Making {
-    /// Since when, in microseconds after `origin`; 0 if none is.
+    /// Since when, in microseconds after `origin`; 0 if none is being made.
     since: Arc<AtomicU64>,
     origin: Instant,
 }
@@ -29,7 +29,7 @@ impl Making {
         Self { since: Arc::default(), origin: Instant::now() }
     }
 
-    /// Does something that makes a batch.
+    /// Makes a batch, and notes when.
     pub(super) fn note<T>(&self, make: impl FnOnce() -> T) -> T {
         self.since.store(self.origin.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
         let made = make();
@@ -37,7 +37,7 @@ impl Making {
         made
     }
 
-    /// When the batch was begun that is being made.
+    /// When the batch being made was begun.
     fn since(&self) -> Option<u64> {
         Some(self.since.load(Ordering::Relaxed)).filter(|since| *since > 0)
     }
@@ -48,9 +48,9 @@ pub(crate) struct Watch {
     pub(crate) making: Making,
     pub(crate) patience: Duration,
     pub(crate) interrupt: Arc<Interrupt>,
-    /// The batch that was being made at the last look, by when it was begun, and for how long it has been since the first.
+    /// The batch being made at the last check, named by when it was begun, and for how long it has been seen.
     seen: Option<(u64, TimeAwake)>,
-    /// For how long the batch had been awaited when that was last told.
+    /// How long the batch had taken when that was last logged.
     spoken: Duration,
 }
 
@@ -59,8 +59,8 @@ impl Watch {
         Self { making, patience, interrupt, seen: None, spoken: Duration::ZERO }
     }
 
-    /// Why the batch that is being made is not to be waited for any more, if that is so. To be asked every [`LOOK_EVERY`].
-    pub(crate) fn look(&mut self) -> Option<TrainError> {
+    /// Why not to wait any longer for the batch that is being made, if so. To be called every [`CHECK_EVERY`].
+    pub(crate) fn check(&mut self) -> Option<TrainError> {
         let taken = self.taken(self.making.since(), Instant::now());
         let (is_told, error) = self.judge(taken, self.interrupt.ends_all_waits());
         if is_told {
@@ -69,12 +69,12 @@ impl Watch {
         error
     }
 
-    /// How long the batch that was begun then has been made, as far as has been seen.
+    /// For how long the batch that was begun then has been seen.
     fn taken(&mut self, since: Option<u64>, now: Instant) -> Duration {
         match (since, &mut self.seen) {
             (Some(since), Some((seen, time))) if *seen == since => time.at(now),
             (since, seen) => {
-                *seen = since.map(|since| (since, TimeAwake::new(LOOK_EVERY, now)));
+                *seen = since.map(|since| (since, TimeAwake::new(CHECK_EVERY, now)));
                 Duration::ZERO
             }
         }
@@ -141,11 +141,11 @@ mod tests {
     fn neither_an_earlier_batch_nor_the_time_in_which_the_process_stands_still_counts() {
         let (mut watch, began) = (watch(), Instant::now());
         assert_eq!(watch.taken(Some(7), began), Duration::ZERO);
-        assert_eq!(watch.taken(Some(7), began + LOOK_EVERY), LOOK_EVERY);
-        assert_eq!(watch.taken(Some(7), began + Duration::from_secs(3600)), 3 * LOOK_EVERY);
+        assert_eq!(watch.taken(Some(7), began + CHECK_EVERY), CHECK_EVERY);
+        assert_eq!(watch.taken(Some(7), began + Duration::from_secs(3600)), 3 * CHECK_EVERY);
         let later = began + Duration::from_secs(3601);
         assert_eq!(watch.taken(Some(8), later), Duration::ZERO, "the next one");
-        assert_eq!(watch.taken(None, later + LOOK_EVERY), Duration::ZERO);
-        assert_eq!(watch.taken(Some(8), later + 2 * LOOK_EVERY), Duration::ZERO);
+        assert_eq!(watch.taken(None, later + CHECK_EVERY), Duration::ZERO);
+        assert_eq!(watch.taken(Some(8), later + 2 * CHECK_EVERY), Duration::ZERO);
     }
 }

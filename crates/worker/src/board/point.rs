@@ -1,13 +1,13 @@
-//! What is between two points of a curve: means and rates of all steps since the last one, so that no step is left out,
-//! however far apart the points are.
+//! Means and rates of all steps between two points of a curve, so that every step counts, however far apart the points
+//! are.
 
 use std::time::{Duration, Instant};
 
 use crate::tally::Tally;
 
-/// Where a worker's tally stood at the last point.
+/// A worker's tally at the last point.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark {
+pub(crate) struct TallySnapshot {
     at: Instant,
     own_steps: u64,
     global_step: u64,
@@ -37,7 +37,7 @@ impl Span {
     }
 }
 
-impl Mark {
+impl TallySnapshot {
     pub(crate) fn new(tally: &Tally, at: Instant) -> Self {
         Self {
             at,
@@ -81,8 +81,8 @@ mod tests {
         let began = Instant::now();
         let mut tally = Tally { own_steps: 10, global_step: 100, losses: 50.0, staleness: 7, ..Tally::default() };
         tally.compute = Duration::from_secs(3);
-        let mark = Mark::new(&tally, began);
-        assert_eq!(mark.since(&tally, began + Duration::from_secs(1)), None);
+        let snapshot = TallySnapshot::new(&tally, began);
+        assert_eq!(snapshot.since(&tally, began + Duration::from_secs(1)), None);
         tally.own_steps += 4;
         tally.global_step += 12;
         tally.losses += 2.0;
@@ -90,7 +90,7 @@ mod tests {
         tally.compute += Duration::from_millis(8);
         tally.wait += Duration::from_millis(4);
         tally.data += Duration::from_millis(2);
-        let span = mark.since(&tally, began + Duration::from_secs(2)).unwrap();
+        let span = snapshot.since(&tally, began + Duration::from_secs(2)).unwrap();
         assert_eq!((span.loss, span.staleness), (0.5, 2.0));
         assert_eq!((span.compute_ms, span.wait_ms, span.data_ms, span.step_ms()), (2.0, 1.0, 0.5, 3.5));
         assert_eq!((span.own_steps_per_second, span.updates_per_second), (2.0, 6.0));

@@ -8,6 +8,7 @@ pub mod protocol;
 mod session;
 mod stages;
 mod steps;
+mod usage_teller;
 
 use std::net::TcpListener;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -101,6 +102,7 @@ pub fn serve(
         local_name: Mutex::default(),
         news: teller,
         counts,
+        usage: instruments.usage().clone(),
     });
     let (serving, lobby) = (desk.clone(), Lobby::default());
     let streams: StreamHandler = Arc::new(move |socket, visit| take(serving.clone(), socket, visit));
@@ -111,6 +113,7 @@ pub fn serve(
     let services = Services { router: instruments.router(), streams, lobby };
     let mut stopped = stopped;
     runtime.spawn(port::serve(listener, services, async move { drop(stopped.changed().await) }));
+    instruments.usage().measure(|_| {});
     instruments.probes().started();
     instruments.probes().set_ready(true);
     info!("listening on {address}; waiting for a client");

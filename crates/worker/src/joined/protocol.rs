@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use windlass_core::identity::ModelFlag;
 use windlass_core::parameter::ParameterTable;
+use windlass_instruments::Usage;
 use windlass_wire::compute::Limits;
 
 /// How often a busy worker says so.
@@ -147,12 +148,15 @@ pub enum StagePiece {
 }
 
 /// See [`Answer::Staged`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageAnswered {
     /// Of the outputs, of the gradients of inputs or of the gradients of parameters, those that come along.
     pub given: Vec<bool>,
     /// The parameters whose running state does.
     pub state: Vec<bool>,
+    /// What the worker uses of its hardware, about once a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Box<Usage>>,
 }
 
 /// See [`Ask::Step`].
@@ -228,6 +232,9 @@ pub struct StepAnswered {
     pub gradients: Vec<u32>,
     /// Those whose running state does.
     pub state: Vec<u32>,
+    /// What the worker uses of its hardware, about once a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Box<Usage>>,
 }
 
 /// A head as it travels.

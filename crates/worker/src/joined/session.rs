@@ -10,17 +10,19 @@ use tracing::{debug, info, warn};
 use windlass_core::cluster::TaskId;
 use windlass_core::footprint::{gradient_bytes, in_words};
 use windlass_core::lifecycle::Outcome;
-use windlass_instruments::{AvailableMemory, WorkerInstruments, available_memory};
+use windlass_instruments::{AvailableMemory, UsageMeter, WorkerInstruments, available_memory};
 use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
 
 use super::place::{Denied, Place};
 use super::protocol::{
-    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, assignment_limits, read, request_limits, stage_limits, written,
+    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, StageAnswered, StepAnswered, assignment_limits, read,
+    request_limits, stage_limits, written,
 };
 use super::stages::StageStepper;
 use super::steps::{Computed, Stepper};
+use super::usage_teller::UsageTeller;
 use super::{Builder, Computing, JoinConfig, News};
 use crate::replica::packed;
 use crate::{devices, threads};
@@ -53,6 +55,8 @@ pub(super) struct Desk {
     pub(super) news: mpsc::Sender<News>,
     /// What it has computed, for whichever client.
     pub(super) counts: WorkerInstruments,
+    /// What this process and its host use.
+    pub(super) usage: UsageMeter,
 }
 
 impl Desk {
@@ -171,6 +175,7 @@ impl Desk {
     /// Answers requests. Returns how the client has ended.
     fn compute(&self, line: &Line, stepper: &mut Stepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
         let limits = request_limits(stepper.table());
+        let mut usage = UsageTeller::new(&self.usage);
         loop {
             let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
             heard(true);
@@ -186,6 +191,7 @@ impl Desk {
                     let shapes: Vec<[usize; 1]> = gradients.iter().map(|gradient| [gradient.len()]).collect();
                     let tensors =
                         gradients.iter().zip(&shapes).map(|(gradient, shape)| Section::floats(shape, gradient));
+                    let answer = StepAnswered { usage: usage.due(), ..answer };
                     let answered = line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>());
                     if let Err(error) = answered {
                         return line.last_words(&limits).ok_or(error.into());
@@ -204,6 +210,7 @@ impl Desk {
     /// The same of a client whose model is divided.
     fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
         let limits = stage_limits(stepper.table());
+        let mut usage = UsageTeller::new(&self.usage);
         loop {
             let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
             heard(true);
@@ -217,6 +224,7 @@ impl Desk {
                         }
                     };
                     let sections: Vec<Section<'_>> = tensors.iter().map(packed::section).collect();
+                    let answer = StageAnswered { usage: usage.due(), ..answer };
                     if let Err(error) = line.answer(&Answer::Staged(answer), &sections) {
                         return line.last_words(&limits).ok_or(error.into());
                     }

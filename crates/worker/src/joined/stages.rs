@@ -96,7 +96,8 @@ fn done(
 ) -> anyhow::Result<(StageAnswered, Vec<TensorData>)> {
     let mut tensors = tensors.into_iter();
     let all = |given: Vec<Option<TensorData>>| {
-        let answer = StageAnswered { given: given.iter().map(Option::is_some).collect(), state: Vec::new() };
+        let answer =
+            StageAnswered { given: given.iter().map(Option::is_some).collect(), state: Vec::new(), usage: None };
         (answer, given.into_iter().flatten().collect())
     };
     Ok(match piece {
@@ -135,7 +136,7 @@ fn done(
         StagePiece::Finish => {
             let result = host.finish()?;
             let flags = |values: &[TensorBuffer]| values.iter().map(|values| !values.is_empty()).collect();
-            let answer = StageAnswered { given: flags(&result.gradients), state: flags(&result.state) };
+            let answer = StageAnswered { given: flags(&result.gradients), state: flags(&result.state), usage: None };
             let tensors = result.gradients.into_iter().chain(result.state).filter(|values| !values.is_empty());
             let flat = |values: TensorBuffer| {
                 let length = values.len();

@@ -123,7 +123,8 @@ fn listed(result: StepResult, took: Duration) -> Computed {
         filled.map(|(index, _)| ParameterId(index).0).collect::<Vec<u32>>()
     };
     let (loss, micros) = (loss.to_bits(), took.as_micros() as u64);
-    let answer = StepAnswered { loss, samples, micros, gradients: numbers(&gradients), state: numbers(&state) };
+    let (gradients_of, state_of) = (numbers(&gradients), numbers(&state));
+    let answer = StepAnswered { loss, samples, micros, gradients: gradients_of, state: state_of, usage: None };
     let tensors = gradients.into_iter().chain(state).filter(|values| !values.is_empty());
     Computed { answer, gradients: tensors.collect() }
 }

@@ -7,7 +7,7 @@ fn a_manifest_holds_the_run_and_nothing_else() {
     let told = windlass("manifest k8s --ps 2 --workers 3 --storage pvc:runs -- mnist --mode sync --hidden 64,32").run();
     let told = told.succeeded();
     assert_eq!(told.stderr, "", "{told}");
-    for part in ["kind: Job", "completions: 3", "claimName: runs", "- --hidden", "- 64,32", "/startupz"] {
+    for part in ["kind: Job", "completions: 3", "claimName: runs", "- --hidden", "- 64,32", "/readyz"] {
         assert!(told.stdout.contains(part), "no {part:?} in\n{told}");
     }
 }

@@ -27,6 +27,7 @@ fn lifecycle(workers: u32) -> Lifecycle {
 
 fn config(workers: u32) -> LifecycleConfig {
     LifecycleConfig {
+        has_client: false,
         servers: 1,
         workers: Some(workers),
         patience: Patience::new(seconds(10)),

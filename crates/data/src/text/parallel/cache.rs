@@ -36,17 +36,17 @@ pub enum CacheDamage {
     /// The file cannot be read.
     #[error("{0}")]
     Read(#[from] io::Error),
-    /// The file begins like no cache, or like that of another text.
-    #[error("it begins with other bytes than a cache of this text")]
+    /// The file is not a cache, or one of another text.
+    #[error("it is not a cache file of this text")]
     Foreign,
     /// The content is not what was written.
     #[error("its checksum is wrong")]
     Checksum,
-    /// A vocabulary is not one.
-    #[error("its vocabulary is not one: {0}")]
+    /// A vocabulary is malformed.
+    #[error("invalid vocabulary: {0}")]
     Vocabulary(#[from] Malformed),
-    /// The content makes no corpus.
-    #[error("its content makes no corpus")]
+    /// The content is not a corpus.
+    #[error("invalid corpus")]
     Content,
 }
 

@@ -1,4 +1,5 @@
-//! Finds in the store which checkpoint a run begins from, or goes back to, and which of those there are of the same run.
+//! Finds in the store which checkpoint a run begins from or rolls back to, and which checkpoints belong to the same
+//! run.
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use windlass_checkpoint::{CheckpointError, Followed, Manifest, ReadCounter, Stor
 use super::checkpoints::Beginning;
 use crate::checkpoint::{CheckpointConfig, Resume};
 
-/// Finds what to begin from. A task that was started again goes on with what its run has saved; if that is nothing
-/// yet, it begins as the run did. The lease is of this generation, after the run that it followed.
+/// Finds what to begin from. A restarted task continues from what its run has saved; if that is nothing yet, it begins
+/// as the run did. The lease is of this generation, after the run that it followed.
 pub(in crate::coordinator) async fn find(
     config: &CheckpointConfig,
     (store, read): (&Arc<Store>, ReadCounter),
@@ -71,8 +72,8 @@ pub(in crate::coordinator) async fn find_again(first: Beginning, store: &Store) 
     }
 }
 
-/// The newest checkpoint since a generation of which every byte is right. If there are only damaged ones, training must
-/// not begin anew as if there were none: that would be for the user to decide.
+/// The newest undamaged checkpoint since a generation. If all are damaged, training must not start over as if there
+/// were none: that is for the user to decide.
 async fn newest(store: &Store, since: u64) -> Result<Option<Manifest>, CheckpointError> {
     let found = store.newest_verified().await?;
     for (id, error) in &found.skipped {

@@ -12,6 +12,7 @@ use windlass_checkpoint::{CheckpointError, CheckpointId, Manifest, ServerState};
 use windlass_core::checkpoint::{CutPoint, Cycle, CycleRun, Next, Policy, Standing};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
+use windlass_core::fault::{self, Fault};
 use windlass_core::identity::Fingerprint;
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::limits::Limits;
@@ -25,10 +26,10 @@ use crate::coordinator::history::SavedCheckpoint;
 use crate::coordinator::interface::{Claimed, Effect};
 use crate::{CANNOT_CONTINUE, NOTICE};
 
-/// A store that takes less in a second is not waited for.
+/// A store that takes fewer bytes per second than this is too slow to wait for.
 const SLOWEST_BYTES: usize = 10_000_000;
 
-/// What a run begins from, or goes back to.
+/// What a run begins from, or rolls back to.
 #[derive(Debug, Clone)]
 pub struct Beginning {
     /// Where the checkpoint is.
@@ -93,7 +94,7 @@ struct LookupTrouble {
     again: Option<Duration>,
     /// What the store says.
     error: String,
-    /// The same, for whoever waits.
+    /// The same, for the tasks that wait.
     notice: String,
 }
 
@@ -225,7 +226,7 @@ impl Checkpoints {
         limits.finished(manifest.id.step, fewest.unwrap_or(0), location)
     }
 
-    /// Training begins, or goes on from a checkpoint.
+    /// Training begins, or resumes from a checkpoint.
     pub(in crate::coordinator) fn go_on(&mut self, run: &RunSpec, servers: BTreeSet<ServerId>, now: Duration) {
         let bytes = run.parameters.elements() * size_of::<f32>() * (1 + run.optimizer.slots());
         let stall = self.config.stall + Duration::from_secs((bytes / SLOWEST_BYTES) as u64);
@@ -234,18 +235,18 @@ impl Checkpoints {
         self.cycle.go_on_from(CycleRun { servers, rounds, limit: run.steps, stall }, now, step);
     }
 
-    /// Looks for the newest checkpoint anew, after a server was lost; one that is just being published counts. Where the
-    /// run began is not forgotten: without a checkpoint of its own it goes back there, now or later.
+    /// Looks up the newest checkpoint again after a server was lost; one that is just being published counts. Where the
+    /// run began is remembered: without a checkpoint of its own it returns there.
     pub(in crate::coordinator) fn look_again(&mut self, now: Duration) -> Option<Effect> {
-        // If it has yet to be found what the run begins from, that will do.
+        // If the first lookup is still under way, its result will do.
         let first = self.first.clone()?;
         (self.trouble, self.looking_since) = (None, now);
         self.lookups += 1;
         Some(Effect::Look(self.lookups, Some(Box::new(first))))
     }
 
-    /// Notes that the last look has failed. True if it is worth another one: a store may fail for a moment, and the tasks of
-    /// a run that had begun wait for it. Whoever begins a run hears at once.
+    /// Notes that the last lookup has failed. True if it should be retried: a store may fail for a moment, and the
+    /// tasks of a run that had begun wait for it. A run that is about to begin fails at once.
     pub(in crate::coordinator) fn is_looked_for_again(
         &mut self,
         error: &CheckpointError,
@@ -302,9 +303,11 @@ impl Checkpoints {
     /// Takes what was found as what to begin from, or to go back to.
     pub(in crate::coordinator) fn begin_from(&mut self, found: Beginning) {
         self.first.get_or_insert_with(|| found.clone());
-        self.beginning = Some(found);
+        if self.beginning.is_none() || !fault::is_back(Fault::OlderCheckpointRestored) {
+            self.beginning = Some(found);
+        }
         (self.published, self.trouble) = (None, None);
-        // Whatever is published of these from now on, the run does not go on from it.
+        // Even if one of these is still published, the run does not continue from it.
         self.publishing.clear();
     }
 

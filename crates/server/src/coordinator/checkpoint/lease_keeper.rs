@@ -14,7 +14,7 @@ pub(in crate::coordinator) struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// Renews the lease from now on. If another run takes over, `done` hears of it.
+    /// Renews the lease from now on. If another run takes over, `done` receives an event.
     pub(in crate::coordinator) fn start(lease: Lease, done: mpsc::Sender<Event>) -> Self {
         let (end, ended) = oneshot::channel();
         let (first_generation, begun) = watch::channel(lease.generation());
@@ -63,7 +63,7 @@ async fn keep(
             }
             Err(error) if !warned => {
                 warned = true;
-                warn!("cannot tell other runs that this one uses the checkpoints: {error}");
+                warn!("cannot renew this run's claim on the checkpoints: {error}");
             }
             Err(_) => {}
         }

@@ -1,8 +1,8 @@
-//! The first thing a coordinator does: it opens the checkpoints of its run. That may take a while, and whoever comes
-//! meanwhile is told what is waited for.
+//! The first thing a coordinator does: it opens the checkpoints of its run. That may take a while; tasks that connect
+//! meanwhile are told what the run waits for.
 //!
-//! The tasks of a run that goes on wait for a ps 0 that was restarted. So it does not end their run for what may pass,
-//! such as a full disk. A run that is about to begin ends at once: whoever has started it can mend that and start it again.
+//! The tasks of a running run wait for a restarted ps 0, so it does not end their run for an error that may pass, such
+//! as a full disk. A run that is about to begin ends at once: its user can fix the cause and start it again.
 
 use std::pin::pin;
 
@@ -53,8 +53,8 @@ pub(in crate::coordinator) async fn open(
     }
 }
 
-/// Opens the store: of a run that goes on, for as long as its tasks wait. They give up by themselves, so they are told a
-/// little earlier.
+/// Opens the store. For a run that continues, it retries for almost as long as the tasks wait, so that they are told
+/// why before they give up.
 async fn open_patiently(
     config: &ActorConfig,
     checkpoints: CheckpointConfig,
@@ -81,7 +81,7 @@ async fn open_patiently(
     }
 }
 
-/// True if the store knows of a run that has not ended. One that cannot be read knows of none.
+/// True if the store holds a run that has not ended. A store that cannot be read counts as empty.
 async fn has_unfinished_run(location: &str) -> bool {
     match Store::open_counted(location, ReadCounter::default()).await {
         Ok(store) => store.has_unfinished_run().await.unwrap_or(false),
@@ -89,7 +89,7 @@ async fn has_unfinished_run(location: &str) -> bool {
     }
 }
 
-/// Tells whoever has opened a session, ps 0 itself included.
+/// Tells a task that has opened a session, ps 0 itself included.
 fn mention(event: &SessionInput, notice: &str) {
     if let SessionInput::Opened(sender, _) = event {
         let waiting = Waiting { tasks: Vec::new(), notices: vec![notice.to_owned()] };
@@ -105,6 +105,8 @@ mod tests {
     use windlass_checkpoint::Holder;
     use windlass_core::membership::Patience;
     use windlass_instruments::Instruments;
+
+    use windlass_core::cluster::RunLayout;
 
     use super::*;
     use crate::checkpoint::Resume;
@@ -126,6 +128,8 @@ mod tests {
         ActorConfig {
             servers: 1,
             workers: Some(1),
+            layout: RunLayout::Apart,
+            joined: None,
             patience: Patience::new(LIMIT),
             peer_timeout: LIMIT,
             started: std::time::Instant::now(),

@@ -121,7 +121,7 @@ impl<S: OwnShard> Coordinator<S> {
     pub(in crate::coordinator) fn stored(&mut self, event: Event) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         match event {
-            // Whoever has taken over goes on with the run, and what is trained here could never be saved.
+            // The process that has taken over continues the run, and what is trained here could never be saved.
             Event::Overtaken(error) | Event::Published(_, Err(error @ CheckpointError::Fenced { .. })) => {
                 let decisions = self.lifecycle.overtaken(unusable(&error));
                 self.carry_out(decisions);
@@ -225,7 +225,7 @@ impl<S: OwnShard> Coordinator<S> {
         match wait {
             Some(wait) if !saves => warn!("{wait}"),
             None if !saves => return,
-            // Whoever was told to stop stays for as long as there is word of it.
+            // Tasks that were told to stop stay as long as they hear about it.
             wait => {
                 let (tasks, notices) = match wait {
                     Some(wait) => (Vec::new(), vec![wait]),

@@ -2,7 +2,7 @@
 
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::WorkerId;
+use windlass_core::cluster::{RunLayout, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
 
@@ -35,6 +35,7 @@ fn coordinator() -> Coordinator<NoShard> {
     let config = CoordinatorConfig {
         servers: 1,
         workers: Some(1),
+        layout: RunLayout::Apart,
         patience: Patience::new(Duration::from_secs(10)),
         peer_timeout: Duration::from_secs(60),
         memory: None,

@@ -42,7 +42,7 @@ pub(in crate::coordinator) struct StoreKeeper {
     done: mpsc::Sender<Event>,
 }
 
-/// Held while old checkpoints are removed. Whoever is about to end waits for it, so that none are left.
+/// Held while old checkpoints are removed. The process waits for it before it ends, so that none are left.
 pub(in crate::coordinator) type Tidying = Arc<Mutex<()>>;
 
 impl StoreKeeper {
@@ -84,9 +84,9 @@ impl StoreKeeper {
         Ok((keeper, claimed))
     }
 
-    /// Looks for the newest checkpoint of the run. One that is just being published counts, unless the store takes too long
-    /// for it: then it is given up, for it must not appear when the run has gone on from an earlier one. Without one the
-    /// run goes back to where it began; as long as that is not known, this looks for what to begin from.
+    /// Looks for the newest checkpoint of the run. One that is just being published counts, unless the store takes too
+    /// long for it: then it is given up, because it must not appear after the run has continued from an earlier one.
+    /// Without one the run returns to where it began; as long as that is not known, this looks for what to begin from.
     pub(in crate::coordinator) fn look_up(&self, lookup: u64, first: Option<Beginning>) {
         let (store, config, read) = (self.store.clone(), self.config.clone(), self.read.clone());
         let (generation, followed) = (self.generation, self.followed);
@@ -140,7 +140,7 @@ impl StoreKeeper {
             let published = settle(&store, manifest.id, published, &under_way).await;
             let is_published = published.is_ok();
             let _tidying = tidying.lock().await;
-            // Nobody waits for what comes after this: the checkpoint is as durable as it will be.
+            // Nothing waits for what follows: the checkpoint is as durable as it will be.
             let _ = done.send(Event::Published(number, published)).await;
             let tidied = tokio::time::timeout(PRUNING, tidy(&store, &manifest, is_published, keep)).await;
             if let Ok(Err(error)) = tidied {

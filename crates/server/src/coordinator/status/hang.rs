@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 use tracing::warn;
-use windlass_page::Status;
+use windlass_core::cluster::TaskId;
+use windlass_page::{Status, figures};
 
 use crate::NOTICE;
 use crate::coordinator::utilization::must_be_a_file;
@@ -16,7 +17,8 @@ const FILE: &str = "hang-report.txt";
 /// Notices that a run hangs.
 pub(super) struct HangWatch {
     run_dir: Option<PathBuf>,
-    reported: bool,
+    /// The tasks that were to be looked at when it was last reported.
+    reported: Option<Vec<Vec<TaskId>>>,
 }
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
@@ -26,21 +28,24 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 
 impl HangWatch {
     pub(super) fn new(run_dir: Option<PathBuf>) -> Self {
-        Self { run_dir, reported: false }
+        Self { run_dir, reported: None }
     }
 
-    /// Reports a hang when it is first seen. Writing is left to another thread: a disk may be what hangs.
+    /// Reports a hang when it is first seen, and again when other tasks turn out to be to blame. Writing is left to another
+    /// thread: a disk may be what hangs.
     pub(super) fn look(&mut self, status: &Status) {
         let Some(report) = status.hang() else {
-            self.reported = false;
+            self.reported = None;
             return;
         };
-        if std::mem::replace(&mut self.reported, true) {
+        let blamed: Vec<Vec<TaskId>> = report.roots.iter().map(|root| root.tasks.clone()).collect();
+        if self.reported.as_ref() == Some(&blamed) {
             return;
         }
+        self.reported = Some(blamed);
         // The file outlives the hang, and perhaps the run.
         let now = DateTime::<Utc>::from(SystemTime::now()).format("%Y-%m-%d %H:%M:%S UTC");
-        let text = format!("{now}, step {}: {report}", status.step);
+        let text = format!("{now}, step {}: {report}", figures::count(status.step));
         let Some(path) = self.run_dir.as_ref().map(|directory| directory.join(FILE)) else {
             return warn!(target: NOTICE, "{}", text.trim_end());
         };

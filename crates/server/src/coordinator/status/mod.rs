@@ -1,9 +1,11 @@
 //! The run as its live page shows it, made from one observation of the coordinator after the other.
 //!
 //! What an observation cannot tell, because it is of a moment, is kept here: curves, speeds, who has been waiting since
-//! when, and who is slow again and again (`workers`). If nothing progresses, `hang` leaves a report in the run directory;
+//! when, and who is slow again and again (`workers`). A ps 0 that takes the place of another goes on with what that one has
+//! left (`earlier`). If nothing progresses, `hang` leaves a report in the run directory;
 //! `record` leaves the status itself there.
 
+mod earlier;
 mod hang;
 mod recent;
 mod record;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use windlass_core::cluster::{Job, TaskId, WorkerId};
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::hang::Wait;
 use windlass_core::lifecycle::{Outcome, Phase, exit_code};
 use windlass_core::membership::Presence;
@@ -25,6 +27,7 @@ use windlass_page::{Curve, Status};
 
 use super::history::{History, HistoryKind};
 use super::observation::{NodeObservation, Observation, TaskObservation};
+use earlier::Earlier;
 use hang::HangWatch;
 use recent::Recent;
 use workers::WorkerWatch;
@@ -48,6 +51,8 @@ pub(super) struct Readers {
     /// Told once the end of the run has been written down, or could not be.
     pub(super) end_recorded: watch::Sender<bool>,
     pub(super) run_dir: Option<PathBuf>,
+    /// For how long the run can have waited for this coordinator, if it takes the place of an earlier one.
+    pub(super) awaited_for: Option<Duration>,
     /// Where the page is, for whoever finds the run directory.
     pub(super) address: String,
 }
@@ -58,11 +63,17 @@ type Shown = Option<(Arc<Observation>, Arc<Status>, bool)>;
 /// Keeps the status of a run up to date, for as long as it is observed.
 pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, readers: Readers) {
     let is_over = |run: &Arc<Observation>| matches!(run.phase, Phase::Over(_));
-    let Readers { page, end_recorded, run_dir, address } = readers;
+    let Readers { page, end_recorded, run_dir, awaited_for, address } = readers;
+    let since = observed.borrow().at;
+    let earlier = match run_dir.as_deref().zip(awaited_for) {
+        Some((run_dir, awaited_for)) => Earlier::read(run_dir, since, awaited_for).await,
+        None => None,
+    };
     // Beside this: a disk may hang, and the page and the hang report are to tell of just that.
     let (shown, to_record) = watch::channel(Shown::default());
     tokio::spawn(record::keep(run_dir.clone(), address, to_record, end_recorded));
-    let (mut keeper, mut hangs) = (StatusKeeper::default(), HangWatch::new(run_dir));
+    let mut keeper = earlier.map_or_else(StatusKeeper::default, StatusKeeper::after);
+    let mut hangs = HangWatch::new(run_dir);
     let mut has_trained = false;
     let mut interval = tokio::time::interval(EVERY);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -88,9 +99,11 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
 /// What is remembered from one observation to the next.
 #[derive(Debug, Default)]
 struct StatusKeeper {
+    /// The run under an earlier ps 0, if this one has taken its place.
+    earlier: Option<Earlier>,
     loss: Curve,
     /// Who was chief, how many steps it had made, and the sum of their losses. A point of the curve is the mean since.
-    losses: (WorkerId, u64, f64),
+    losses: Option<(TaskId, u64, f64)>,
     /// The curve of each score, and the step of its last value.
     scores: BTreeMap<String, (u64, Curve)>,
     workers: WorkerWatch,
@@ -116,9 +129,25 @@ struct Progress {
 }
 
 impl StatusKeeper {
+    /// One that goes on where an earlier coordinator of the same run was.
+    fn after(earlier: Earlier) -> Self {
+        let status = &earlier.status;
+        let key = |curve: &Curve| curve.name.replace(' ', "_");
+        let kept = Duration::try_from_secs_f64(status.kept_secs).unwrap_or_default();
+        Self {
+            loss: status.loss.clone(),
+            // The chief counts from its own start: the first that is heard of it is no point of the curve.
+            losses: Some((TaskId::CHIEF, u64::MAX, 0.0)),
+            scores: status.scores.iter().map(|curve| (key(curve), (u64::MAX, curve.clone()))).collect(),
+            progress: Progress { kept, updates: status.kept_updates, ..Progress::default() },
+            earlier: Some(earlier),
+            ..Self::default()
+        }
+    }
+
     fn status(&mut self, run: &Observation) -> Status {
         self.follow(run);
-        let (workers, mut straggler) = self.workers.look(run);
+        let (client, workers, mut straggler) = self.workers.look(run);
         let stalled = run.at.saturating_sub(self.moved);
         if stalled >= FRESH {
             // Whoever is to blame has finished no step by which it could be judged.
@@ -128,6 +157,9 @@ impl StatusKeeper {
         let facts = run.facts.as_deref();
         let steps_per_second = self.steps.span(run.at).map_or(0.0, |span| span.counted() as f64 / span.seconds);
         let step = run.statistics.steps;
+        let earlier = self.earlier.as_ref();
+        let elapsed = earlier.map_or(run.at, |earlier| earlier.elapsed + run.at);
+        let before = |count: fn(&Status) -> u64| earlier.map_or(0, |earlier| count(&earlier.status));
         let left = run.target.and_then(|target| target.checked_sub(step)).filter(|_| steps_per_second > 0.0);
         let status = Status {
             model: facts.map(|facts| facts.model.clone()).unwrap_or_default(),
@@ -138,21 +170,29 @@ impl StatusKeeper {
             awaited: awaited(run),
             step,
             target: run.target,
-            start: run.began,
-            elapsed_secs: run.at.as_secs_f64(),
+            start: earlier.map_or(run.began, |earlier| earlier.status.start),
+            elapsed_secs: elapsed.as_secs_f64(),
             stalled_secs: run.at.saturating_sub(self.moved).as_secs_f64(),
             hang_after_secs: self.hang_after().as_secs_f64(),
             steps_per_second,
-            samples_per_second: workers.iter().map(|worker| worker.samples_per_second).sum(),
+            samples_per_second: match &client {
+                Some(client) => client.samples_per_second,
+                None => workers.iter().map(|worker| worker.samples_per_second).sum(),
+            },
             left_secs: left.map(|left| left as f64 / steps_per_second),
             loss: self.loss.clone(),
             scores: self.scores.values().map(|(_, curve)| curve.clone()).collect(),
             servers: servers(run),
+            client,
             workers,
             nodes: nodes(run),
             checkpoints: checkpoints(run),
-            timeline: timeline(&run.history),
-            goodput: self.progress.share(run.at),
+            timeline: timeline(&run.history, earlier),
+            rollbacks: before(|status| status.rollbacks) + run.history.rollbacks,
+            updates_lost: before(|status| status.updates_lost) + run.history.updates_lost,
+            kept_secs: self.progress.kept.as_secs_f64(),
+            kept_updates: self.progress.updates,
+            goodput: self.progress.share(elapsed),
             straggler,
         };
         match run.phase {
@@ -185,11 +225,14 @@ impl StatusKeeper {
         if self.loss.name.is_empty() {
             self.loss = Curve::new("loss");
         }
-        let chief = run.tasks.iter().find(|observed| observed.task == TaskId::from(run.chief));
+        let chief = run.tasks.iter().find(|observed| observed.task == run.chief);
         if let Some(heartbeat) = chief.map(|chief| &chief.heartbeat).filter(|heartbeat| heartbeat.local_step > 0) {
             let (steps, losses) = heartbeat.totals.as_deref().map_or((0, 0.0), |totals| (totals.steps, totals.loss));
-            let (chief, steps_before, losses_before) = std::mem::replace(&mut self.losses, (run.chief, steps, losses));
-            if chief == run.chief && steps > steps_before {
+            let before = self.losses.replace((run.chief, steps, losses));
+            if let Some((chief, steps_before, losses_before)) = before.or(Some((run.chief, 0, 0.0)))
+                && chief == run.chief
+                && steps > steps_before
+            {
                 self.loss.push(heartbeat.global_step, (losses - losses_before) / (steps - steps_before) as f64);
             }
             for score in heartbeat.scores.iter().take(SCORES) {
@@ -198,6 +241,7 @@ impl StatusKeeper {
                 }
                 let new = || (u64::MAX, Curve::new(score.name.replace('_', " ")));
                 let (last, curve) = self.scores.entry(score.name.clone()).or_insert_with(new);
+                curve.is_fraction = score.is_fraction;
                 if std::mem::replace(last, score.global_step) != score.global_step {
                     curve.push(score.global_step, score.value);
                 }
@@ -259,8 +303,7 @@ impl Progress {
 
 fn layout(run: &Observation) -> String {
     let count = |job| run.tasks.iter().filter(|observed| observed.task.job == job).count();
-    let (ps, workers) = (count(Job::Ps), count(Job::Worker));
-    format!("{ps} ps, {workers} worker{}", if workers == 1 { "" } else { "s" })
+    run.layout.in_words(count(Job::Ps), count(Job::Worker))
 }
 
 fn phase(phase: &Phase) -> page::Phase {
@@ -282,7 +325,12 @@ fn phase(phase: &Phase) -> page::Phase {
 /// Whom the run waits for as a whole.
 fn awaited(run: &Observation) -> Option<Wait> {
     let awaited = run.tasks.iter().filter_map(|observed| Some((observed.task, observed.awaited_since?)));
-    let (on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();
+    let (mut on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();
+    let client = run.tasks.iter().find(|observed| observed.task == TaskId::CLIENT && observed.presence.is_none());
+    if let Some(client) = client.filter(|client| on == [client.task] && !client.heartbeat.awaited.is_empty()) {
+        // It begins when its workers have joined.
+        on = client.heartbeat.awaited.iter().filter_map(|name| TaskId::named(name)).collect();
+    }
     let since = since.into_iter().min()?;
     Some(Wait { on, secs: run.at.saturating_sub(since).as_secs_f64() })
 }
@@ -350,8 +398,10 @@ fn checkpoints(run: &Observation) -> Vec<page::Checkpoint> {
     shown.take(run.kept_checkpoints).collect()
 }
 
-fn timeline(history: &History) -> page::Timeline {
-    let mut timeline = page::Timeline::after(history.forgotten);
+fn timeline(history: &History, earlier: Option<&Earlier>) -> page::Timeline {
+    let mut timeline =
+        earlier.map_or_else(|| page::Timeline::after(history.forgotten), |earlier| earlier.timeline(history));
+    let began = earlier.map_or(Duration::ZERO, |earlier| earlier.elapsed);
     for event in &history.events {
         let kind = match event.kind {
             HistoryKind::Joined => page::EventKind::Joined,
@@ -362,7 +412,7 @@ fn timeline(history: &History) -> page::Timeline {
             HistoryKind::NotSaved => page::EventKind::Warning,
             HistoryKind::Phase => page::EventKind::Phase,
         };
-        timeline.push(page::Event { at_secs: event.at.as_secs_f64(), kind, what: event.text.clone() });
+        timeline.push(page::Event { at_secs: (began + event.at).as_secs_f64(), kind, what: event.text.clone() });
     }
     timeline
 }

@@ -49,6 +49,8 @@ struct Recorder {
     earlier: Option<Vec<u8>>,
     has_trained: bool,
     last: Option<(Instant, Phase)>,
+    /// When the run began, in seconds since 1970.
+    began: Option<u64>,
     has_warned: bool,
 }
 
@@ -62,7 +64,7 @@ impl Recorder {
             std::fs::read(read).ok()
         });
         let earlier = earlier.await.ok().flatten();
-        Self { path, address, earlier, has_trained: false, last: None, has_warned: false }
+        Self { path, address, earlier, has_trained: false, last: None, began: None, has_warned: false }
     }
 
     /// Writes the status if it is time.
@@ -100,9 +102,12 @@ impl Recorder {
         }
     }
 
-    fn json(&self, exit_code: Option<u8>, status: &Status) -> Vec<u8> {
+    fn json(&mut self, exit_code: Option<u8>, status: &Status) -> Vec<u8> {
         let written = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let record = LastStatus { written, address: self.address.clone(), exit_code, status: status.clone() };
+        // Once: the coordinator's clock stands still while its process does.
+        let began = *self.began.get_or_insert(written.saturating_sub(status.elapsed_secs as u64));
+        let (began, address) = (Some(began), self.address.clone());
+        let record = LastStatus { written, began, address, exit_code, status: status.clone() };
         let mut json = serde_json::to_vec(&record).unwrap_or_default();
         json.push(b'\n');
         json

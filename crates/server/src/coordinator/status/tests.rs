@@ -1,6 +1,7 @@
 //! The status of a run as it follows from a list of observations.
 
 use windlass_core::admission::ShardStatistics;
+use windlass_core::cluster::RunLayout;
 use windlass_wire::control::proto::{Heartbeat, Score, Usage, WorkerTotals};
 
 use super::*;
@@ -26,7 +27,8 @@ fn observation(seconds: f64, step: u64) -> Observation {
         tasks: vec![task(TaskId::ps(0)), task(TaskId::worker(0)), task(TaskId::worker(1))],
         history: History::default(),
         facts: None,
-        chief: WorkerId(0),
+        layout: RunLayout::Apart,
+        chief: TaskId::worker(0),
         addresses: BTreeMap::new(),
         kept_checkpoints: 3,
         is_last: false,
@@ -65,6 +67,48 @@ fn progress_that_a_rollback_has_undone_does_not_count() {
     let status = keeper.status(&back);
     assert_eq!(status.goodput, Some(5.0 / 11.0));
     assert_eq!(status.steps_per_second, 0.0);
+}
+
+#[test]
+fn a_new_ps_0_goes_on_with_the_figures_of_the_one_before() {
+    let mut first = StatusKeeper::default();
+    let mut before = Status::default();
+    for second in 0..=10_u32 {
+        let mut run = observation(f64::from(second), u64::from(10 * second));
+        totals(&mut run, 0, u64::from(10 * second), f64::from(20 * second));
+        run.tasks[1].heartbeat.scores =
+            vec![Score { name: "test_accuracy".into(), value: 0.5, global_step: 40, is_fraction: true }];
+        run.history.joined(Duration::from_secs(1), (TaskId::worker(0), TaskId::worker(0)), 1);
+        before = first.status(&run);
+    }
+    let before = Status { rollbacks: 1, updates_lost: 5, start: 3, ..before };
+    let earlier = Earlier { elapsed: Duration::from_secs(20), status: before.clone() };
+    let mut keeper = StatusKeeper::after(earlier);
+    // The survivors have seen step 100, and the last checkpoint is of step 50.
+    let mut run = observation(2.0, 50);
+    run.statistics.resumed_at = 50;
+    run.history.rolled_back(Duration::from_secs(1), 100, 50);
+    let status = keeper.status(&run);
+    assert_eq!((status.elapsed_secs, status.start, status.goodput), (22.0, 3, Some(5.0 / 22.0)));
+    assert_eq!((status.rollbacks, status.updates_lost, status.kept_updates), (2, 55, 50));
+    let events: Vec<(f64, &str)> = status.timeline.events().map(|event| (event.at_secs, event.what.as_str())).collect();
+    let expected =
+        [(1.0, "worker 0 joined"), (20.0, "ps 0 was started again"), (21.0, "rolled back from step 100 to step 50")];
+    assert_eq!(events, expected);
+    // Of the chief, which counts from its own start, only what is new is a point of the curve.
+    totals(&mut run, 0, 100, 200.0);
+    keeper.status(&run);
+    let mut later = observation(3.0, 60);
+    later.statistics.resumed_at = 50;
+    later.history = run.history.clone();
+    totals(&mut later, 0, 110, 210.0);
+    later.tasks[1].heartbeat.scores =
+        vec![Score { name: "test_accuracy".into(), value: 0.75, global_step: 60, is_fraction: true }];
+    let status = keeper.status(&later);
+    assert_eq!(status.loss.points().last(), Some(&(60, Some(1.0))));
+    assert_eq!(status.scores.len(), 1);
+    assert_eq!(status.scores[0].points(), [(40, Some(0.5)), (60, Some(0.75))]);
+    assert!(status.scores[0].is_fraction);
 }
 
 #[test]
@@ -150,12 +194,12 @@ fn a_point_of_the_loss_is_the_mean_of_the_chiefs_steps_and_not_mixed_with_anothe
     }
     let mut run = observation(3.0, 60);
     totals(&mut run, 1, 1010, 700.0);
-    run.chief = WorkerId(1);
+    run.chief = TaskId::worker(1);
     let status = keeper.status(&run);
     assert_eq!(status.loss.points(), [(20, Some(2.0)), (40, Some(1.0))]);
     let mut run = observation(4.0, 80);
     totals(&mut run, 1, 1020, 705.0);
-    run.chief = WorkerId(1);
+    run.chief = TaskId::worker(1);
     assert_eq!(keeper.status(&run).loss.last(), Some((80, 0.5)));
 }
 
@@ -195,7 +239,8 @@ fn a_score_is_drawn_once_and_their_number_is_bounded() {
     for second in 1..10 {
         let mut run = observation(f64::from(second), 50);
         totals(&mut run, 0, 5, 1.0);
-        let score = |number| Score { name: format!("score_{second}_{number}"), value: 0.5, global_step: 40 };
+        let score =
+            |number| Score { name: format!("score_{second}_{number}"), value: 0.5, global_step: 40, is_fraction: true };
         run.tasks[1].heartbeat.scores = (0..20).map(score).collect();
         keeper.status(&run);
         keeper.status(&run);

@@ -8,7 +8,7 @@ use windlass_core::cluster::{Job, TaskId, WorkerId};
 use windlass_core::hang::Wait;
 use windlass_core::straggler::{Measured, Verdict, Window, judge};
 use windlass_page as page;
-use windlass_wire::control::proto::{Heartbeat, Site, WorkerTotals};
+use windlass_wire::control::proto::{Heartbeat, Site, Usage, WorkerTotals};
 
 use super::recent::Recent;
 use super::{silent_secs, state};
@@ -28,7 +28,7 @@ const SPEED_EVERY: Duration = Duration::from_secs(1);
 /// Watches all workers.
 #[derive(Debug, Default)]
 pub(super) struct WorkerWatch {
-    workers: BTreeMap<u32, Watched>,
+    workers: BTreeMap<TaskId, Watched>,
     /// When the last window ended.
     window_ended: Duration,
     straggler: Verdict,
@@ -51,16 +51,27 @@ struct Watched {
 }
 
 impl WorkerWatch {
-    /// All workers as they are shown, and who slows the run down.
-    pub(super) fn look(&mut self, run: &Observation) -> (Vec<page::Worker>, Verdict) {
-        let observed = run.tasks.iter().filter(|observed| observed.task.job == Job::Worker);
-        let shown = observed.map(|observed| {
-            let watched = self.workers.entry(observed.task.index).or_default();
-            watched.look(run, observed)
-        });
-        let shown: Vec<page::Worker> = shown.collect();
+    /// The client if there is one, all workers, and who slows the run down.
+    pub(super) fn look(&mut self, run: &Observation) -> (Option<page::Worker>, Vec<page::Worker>, Verdict) {
+        let (mut client, mut shown) = (None, Vec::new());
+        for observed in run.tasks.iter().filter(|observed| observed.task.job != Job::Ps) {
+            let row = self.workers.entry(observed.task).or_default().look(run, observed);
+            match observed.task.job {
+                Job::Client => client = Some(row),
+                _ => shown.push(row),
+            }
+        }
         self.end_window(run);
-        (shown, self.straggler.clone())
+        let has_stages = shown.iter().any(|worker| !worker.stages.is_empty());
+        if let Some(client) = client.as_mut().filter(|_| !has_stages) {
+            // It has others compute, and waits for them.
+            client.split.wait += std::mem::take(&mut client.split.compute);
+        }
+        let straggler = match has_stages {
+            true => Verdict::NotEnoughEvidence { lacking: "the workers compute different stages".to_owned() },
+            false => self.straggler.clone(),
+        };
+        (client, shown, straggler)
     }
 
     /// Ends a window of all workers at once, if the last is long enough ago, and judges them.
@@ -71,16 +82,16 @@ impl WorkerWatch {
         }
         self.window_ended = run.at;
         for observed in run.tasks.iter().filter(|observed| observed.task.job == Job::Worker) {
-            let Some(watched) = self.workers.get_mut(&observed.task.index) else { continue };
+            let Some(watched) = self.workers.get_mut(&observed.task) else { continue };
             match watched.is_alive() {
                 true => watched.end_window(span, &observed.heartbeat),
                 // One that comes back is judged by what it does then.
                 false => (watched.window_began, watched.windows) = (None, Vec::new()),
             }
         }
-        let living = self.workers.iter().filter(|(_, watched)| watched.is_alive());
+        let living = self.workers.iter().filter(|(task, watched)| task.job == Job::Worker && watched.is_alive());
         let measured =
-            living.map(|(worker, watched)| Measured { worker: WorkerId(*worker), windows: watched.windows.clone() });
+            living.map(|(task, watched)| Measured { worker: WorkerId(task.index), windows: watched.windows.clone() });
         self.straggler = judge(&measured.collect::<Vec<_>>());
     }
 
@@ -94,8 +105,14 @@ impl WorkerWatch {
     }
 }
 
-fn site(site: &Site) -> page::Site {
-    page::Site { name: site.name.clone(), replicas: site.replicas, reachable: site.reachable }
+/// A device of a worker. A joined worker is itself one, of which only the number of its replicas is to be told.
+fn site(site: &Site) -> Option<page::Site> {
+    let name = match &site.joined {
+        None => site.name.clone(),
+        Some(_) if site.replicas > 1 => "towers".to_owned(),
+        Some(_) => return None,
+    };
+    Some(page::Site { name, replicas: site.replicas, reachable: site.reachable })
 }
 
 impl Watched {
@@ -117,10 +134,13 @@ impl Watched {
         }
         self.note_wait(run.at, &observed.heartbeat.awaited);
         let steps = done.steps.max(1) as f64;
+        let joined = observed.heartbeat.sites.iter().find_map(|site| Some((site, site.joined.as_ref()?)));
         self.shown = page::Worker {
             index: observed.task.index,
+            address: joined.map(|(_, joined)| joined.address.clone()).unwrap_or_default(),
+            stages: joined.map(|(_, joined)| joined.stages.clone()).unwrap_or_default(),
             state: state(observed),
-            chief: observed.task == TaskId::from(run.chief),
+            chief: observed.task == run.chief,
             step: observed.heartbeat.local_step,
             silent_secs: silent_secs(observed, run),
             split: page::TimeSplit {
@@ -134,7 +154,7 @@ impl Watched {
             cpus: observed.heartbeat.usage.as_deref().map(|usage| usage.cpus),
             memory_bytes: observed.heartbeat.usage.as_deref().map(|usage| usage.memory_bytes),
             wait: self.wait(run.at),
-            sites: observed.heartbeat.sites.iter().take(MOST_SITES).map(site).collect(),
+            sites: observed.heartbeat.sites.iter().take(MOST_SITES).filter_map(site).collect(),
             ..std::mem::take(&mut self.shown)
         };
         self.shown.clone()
@@ -174,6 +194,7 @@ impl Watched {
             wait_secs: done.held_back_seconds,
             processor_secs: usage.map(|usage| usage.cpus * span.as_secs_f64()),
             memory_stall: usage.map(|usage| usage.memory_stall).filter(|stall| *stall >= 0.0),
+            swapped: usage.and_then(swapped_share),
         };
         // How much of the window scoring took is known only afterwards: it says nothing, as if it had only waited.
         let only_scored = Window { span_secs, wait_secs: span_secs, ..Window::default() };
@@ -181,6 +202,12 @@ impl Watched {
         let excess = self.windows.len().saturating_sub(WINDOWS);
         self.windows.drain(..excess);
     }
+}
+
+/// The part of a process's memory that is swapped out.
+fn swapped_share(usage: &Usage) -> Option<f64> {
+    let all = usage.memory_bytes.saturating_add(usage.swapped_bytes);
+    (all > 0).then(|| usage.swapped_bytes as f64 / all as f64)
 }
 
 fn difference(now: &WorkerTotals, before: &WorkerTotals) -> WorkerTotals {

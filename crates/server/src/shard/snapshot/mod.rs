@@ -1,4 +1,5 @@
-//! How a shard is cut for a checkpoint: held for a moment, told where, and read as of there while training goes on.
+//! How a shard is cut for a checkpoint: held for a moment, told where to cut, and read as of the cut while training
+//! continues.
 //!
 //! `windlass_core::checkpoint` says what a mark and a cut are, and the gate where this shard is cut; here is what waits
 //! for it and reads it. A hold ends by itself after a while, so that no push waits for a coordinator that does not answer.
@@ -48,7 +49,7 @@ impl ParameterShard {
         made
     }
 
-    /// Gives up the checkpoint of this number. Whoever still reads it finds out.
+    /// Abandons the checkpoint of this number. A thread that still reads it notices.
     pub fn abandon(&self, number: u64) {
         if !lock(&self.gate).end_cut(number) {
             return;

@@ -89,7 +89,7 @@ impl RowsCopyOnCut {
         Some(more)
     }
 
-    /// Lets go of what nobody will take.
+    /// Drops copies that will not be taken.
     pub(in crate::shard) fn forget(&mut self) {
         self.aside = RowTable::empty_like(&self.now, 0);
         self.places = Vec::new();

@@ -22,13 +22,13 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// None yet, for a copy of that many elements with so many slots.
+    /// None yet, for a copy of that many elements with that many slots.
     pub(in crate::shard) fn new(elements: usize, slots: usize) -> Self {
         let most = elements.div_ceil(BLOCK_ELEMENTS) * (1 + slots);
         Self { free: Mutex::default(), most, len: elements.min(BLOCK_ELEMENTS) }
     }
 
-    /// Makes as many as are kept, and uses their memory for the first time. Stops if nobody else wants them any more.
+    /// Allocates the buffers and touches their memory. Stops once no other owner is left.
     pub(crate) fn fill(self: &Arc<Self>) {
         while lock(&self.free).len() < self.most && Arc::strong_count(self) > 1 {
             // Not zeros, which would be promised rather than written.
@@ -51,7 +51,7 @@ impl Spares {
         copy
     }
 
-    /// Takes back the buffers of a copy that nobody wants.
+    /// Takes back the buffers of a copy that is not needed.
     pub(in crate::shard) fn give_back_block(&self, block: Block) {
         std::iter::once(block.values).chain(block.slots).for_each(|numbers| self.give_back(numbers));
     }

@@ -148,7 +148,7 @@ impl SessionMachine {
         }
     }
 
-    /// When it is to be told of the time, if that is of interest.
+    /// When the machine next needs a tick, if at all.
     pub fn deadline(&self) -> Option<Duration> {
         match self.stage {
             Stage::Pausing(until) | Stage::Parting(until, _) | Stage::Welcomed(until) => Some(until),

@@ -47,9 +47,9 @@ pub trait Records: std::fmt::Debug + Send + Sync {
 /// For how long a task tries to reach the coordinator, and what it asks meanwhile.
 #[derive(Debug, Clone)]
 pub struct Persistence {
-    /// For so long.
+    /// How long to keep trying.
     pub patience: Duration,
-    /// What may tell that there is nobody to reach any more.
+    /// Where to look up whether the run has ended while the coordinator cannot be reached.
     pub records: Option<Arc<dyn Records>>,
 }
 

@@ -1,8 +1,8 @@
 //! A connection through memory that two processes of one host share, with a Unix socket as its bell.
 //!
-//! To the rest of the program it is one more stream of bytes. Beyond that it lets a reader see bytes where they
-//! are ([`SharedStream::receive`]) and a writer put them there before it sends them ([`SharedStream::stage`]). The
-//! socket carries nothing but bells for an end that sleeps, and tells each end when the other is gone.
+//! To the rest of the program it is one more stream of bytes. Beyond that it lets a reader see bytes where they are
+//! ([`SharedStream::receive`]) and a writer put them there before it sends them ([`SharedStream::stage`]). The socket
+//! carries only wake-ups for an end that sleeps, and tells each end when the other has closed.
 
 mod region;
 mod ring;

@@ -92,7 +92,7 @@ impl Consumer {
         Ok(available as usize)
     }
 
-    /// The next bytes, of which there must be as many.
+    /// The next bytes; at least that many must be available.
     pub(super) fn peek(&self, len: usize) -> &[u8] {
         self.region.bytes(self.direction, self.read, len)
     }

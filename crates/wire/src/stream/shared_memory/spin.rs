@@ -1,8 +1,9 @@
 //! Polling for a while before sleeping, as long as that is quicker.
 //!
 //! A wait for the other end is often shorter than a sleep and a wake-up. While it polls, an end yields its core after
-//! every try: on a quiet machine to the very process that it waits for. On a crowded one it goes to other programs, which
-//! keep it for milliseconds, while a sleeper would be woken in their midst: then nobody polls for a while.
+//! every try: on a quiet machine to the very process that it waits for. On a crowded one it goes to other programs,
+//! which keep it for milliseconds, while a sleeper would be woken in their midst: then polling is suspended for a
+//! while.
 
 use std::io;
 use std::sync::LazyLock;
@@ -11,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// How long an end polls before it sleeps: a few times what a sleep and a wake-up cost.
 const SPIN_FOR: Duration = Duration::from_micros(200);
-/// Whoever is given a core and keeps it for longer is another program.
+/// A yield that takes longer means that another program is using the core.
 const CROWDED: Duration = Duration::from_micros(1500);
-/// For how long nobody polls after that.
+/// For how long polling is suspended then.
 const SLEEP_FOR: Duration = Duration::from_millis(500);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);

@@ -301,11 +301,9 @@ impl Replica for Placed {
         let lanes = self.divided.layout.lanes().iter().map(|lane| (lane.name.clone(), seat(lane)));
         let (lanes, joined): (Vec<(String, Option<usize>)>, _) = (lanes.collect(), self.joined.clone());
         Some(Arc::new(move || {
-            let is_there = |seat: usize| joined.get().is_some_and(|Joined { crew, .. }| crew.is_there(seat));
-            let site = |(name, seat): &(String, Option<usize>)| Site {
-                name: name.clone(),
-                replicas: 1,
-                reachable: seat.is_none_or(is_there),
+            let site = |(name, seat): &(String, Option<usize>)| match (seat, joined.get()) {
+                (Some(seat), Some(Joined { crew, .. })) => crew.site(*seat),
+                (seat, _) => Site { name: name.clone(), replicas: 1, reachable: seat.is_none(), joined: None },
             };
             lanes.iter().map(site).collect()
         }))

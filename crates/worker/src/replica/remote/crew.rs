@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::ParameterTable;
+use windlass_instruments::{Site, Sites};
 use windlass_wire::compute::{self, ComputeError, Limits, Reply, Request, Section, Tensor};
 
 use super::CrewError;
@@ -19,6 +20,7 @@ use crate::joined::protocol::{
     Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, read, request_limits, written,
 };
 use crate::replica::StepResult;
+use crate::summary::JoinedSummary;
 
 /// How often, for each worker, whoever computes a share may be lost with it. Not all of that can be chance.
 const MOST_LOSSES: usize = 5;
@@ -99,18 +101,26 @@ impl Crew {
         state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
     }
 
-    /// Steps that each worker has computed, and how often it has joined.
-    pub fn tally(&self) -> Vec<(String, u64, u64)> {
+    /// What each worker has done in the end.
+    pub fn tally(&self) -> Vec<JoinedSummary> {
         let told = |seat: &Seat| {
-            let state = seat.lock();
-            (seat.to_string(), state.steps, state.joined)
+            let joined = seat.lock().joined;
+            let counts = seat.counts();
+            let (sent_bytes, received_bytes) = counts.traffic();
+            JoinedSummary { worker: seat.to_string(), steps: counts.steps, joined, sent_bytes, received_bytes }
         };
         self.shared.seats.iter().map(told).collect()
     }
 
-    /// Whether a worker is there. It never waits: one that computes is there.
-    pub(crate) fn is_there(&self, seat: usize) -> bool {
-        self.shared.seats[seat].try_lock().is_none_or(|state| state.link.is_some())
+    /// What whoever looks at the run is told of a worker. It never waits.
+    pub(crate) fn site(&self, seat: usize) -> Site {
+        self.shared.seats[seat].site()
+    }
+
+    /// The same of all of them, whenever it is asked for.
+    pub fn sites(&self) -> Sites {
+        let shared = self.shared.clone();
+        Arc::new(move || shared.seats.iter().map(Seat::site).collect())
     }
 
     /// Computes all of these, each on a worker that lives.
@@ -144,12 +154,15 @@ impl Crew {
             }
             for (hand, reply) in hands.iter_mut().zip(replies) {
                 let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
-                match self.judged(table, share, reply) {
+                match self.judged(seat, table, share, reply) {
                     Ok((result, micros)) => {
                         if let Some(what) = not_finite(table, &result) {
                             return Err(CrewError::NotFinite { worker: seat.to_string(), what }.into());
                         }
-                        hand.state.steps += 1;
+                        let mut counts = seat.counts();
+                        counts.steps += 1;
+                        counts.computed(share.samples, Duration::from_micros(micros));
+                        drop(counts);
                         seat.measured(share.samples, micros);
                         results[hand.job] = Some(result);
                     }
@@ -181,7 +194,7 @@ impl Crew {
 
     /// Notes that a worker has had its part in a step.
     pub(crate) fn count_step(&self, seat: usize) {
-        self.shared.seats[seat].lock().steps += 1;
+        self.shared.seats[seat].counts().steps += 1;
     }
 
     /// What a worker is called.
@@ -208,10 +221,15 @@ impl Crew {
         };
         limits.check(&head, &sections).map_err(|error| Trouble::Model(format!("it cannot be asked: {error}")))?;
         link.spoken = Instant::now();
+        seat.counts().asks(size(&head, &sections));
+        let (began, heard) = (Instant::now(), |_, heard| seat.counts().heard(heard));
         let request = Request { connection: &mut link.connection, head, sections, limits };
-        let reply = compute::exchange(vec![request], self.shared.waiting(is_stopped, None)).pop();
+        let reply = compute::exchange(vec![request], self.shared.waiting(is_stopped, &heard, None)).pop();
+        // What is asked for piece by piece is not measured there.
+        seat.counts().computed(0, began.elapsed());
         let answered = match reply {
             Some(Ok(message)) => {
+                seat.counts().answered(message.size());
                 read(&message.head).map(|answer| (answer, message.sections)).map_err(|it| it.to_string())
             }
             Some(Err(ComputeError::Stopped)) | None => {
@@ -222,6 +240,10 @@ impl Crew {
         };
         match answered {
             Ok((Answer::Failed { reason }, _)) => Err(Trouble::Model(reason)),
+            Ok((Answer::Staged(mut answer), tensors)) => {
+                answer.usage.take().into_iter().for_each(|usage| seat.counts().uses(*usage));
+                Ok((Answer::Staged(answer), tensors))
+            }
             Ok(answered) => Ok(answered),
             Err(why) => {
                 self.shared.lost(seat, &mut state, why.clone());
@@ -269,35 +291,51 @@ impl Crew {
         is_stopped: &dyn Fn() -> bool,
     ) -> anyhow::Result<Vec<Reply>> {
         let limits = answer_limits(table);
-        let mut links: Vec<(&mut Link, usize)> =
-            hands.iter_mut().filter_map(|hand| Some((hand.state.link.as_mut()?, hand.job))).collect();
+        let mut links: Vec<(&mut Link, usize, &Seat)> = hands
+            .iter_mut()
+            .filter_map(|hand| Some((hand.state.link.as_mut()?, hand.job, &self.shared.seats[hand.seat])))
+            .collect();
+        let seats: Vec<&Seat> = links.iter().map(|(_, _, seat)| *seat).collect();
         let prepared: Vec<Prepared<'_>> = links
             .iter_mut()
-            .map(|(link, job)| Prepared::new(values, &jobs[*job].rows, jobs[*job].share, &mut link.has))
+            .map(|(link, job, _)| Prepared::new(values, &jobs[*job].rows, jobs[*job].share, &mut link.has))
             .collect();
         let lengths: Vec<Vec<[usize; 1]>> = prepared.iter().map(Prepared::lengths).collect();
-        let requests = links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, job), prepared), lengths)| {
-            link.spoken = Instant::now();
-            let (head, sections) = (prepared.head.clone(), prepared.sections(lengths));
-            let samples = jobs[job].share.samples;
-            let fits = request_limits(table).check(&head, &sections);
-            fits.with_context(|| {
-                format!("a share of {samples} samples is too large, use a smaller --batch-size or more workers")
-            })?;
-            Ok(Request { connection: &mut link.connection, head, sections, limits })
-        });
+        let requests =
+            links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, job, seat), prepared), lengths)| {
+                link.spoken = Instant::now();
+                let (head, sections) = (prepared.head.clone(), prepared.sections(lengths));
+                let samples = jobs[job].share.samples;
+                let fits = request_limits(table).check(&head, &sections);
+                fits.with_context(|| {
+                    format!("a share of {samples} samples is too large, use a smaller --batch-size or more workers")
+                })?;
+                seat.counts().asks(size(&head, &sections));
+                Ok(Request { connection: &mut link.connection, head, sections, limits })
+            });
         let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
-        let wait = written(&Ask::Wait);
-        Ok(compute::exchange(requests, self.shared.waiting(is_stopped, Some((&wait, PING_EVERY)))))
+        let (wait, heard) = (written(&Ask::Wait), |index: usize, heard| seats[index].counts().heard(heard));
+        let replies = compute::exchange(requests, self.shared.waiting(is_stopped, &heard, Some((&wait, PING_EVERY))));
+        for (seat, reply) in seats.iter().zip(&replies) {
+            reply.iter().for_each(|message| seat.counts().answered(message.size()));
+        }
+        Ok(replies)
     }
 
-    fn judged(&self, table: &ParameterTable, share: &Share, reply: Reply) -> Result<(StepResult, u64), Trouble> {
+    fn judged(
+        &self,
+        seat: &Seat,
+        table: &ParameterTable,
+        share: &Share,
+        reply: Reply,
+    ) -> Result<(StepResult, u64), Trouble> {
         let message = reply.map_err(|error| match error {
             ComputeError::Stopped => Trouble::Stopped,
             error => Trouble::Worker(error.to_string()),
         })?;
         match read(&message.head) {
-            Ok(Answer::Stepped(answer)) => {
+            Ok(Answer::Stepped(mut answer)) => {
+                answer.usage.take().into_iter().for_each(|usage| seat.counts().uses(*usage));
                 let result = accepted(table, share, &answer, message.sections).map_err(Trouble::Worker)?;
                 Ok((result, answer.micros))
             }
@@ -323,6 +361,10 @@ impl Drop for Crew {
     fn drop(&mut self) {
         self.leave(&Outcome { exit_code: exit_code::INTERNAL, reason: "its client has ended".to_owned() });
     }
+}
+
+fn size(head: &[u8], sections: &[Section<'_>]) -> u64 {
+    head.len() as u64 + sections.iter().map(Section::size).sum::<u64>()
 }
 
 /// A worker with something to compute.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use windlass_core::parameter::ParameterTable;
-use windlass_instruments::{Site, Sites};
+use windlass_instruments::Sites;
 use windlass_wire::client::{Interrupt, RowRequest};
 
 use super::crew::{Crew, Job};
@@ -102,14 +102,7 @@ impl Replica for InGraph {
 
     fn sites(&self) -> Option<Sites> {
         let (crew, seats) = (self.crew.clone(), self.config.seats.clone());
-        Some(Arc::new(move || {
-            let site = |seat: &usize| Site {
-                name: crew.name(*seat),
-                replicas: crew.pace(*seat).towers as u32,
-                reachable: crew.is_there(*seat),
-            };
-            seats.iter().map(site).collect()
-        }))
+        Some(Arc::new(move || seats.iter().map(|seat| crew.site(*seat)).collect()))
     }
 
     fn devices(&self) -> Option<Vec<String>> {

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
-use windlass_wire::compute::{Message, Waiting};
+use windlass_wire::compute::{Heard, Message, Waiting};
 use windlass_wire::retry::{Backoff, REPORT_EVERY};
 
 use super::CrewError;
@@ -93,7 +93,10 @@ impl Shared {
         let Some(mut state) = seat.try_lock() else { return true };
         let Some(link) = &mut state.link else { return false };
         match link.ping(self.config.silence) {
-            Ok(()) => true,
+            Ok(()) => {
+                seat.counts().hears();
+                true
+            }
             Err(error) => {
                 self.lost(seat, &mut state, error.to_string());
                 false
@@ -113,6 +116,7 @@ impl Shared {
             info!("{seat} joined: {how}");
         }
         seat.set_towers(capacity.towers);
+        seat.counts().joins();
         seat.is_taken.store(false, Ordering::Relaxed);
         state.refused = None;
         state.why.clear();
@@ -138,10 +142,11 @@ impl Shared {
     pub(super) fn waiting<'a>(
         &self,
         is_stopped: &'a dyn Fn() -> bool,
+        heard: &'a dyn Fn(usize, Heard),
         meanwhile: Option<(&'a [u8], Duration)>,
     ) -> Waiting<'a> {
         let is_answer = &|message: &Message| is_answer(&message.head);
-        Waiting { patience: self.config.silence, is_answer, is_stopped, meanwhile }
+        Waiting { patience: self.config.silence, is_answer, is_stopped, heard, meanwhile }
     }
 
     /// Waits until `is_enough` of the empty seats whose workers have something to compute, and says whom it waits for.
@@ -162,11 +167,13 @@ impl Shared {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
                 if seat.is_needed && !state.is_ready() {
+                    seat.counts().is_awaited_since(began);
                     absent.push(seat);
                     names.push(format!("{seat} ({})", state.why));
                 }
             }
             if is_enough(&absent) {
+                absent.iter().for_each(|seat| seat.counts().is_awaited_no_more());
                 return Ok(());
             }
             if is_stopped() {

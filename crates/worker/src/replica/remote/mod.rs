@@ -4,6 +4,7 @@
 //! A [`Crew`] knows the workers and sees to it that every share of a step is computed by one that lives. [`InGraph`] is
 //! the replica that the training loop sees.
 
+mod counts;
 mod crew;
 mod in_graph;
 mod keeping;

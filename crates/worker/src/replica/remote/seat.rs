@@ -6,8 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use windlass_core::lifecycle::Outcome;
+use windlass_instruments::Site;
 use windlass_wire::compute::{self, ComputeError, Connection};
 
+use super::counts::Counts;
 use crate::joined::protocol::{
     Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, is_answer, read, written,
 };
@@ -23,14 +25,16 @@ const NEW: f64 = 0.2;
 pub(super) struct Seat {
     pub(super) index: usize,
     pub(super) address: String,
-    /// The stages that it computes in words, if it does not compute all of the model.
-    stages: String,
+    /// The stages that it computes; none if it computes all of the model.
+    pub(super) stages: Vec<String>,
     /// Whether a step of this run needs the worker.
     pub(super) is_needed: bool,
     /// Apart from the rest, which is held while the worker computes: batches are divided meanwhile.
     pace: Mutex<Pace>,
     /// Whether the worker has last said that it computes for another client.
     pub(super) is_taken: AtomicBool,
+    /// Apart from the rest for the same reason: they are read whenever somebody looks at the run.
+    counts: Mutex<Counts>,
     /// Whether it computes for a replica of this process, which then holds its state.
     is_computing: AtomicBool,
     state: Mutex<SeatState>,
@@ -55,8 +59,6 @@ pub(super) struct SeatState {
     pub(super) refused: Option<String>,
     /// How often a worker has come.
     pub(super) joined: u64,
-    /// Steps that were computed here.
-    pub(super) steps: u64,
 }
 
 /// A worker that is ready.
@@ -82,18 +84,29 @@ pub(super) enum Absence {
 
 impl Seat {
     pub(super) fn new(index: usize, address: String, placed: Option<&PlacedStages>) -> Self {
-        let own: Vec<&str> = placed.iter().flat_map(|placed| placed.of(index)).map(|stage| &*stage.stage).collect();
-        let stages = match &own[..] {
-            [] => String::new(),
-            [stage] => format!(" (stage {stage})"),
-            stages => format!(" (stages {})", stages.join(", ")),
-        };
+        let stages: Vec<String> =
+            placed.iter().flat_map(|placed| placed.of(index)).map(|stage| stage.stage.clone()).collect();
         let state = SeatState { why: "not called yet".to_owned(), ..SeatState::default() };
-        let is_needed = placed.is_none() || !own.is_empty();
+        let is_needed = placed.is_none() || !stages.is_empty();
         let pace = Mutex::new(Pace { towers: 1, speed: None });
         let is_taken = AtomicBool::new(false);
-        let is_computing = AtomicBool::new(false);
-        Self { index, address, stages, is_needed, pace, is_taken, is_computing, state: Mutex::new(state) }
+        let (is_computing, counts, state) = (AtomicBool::new(false), Mutex::default(), Mutex::new(state));
+        Self { index, address, stages, is_needed, pace, is_taken, counts, is_computing, state }
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What whoever looks at the run is told of its worker.
+    pub(super) fn site(&self) -> Site {
+        Site {
+            name: self.to_string(),
+            replicas: self.pace().towers as u32,
+            // Whoever holds it computes.
+            reachable: self.try_lock().is_none_or(|state| state.link.is_some()),
+            joined: Some(self.counts().told(self)),
+        }
     }
 
     pub(super) fn pace(&self) -> Pace {
@@ -181,7 +194,12 @@ impl Seat {
 
 impl fmt::Display for Seat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "worker {} at {}{}", self.index, self.address, self.stages)
+        write!(formatter, "worker {} at {}", self.index, self.address)?;
+        match &self.stages[..] {
+            [] => Ok(()),
+            [stage] => write!(formatter, " (stage {stage})"),
+            stages => write!(formatter, " (stages {})", stages.join(", ")),
+        }
     }
 }
 

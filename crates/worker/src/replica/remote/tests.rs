@@ -34,7 +34,7 @@ fn answer(connection: &mut Connection, answered: StepAnswered, tensors: &[Sectio
 }
 
 fn answered(samples: usize) -> StepAnswered {
-    StepAnswered { loss: 0.5_f32.to_bits(), samples, micros: 10, gradients: vec![0], state: vec![1] }
+    StepAnswered { loss: 0.5_f32.to_bits(), samples, micros: 10, gradients: vec![0], state: vec![1], usage: None }
 }
 
 fn well(connection: &mut Connection) {
@@ -188,7 +188,7 @@ fn batches_can_be_divided_while_a_step_is_under_way() {
     std::thread::scope(|scope| {
         let step = scope.spawn(|| step(&crew, &values(), 1).unwrap());
         asked.recv_timeout(PATIENCE).unwrap();
-        assert_eq!((crew.pace(0).towers, crew.is_there(0), step.is_finished()), (1, true, false));
+        assert_eq!((crew.pace(0).towers, crew.site(0).reachable, step.is_finished()), (1, true, false));
         MAY_ANSWER.store(true, Ordering::Relaxed);
     });
     assert!(crew.pace(0).speed.is_some());
@@ -238,7 +238,7 @@ fn a_worker_is_left_to_others_while_an_earlier_one_computes_for_another_client()
     let_go.recv_timeout(PATIENCE).expect("the second is let go");
     set_free.store(true, Ordering::Relaxed);
     crew.gather(&|| false).unwrap();
-    assert!(crew.tally().iter().all(|(_, _, joined)| *joined == 1));
+    assert!(crew.tally().iter().all(|worker| worker.joined == 1));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn is_dropped(play: Play) {
     assert!(results.iter().all(|result| *result.gradients[0] == [1.0, 2.0]));
     assert!(asked.try_recv().is_ok(), "it was asked");
     let tally = crew.tally();
-    assert_eq!((tally[0].1, tally[1].1), (0, 2));
+    assert_eq!((tally[0].steps, tally[1].steps), (0, 2));
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
     let error = crew.compute(&table(), &values(), &[job], &|| false).unwrap_err();
     assert_eq!(
         format!("{error:#}"),
-        "a share of 3 samples is too large, use a smaller --batch-size or more workers: a message with tensors: 65638, where at most 65540 can be"
+        "a share of 3 samples is too large, use a smaller --batch-size or more workers: message tensor count 65638 exceeds the limit of 65540"
     );
     assert!(asked.try_recv().is_err(), "it was asked");
 }

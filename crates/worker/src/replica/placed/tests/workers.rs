@@ -116,7 +116,7 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
                 Ask::Stage(_) => (1, [3, 2]),
                 _ => return,
             };
-            let answer = Answer::Staged(StageAnswered { given: vec![true; given], state: Vec::new() });
+            let answer = Answer::Staged(StageAnswered { given: vec![true; given], ..StageAnswered::default() });
             let section = Section::floats(&shape, &values[..shape[0] * shape[1]]);
             connection.send(&written(&answer), &[section][..given], PATIENCE, &|| false).unwrap();
         }
@@ -166,7 +166,8 @@ fn a_gradient_that_is_not_finite_ends_the_step_and_names_worker_and_parameter() 
                 },
                 _ => return,
             };
-            let answer = Answer::Staged(StageAnswered { given: vec![true; sections.len()], state: Vec::new() });
+            let answer =
+                Answer::Staged(StageAnswered { given: vec![true; sections.len()], ..StageAnswered::default() });
             connection.send(&written(&answer), &sections, PATIENCE, &|| false).unwrap();
         }
     });

@@ -1,0 +1,183 @@
+//! The tasks of a run with a client, as people know them: the client, which may be several workers to the servers, and the
+//! workers that have joined it, of which only the client tells.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use windlass_core::cluster::{Job, TaskId};
+use windlass_core::membership::Presence;
+use windlass_wire::control::proto::{Heartbeat, JoinedSite, PsTotals, Site, WorkerTotals};
+
+use super::observation::TaskObservation;
+
+/// A client that has waited for a worker for less than this is not said to.
+const WAITS: f64 = 1.0;
+
+/// The same tasks, by the names that people know: servers, the client, and its joined workers. `here` is what this process
+/// knows of those before its client has said a word.
+pub(super) fn as_known(tasks: Vec<TaskObservation>, here: &[Site], at: Duration) -> Vec<TaskObservation> {
+    let (clients, mut known): (Vec<_>, Vec<_>) =
+        tasks.into_iter().partition(|observed| observed.task.job == Job::Worker);
+    let heard = clients.iter().filter_map(|client| client.heard).max();
+    let told = clients.iter().flat_map(|client| &client.heartbeat.sites);
+    let told =
+        told.chain(here.iter().filter(|_| heard.is_none())).filter_map(|site| Some((site, site.joined.as_ref()?)));
+    let joined: BTreeMap<u32, (&Site, &JoinedSite)> =
+        told.map(|(site, joined)| (joined.index, (site, joined))).collect();
+    let mut client = client(&clients);
+    let awaited = joined.values().filter(|(_, joined)| joined.awaited >= WAITS);
+    let awaited: Vec<String> = awaited.map(|(_, joined)| TaskId::worker(joined.index).to_string()).collect();
+    // The others of its own workers are itself.
+    client.heartbeat.awaited.retain(|name| TaskId::named(name).is_some_and(|task| task.job == Job::Ps));
+    client.heartbeat.awaited.extend(awaited);
+    let since = at.saturating_sub(heard.unwrap_or(at));
+    known.push(client);
+    known.extend(joined.values().map(|(site, joined)| worker(site, joined, at, since)));
+    known
+}
+
+/// All workers of the client's process as one.
+fn client(clients: &[TaskObservation]) -> TaskObservation {
+    let chief = clients.iter().find(|client| client.task == TaskId::CHIEF).or(clients.first());
+    let heartbeat = chief.map(|chief| chief.heartbeat.clone()).unwrap_or_default();
+    let present = clients.iter().find(|client| client.presence == Some(Presence::Present));
+    let totals = clients.iter().filter_map(|client| client.heartbeat.totals.as_deref());
+    let has_totals = heartbeat.totals.is_some();
+    TaskObservation {
+        task: TaskId::CLIENT,
+        presence: present.or(chief).and_then(|client| client.presence),
+        heard: clients.iter().filter_map(|client| client.heard).max(),
+        awaited_since: clients.iter().filter_map(|client| client.awaited_since).min(),
+        heartbeat: Heartbeat {
+            local_step: clients.iter().map(|client| client.heartbeat.local_step).sum(),
+            totals: has_totals.then(|| Box::new(totals.fold(WorkerTotals::default(), sum))),
+            awaited: clients.iter().flat_map(|client| client.heartbeat.awaited.clone()).collect(),
+            scoring: clients.iter().any(|client| client.heartbeat.scoring),
+            sites: Vec::new(),
+            ..heartbeat
+        },
+    }
+}
+
+/// What its client knows of a joined worker, as if it had said so itself. The client was heard so long ago.
+fn worker(site: &Site, joined: &JoinedSite, at: Duration, since: Duration) -> TaskObservation {
+    let presence = match (joined.has_joined, site.reachable) {
+        (false, _) => None,
+        (true, true) => Some(Presence::Present),
+        (true, false) => Some(Presence::Dead),
+    };
+    let silent = Duration::try_from_secs_f64(joined.silent).unwrap_or_default();
+    let network = (joined.asked - joined.computed).max(0.0);
+    let totals = WorkerTotals {
+        steps: joined.steps,
+        samples: joined.samples,
+        compute_seconds: joined.computed,
+        wait_seconds: (joined.present - joined.computed).max(0.0),
+        // When it was not asked for anything, it waited for the client or for other workers.
+        held_back_seconds: (joined.present - joined.computed - network).max(0.0),
+        bytes_sent: joined.received,
+        bytes_received: joined.sent,
+        ..WorkerTotals::default()
+    };
+    TaskObservation {
+        task: TaskId::worker(joined.index),
+        presence,
+        heard: presence.is_some().then(|| at.saturating_sub(silent + since)),
+        awaited_since: None,
+        heartbeat: Heartbeat {
+            local_step: joined.steps,
+            totals: Some(Box::new(totals)),
+            usage: joined.usage.clone().map(Box::new),
+            ps_totals: None::<PsTotals>,
+            sites: vec![Site { joined: Some(joined.clone()), ..site.clone() }],
+            ..Heartbeat::default()
+        },
+    }
+}
+
+fn sum(one: WorkerTotals, other: &WorkerTotals) -> WorkerTotals {
+    WorkerTotals {
+        steps: one.steps + other.steps,
+        samples: one.samples + other.samples,
+        compute_seconds: one.compute_seconds + other.compute_seconds,
+        wait_seconds: one.wait_seconds + other.wait_seconds,
+        data_seconds: one.data_seconds + other.data_seconds,
+        bytes_sent: one.bytes_sent + other.bytes_sent,
+        bytes_received: one.bytes_received + other.bytes_received,
+        held_back_seconds: one.held_back_seconds + other.held_back_seconds,
+        staleness: one.staleness + other.staleness,
+        dropped: one.dropped + other.dropped,
+        loss: one.loss + other.loss,
+        scoring_seconds: one.scoring_seconds + other.scoring_seconds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn observed(task: TaskId, heartbeat: Heartbeat) -> TaskObservation {
+        let presence = Some(Presence::Present);
+        TaskObservation { task, presence, heard: Some(Duration::from_secs(99)), awaited_since: None, heartbeat }
+    }
+
+    fn site(index: u32, awaited: f64, reachable: bool) -> Site {
+        let joined = JoinedSite {
+            index,
+            awaited,
+            has_joined: true,
+            silent: 2.0,
+            steps: 7,
+            samples: 70,
+            present: 60.0,
+            asked: 20.0,
+            computed: 15.0,
+            ..JoinedSite::default()
+        };
+        Site { name: format!("worker {index} at b:1"), replicas: 1, reachable, joined: Some(joined) }
+    }
+
+    fn client_of(sites: Vec<Site>, steps: u64) -> Heartbeat {
+        let totals = Some(Box::new(WorkerTotals { steps, loss: steps as f64, ..WorkerTotals::default() }));
+        Heartbeat { local_step: steps, totals, sites, ..Heartbeat::default() }
+    }
+
+    #[test]
+    fn the_client_is_one_task_and_its_workers_are_the_workers() {
+        let mut second = client_of(vec![site(1, 30.0, false)], 4);
+        second.awaited = vec!["ps 0".to_owned(), "worker 0".to_owned()];
+        let tasks = vec![
+            observed(TaskId::ps(0), Heartbeat::default()),
+            observed(TaskId::worker(0), client_of(vec![site(0, 0.2, true)], 3)),
+            observed(TaskId::worker(1), second),
+        ];
+        let known = as_known(tasks, &[], NOW);
+        let tasks: Vec<TaskId> = known.iter().map(|observed| observed.task).collect();
+        assert_eq!(tasks, [TaskId::ps(0), TaskId::CLIENT, TaskId::worker(0), TaskId::worker(1)]);
+        let client = &known[1].heartbeat;
+        assert_eq!((client.local_step, client.totals.as_ref().unwrap().loss), (7, 7.0));
+        assert_eq!(client.awaited, ["ps 0", "worker 1"], "its own workers are itself, and an instant is no wait");
+        let presence: Vec<_> = known[2..].iter().map(|worker| worker.presence).collect();
+        assert_eq!(presence, [Some(Presence::Present), Some(Presence::Dead)]);
+        // Silent for two seconds a second ago.
+        assert_eq!(known[2].heard, Some(Duration::from_secs(97)));
+        let totals = known[2].heartbeat.totals.as_deref().unwrap();
+        assert_eq!((totals.steps, totals.samples, totals.compute_seconds), (7, 70, 15.0));
+        assert_eq!((totals.wait_seconds, totals.held_back_seconds), (45.0, 40.0), "of that, 5 s went into the network");
+    }
+
+    #[test]
+    fn before_the_client_has_come_its_process_tells_of_those_that_are_missing() {
+        let mut missing = site(0, 12.0, false);
+        missing.joined.as_mut().unwrap().has_joined = false;
+        let here = [missing, site(1, -1.0, true)];
+        let absent =
+            TaskObservation { presence: None, heard: None, ..observed(TaskId::worker(0), Heartbeat::default()) };
+        let known = as_known(vec![absent], &here, NOW);
+        assert_eq!(known[0].heartbeat.awaited, ["worker 0"]);
+        let presence: Vec<_> = known.iter().map(|observed| observed.presence).collect();
+        assert_eq!(presence, [None, None, Some(Presence::Present)]);
+    }
+}
