@@ -43,7 +43,8 @@ impl Run {
         }
         let named = |index: u32| Measured { worker: WorkerId(index), windows: Vec::new() };
         let missing = Wait { on: vec![TaskId::worker(0)], secs: 0.0 };
-        let accuracy = Curve { is_fraction: true, ..Curve::new("test accuracy") };
+        let mut accuracy = Curve::new("test accuracy");
+        accuracy.is_fraction = true;
         let status = Status {
             model: "mnist".into(),
             mode: "async".into(),
