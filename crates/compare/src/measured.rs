@@ -280,7 +280,7 @@ impl Measured {
     pub fn bytes_per_step(&self) -> Option<f64> {
         let Bytes { sent, received, in_process } = self.summary.bytes_per_step;
         let is_one_process = self.summary.ps == 0;
-        self.summary.joined.is_empty().then(|| if is_one_process { 0.0 } else { sent + received - in_process })
+        self.summary.joined.is_empty().then_some(if is_one_process { 0.0 } else { sent + received - in_process })
     }
 
     /// The same in a second, over all workers.
