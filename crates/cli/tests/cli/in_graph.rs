@@ -420,7 +420,7 @@ fn launch_starts_joined_workers_and_their_client() {
         let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
         assert!(log.contains("ended (done)"), "{log}");
         let status = std::fs::read_to_string(told.directory().join("run/status.json")).unwrap();
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let status: Value = serde_json::from_str::<Value>(&status).unwrap()["status"].clone();
         let layout =
             if flags.contains("--ps") { "1 ps, a client, 2 joined workers" } else { "a client, 2 joined workers" };
         assert_eq!(status["layout"], layout);

@@ -43,12 +43,13 @@ fn a_launched_run_that_diverges_tells_it_as_an_event_and_in_the_chiefs_log() {
     assert_eq!(summary(&told)["warning"]["trouble"], "diverging");
 }
 
-/// At the model's own learning rate: what stops these workers from learning is that there are so many.
+/// At the model's own learning rate: what stops these workers from learning is their number. Each makes enough steps to
+/// notice that it does not learn, whatever its first ones looked like.
 #[test]
 fn sixteen_async_workers_are_warned_of_with_what_to_try() {
     let files = DigitFiles::new(400, 100);
     let words =
-        "launch mnist --workers 16 --threads 1 --steps 2000 --evaluate end --format json --run-dir run --data-dir";
+        "launch mnist --workers 16 --threads 1 --steps 8000 --evaluate end --format json --run-dir run --data-dir";
     let told = windlass(words).with(files.path()).run().succeeded();
     let warnings = warnings(&told);
     assert!(!warnings.is_empty(), "{told}");

@@ -240,7 +240,7 @@ impl<S: OwnShard> Coordinator<S> {
 
 /// How long a checkpoint is looked for: its own word of what is wrong is to come before the tasks give up.
 fn lookup_patience(peer_timeout: Duration) -> Duration {
-    peer_timeout.saturating_sub(SPEAK_EVERY)
+    peer_timeout.saturating_sub(SPEAK_EVERY.min(peer_timeout / 2))
 }
 
 /// True once the run has ended well but for its last checkpoint.

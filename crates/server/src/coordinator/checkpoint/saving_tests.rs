@@ -77,6 +77,12 @@ fn a_store_that_does_not_answer_is_given_up_and_named_before_those_who_wait_for_
 }
 
 #[test]
+fn a_store_has_time_to_answer_however_short_peers_are_waited_for() {
+    assert_eq!(lookup_patience(Duration::from_secs(60)), Duration::from_secs(57));
+    assert_eq!(lookup_patience(Duration::from_secs(3)), Duration::from_millis(1500));
+}
+
+#[test]
 fn a_store_whose_later_attempts_take_long_is_given_up_with_what_it_said_first() {
     let mut machine = coordinator();
     let (location, object, reason) = ("there".to_owned(), "/".to_owned(), "try later".to_owned());
