@@ -17,13 +17,15 @@ export WINDLASS_SLURM_PS=2
 # not collide; jobs with different numbers of tasks can. A task whose port is taken says so: submit the job again.
 export WINDLASS_SLURM_PORT=$((10000 + SLURM_JOB_ID * 6 % 20000))
 
-code=0
+code=0 began=$(date +%s)
 # The run survives the loss of a worker, so neither a failure nor the end of one task ends the others.
 srun --kill-on-bad-exit=0 --wait=0 --distribution=cyclic --cpus-per-task=2 \
   "${WINDLASS:-windlass}" train mnist --run-dir /scratch/runs/digits --mode sync || code=$?
 
-has_finished() { # The exit code that ps 0 noted when the run was over.
-  grep -qs '"exit_code":0[,}]' /scratch/runs/digits/status.json
+has_finished() { # The exit code that ps 0 noted when the run was over, unless that was before this job.
+  local written
+  written=$(grep -os '"written":[0-9]*' /scratch/runs/digits/status.json) && ((${written##*:} >= began)) &&
+    grep -qs '"exit_code":0[,}]' /scratch/runs/digits/status.json
 }
 requeue() {
   echo "$1 (exit code $code): requeueing job $SLURM_JOB_ID"

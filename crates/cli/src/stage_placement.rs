@@ -101,9 +101,13 @@ impl StagePlacement {
             let place = |name| if is_of_task(name) { elsewhere(stage, name, joined) } else { self.here(name) };
             let mut places = names.iter().map(place).collect::<Result<Vec<_>, _>>()?;
             if self.is_soft {
-                // The same device may have been taken for two that do not exist.
-                let mut known = BTreeSet::new();
-                places.retain(|place| known.insert(place.name.clone()));
+                // The same device may have been taken for two that do not exist. What was written twice is not right.
+                let is_own = |at: usize| names.iter().filter(|name| **name == names[at]).count() == 1;
+                let (mut known, mut at) = (BTreeSet::new(), 0..);
+                places.retain(|place| {
+                    let is_substitute = at.next().is_some_and(is_own) && matches!(place.at, PlaceAt::Here(_));
+                    known.insert(place.name.clone()) || !is_substitute
+                });
             }
             Ok((stage.clone(), places))
         };

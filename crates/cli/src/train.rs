@@ -349,7 +349,11 @@ impl Process {
             address,
             coordinator,
             patience: self.config.patience,
-            peer_timeout: self.config.peer_timeout,
+            // A client that serves itself gives up on its joined workers, and not its server on the client.
+            peer_timeout: match layout {
+                RunLayout::Client { holds_parameters: true } => self.config.peer_timeout.saturating_mul(2),
+                _ => self.config.peer_timeout,
+            },
             started: self.config.started,
             checkpoints: self.config.checkpoints.clone(),
             // A server does not know how many steps the run is to have.

@@ -44,12 +44,13 @@ export WINDLASS_SLURM_PS={ps}
 # not collide; jobs with different numbers of tasks can. A task whose port is taken says so: submit the job again.
 export WINDLASS_SLURM_PORT=$((10000 + SLURM_JOB_ID * {tasks} % 20000))
 
-code=0
+code=0{began}
 # The run survives the loss of a worker, so neither a failure nor the end of one task ends the others.
 srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} --cpus-per-task={cpus} \\
   \"${{WINDLASS:-windlass}}\" {command} || code=$?
 ",
         ps = request.ps,
+        began = if request.storage.is_some() { " began=$(date +%s)" } else { "" },
         // Since Slurm 22.05 `srun` does not take this over from `sbatch`, and would give each task one CPU.
         cpus = cpus(request),
         command = words.join(" "),
@@ -70,8 +71,10 @@ fn requeue(request: &Request) -> String {
     let (grace, status) = (grace_seconds(request), quote(&format!("{}/status.json", run_dir(request))));
     format!(
         "
-has_finished() {{ # The exit code that ps 0 noted when the run was over.
-  grep -qs '\"exit_code\":0[,}}]' {status}
+has_finished() {{ # The exit code that ps 0 noted when the run was over, unless that was before this job.
+  local written
+  written=$(grep -os '\"written\":[0-9]*' {status}) && ((${{written##*:}} >= began)) &&
+    grep -qs '\"exit_code\":0[,}}]' {status}
 }}
 requeue() {{
   echo \"$1 (exit code $code): requeueing job $SLURM_JOB_ID\"

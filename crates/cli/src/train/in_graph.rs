@@ -124,15 +124,21 @@ impl Process {
     /// not come.
     pub(super) fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
         let Err(error) = crew.gather(&|| self.config.stop.is_set()) else { return Ok(serving) };
-        if let Some((serving, leave)) = serving {
-            leave.set();
-            let _ = self.runtime.block_on(serving);
-        }
-        Err(match error {
+        let failure = match error {
             CrewError::Interrupted => told_to_stop(),
             CrewError::Refused { .. } => Failure::usage(error),
             error => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
-        })
+        };
+        crew.leave(&Outcome { exit_code: failure.exit_code, reason: failure.message.clone() });
+        if let Some((serving, leave)) = serving {
+            if failure.exit_code == exit_code::TERMINATED {
+                leave.set();
+            } else {
+                serving.abort(); // It would say that it was told to stop.
+            }
+            let _ = self.runtime.block_on(serving);
+        }
+        Err(failure)
     }
 
     /// The joined workers, being called.

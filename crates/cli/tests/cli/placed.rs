@@ -175,6 +175,8 @@ fn a_placed_run_is_launched_with_one_command() {
     assert_same(&told, loss(&trained(&format!("train {words}"))));
     assert!(told.stdout.contains(" output  /job:worker/task:1/cpu:0"), "{told}");
     assert!(told.stdout.contains("mnist on 2 joined workers, in stages"), "{told}");
+    assert!(told.stdout.contains(" to joined workers ") && told.stdout.contains(" received per step"), "{told}");
+    assert!(told.stdout.contains("client  epoch ") || told.stdout.contains("client finished: 60 steps"), "{told}");
     let translated = "seq2seq --size 16 --layers 1 --samples 8 --steps 10 --seed 3 --batch-size 8";
     let place = "--workers 2 --place encoder=/task:0,output=/task:1";
     let told = trained(&format!("launch {translated} {place}"));
@@ -294,6 +296,10 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     --- stderr
     error: --place puts hidden on cpu:1 twice
     ");
+    for place in ["hidden=cpu:0+cpu:0", "hidden=/task:0/gpu:0+/task:0/gpu:1 --worker_hosts a:1"] {
+        let told = windlass(&format!("train mnist --soft-placement on --place {place} -q")).run();
+        assert!(told.exit_code() == Some(2) && told.stderr.contains(" twice"), "{told}");
+    }
     assert_snapshot!(windlass("launch mnist --place hidden=/task:0/gpu:0+/task:0/gpu:1").run(), @"
     exit code 2
     --- stdout

@@ -75,10 +75,12 @@ fn a_run_that_has_finished_is_not_requeued_for_the_sake_of_a_lost_task() {
     std::fs::create_dir_all(run.join("digits")).unwrap();
     let script = manifest(&format!("slurm --storage file:{} --name digits -- mnist", run.display()));
     for (status, is_requeued) in [
-        (r#"{"written":1,"exit_code":null,"status":{}}"#, true),
-        (r#"{"written":1,"exit_code":143,"status":{}}"#, true),
-        (r#"{"written":1,"exit_code":0,"status":{}}"#, false),
-        (r#"{"status":{},"exit_code":0}"#, false),
+        (r#"{"written":99999999999,"exit_code":null,"status":{}}"#, true),
+        (r#"{"written":99999999999,"exit_code":143,"status":{}}"#, true),
+        (r#"{"written":99999999999,"exit_code":0,"status":{}}"#, false),
+        (r#"{"status":{},"exit_code":0,"written":99999999999}"#, false),
+        // Left by an earlier job, whose run this one was to continue.
+        (r#"{"written":1,"exit_code":0,"status":{}}"#, true),
     ] {
         std::fs::write(run.join("digits/status.json"), status).unwrap();
         for code in [5, 137, 143] {

@@ -49,6 +49,7 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
         heard: clients.iter().filter_map(|client| client.heard).max(),
         awaited_since: clients.iter().filter_map(|client| client.awaited_since).min(),
         heartbeat: Heartbeat {
+            global_step: clients.iter().map(|client| client.heartbeat.global_step).max().unwrap_or_default(),
             local_step: clients.iter().map(|client| client.heartbeat.local_step).sum(),
             totals: has_totals.then(|| Box::new(totals.fold(WorkerTotals::default(), sum))),
             awaited: clients.iter().flat_map(|client| client.heartbeat.awaited.clone()).collect(),
@@ -82,7 +83,7 @@ fn worker(site: &Site, joined: &JoinedSite, at: Duration, since: Duration) -> Ta
     TaskObservation {
         task: TaskId::worker(joined.index),
         presence,
-        heard: presence.is_some().then(|| at.saturating_sub(silent + since)),
+        heard: presence.is_some().then(|| at.saturating_sub(silent.saturating_add(since))),
         awaited_since: None,
         heartbeat: Heartbeat {
             local_step: joined.steps,

@@ -113,7 +113,6 @@ pub fn serve(
     let services = Services { router: instruments.router(), streams, lobby };
     let mut stopped = stopped;
     runtime.spawn(port::serve(listener, services, async move { drop(stopped.changed().await) }));
-    instruments.usage().measure(|_| {});
     instruments.probes().started();
     instruments.probes().set_ready(true);
     info!("listening on {address}; waiting for a client");

@@ -128,7 +128,10 @@ pub(crate) fn take_gradients_beside(
 /// single value that is no number: they take no memory, and whoever uses one does not go unnoticed. Integers and booleans
 /// are all kept.
 pub(crate) fn keep<M: Module>(module: M, wanted: &dyn Fn(usize) -> bool, device: &Device) -> M {
-    module.map(&mut Keeper { wanted, index: 0, device, is_moved: *device != Device::flex() })
+    let is_moved = *device != Device::flex();
+    let kept = module.map(&mut Keeper { wanted, index: 0, device, is_moved });
+    // Tensors that are no parameters, such as a positional encoding's, are not visited.
+    if is_moved { kept.to_device(device) } else { kept }
 }
 
 #[derive(Default)]

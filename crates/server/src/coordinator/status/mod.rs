@@ -72,9 +72,10 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
     // Beside this: a disk may hang, and the page and the hang report are to tell of just that.
     let (shown, to_record) = watch::channel(Shown::default());
     tokio::spawn(record::keep(run_dir.clone(), address, to_record, end_recorded));
+    // One that goes on where another was ends as the run did, whether it trained itself or not.
+    let mut has_trained = earlier.is_some();
     let mut keeper = earlier.map_or_else(StatusKeeper::default, StatusKeeper::after);
     let mut hangs = HangWatch::new(run_dir);
-    let mut has_trained = false;
     let mut interval = tokio::time::interval(EVERY);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while observed.changed().await.is_ok() {
@@ -158,7 +159,7 @@ impl StatusKeeper {
         let steps_per_second = self.steps.span(run.at).map_or(0.0, |span| span.counted() as f64 / span.seconds);
         let step = run.statistics.steps;
         let earlier = self.earlier.as_ref();
-        let elapsed = earlier.map_or(run.at, |earlier| earlier.elapsed + run.at);
+        let elapsed = earlier.map_or(run.at, |earlier| earlier.elapsed.saturating_add(run.at));
         let before = |count: fn(&Status) -> u64| earlier.map_or(0, |earlier| count(&earlier.status));
         let left = run.target.and_then(|target| target.checked_sub(step)).filter(|_| steps_per_second > 0.0);
         let status = Status {
@@ -412,7 +413,11 @@ fn timeline(history: &History, earlier: Option<&Earlier>) -> page::Timeline {
             HistoryKind::NotSaved => page::EventKind::Warning,
             HistoryKind::Phase => page::EventKind::Phase,
         };
-        timeline.push(page::Event { at_secs: (began + event.at).as_secs_f64(), kind, what: event.text.clone() });
+        timeline.push(page::Event {
+            at_secs: began.saturating_add(event.at).as_secs_f64(),
+            kind,
+            what: event.text.clone(),
+        });
     }
     timeline
 }

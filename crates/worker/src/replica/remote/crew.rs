@@ -117,10 +117,10 @@ impl Crew {
         self.shared.seats[seat].site()
     }
 
-    /// The same of all of them, whenever it is asked for.
+    /// The same of all that have something to compute, whenever it is asked for.
     pub fn sites(&self) -> Sites {
         let shared = self.shared.clone();
-        Arc::new(move || shared.seats.iter().map(Seat::site).collect())
+        Arc::new(move || shared.seats.iter().filter(|seat| seat.is_needed).map(Seat::site).collect())
     }
 
     /// Computes all of these, each on a worker that lives.
@@ -350,7 +350,7 @@ impl Crew {
         self.shared.is_over.store(true, Ordering::Relaxed);
         for seat in &self.shared.seats {
             // Whoever computes for a replica that still waits hears it when the connection closes.
-            if let Some(link) = seat.try_lock().and_then(|mut state| state.link.take()) {
+            if let Some(link) = seat.lock_unless_computing().and_then(|mut state| state.link.take()) {
                 link.leave(outcome);
             }
         }

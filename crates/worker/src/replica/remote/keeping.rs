@@ -159,10 +159,13 @@ impl Shared {
         let mut spoken = began;
         loop {
             let before = self.changes();
-            let (mut absent, mut names) = (Vec::new(), Vec::new());
+            let (mut absent, mut names, mut is_sure) = (Vec::new(), Vec::new(), true);
             for seat in &self.seats {
-                // Whoever holds a seat uses the worker that is there.
-                let Some(state) = seat.try_lock() else { continue };
+                let Some(state) = seat.try_lock() else {
+                    // Whoever computes there uses the worker that is there; anyone else has done with it soon.
+                    is_sure &= seat.is_computing();
+                    continue;
+                };
                 if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
@@ -172,7 +175,7 @@ impl Shared {
                     names.push(format!("{seat} ({})", state.why));
                 }
             }
-            if is_enough(&absent) {
+            if is_sure && is_enough(&absent) {
                 absent.iter().for_each(|seat| seat.counts().is_awaited_no_more());
                 return Ok(());
             }

@@ -145,10 +145,14 @@ impl Seat {
     pub(super) fn lock_unless_computing(&self) -> Option<MutexGuard<'_, SeatState>> {
         loop {
             match self.try_lock() {
-                None if !self.is_computing.load(Ordering::Relaxed) => std::thread::sleep(LOOK_AGAIN),
+                None if !self.is_computing() => std::thread::sleep(LOOK_AGAIN),
                 state => return state,
             }
         }
+    }
+
+    pub(super) fn is_computing(&self) -> bool {
+        self.is_computing.load(Ordering::Relaxed)
     }
 
     /// Notes whether it computes for a replica of this process.
