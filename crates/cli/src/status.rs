@@ -162,18 +162,23 @@ fn ask(address: &str, patience: Duration) -> Result<String, Failure> {
         // A proxy is for the web. Tasks reach each other without one, and none could reach this machine's own addresses.
         .proxy(None)
         .build();
-    let unreachable = |error: ureq::Error| Failure {
+    let unreachable = |error: ureq::Error| {
+        Failure {
         exit_code: exit_code::INTERNAL,
         message: format!("{UNREACHABLE} {address}: {}", in_words(&error, patience)),
         hint: Some(
-            "the log of ps 0 and the first lines of `launch` show the address: live page at http://…".to_owned(),
+            "if the run is over, `windlass status RUN_DIR` tells how it ended; the address of a run is in the first lines of \
+             `launch` and in the log of ps 0 or of the client"
+                .to_owned(),
         ),
+    }
     };
     let mut answer =
         ureq::Agent::from(agent).get(format!("http://{address}/status.json")).call().map_err(unreachable)?;
     if !answer.status().is_success() {
         let message = format!("{address} is not the coordinator of a run ({})", answer.status());
-        return Err(Failure::usage(message).with_hint("ask ps 0, or worker 0 of a run with --colocate".to_owned()));
+        return Err(Failure::usage(message)
+            .with_hint("ask ps 0, worker 0 of a run with --colocate, or the client of joined workers".to_owned()));
     }
     answer.body_mut().with_config().limit(LARGEST).read_to_string().map_err(unreachable)
 }

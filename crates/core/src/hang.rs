@@ -136,6 +136,11 @@ impl Graph<'_> {
 
     /// The workers of a run in which no task waits and yet nothing progresses: the silent ones first.
     fn idle(&self, stalled_secs: f64) -> Vec<Root> {
+        // If there is a client, the workers do what it asks of them.
+        let client = self.states.get(&TaskId::CLIENT).copied().filter(|client| client.is_silent() || client.dead);
+        if let Some(client) = client {
+            return vec![self.describe_root(vec![client.task])];
+        }
         let living = self.states.values().copied().filter(|state| !state.dead && state.task.job == Job::Worker);
         let (silent, speaking): (Vec<&TaskState>, Vec<&TaskState>) = living.partition(|state| state.is_silent());
         let mut roots: Vec<Root> = silent.iter().map(|state| self.describe_root(vec![state.task])).collect();

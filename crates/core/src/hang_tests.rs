@@ -28,6 +28,14 @@ fn a_chain_ends_at_the_task_that_has_said_nothing() {
 }
 
 #[test]
+fn a_client_that_says_nothing_is_to_blame_and_not_the_workers_that_it_tells_of() {
+    let report =
+        found(&[working(TaskId::CLIENT, 13.0), working(TaskId::worker(0), 0.4), working(TaskId::worker(1), 9.0)]);
+    let findings: Vec<&str> = report.roots.iter().map(|root| &*root.finding).collect();
+    assert_eq!(findings, ["the client has said nothing for 13 s"]);
+}
+
+#[test]
 fn waits_through_others_lead_to_the_same_root() {
     let (ps, slow) = (TaskId::ps(0), TaskId::worker(2));
     let report = found(&[

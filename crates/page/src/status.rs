@@ -384,7 +384,8 @@ impl Status {
             step,
             silent_secs: silent.unwrap_or(self.elapsed_secs),
             dead: state == State::Dead,
-            wait: wait.clone(),
+            // What a silent client last waited for explains nothing: nobody else tells of its workers.
+            wait: wait.clone().filter(|_| task != TaskId::CLIENT || silent.is_none_or(|secs| secs < QUIET_SECS)),
         };
         let servers = self.servers.iter().map(|ps| (TaskId::ps(ps.index), None, ps.state, ps.silent_secs, &ps.wait));
         let workers = self.trainers();

@@ -30,9 +30,12 @@ pub(super) fn as_known(tasks: Vec<TaskObservation>, here: &[Site], at: Duration)
     // The others of its own workers are itself.
     client.heartbeat.awaited.retain(|name| TaskId::named(name).is_some_and(|task| task.job == Job::Ps));
     client.heartbeat.awaited.extend(awaited);
-    let since = at.saturating_sub(heard.unwrap_or(at));
+    if heard.is_none() && !here.is_empty() {
+        // It is this process, and waits for its workers.
+        (client.presence, client.heard) = (Some(Presence::Present), Some(at));
+    }
     known.push(client);
-    known.extend(joined.values().map(|(site, joined)| worker(site, joined, at, since)));
+    known.extend(joined.values().map(|(site, joined)| worker(site, joined, at)));
     known
 }
 
@@ -60,8 +63,9 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     }
 }
 
-/// What its client knows of a joined worker, as if it had said so itself. The client was heard so long ago.
-fn worker(site: &Site, joined: &JoinedSite, at: Duration, since: Duration) -> TaskObservation {
+/// What its client last said of a joined worker, as if it had said so itself. If the client is silent, that is no silence of
+/// its workers.
+fn worker(site: &Site, joined: &JoinedSite, at: Duration) -> TaskObservation {
     let presence = match (joined.has_joined, site.reachable) {
         (false, _) => None,
         (true, true) => Some(Presence::Present),
@@ -83,7 +87,7 @@ fn worker(site: &Site, joined: &JoinedSite, at: Duration, since: Duration) -> Ta
     TaskObservation {
         task: TaskId::worker(joined.index),
         presence,
-        heard: presence.is_some().then(|| at.saturating_sub(silent.saturating_add(since))),
+        heard: presence.is_some().then(|| at.saturating_sub(silent)),
         awaited_since: None,
         heartbeat: Heartbeat {
             local_step: joined.steps,
@@ -162,8 +166,7 @@ mod tests {
         assert_eq!(client.awaited, ["ps 0", "worker 1"], "its own workers are itself, and an instant is no wait");
         let presence: Vec<_> = known[2..].iter().map(|worker| worker.presence).collect();
         assert_eq!(presence, [Some(Presence::Present), Some(Presence::Dead)]);
-        // Silent for two seconds a second ago.
-        assert_eq!(known[2].heard, Some(Duration::from_secs(97)));
+        assert_eq!(known[2].heard, Some(Duration::from_secs(98)), "silent for two seconds when its client last spoke");
         let totals = known[2].heartbeat.totals.as_deref().unwrap();
         assert_eq!((totals.steps, totals.samples, totals.compute_seconds), (7, 70, 15.0));
         assert_eq!((totals.wait_seconds, totals.held_back_seconds), (45.0, 40.0), "of that, 5 s went into the network");
@@ -179,6 +182,6 @@ mod tests {
         let known = as_known(vec![absent], &here, NOW);
         assert_eq!(known[0].heartbeat.awaited, ["worker 0"]);
         let presence: Vec<_> = known.iter().map(|observed| observed.presence).collect();
-        assert_eq!(presence, [None, None, Some(Presence::Present)]);
+        assert_eq!(presence, [Some(Presence::Present), None, Some(Presence::Present)]);
     }
 }

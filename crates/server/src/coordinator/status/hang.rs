@@ -1,7 +1,7 @@
 //! The report on a run in which nothing progresses: once a hang, in the log and in the run directory.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, Utc};
 use tracing::warn;
@@ -11,14 +11,16 @@ use windlass_page::{Status, figures};
 use crate::NOTICE;
 use crate::coordinator::utilization::must_be_a_file;
 
+/// Between two reports on one hang.
+const AGAIN: Duration = Duration::from_secs(10);
 /// The file in the run directory.
 const FILE: &str = "hang-report.txt";
 
 /// Notices that a run hangs.
 pub(super) struct HangWatch {
     run_dir: Option<PathBuf>,
-    /// The tasks that were to be looked at when it was last reported.
-    reported: Option<Vec<Vec<TaskId>>>,
+    /// When it was last reported, and the tasks that were to be looked at.
+    reported: Option<(Instant, Vec<Vec<TaskId>>)>,
 }
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
@@ -39,10 +41,10 @@ impl HangWatch {
             return;
         };
         let blamed: Vec<Vec<TaskId>> = report.roots.iter().map(|root| root.tasks.clone()).collect();
-        if self.reported.as_ref() == Some(&blamed) {
+        if self.reported.as_ref().is_some_and(|(at, before)| *before == blamed || at.elapsed() < AGAIN) {
             return;
         }
-        self.reported = Some(blamed);
+        self.reported = Some((Instant::now(), blamed));
         // The file outlives the hang, and perhaps the run.
         let now = DateTime::<Utc>::from(SystemTime::now()).format("%Y-%m-%d %H:%M:%S UTC");
         let text = format!("{now}, step {}: {report}", figures::count(status.step));

@@ -5,6 +5,7 @@
 //! left (`earlier`). If nothing progresses, `hang` leaves a report in the run directory;
 //! `record` leaves the status itself there.
 
+mod beside_history;
 mod earlier;
 mod hang;
 mod recent;
@@ -27,6 +28,7 @@ use windlass_page::{Curve, Status};
 
 use super::history::{History, HistoryKind};
 use super::observation::{NodeObservation, Observation, TaskObservation};
+use beside_history::BesideHistory;
 use earlier::Earlier;
 use hang::HangWatch;
 use recent::Recent;
@@ -110,6 +112,7 @@ struct StatusKeeper {
     workers: WorkerWatch,
     /// The latest global steps.
     steps: Recent<()>,
+    beside: BesideHistory,
     /// Since when there was no reason for the step not to change.
     moved: Duration,
     progress: Progress,
@@ -147,6 +150,8 @@ impl StatusKeeper {
     }
 
     fn status(&mut self, run: &Observation) -> Status {
+        self.beside.follow(run, self.earlier.as_ref());
+        let run = &Observation { history: self.beside.with(&run.history), ..run.clone() };
         self.follow(run);
         let (client, workers, mut straggler) = self.workers.look(run);
         let stalled = run.at.saturating_sub(self.moved);
@@ -327,7 +332,8 @@ fn phase(phase: &Phase) -> page::Phase {
 fn awaited(run: &Observation) -> Option<Wait> {
     let awaited = run.tasks.iter().filter_map(|observed| Some((observed.task, observed.awaited_since?)));
     let (mut on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();
-    let client = run.tasks.iter().find(|observed| observed.task == TaskId::CLIENT && observed.presence.is_none());
+    let client = run.tasks.iter().find(|observed| observed.task == TaskId::CLIENT);
+    let client = client.filter(|_| run.phase == Phase::Gathering);
     if let Some(client) = client.filter(|client| on == [client.task] && !client.heartbeat.awaited.is_empty()) {
         // It begins when its workers have joined.
         on = client.heartbeat.awaited.iter().filter_map(|name| TaskId::named(name)).collect();

@@ -14,7 +14,7 @@ use super::Shown;
 use crate::coordinator::utilization::must_be_a_file;
 
 /// Between two writes, unless the phase changes.
-const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(1);
 
 /// Writes what is shown of a run to the file in its directory, if it has one, for as long as there is something to be shown.
 /// Tells `end_recorded` once the end is written down with the last that tasks have said, or cannot be.

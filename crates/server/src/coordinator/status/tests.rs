@@ -285,3 +285,59 @@ fn a_run_that_failed_says_why() {
     let status = StatusKeeper::default().status(&run);
     assert_eq!(status.phase, page::Phase::Failed { why: "gave up".to_owned() });
 }
+
+/// A client with two joined workers, the second of which has this presence.
+fn with_client(seconds: f64, step: u64, second: Option<Presence>) -> Observation {
+    let mut run = observation(seconds, step);
+    run.layout = RunLayout::Client { holds_parameters: true };
+    run.tasks.insert(1, TaskObservation { task: TaskId::CLIENT, ..run.tasks[1].clone() });
+    run.tasks[3].presence = second;
+    run.chief = TaskId::CLIENT;
+    run
+}
+
+#[test]
+fn joined_workers_that_come_and_go_are_in_the_timeline() {
+    let mut keeper = StatusKeeper::default();
+    let here = [None, Some(Presence::Present), Some(Presence::Dead), Some(Presence::Present)];
+    let statuses = here.iter().zip(1..).map(|(second, step)| keeper.status(&with_client(step as f64, step, *second)));
+    let status = statuses.last().unwrap();
+    let events: Vec<(f64, &str)> = status.timeline.events().map(|event| (event.at_secs, &*event.what)).collect();
+    let expected =
+        [(1.0, "worker 0 joined"), (2.0, "worker 1 joined"), (3.0, "lost worker 1"), (4.0, "worker 1 joined again")];
+    assert_eq!(events, expected);
+    assert_eq!((status.layout.as_str(), status.workers.len()), ("a client, 2 joined workers", 2));
+    assert!(status.client.is_some());
+}
+
+#[test]
+fn what_only_an_earlier_ps_0_knew_is_lost_with_it() {
+    let earlier = |step| Earlier {
+        elapsed: Duration::from_secs(10),
+        status: Status { step, kept_updates: step, kept_secs: 8.0, ..Status::default() },
+    };
+    let mut keeper = StatusKeeper::after(earlier(400));
+    let mut restarted = observation(1.0, 100);
+    restarted.statistics.resumed_at = 100;
+    let status = keeper.status(&restarted);
+    assert_eq!((status.rollbacks, status.updates_lost, status.kept_updates), (1, 300, 100));
+    assert_eq!(status.timeline.events().last().unwrap().what, "rolled back to step 100: 300 updates are lost");
+    // With others that have outlived it, the new one knows.
+    let mut told = observation(1.0, 100);
+    told.statistics.resumed_at = 100;
+    told.history.rolled_back(told.at, 450, 100);
+    let status = StatusKeeper::after(earlier(400)).status(&told);
+    assert_eq!((status.rollbacks, status.updates_lost), (1, 350));
+}
+
+#[test]
+fn what_a_worker_did_under_an_earlier_ps_0_is_no_speed() {
+    let mut keeper = StatusKeeper::default();
+    keeper.status(&observation(1.0, 50));
+    let speed = (2..=4).map(|second| {
+        let mut run = observation(f64::from(second), 50 + 10 * u64::try_from(second).unwrap());
+        totals(&mut run, 0, 10_000 + 10 * u64::try_from(second).unwrap(), 0.0);
+        keeper.status(&run).workers[0].samples_per_second
+    });
+    assert_eq!(speed.last(), Some(100.0));
+}

@@ -122,7 +122,10 @@ impl Watched {
 
     fn look(&mut self, run: &Observation, observed: &TaskObservation) -> page::Worker {
         let totals = observed.heartbeat.totals.as_deref().copied().unwrap_or_default();
-        self.recent.push(run.at, totals.steps, totals);
+        if observed.heartbeat.totals.is_some() {
+            // Not before: after a new ps 0, all that it has ever done would seem to have been done since.
+            self.recent.push(run.at, totals.steps, totals);
+        }
         let (seconds, done) = match self.recent.span(run.at) {
             Some(span) => (span.seconds, difference(&span.last.1, &span.first.1)),
             None => (1.0, WorkerTotals::default()),

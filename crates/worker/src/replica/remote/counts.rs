@@ -91,8 +91,8 @@ impl Counts {
             address: seat.address.clone(),
             stages: seat.stages.clone(),
             has_joined: self.first_joined.is_some(),
-            // One that is asked nothing has nothing to say, but when it is looked after.
-            silent: if awaited.is_some() { silent } else { silent.min(PING_EVERY) },
+            // One that has answered is not asked again before the others have, too.
+            silent: if awaited.is_none() && seat.is_computing() { silent.min(PING_EVERY) } else { silent },
             awaited,
             steps: self.steps,
             samples: self.samples,

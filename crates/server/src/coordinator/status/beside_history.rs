@@ -1,0 +1,80 @@
+//! What has happened to a run that its coordinator's machine does not know of: joined workers come and go, of which only the
+//! client tells, and what was lost with a ps 0 that nobody else remembers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use windlass_core::cluster::{Job, TaskId};
+use windlass_core::lifecycle::Phase;
+use windlass_core::membership::Presence;
+
+use super::Earlier;
+use crate::coordinator::history::{History, HistoryEvent, HistoryKind};
+use crate::coordinator::observation::Observation;
+
+/// The most events that are remembered.
+const EVENTS: usize = 100;
+
+/// It and the machine's history together are the run's.
+#[derive(Debug, Default)]
+pub(super) struct BesideHistory {
+    joined: BTreeMap<TaskId, Presence>,
+    events: VecDeque<HistoryEvent>,
+    /// Whether it has been settled what an earlier ps 0 lost.
+    is_settled: bool,
+    rollbacks: u64,
+    updates_lost: u64,
+}
+
+impl BesideHistory {
+    /// Takes what is new.
+    pub(super) fn follow(&mut self, run: &Observation, earlier: Option<&Earlier>) {
+        if run.layout.has_client() && !matches!(run.phase, Phase::Over(_)) {
+            self.follow_joined(run);
+        }
+        if let Some(earlier) = earlier.filter(|_| run.phase == Phase::Training && !self.is_settled) {
+            self.is_settled = true;
+            // Tasks that outlived it would have told the new one, which then knows better.
+            let lost = earlier.status.step.saturating_sub(run.statistics.resumed_at);
+            if run.history.rollbacks == 0 && lost > 0 {
+                (self.rollbacks, self.updates_lost) = (1, lost);
+                let text = format!("rolled back to step {}: {lost} updates are lost", run.statistics.resumed_at);
+                self.note(run.at, HistoryKind::RolledBack, text);
+            }
+        }
+    }
+
+    fn follow_joined(&mut self, run: &Observation) {
+        for observed in run.tasks.iter().filter(|observed| observed.task.job == Job::Worker) {
+            let Some(presence) = observed.presence else { continue };
+            let (task, before) = (observed.task, self.joined.insert(observed.task, presence));
+            match (before, presence) {
+                (None, Presence::Present) => self.note(run.at, HistoryKind::Joined, format!("{task} joined")),
+                (Some(Presence::Dead), Presence::Present) => {
+                    self.note(run.at, HistoryKind::Joined, format!("{task} joined again"));
+                }
+                (Some(Presence::Present), Presence::Dead) => {
+                    self.note(run.at, HistoryKind::Dead, format!("lost {task}"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn note(&mut self, at: Duration, kind: HistoryKind, text: String) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(HistoryEvent { at, kind, text });
+    }
+
+    /// Both together.
+    pub(super) fn with(&self, history: &History) -> History {
+        let mut all = history.clone();
+        all.events.extend(self.events.iter().cloned());
+        all.events.make_contiguous().sort_by_key(|event| event.at);
+        (all.rollbacks, all.updates_lost) =
+            (all.rollbacks + self.rollbacks, all.updates_lost.saturating_add(self.updates_lost));
+        all
+    }
+}
