@@ -1,9 +1,9 @@
 //! The run as its live page shows it, made from one observation of the coordinator after the other.
 //!
 //! What an observation cannot tell, because it is of a moment, is kept here: curves, speeds, who has been waiting since
-//! when, and who is slow again and again (`workers`). A ps 0 that takes the place of another goes on with what that one has
-//! left (`earlier`). If nothing progresses, `hang` leaves a report in the run directory;
-//! `record` leaves the status itself there.
+//! when, and who is slow again and again (`workers`); and what the machine's history does not know (`beside_history`). A ps 0
+//! that takes the place of another goes on with what that one has left (`earlier`). If nothing progresses, `hang` leaves a
+//! report in the run directory; `record` leaves the status itself there.
 
 mod beside_history;
 mod earlier;
