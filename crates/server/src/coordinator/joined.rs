@@ -1,12 +1,12 @@
 //! The tasks of a run with a client, as people know them: the client, which may be several workers to the servers, and the
-//! workers that have joined it, of which only the client tells.
+//! workers that have joined it, of which only the client tells. For those who watch: nothing is decided by it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::membership::Presence;
-use windlass_wire::control::proto::{Heartbeat, JoinedSite, PsTotals, Site, WorkerTotals};
+use windlass_wire::control::proto::{Heartbeat, JoinedSite, Site, WorkerTotals};
 
 use super::observation::TaskObservation;
 
@@ -53,7 +53,7 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
         awaited_since: clients.iter().filter_map(|client| client.awaited_since).min(),
         heartbeat: Heartbeat {
             global_step: clients.iter().map(|client| client.heartbeat.global_step).max().unwrap_or_default(),
-            local_step: clients.iter().map(|client| client.heartbeat.local_step).sum(),
+            local_step: clients.iter().fold(0, |sum, client| client.heartbeat.local_step.saturating_add(sum)),
             totals: has_totals.then(|| Box::new(totals.fold(WorkerTotals::default(), sum))),
             awaited: clients.iter().flat_map(|client| client.heartbeat.awaited.clone()).collect(),
             scoring: clients.iter().any(|client| client.heartbeat.scoring),
@@ -93,8 +93,7 @@ fn worker(site: &Site, joined: &JoinedSite, at: Duration) -> TaskObservation {
             local_step: joined.steps,
             totals: Some(Box::new(totals)),
             usage: joined.usage.clone().map(Box::new),
-            ps_totals: None::<PsTotals>,
-            sites: vec![Site { joined: Some(joined.clone()), ..site.clone() }],
+            sites: vec![site.clone()],
             ..Heartbeat::default()
         },
     }
@@ -102,16 +101,16 @@ fn worker(site: &Site, joined: &JoinedSite, at: Duration) -> TaskObservation {
 
 fn sum(one: WorkerTotals, other: &WorkerTotals) -> WorkerTotals {
     WorkerTotals {
-        steps: one.steps + other.steps,
-        samples: one.samples + other.samples,
+        steps: one.steps.saturating_add(other.steps),
+        samples: one.samples.saturating_add(other.samples),
         compute_seconds: one.compute_seconds + other.compute_seconds,
         wait_seconds: one.wait_seconds + other.wait_seconds,
         data_seconds: one.data_seconds + other.data_seconds,
-        bytes_sent: one.bytes_sent + other.bytes_sent,
-        bytes_received: one.bytes_received + other.bytes_received,
+        bytes_sent: one.bytes_sent.saturating_add(other.bytes_sent),
+        bytes_received: one.bytes_received.saturating_add(other.bytes_received),
         held_back_seconds: one.held_back_seconds + other.held_back_seconds,
-        staleness: one.staleness + other.staleness,
-        dropped: one.dropped + other.dropped,
+        staleness: one.staleness.saturating_add(other.staleness),
+        dropped: one.dropped.saturating_add(other.dropped),
         loss: one.loss + other.loss,
         scoring_seconds: one.scoring_seconds + other.scoring_seconds,
     }
