@@ -30,20 +30,24 @@ pub(crate) fn client(args: &TrainArgs) -> Result<Option<Client>, Failure> {
         None => {}
         Some("worker") if !training.in_graph => return Ok(None), // It is refused where its places are looked at.
         Some("worker") => {
-            return Err(Failure::usage("--job_name worker: the workers of an in-graph run are not told what to train")
-                .with_hint("start each with `join --listen HOST:PORT`".to_owned()));
+            return Err(Failure::usage(
+                "--job_name worker cannot be used with --in-graph: a joined worker gets its model from the client",
+            )
+            .with_hint("start each with `join --listen HOST:PORT`".to_owned()));
         }
         Some(_) => return Ok(None),
     }
     if cluster.colocate {
         let flag = if training.in_graph { "--in-graph" } else { "--place on other tasks" };
-        return Err(Failure::usage(format!("--colocate does not go with {flag}: joined workers hold no parameters"))
-            .with_hint("omit it: without --ps_hosts, the client holds them".to_owned()));
+        return Err(Failure::usage(format!(
+            "--colocate cannot be combined with {flag}: joined workers hold no parameters"
+        ))
+        .with_hint("omit it: without --ps_hosts, the client holds them".to_owned()));
     }
     let workers = cluster.worker_hosts.as_deref().ok_or_else(|| {
         let flag = if training.in_graph { "--in-graph" } else { "--place on other tasks" };
-        Failure::usage(format!("{flag} needs workers that have joined"))
-            .with_hint("--worker_hosts a:2222,b:2222, with `join --listen` running on each".to_owned())
+        Failure::usage(format!("{flag} needs the addresses of joined workers"))
+            .with_hint("pass --worker_hosts a:2222,b:2222, with `join --listen` running on each".to_owned())
     })?;
     Ok(Some(Client::new(workers, cluster)?))
 }
@@ -89,14 +93,14 @@ pub(crate) fn check(args: &TrainArgs) -> Result<(), Failure> {
     let TrainArgs { training, device, output, .. } = args;
     if training.balance && !training.in_graph {
         return Err(Failure::usage("--balance needs --in-graph")
-            .with_hint("only there one process shares each batch out".to_owned()));
+            .with_hint("only an in-graph client splits batches among workers".to_owned()));
     }
     if !training.in_graph {
         return Ok(());
     }
     match training.mode {
         ModeName::Ssp => {
-            return Err(Failure::usage("--mode ssp does not go with --in-graph")
+            return Err(Failure::usage("--mode ssp cannot be combined with --in-graph")
                 .with_hint("use --mode sync or --mode async".to_owned()));
         }
         ModeName::Async if training.balance => {
@@ -109,8 +113,8 @@ pub(crate) fn check(args: &TrainArgs) -> Result<(), Failure> {
     let is_launched = output.started_at.is_some();
     let is_of_workers = training.towers != 1 || device.device.is_some() || device.devices.is_some();
     if is_of_workers && !is_launched && args.cluster.worker_hosts.is_some() {
-        return Err(Failure::usage("--towers, --device and --devices are for those who compute")
-            .with_hint("give them to `join`".to_owned()));
+        return Err(Failure::usage("--towers, --device and --devices apply to joined workers, not to their client")
+            .with_hint("pass them to `join`".to_owned()));
     }
     Ok(())
 }

@@ -29,10 +29,10 @@ use crate::signals::{self, StoppedBy};
 use crate::terminal::Terminal;
 use crate::{launch, logging, model_flags, version};
 
-/// Compute for a client
+/// Run a worker that computes for clients (in-graph and placed runs)
 #[derive(Debug, Parser)]
 struct JoinCommand {
-    /// Address that clients reach this worker at, as host:port
+    /// Address at which clients reach this worker, as host:port
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
     /// Listen on this host instead of the one of --listen
@@ -47,7 +47,7 @@ struct JoinCommand {
     /// Compute threads [default: the faster of one and all]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// With --once: give up on a client that is silent or gone without a word for this many seconds
+    /// With --once: give up on a client that has been silent or disconnected for this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     peer_timeout: f64,
     /// This worker's number, for its metrics; set by launch
@@ -61,7 +61,7 @@ struct JoinCommand {
 pub(crate) type Build = fn(&Assignment, &[Device], Option<usize>) -> anyhow::Result<Computing>;
 
 pub(crate) fn command() -> Command {
-    JoinCommand::command().name("join").about("Compute as a worker of a run whose client has the data and the loop")
+    JoinCommand::command().name("join")
 }
 
 pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> R
     logging::start_beside(&terminal);
     let address: Address = args.listen.parse().map_err(|error| {
         Failure::usage(format!("--listen {:?}: {error}", args.listen))
-            .with_hint("such as --listen 0.0.0.0:2222".to_owned())
+            .with_hint("for example --listen 0.0.0.0:2222".to_owned())
     })?;
     if args.threads == Some(0) {
         return Err(Failure::usage("--threads is 0, but must be at least 1"));
@@ -107,7 +107,10 @@ pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> R
         let model = models.iter().find(|(name, _)| *name == assignment.model);
         let (_, build) = model.with_context(|| {
             let (model, known) = (&assignment.model, known());
-            format!("there is no model {model} in this program, which has {known}; start it with the client's program")
+            format!(
+                "this program has no model {model} (it has {known}); start the worker with the same program as the \
+                 client"
+            )
         })?;
         build(assignment, &devices, threads)
     };

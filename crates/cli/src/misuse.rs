@@ -36,7 +36,7 @@ pub(crate) fn with_models(mut error: clap::Error, verb: &str, models: &[&str]) -
         (ErrorKind::InvalidSubcommand, "train" | "launch" | "eval") => return no_model(&error, models),
         (ErrorKind::UnknownArgument, "manifest") => text(&error, ContextKind::InvalidArg)
             .filter(|word| models.contains(word))
-            .map(|model| format!("the model and its flags stand after `--`: -- {model} ...")),
+            .map(|model| format!("put the model and its flags after `--`: -- {model} ...")),
         _ => None,
     };
     if let Some(tip) = tip {

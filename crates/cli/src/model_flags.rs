@@ -70,7 +70,7 @@ pub(crate) fn completed<M: Model>(
 pub(crate) fn contradiction(id: CheckpointId, error: &clap::Error) -> Failure {
     let error = error.to_string();
     let reason = error.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let message = format!("the flags do not go with those of checkpoint {id}: {reason}");
+    let message = format!("the flags conflict with those of checkpoint {id}: {reason}");
     Failure { exit_code: exit_code::CHECKPOINT, message, hint: None }
 }
 

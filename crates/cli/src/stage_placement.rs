@@ -66,18 +66,18 @@ impl StagePlacement {
         let (training, device) = (&args.training, &args.device);
         if training.in_graph {
             return Err(Failure::usage(
-                "--place does not go with --in-graph: it divides the model; that divides batches",
+                "--place cannot be combined with --in-graph: it divides the model; that divides batches",
             )
             .with_hint("joined workers compute stages without it".to_owned()));
         }
         if training.towers != 1 || device.devices.is_some() {
             return Err(Failure::usage(
-                "--place does not go with --towers or --devices: it divides the model; they divide batches",
+                "--place cannot be combined with --towers or --devices: it divides the model; they divide batches",
             )
             .with_hint("--place STAGE=cpu:0+cpu:1 has several devices compute a stage".to_owned()));
         }
         if training.accumulate != 1 {
-            return Err(Failure::usage("--place does not go with --accumulate")
+            return Err(Failure::usage("--place cannot be combined with --accumulate")
                 .with_hint("--microbatches splits each batch, and adds up the gradients of its parts".to_owned()));
         }
         if micro_batches > samples_a_step {

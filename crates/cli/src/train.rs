@@ -288,10 +288,10 @@ impl Process {
         match ps.get(task.index as usize) {
             Some(own) if *own == resolved.address.to_string() => Ok(ps),
             Some(own) => Err(Failure::usage(format!(
-                "{task} was started as {}, but the workers were told that it is at {own}",
+                "{task} was started at {}, but the workers' cluster has it at {own}",
                 resolved.address
             ))),
-            None => Err(Failure::usage(format!("the workers were told of {} ps, but this is {task}", ps.len()))),
+            None => Err(Failure::usage(format!("the workers' cluster has only {} ps, but this is {task}", ps.len()))),
         }
     }
 
@@ -488,7 +488,7 @@ fn ps_addresses(cluster: &ClusterSpec) -> Option<Vec<String>> {
     Some(cluster.addresses(Job::Ps)?.into_iter().map(ToString::to_string).collect())
 }
 
-/// What needs to know how many workers there are does not go with workers that come as they like.
+/// Refuses flags that need the number of workers, if workers may come and go.
 fn check_dynamic(cluster: &ClusterSpec, training: &TrainingArgs) -> Result<(), Failure> {
     let flag = match training {
         _ if cluster.task_count(Job::Worker).is_some() => return Ok(()),
@@ -496,6 +496,6 @@ fn check_dynamic(cluster: &ClusterSpec, training: &TrainingArgs) -> Result<(), F
         training if training.deterministic => "--deterministic",
         _ => return Ok(()),
     };
-    Err(Failure::usage(format!("{flag} needs to know how many workers there are, which this TF_CONFIG does not say"))
+    Err(Failure::usage(format!("{flag} needs the number of workers, which this TF_CONFIG does not give"))
         .with_hint("turn off enableDynamicWorker, or omit the flag".to_owned()))
 }

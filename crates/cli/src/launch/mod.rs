@@ -62,8 +62,10 @@ pub(crate) fn run(
     let config = TaskConfig::new(args, defaults, Some(logical))?;
     if in_graph && launch.colocate {
         let flag = if args.training.in_graph { "--in-graph" } else { "--place on other tasks" };
-        return Err(Failure::usage(format!("--colocate does not go with {flag}: joined workers hold no parameters"))
-            .with_hint("omit it: without --ps, the client holds them".to_owned()));
+        return Err(Failure::usage(format!(
+            "--colocate cannot be combined with {flag}: joined workers hold no parameters"
+        ))
+        .with_hint("omit it: without --ps, the client holds them".to_owned()));
     }
     if launch.workers == 0 && in_graph {
         return Err(Failure::usage("--in-graph needs at least one worker"));

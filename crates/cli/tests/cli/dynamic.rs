@@ -82,7 +82,7 @@ fn what_needs_the_number_of_workers_is_refused_without_it() {
     for flag in ["--shard-data", "--mode sync --deterministic"] {
         let told = worker(&hosts, 0, flag).run();
         assert_eq!(told.exit_code(), Some(2), "{told}");
-        assert!(told.stderr.contains("needs to know how many workers there are"), "{told}");
+        assert!(told.stderr.contains("needs the number of workers"), "{told}");
     }
 }
 
@@ -103,6 +103,6 @@ fn a_ps_that_the_workers_know_elsewhere_is_refused() {
     let worker = worker(&elsewhere, 0, "").start();
     let told = server.wait();
     assert_eq!(told.exit_code(), Some(2), "{told}");
-    assert!(told.stderr.contains("but the workers were told that it is at"), "{told}");
+    assert!(told.stderr.contains("but the workers' cluster has it at"), "{told}");
     worker.kill();
 }

@@ -364,7 +364,7 @@ fn what_a_stranger_calls_itself_is_short_and_on_one_line_of_the_log() {
     assert!(refused.ends_with("the name of a client or a model is longer than 200 bytes"), "{refused}");
     let answer = assign(&worker, "a \u{1b}[31mstranger\nINFO", "none");
     assert!(matches!(answer, Some(Answer::Refused { is_busy: false, .. })), "{answer:?}");
-    worker.process.log("cannot compute none for a [31mstrangerINFO: there is no model none in this program");
+    worker.process.log("cannot compute none for a [31mstrangerINFO: this program has no model none");
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn a_worker_that_does_not_know_the_model_says_so() {
     let worker = Joined::start("");
     let told = layers(&format!("train layers --in-graph --worker_hosts {}", worker.address)).run();
     assert_eq!(told.exit_code(), Some(2), "{told}");
-    assert!(told.stderr.contains("there is no model layers in this program, which has linear, mnist"), "{told}");
+    assert!(told.stderr.contains("this program has no model layers (it has linear, mnist"), "{told}");
     assert!(told.stderr.ends_with("; start it with the client's program\n"), "{told}");
 }
 
@@ -489,14 +489,14 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --in-graph needs workers that have joined
-    hint: --worker_hosts a:2222,b:2222, with `join --listen` running on each
+    error: --in-graph needs the addresses of joined workers
+    hint: pass --worker_hosts a:2222,b:2222, with `join --listen` running on each
     "#);
     assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a:1 --mode ssp --staleness 2").run(), @r#"
     exit code 2
     --- stdout
     --- stderr
-    error: --mode ssp does not go with --in-graph
+    error: --mode ssp cannot be combined with --in-graph
     hint: use --mode sync or --mode async
     "#);
     assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a:1,a:1").run(), @r#"
@@ -518,7 +518,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     --- stdout
     --- stderr
     error: --balance needs --in-graph
-    hint: only there one process shares each batch out
+    hint: only an in-graph client splits batches among workers
     "#);
     assert_snapshot!(windlass("train mnist --in-graph --worker_hosts a:1 --balance").run(), @r#"
     exit code 2
@@ -531,8 +531,8 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --towers, --device and --devices are for those who compute
-    hint: give them to `join`
+    error: --towers, --device and --devices apply to joined workers, not to their client
+    hint: pass them to `join`
     "#);
     assert_snapshot!(
         windlass("train mnist --in-graph --ps_hosts b:1 --worker_hosts a:1 --job_name worker --task_index 0").run(),
@@ -540,7 +540,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --job_name worker: the workers of an in-graph run are not told what to train
+    error: --job_name worker cannot be used with --in-graph: a joined worker gets its model from the client
     hint: start each with `join --listen HOST:PORT`
     "#
     );
@@ -548,7 +548,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --colocate does not go with --in-graph: joined workers hold no parameters
+    error: --colocate cannot be combined with --in-graph: joined workers hold no parameters
     hint: omit it: without --ps, the client holds them
     "#);
     assert_snapshot!(windlass("launch mnist --in-graph --workers 0").run(), @r#"
@@ -573,7 +573,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     --- stdout
     --- stderr
     error: --listen "nowhere": no port, expected host:port
-    hint: such as --listen 0.0.0.0:2222
+    hint: for example --listen 0.0.0.0:2222
     "#);
     let worker = Joined::start("");
     let told = windlass(&format!("join --listen {}", worker.address)).run();

@@ -372,21 +372,21 @@ fn places_that_cannot_be_are_refused_before_anything_starts() {
     exit code 2
     --- stdout
     --- stderr
-    error: --place does not go with --towers or --devices: it divides the model; they divide batches
+    error: --place cannot be combined with --towers or --devices: it divides the model; they divide batches
     hint: --place STAGE=cpu:0+cpu:1 has several devices compute a stage
     ");
     assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --accumulate 2").run(), @"
     exit code 2
     --- stdout
     --- stderr
-    error: --place does not go with --accumulate
+    error: --place cannot be combined with --accumulate
     hint: --microbatches splits each batch, and adds up the gradients of its parts
     ");
     assert_snapshot!(windlass("train mnist --place hidden=cpu:1 --in-graph --worker_hosts a:1").run(), @"
     exit code 2
     --- stdout
     --- stderr
-    error: --place does not go with --in-graph: it divides the model; that divides batches
+    error: --place cannot be combined with --in-graph: it divides the model; that divides batches
     hint: joined workers compute stages without it
     ");
 }
@@ -397,8 +397,8 @@ fn places_with_tasks_that_there_are_not_are_refused_too() {
     exit code 2
     --- stdout
     --- stderr
-    error: --place on other tasks needs workers that have joined
-    hint: --worker_hosts a:2222,b:2222, with `join --listen` running on each
+    error: --place on other tasks needs the addresses of joined workers
+    hint: pass --worker_hosts a:2222,b:2222, with `join --listen` running on each
     ");
     assert_snapshot!(windlass("train mnist --place hidden=/task:2 --worker_hosts a:1,b:1 -q").run(), @"
     exit code 2
@@ -432,7 +432,7 @@ fn places_with_tasks_that_there_are_not_are_refused_too() {
     exit code 2
     --- stdout
     --- stderr
-    error: --colocate does not go with --place on other tasks: joined workers hold no parameters
+    error: --colocate cannot be combined with --place on other tasks: joined workers hold no parameters
     hint: omit it: without --ps, the client holds them
     ");
 }
