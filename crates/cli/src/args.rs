@@ -58,7 +58,7 @@ pub(crate) struct ClusterArgs {
     /// it also takes HOST:PORT
     #[arg(long, value_name = "HOST")]
     pub(crate) bind: Option<String>,
-    /// Print the resolved cluster and its origin, and exit
+    /// Print the resolved cluster and where it came from, then exit
     #[arg(long)]
     pub(crate) print_cluster: bool,
 }
@@ -102,8 +102,8 @@ pub(crate) struct TrainingArgs {
     /// Split every batch among N replicas of the network in each worker, which compute side by side and share its threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) towers: usize,
-    /// Be the client of an in-graph run: keep data and loop here, compute on the workers in --worker_hosts (started with
-    /// `join --listen`)
+    /// Run as the client of an in-graph run: keep the data and training loop here, and compute on the workers in
+    /// --worker_hosts (started with `join --listen`)
     #[arg(long)]
     pub(crate) in_graph: bool,
     /// With --in-graph and --mode sync: give each worker a share of the batch in proportion to its speed
@@ -168,13 +168,13 @@ pub(crate) struct DeviceArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Placement (one model on several devices)")]
 pub(crate) struct PlaceArgs {
-    /// Put stages of the model on devices, as stage=device,stage=device…: of this process, as cpu:0, cpu:1 or gpu:0, or of a
-    /// joined worker, as /job:worker/task:1. Several devices, as in stage=gpu:0+gpu:1, take micro-batches in turn. Stages
-    /// that are not named stay on --device
+    /// Place stages of the model on devices, as stage=device,stage=device… A device belongs to this process (cpu:0, gpu:0)
+    /// or to a joined worker (/job:worker/task:1). Several devices, as in stage=gpu:0+gpu:1, take micro-batches in turn.
+    /// Stages that are not named stay on --device
     #[arg(long, value_name = "PLACES")]
     pub(crate) place: Option<String>,
     /// With --place: send each batch through the stages in M parts, so that the stages compute at the same time [default:
-    /// 1, or the devices of the stage that has the most]
+    /// 1, or the largest number of devices that a stage has]
     #[arg(long, value_name = "M")]
     pub(crate) microbatches: Option<usize>,
     /// With --place: write a trace of the first 20 steps to this file when the run ends, for ui.perfetto.dev

@@ -18,7 +18,7 @@ fn without_a_command_there_is_help() {
       train        Train a model in this process, or as one task of a cluster
       launch       Start a whole cluster on this machine and train on it
       eval         Score a checkpoint
-      join         Compute as a worker of a run whose client has the data and the loop
+      join         Run a worker that computes for clients (in-graph and placed runs)
       decode       Translate sentences from standard input with a trained seq2seq network
       checkpoint   Manage the checkpoints of a run
       bench        Measure how fast this machine trains in each layout
