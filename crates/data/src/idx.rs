@@ -98,7 +98,7 @@ pub enum IdxError {
         gzip: bool,
     },
     /// The file has bytes after the array.
-    #[error("{} has bytes after its end: expected {expected} bytes{}\nhint: remove the file and download it again", path.display(), of_gzip(*gzip))]
+    #[error("{} has trailing bytes: expected {expected} bytes{}\nhint: remove the file and download it again", path.display(), of_gzip(*gzip))]
     TrailingBytes {
         /// The file.
         path: PathBuf,

@@ -57,7 +57,7 @@ pub enum LoadError {
         columns: usize,
     },
     /// There are not as many labels as images.
-    #[error("{} has {images} images but {} has {labels} labels, expected as many\nhint: the two files are of different data sets; download both again", images_path.display(), labels_path.display())]
+    #[error("{} has {images} images but {} has {labels} labels, expected the same number\nhint: the two files are of different data sets; download both again", images_path.display(), labels_path.display())]
     CountsDiffer {
         /// The file of images.
         images_path: PathBuf,

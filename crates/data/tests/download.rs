@@ -291,7 +291,7 @@ fn a_file_of_another_size_is_refused_before_it_is_read() {
     let target = Target::new();
     let server = WebServer::start(|_, _| Reply::whole(b"<html>sign in to continue</html>"));
     let error = failure(target.download(&[&server]));
-    assert_eq!(error.to_string(), "the server has another file: expected 300000 bytes, got 32");
+    assert_eq!(error.to_string(), "the server has a different file: expected 300000 bytes, got 32");
     assert!(!target.part().exists());
 }
 

@@ -116,8 +116,8 @@ fn compressed_data_that_is_too_short_is_counted_decompressed() {
 #[test]
 fn bytes_after_the_end_are_refused() {
     let bytes = [two_images(), vec![0]].concat();
-    assert!(message(&bytes, 3).contains("has bytes after its end: expected 22 bytes"));
-    assert!(message(&gzip(&bytes), 3).contains("has bytes after its end: expected 22 bytes once decompressed"));
+    assert!(message(&bytes, 3).contains("has trailing bytes: expected 22 bytes"));
+    assert!(message(&gzip(&bytes), 3).contains("has trailing bytes: expected 22 bytes once decompressed"));
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn more_images_than_labels_are_refused() {
     put(directory.path(), "t10k-labels-idx1-ubyte", &labels(2));
     assert_eq!(
         message(directory.path()),
-        "DIR/t10k-images-idx3-ubyte has 3 images but DIR/t10k-labels-idx1-ubyte has 2 labels, expected as many\n\
+        "DIR/t10k-images-idx3-ubyte has 3 images but DIR/t10k-labels-idx1-ubyte has 2 labels, expected the same number\n\
          hint: the two files are of different data sets; download both again"
     );
 }

@@ -139,7 +139,7 @@ fn unequal_files_are_refused_with_their_lines() {
     fs::write(&text.files.train.to, "Va !\n").unwrap();
     assert_eq!(
         text.message(),
-        "DIR/train.en has 3 lines but DIR/train.fr has 1, expected as many\n\
+        "DIR/train.en has 3 lines but DIR/train.fr has 1, expected the same number\n\
          hint: line N of one must be the translation of line N of the other"
     );
     let text = Text::new();
@@ -162,7 +162,7 @@ fn files_without_words_are_refused() {
         let lines = content.lines().count();
         assert_eq!(
             text.message(),
-            format!("DIR/train.en has no words in its {lines} lines, expected one sentence a line")
+            format!("DIR/train.en has no words in its {lines} lines, expected one sentence per line")
         );
         let text = Text::new();
         fs::write(&text.files.dev.as_ref().unwrap().to, content).unwrap();
@@ -193,7 +193,7 @@ fn a_line_without_end_is_refused_before_it_fills_the_memory() {
     let text = Text::new();
     let endless = gzip(&vec![b'a'; (1 << 20) + 1]);
     fs::write(&text.files.train.from, [gzip(b"Go!\n"), endless].concat()).unwrap();
-    assert_eq!(text.message(), "DIR/train.en line 2 has more than 1048576 bytes, expected one sentence a line");
+    assert_eq!(text.message(), "DIR/train.en line 2 has more than 1048576 bytes, expected one sentence per line");
 }
 
 #[test]

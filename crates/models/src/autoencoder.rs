@@ -286,10 +286,10 @@ impl AutoencoderFlags {
         for (flag, given, variant, name) in needs {
             ensure!(!given || self.variant == variant, "{flag} needs --variant {name}");
         }
-        ensure!(self.hidden > 0, "--hidden is 0 units, and a layer has at least one");
-        ensure!(self.latent != Some(0), "--latent is 0 numbers, and a code has at least one");
+        ensure!(self.hidden > 0, "--hidden is 0, expected at least 1");
+        ensure!(self.latent != Some(0), "--latent is 0, expected at least 1");
         let scale = self.noise_scale.unwrap_or(NOISE_SCALE);
-        ensure!(scale.is_finite() && scale >= 0.0, "--noise-scale is {scale}, and a deviation is zero or more");
+        ensure!(scale.is_finite() && scale >= 0.0, "--noise-scale is {scale}, expected zero or more");
         let keep = self.keep_probability.unwrap_or(KEEP);
         ensure!(keep > 0.0 && keep <= 1.0, "--keep-probability is {keep}, expected a probability above 0 and up to 1");
         Ok(self.samples.as_deref().map_or(Ok(()), picture::check)?)

@@ -63,7 +63,7 @@ impl Model for Linear {
     fn load(flags: &LinearFlags, setup: &Setup) -> anyhow::Result<Self> {
         anyhow::ensure!(
             flags.noise.is_finite() && flags.noise >= 0.0,
-            "--noise is {}, and a standard deviation is zero or more",
+            "--noise is {}, expected zero or more",
             flags.noise
         );
         let mut rng = StdRng::seed_from_u64(setup.seed);

@@ -192,13 +192,9 @@ impl SpatialTransformer {
 
 impl StnFlags {
     fn check(&self) -> anyhow::Result<()> {
-        let counts = [
-            ("--localisation", self.localisation, "units"),
-            ("--filters", self.filters, "filters"),
-            ("--hidden", self.hidden, "units"),
-        ];
-        for (flag, count, what) in counts {
-            ensure!(count > 0, "{flag} is 0 {what}, and a layer has at least one");
+        let counts = [("--localisation", self.localisation), ("--filters", self.filters), ("--hidden", self.hidden)];
+        for (flag, count) in counts {
+            ensure!(count > 0, "{flag} is 0, expected at least 1");
         }
         ensure!(self.images > 0, "--images is 0, expected at least one to train on");
         let keep = self.keep_probability;

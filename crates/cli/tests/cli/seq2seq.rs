@@ -183,7 +183,7 @@ fn text_that_cannot_be_read_is_refused_by_name() {
     exit code 2
     --- stdout
     --- stderr
-    error: read the text: en has 6 lines but short has 1, expected as many
+    error: read the text: en has 6 lines but short has 1, expected the same number
     hint: line N of one must be the translation of line N of the other
     ");
     assert_snapshot!(refused("--data-dir here").stderr, @"

@@ -42,7 +42,7 @@ pub enum DownloadError {
         source: io::Error,
     },
     /// A file of that name but with another content is there.
-    #[error("{} is there already but is another file: expected sha-256 {expected}, got {got}\nhint: remove it or choose another directory", path.display())]
+    #[error("{} already exists with different content: expected sha-256 {expected}, got {got}\nhint: remove it or choose another directory", path.display())]
     InTheWay {
         /// The file.
         path: PathBuf,
@@ -95,7 +95,7 @@ pub enum AttemptError {
     #[error("the server answered with status {0}, expected 200 or 206")]
     Status(u16),
     /// The server would not go on from where an earlier try ended, or sent another range.
-    #[error("the server did not go on from byte {from}")]
+    #[error("the server did not resume from byte {from}")]
     Range {
         /// Where it should have gone on.
         from: u64,
@@ -111,7 +111,7 @@ pub enum AttemptError {
         reason: Option<io::Error>,
     },
     /// The server has a file of another size.
-    #[error("the server has another file: expected {expected} bytes, got {got}")]
+    #[error("the server has a different file: expected {expected} bytes, got {got}")]
     Size {
         /// Bytes of the whole file.
         expected: u64,

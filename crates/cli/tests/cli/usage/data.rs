@@ -115,7 +115,7 @@ fn images_and_labels_of_different_number_are_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: read the images: [DATA]/train-images-idx3-ubyte has 24 images but [DATA]/train-labels-idx1-ubyte has 23 labels, expected as many
+    error: read the images: [DATA]/train-images-idx3-ubyte has 24 images but [DATA]/train-labels-idx1-ubyte has 23 labels, expected the same number
     hint: the two files are of different data sets; download both again
     ");
 }

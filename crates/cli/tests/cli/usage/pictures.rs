@@ -12,12 +12,12 @@ fn assert_refused(words: &str, message: &str) {
 
 #[test]
 fn layers_without_units_are_refused() {
-    assert_refused("autoencoder --hidden 0", "--hidden is 0 units, and a layer has at least one");
+    assert_refused("autoencoder --hidden 0", "--hidden is 0, expected at least 1");
     let latent = "autoencoder --variant variational --latent 0";
-    assert_refused(latent, "--latent is 0 numbers, and a code has at least one");
-    assert_refused("stn --hidden 0", "--hidden is 0 units, and a layer has at least one");
-    assert_refused("stn --localisation 0", "--localisation is 0 units, and a layer has at least one");
-    assert_refused("stn --filters 0", "--filters is 0 filters, and a layer has at least one");
+    assert_refused(latent, "--latent is 0, expected at least 1");
+    assert_refused("stn --hidden 0", "--hidden is 0, expected at least 1");
+    assert_refused("stn --localisation 0", "--localisation is 0, expected at least 1");
+    assert_refused("stn --filters 0", "--filters is 0, expected at least 1");
     assert_refused("stn --images 0", "--images is 0, expected at least one to train on");
 }
 
@@ -29,7 +29,7 @@ fn probabilities_and_deviations_that_are_none_are_refused() {
         assert_refused(&format!("autoencoder --variant masking --keep-probability {keep}"), &message);
     }
     for scale in ["-1", "inf"] {
-        let message = format!("--noise-scale is {scale}, and a deviation is zero or more");
+        let message = format!("--noise-scale is {scale}, expected zero or more");
         assert_refused(&format!("autoencoder --variant noise --noise-scale {scale}"), &message);
     }
 }

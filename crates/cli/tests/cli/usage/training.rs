@@ -356,7 +356,7 @@ fn a_negative_deviation_is_refused() {
     exit code 2
     --- stdout
     --- stderr
-    error: --noise is -1, and a standard deviation is zero or more
+    error: --noise is -1, expected zero or more
     ");
 }
 

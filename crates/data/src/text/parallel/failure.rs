@@ -48,7 +48,7 @@ pub enum ParallelError {
         byte: usize,
     },
     /// A line is too long to be a sentence.
-    #[error("{} line {line} has more than {LONGEST_LINE} bytes, expected one sentence a line", path.display())]
+    #[error("{} line {line} has more than {LONGEST_LINE} bytes, expected one sentence per line", path.display())]
     LineTooLong {
         /// The file.
         path: PathBuf,
@@ -56,7 +56,7 @@ pub enum ParallelError {
         line: usize,
     },
     /// There are no words in the file.
-    #[error("{} has no words in its {lines} lines, expected one sentence a line", path.display())]
+    #[error("{} has no words in its {lines} lines, expected one sentence per line", path.display())]
     Blank {
         /// The file.
         path: PathBuf,
@@ -64,7 +64,7 @@ pub enum ParallelError {
         lines: usize,
     },
     /// The files cannot be translations of each other.
-    #[error("{} has {from_lines} lines but {} has {to_lines}, expected as many\nhint: line N of one must be the translation of line N of the other", from.display(), to.display())]
+    #[error("{} has {from_lines} lines but {} has {to_lines}, expected the same number\nhint: line N of one must be the translation of line N of the other", from.display(), to.display())]
     CountsDiffer {
         /// The file of sentences to translate.
         from: PathBuf,
