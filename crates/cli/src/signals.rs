@@ -204,7 +204,7 @@ pub(crate) fn watch(runtime: &Runtime, stop: Arc<Interrupt>, stopped_by: Stopped
                     let terminal = terminal.clone();
                     last_words(move || {
                         terminal.clear_bars();
-                        terminal.print_error(&format!("stopped: at once by a second {}", signal.name()));
+                        terminal.print_error(&format!("stopped immediately by a second {}", signal.name()));
                     });
                     std::process::exit(signal.exit_code().into());
                 }

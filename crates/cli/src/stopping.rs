@@ -134,7 +134,7 @@ impl Stop<'_> {
         let missing = || match &self.log {
             _ if self.died => "none had been written yet".to_owned(),
             _ if self.unsaved.is_some() => "the last one could not be written".to_owned(),
-            _ if self.at_once => "the last one was not waited for".to_owned(),
+            _ if self.at_once => "the run did not wait for the last one".to_owned(),
             Some(log) => format!("the last one could not be written, see {log}"),
             None => "the last one could not be written".to_owned(),
         };
@@ -144,8 +144,8 @@ impl Stop<'_> {
             Newest::None if self.extent.is_some_and(Extent::has_begun) => format!("none ({})", missing()),
             Newest::None if self.extent.is_some() => "none (nothing was trained)".to_owned(),
             Newest::None => "none was written".to_owned(),
-            Newest::Unknown if self.at_once => format!("not looked up in {place}"),
-            Newest::Unknown => format!("not known, as {place} does not answer"),
+            Newest::Unknown if self.at_once => format!("unknown: {place} was not checked"),
+            Newest::Unknown => format!("unknown: {place} does not answer"),
             Newest::Last(step) => format!("step {step}, in {place}"),
             Newest::Earlier(step) => {
                 let lost = seen.saturating_sub(*step);
@@ -218,9 +218,10 @@ mod tests {
     #[test]
     fn an_earlier_checkpoint_is_not_taken_for_the_last() {
         let extent = extent(470);
-        for (at_once, why) in
-            [(false, "the last one could not be written, see run/ps-0.log"), (true, "the last one was not waited for")]
-        {
+        for (at_once, why) in [
+            (false, "the last one could not be written, see run/ps-0.log"),
+            (true, "the run did not wait for the last one"),
+        ] {
             let stop = stop(Some(&extent), at_once);
             let checkpoint = format!("step 400, in run/checkpoints ({why}; 70 steps are lost)");
             assert_eq!(told(&stop, &stop.newest(400, 1990)), texts("SIGINT at step 470 of 500", &checkpoint));

@@ -87,7 +87,10 @@ impl Telling {
     fn tell(&mut self, manifest: &Manifest, metrics: Metrics) -> Result<(), Failure> {
         let step = manifest.id.step;
         self.board = self.board.take().and_then(|curves| {
-            curves.with(step, &metrics).inspect_err(|error| warn!("no more curves for TensorBoard: {error}")).ok()
+            curves
+                .with(step, &metrics)
+                .inspect_err(|error| warn!("cannot write TensorBoard curves, stopping them: {error}"))
+                .ok()
         });
         let line = match self.format {
             Format::Human => format!("evaluator  step {step}: {metrics}"),

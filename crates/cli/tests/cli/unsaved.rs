@@ -48,7 +48,7 @@ fn a_run_whose_last_checkpoint_cannot_be_written_ends_with_4() {
         for disturb in [remove_the_checkpoints, put_a_file_in_their_place] {
             let told = disturbed(command, disturb).wait();
             says_that_it_was_not_saved(&told);
-            assert!(told.stderr.contains("WARN no checkpoint: "), "the launcher passes it on: {told}");
+            assert!(told.stderr.contains("WARN checkpoint failed: "), "the launcher passes it on: {told}");
             assert!(told.directory().join("run/summary.json").exists(), "it has ended all the same: {told}");
             let said = told.stderr.rfind("error: ").map_or("", |at| &told.stderr[at..]);
             assert!(said.lines().count() <= 2, "the summary is no part of the error: {told}");
@@ -126,7 +126,7 @@ fn checkpoints_that_do_not_fit_on_the_disk_leave_nothing_behind() {
     let words = "train autoencoder --hidden 64 --steps 60 --checkpoint-secs 0 --checkpoint-steps 5 --run-dir run";
     let told = on_a_small_disk(400, words).run();
     assert_eq!(told.exit_code(), Some(4), "{told}");
-    assert!(told.stderr.contains("no checkpoint: ps 0: "), "{told}");
+    assert!(told.stderr.contains("checkpoint failed: ps 0: "), "{told}");
     assert!(told.stderr.contains("the last checkpoint could not be written: "), "{told}");
     let left = fs::read_dir(told.directory().join("run/checkpoints")).unwrap();
     let left: Vec<String> = left.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
