@@ -154,7 +154,7 @@ pub enum CheckpointError {
         id: CheckpointId,
     },
     /// The run continued from an earlier checkpoint before this one was published.
-    #[error("checkpoint {id} was given up: the run goes on from an earlier one")]
+    #[error("checkpoint {id} was abandoned: the run continues from an earlier one")]
     GivenUp {
         /// The attempt.
         id: CheckpointId,

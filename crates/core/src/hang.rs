@@ -172,7 +172,7 @@ impl Graph<'_> {
         let (mut parts, mut told, mut task) = (Vec::new(), BTreeSet::new(), task);
         loop {
             if !told.insert(task) {
-                parts.push(format!("which closes the circle at {task}"));
+                parts.push(format!("closing the cycle at {task}"));
                 break;
             }
             let Some((state, wait)) = self.wait_of(task) else {

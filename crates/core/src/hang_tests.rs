@@ -59,7 +59,7 @@ fn tasks_that_wait_for_each_other_are_one_root() {
     assert_eq!(report.roots.len(), 1);
     assert_eq!(report.roots[0].finding, "worker 0 and worker 1 wait for each other");
     assert_eq!(report.roots[0].dependents, 1);
-    assert!(report.chains[0].ends_with("which closes the circle at worker 0"), "{}", report.chains[0]);
+    assert!(report.chains[0].ends_with("closing the cycle at worker 0"), "{}", report.chains[0]);
 }
 
 #[test]

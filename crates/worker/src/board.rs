@@ -257,7 +257,7 @@ impl Board {
     fn keep<T>(&mut self, written: Result<T, BoardError>) -> Option<T> {
         written
             .inspect_err(|error| {
-                warn!("no more curves for TensorBoard: {error}");
+                warn!("cannot write TensorBoard curves, stopping them: {error}");
                 self.config.directory = None;
             })
             .ok()

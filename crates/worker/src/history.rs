@@ -123,7 +123,7 @@ impl History {
         match written {
             Ok(file) => self.file = Some(file),
             Err(error) => {
-                warn!("no more history of this run: cannot write {}: {error}", path.display());
+                warn!("cannot write {}: {error}; the loss history ends here", path.display());
                 self.config.file = None;
             }
         }

@@ -117,7 +117,7 @@ fn check_memory(parameters: &ParameterTable, gradients: usize) -> anyhow::Result
     let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
     anyhow::ensure!(
         needed <= available,
-        "the model is too large: its gradients need {}, and {} of memory is available to this process",
+        "the model is too large: its gradients need {}, but only {} of memory is available to this process",
         in_words(needed),
         in_words(available)
     );

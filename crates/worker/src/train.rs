@@ -369,7 +369,7 @@ impl Training {
     fn draw(&mut self, step: u64) {
         match self.replica.images() {
             Ok(images) => self.telemetry.images(step, &images),
-            Err(error) => warn!("no pictures for TensorBoard: {error:#}"),
+            Err(error) => warn!("cannot make pictures for TensorBoard: {error:#}"),
         }
     }
 

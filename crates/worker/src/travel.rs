@@ -47,7 +47,7 @@ pub enum TravelError {
     #[error("{0} cannot be sent to another process: describe it with `windlass::travels!`")]
     Unable(&'static str),
     /// What has arrived is something else.
-    #[error("what has arrived is not what was expected: {0}")]
+    #[error("received data of the wrong form: {0}")]
     Malformed(String),
 }
 

@@ -132,7 +132,7 @@ impl History {
     /// A checkpoint could not be taken.
     pub(super) fn not_saved(&mut self, at: Duration, reason: &str) {
         self.not_saved += 1;
-        self.note(at, HistoryKind::NotSaved, format!("no checkpoint: {reason}"));
+        self.note(at, HistoryKind::NotSaved, format!("checkpoint failed: {reason}"));
     }
 
     /// The run goes back from one step to another.

@@ -244,7 +244,7 @@ pub fn written(head: &impl Serialize) -> Vec<u8> {
 
 /// A head that has arrived.
 pub fn read<T: DeserializeOwned>(head: &[u8]) -> anyhow::Result<T> {
-    serde_json::from_slice(head).map_err(|error| anyhow::anyhow!("what was said is not understood: {error}"))
+    serde_json::from_slice(head).map_err(|error| anyhow::anyhow!("cannot parse the message: {error}"))
 }
 
 /// Whether a message is an answer, and no sign of life.

@@ -363,7 +363,7 @@ fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
     let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
     ensure!(
         needed <= available,
-        "{what} too large: the gradients need {}, and {} of memory is available",
+        "{what} too large: the gradients need {}, but only {} of memory is available",
         in_words(needed),
         in_words(available)
     );

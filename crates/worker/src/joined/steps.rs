@@ -87,7 +87,7 @@ impl Stepper {
 }
 
 fn parts(asked: Vec<PartAsked>, tensors: &mut impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<PackedPart>> {
-    ensure!(!asked.is_empty(), "a step without a batch");
+    ensure!(!asked.is_empty(), "the step request has no batch");
     let part = |PartAsked { samples, seed, tensors: count }: PartAsked| {
         Ok(PackedPart { samples, seed, parcel: packed::parcel(tensors, count)? })
     };
@@ -106,12 +106,7 @@ fn check(table: &ParameterTable, values: &[TensorBuffer], rows: &[RowRequest]) -
             None if values.is_empty() => continue,
             None => spec.elements(),
         };
-        ensure!(
-            values.len() == expected,
-            "{} values of {} have come, where {expected} are needed",
-            values.len(),
-            spec.name
-        );
+        ensure!(values.len() == expected, "received {} values of {}, expected {expected}", values.len(), spec.name);
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ impl Activation {
     pub fn into_tensor<const D: usize>(self) -> anyhow::Result<Tensor<D>> {
         let Self { flat, shape } = self;
         let got = shape.len();
-        ensure!(got == D, "a stage takes a tensor of {D} dimensions, but gets one of shape {shape:?}");
+        ensure!(got == D, "a stage expects a tensor of {D} dimensions, got shape {shape:?}");
         Ok(flat.reshape(Shape::from(shape)))
     }
 
@@ -76,6 +76,6 @@ mod tests {
         let gradient = received.flat().grad(&gradients).unwrap().into_data();
         assert_eq!(gradient, TensorData::from([2.0_f32, 8.0, 4.0, 10.0, 6.0, 12.0]));
         let refused = received.into_tensor::<3>().unwrap_err().to_string();
-        assert_eq!(refused, "a stage takes a tensor of 3 dimensions, but gets one of shape [3, 2]");
+        assert_eq!(refused, "a stage expects a tensor of 3 dimensions, got shape [3, 2]");
     }
 }

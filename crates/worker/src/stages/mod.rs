@@ -76,8 +76,7 @@ impl Feeds {
     /// Gives something to a stage, which takes it in the same order by [`StageInput::feed`].
     pub fn to(&mut self, stage: &str, value: impl Travel) -> anyhow::Result<()> {
         let found = self.stages.iter_mut().find(|(name, _)| name == stage);
-        let (_, parcel) =
-            found.ok_or_else(|| anyhow!("a batch is fed to `{stage}`, which is no stage of the model"))?;
+        let (_, parcel) = found.ok_or_else(|| anyhow!("`feed` names `{stage}`, but the model has no such stage"))?;
         Ok(value.pack(parcel)?)
     }
 
@@ -107,7 +106,7 @@ impl StageInput {
     /// The next tensor of those that the stages before it put out.
     pub fn tensor<const D: usize>(&mut self) -> anyhow::Result<burn::tensor::Tensor<D>> {
         let next = self.received.pop_front();
-        next.ok_or_else(|| anyhow!("a stage takes more than the stages before it put out"))?.into_tensor()
+        next.ok_or_else(|| anyhow!("a stage asks for more tensors than its input stages produce"))?.into_tensor()
     }
 
     /// How many of those are left.
@@ -166,7 +165,7 @@ impl<M: Model> Staging<M> {
         input: StageInput,
     ) -> anyhow::Result<Vec<Activation>> {
         let outputs = (self.forward)(model, network, stage, input)?;
-        ensure!(!outputs.is_empty(), "stage {stage} puts out nothing");
+        ensure!(!outputs.is_empty(), "stage {stage} has no output");
         Ok(outputs)
     }
 }

@@ -15,10 +15,10 @@ pub enum StagesError {
     #[error("{0:?} cannot be the name of a stage: letters, digits, `_`, `-`, `.` and `/` make one")]
     Name(String),
     /// Two have the same name.
-    #[error("the model has two stages of the name {0:?}")]
+    #[error("the model has two stages named {0:?}")]
     Twice(String),
     /// One is fed by something that is no stage.
-    #[error("stage {stage} is fed by {input:?}, which is no stage")]
+    #[error("stage {stage} takes input from {input:?}, which is not a stage")]
     UnknownInput {
         /// Which one.
         stage: String,
@@ -26,7 +26,7 @@ pub enum StagesError {
         input: String,
     },
     /// One is fed by the same stage twice.
-    #[error("stage {stage} is fed by {input} twice: name it once, it gets all that {input} puts out")]
+    #[error("stage {stage} is fed by {input} twice: name it once; it receives every output of {input}")]
     FedTwice {
         /// Which one.
         stage: String,
@@ -40,7 +40,7 @@ pub enum StagesError {
     #[error("stages {} feed no other, but only one can be the last, whose output is the loss", .0.join(" and "))]
     Ends(Vec<String>),
     /// A path at which the network has nothing.
-    #[error("stage {stage} has the parameters at {path:?}, but the network has none there; it has {}", known.join(", "))]
+    #[error("stage {stage} has the parameters at {path:?}, but the network has no parameter there; it has {}", known.join(", "))]
     UnknownPath {
         /// Which one.
         stage: String,
@@ -230,10 +230,10 @@ mod tests {
             refused(|stages| stages[1].name = "a=b".to_owned()),
             "\"a=b\" cannot be the name of a stage: letters, digits, `_`, `-`, `.` and `/` make one"
         );
-        assert_eq!(refused(|stages| stages[3].name = "in".to_owned()), "the model has two stages of the name \"in\"");
+        assert_eq!(refused(|stages| stages[3].name = "in".to_owned()), "the model has two stages named \"in\"");
         assert_eq!(
             refused(|stages| stages[3].inputs = vec!["inn".to_owned()]),
-            "stage right is fed by \"inn\", which is no stage"
+            "stage right takes input from \"inn\", which is not a stage"
         );
         assert_eq!(
             refused(|stages| stages[1].inputs = vec!["right".to_owned()]),
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(refused(|stages| stages[1].inputs = vec!["in".to_owned()]), "stage in feeds itself");
         assert_eq!(
             refused(|stages| stages[3].inputs = vec!["in".to_owned(), "in".to_owned()]),
-            "stage right is fed by in twice: name it once, it gets all that in puts out"
+            "stage right is fed by in twice: name it once; it receives every output of in"
         );
         assert_eq!(
             refused(|stages| stages[0].inputs.truncate(1)),
@@ -255,7 +255,7 @@ mod tests {
         );
         assert_eq!(
             refused(|stages| stages[3].parameters = vec!["righ".to_owned()]),
-            "stage right has the parameters at \"righ\", but the network has none there; it has in.weight, left.weight, left.bias, leftover"
+            "stage right has the parameters at \"righ\", but the network has no parameter there; it has in.weight, left.weight, left.bias, leftover"
         );
     }
 }

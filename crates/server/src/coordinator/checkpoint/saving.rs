@@ -102,16 +102,16 @@ impl<S: OwnShard> Coordinator<S> {
         }
         match &mut self.saving {
             Some(saving) => {
-                warn!(target: NOTICE, "no checkpoint: {}", setback.reason);
+                warn!(target: NOTICE, "checkpoint failed: {}", setback.reason);
                 saving.set_back(setback);
             }
             // Servers that were too slow for each other are tried again at once, and nothing is wrong.
             None if setback.kind == SetbackKind::Missed => {
-                warn!("no checkpoint: {}; trying again soon", setback.reason)
+                warn!("checkpoint failed: {}; trying again soon", setback.reason)
             }
             None => warn!(
                 target: NOTICE,
-                "no checkpoint: {}; training continues, and earlier checkpoints are kept",
+                "checkpoint failed: {}; training continues, and earlier checkpoints are kept",
                 setback.reason
             ),
         }

@@ -217,7 +217,7 @@ fn loss(outputs: &[TensorData]) -> anyhow::Result<f32> {
     let shapes: Vec<Vec<usize>> = outputs.iter().map(|output| output.shape().to_vec()).collect();
     match outputs {
         [loss] if loss.num_elements() == 1 => Ok(loss.iter::<f32>().next().unwrap_or(f32::NAN)),
-        _ => anyhow::bail!("the last stage puts out tensors of shapes {shapes:?} instead of one loss"),
+        _ => anyhow::bail!("the last stage must return one loss, but returned tensors of shapes {shapes:?}"),
     }
 }
 

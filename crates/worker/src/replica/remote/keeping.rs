@@ -84,7 +84,7 @@ impl Shared {
             state.joined -= 1;
             info!("released {seat} to other clients until an earlier worker is free");
         }
-        state.why = "it is called when the workers before it are free".to_owned();
+        state.why = "released until the workers before it, by address, are free".to_owned();
     }
 
     /// Whether a worker is at a seat, by its own word if it was not asked anything lately.

@@ -251,7 +251,7 @@ fn a_batch_that_is_fed_to_no_stage_is_refused_before_the_first_step() {
     let check = |model: &Branching| placed(model, [0; 4], 2).check(&SAMPLES);
     check(&Branching::default()).unwrap();
     let refused = check(&Branching { feeds_nobody: true, ..Branching::default() }).unwrap_err();
-    assert_eq!(refused.to_string(), "a batch is fed to `nobody`, which is no stage of the model");
+    assert_eq!(refused.to_string(), "`feed` names `nobody`, but the model has no such stage");
 }
 
 #[test]
