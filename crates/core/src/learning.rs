@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 const BLOCK: u32 = 20;
 /// A single loss counts as this many times the ceiling at the most: it takes several for a block to blow up.
 const CLIP: f64 = 4.0;
-/// So far above chance, in ceilings, nothing is learnt any more. Healthy runs of the built-in models stay below 1.
+/// So far above chance, in ceilings, nothing is learned any more. Healthy runs of the built-in models stay below 1.
 const BLOWN_UP: f64 = 1.25;
 /// The same where chance is not known, and the ceiling itself is a guess.
 const BLOWN_UP_WITHOUT_CHANCE: f64 = 2.0;
 /// A loss that has blown up has recovered below this share of the ceiling.
 const RECOVERED: f64 = 0.25;
-/// What is below this share of the untrained loss was learnt, and can be lost again.
+/// What is below this share of the untrained loss was learned, and can be lost again.
 const LEARNT: f64 = 0.8;
-/// The share of what was learnt that may be lost.
+/// The share of what was learned that may be lost.
 const LOST: f64 = 0.5;
 /// For how many blocks in a row it must be lost.
 const BLOCKS_LOST: u32 = 3;
@@ -30,7 +30,7 @@ const FIRST_LOOK: u64 = 400;
 const MOVED: f64 = 0.97;
 /// A loss that fell by this share of itself between two halves still moves.
 const MOVING: f64 = 0.005;
-/// Gradients that are this many updates old on average may be why little is learnt.
+/// Gradients that are this many updates old on average may be why little is learned.
 const STALE: f64 = 2.0;
 /// With stale gradients, a loss above this share of chance that fell by less than [`BRISK`] is little.
 const LITTLE: f64 = 0.25;
@@ -86,7 +86,7 @@ pub struct Learning {
     /// The last whole block, and its step.
     recent: Option<(f64, u64)>,
     best: Option<(f64, u64)>,
-    /// For how many blocks in a row what was learnt has been lost.
+    /// For how many blocks in a row what was learned has been lost.
     lost: u32,
     blown_up: bool,
     /// The halves that are compared at the next look, and when that is.
@@ -172,12 +172,12 @@ impl Learning {
         self.staleness as f64 / self.observed.max(1) as f64
     }
 
-    /// The loss of a network that has learnt nothing.
+    /// The loss of a network that has learned nothing.
     fn untrained(&self) -> Option<f64> {
         self.chance.or(self.start)
     }
 
-    /// Above this a network is worse than one that has learnt nothing.
+    /// Above this a network is worse than one that has learned nothing.
     fn ceiling(&self) -> f64 {
         self.chance.map_or(self.first, |chance| chance.max(self.first))
     }

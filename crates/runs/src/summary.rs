@@ -85,7 +85,7 @@ pub struct Joined {
     pub joined: u64,
 }
 
-/// What was wrong with how the run learnt.
+/// What was wrong with how the run learned.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)]

@@ -50,7 +50,7 @@ pub struct Summary {
     pub bytes_per_step: Bytes,
     /// The loss of the workers' last batches, per sample, on average; nothing if there were none.
     pub loss: Option<f64>,
-    /// What is wrong with how the run learnt, as the chief saw it at the end.
+    /// What is wrong with how the run learned, as the chief saw it at the end.
     #[serde(default)]
     pub warning: Option<Warning>,
     /// The final scores.
@@ -159,7 +159,7 @@ pub struct Facts {
     pub began_at: u64,
     /// The final scores.
     pub metrics: Metrics,
-    /// What is wrong with how the run learnt.
+    /// What is wrong with how the run learned.
     pub warning: Option<Warning>,
     /// The devices among which the model was divided.
     pub devices: Vec<LaneReport>,

@@ -109,7 +109,7 @@ fn a_loss_that_blows_up_is_found_while_it_does() {
 }
 
 #[test]
-fn what_was_learnt_and_is_lost_again_is_found() {
+fn what_was_learned_and_is_lost_again_is_found() {
     for chance in [None, Some(CHANCE)] {
         let (told, last) = judge(chance, 0, 4000, |step| if step < 2001 { falling(step) } else { CHANCE });
         assert_eq!(told[0], (2060, Trouble::Diverging));

@@ -1,6 +1,6 @@
 //! The built-in corpus: numbers in words, and sums and lists of them, English to French.
 //!
-//! It lets translation train without a download, and shows whether a model has learnt: French has
+//! It lets translation train without a download, and shows whether a model has learned: French has
 //! its own order and exceptions (`quatre-vingt-dix-sept`, `vingt et un`, `deux cents` but
 //! `deux cent mille`), and a held-out number is right or wrong. Plain numbers have up to 19 words,
 //! so the longest bucket is filled by `A plus B equals C`, `A minus B equals C` and

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use windlass_ops::{GruParameters, LstmParameters, LstmState, gru, gru_cell, lstm, lstm_cell};
 
-/// Added to the forget gate, so that a layer remembers before it has learnt to.
+/// Added to the forget gate, so that a layer remembers before it has learned to.
 const FORGET_BIAS: f32 = 1.0;
 
 /// The units of a layer.

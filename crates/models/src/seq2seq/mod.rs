@@ -80,7 +80,7 @@ impl Model for Seq2Seq {
         let adam = Optimizer::Adam(Adam::default());
         let (optimizer, learning_rate, batch_size, steps) = match &flags.train_from {
             _ if flags.self_test => (adam, 0.01, 16, Some(300)),
-            // Numbers are learnt in a few minutes.
+            // Numbers are learned in a few minutes.
             None => (adam, 0.002, 64, Some(2000)),
             // As in the tutorial.
             Some(_) => (Optimizer::Sgd, 0.5, 64, None),

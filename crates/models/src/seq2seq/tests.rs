@@ -188,7 +188,7 @@ fn long_translations_can_be_helped() {
         let found = beam(&network, BUCKET, &[5, 8, 4], Beam { length_penalty, ..PLAIN });
         found[0].words.len()
     };
-    assert_eq!(length(0.0), 0, "each word costs some probability, and this network has learnt nothing");
+    assert_eq!(length(0.0), 0, "each word costs some probability, and this network has learned nothing");
     assert_eq!(length(10.0), BUCKET.decoder_steps() - 1);
 }
 
