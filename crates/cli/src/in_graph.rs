@@ -1,4 +1,4 @@
-//! In-graph runs as users ask for them: which flags go with `--in-graph`, and where the joined workers are.
+//! In-graph runs as users ask for them: which flags can be combined with `--in-graph`, and where the joined workers are.
 
 use windlass_core::cluster::{Address, ClusterSpec};
 
