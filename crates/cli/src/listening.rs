@@ -35,10 +35,24 @@ pub(crate) fn listen_as_client(bind: Option<&str>) -> Result<TcpListener, Failur
     }
     let listener = match bind.map(|bind| (bind, bind.parse::<Address>())) {
         None => endpoint::listen_on("127.0.0.1", 0),
-        Some((_, Ok(address))) => endpoint::listen(&address),
+        Some((_, Ok(address))) => endpoint::listen_on(address.host(), address.port()),
         Some((host, Err(_))) => endpoint::listen_on(host, 0),
     };
     listener.map_err(|error| Failure::usage(&error).with_hint(error.hint()))
+}
+
+/// Where others reach this process: by this machine's name if it listens on every interface.
+pub(crate) fn reached_at(listener: &TcpListener) -> String {
+    match listener.local_addr() {
+        Ok(address) if address.ip().is_unspecified() => format!("{}:{}", hostname(), address.port()),
+        _ => local_address(listener),
+    }
+}
+
+/// The name of this machine, as others may know it.
+pub(crate) fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
 pub(crate) fn local_address(listener: &TcpListener) -> String {
@@ -53,4 +67,28 @@ fn other_port(resolved: &ResolvedTask) -> String {
     let text = address.to_string();
     let host = text.rsplit_once(':').map_or(&*text, |(host, _)| host);
     format!("another task may still be running; try another port, such as {host}:{free}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_listens_on_just_the_interface_that_it_is_told_of() {
+        let bound = |bind: Option<&str>| listen_as_client(bind).unwrap().local_addr().unwrap();
+        assert!(bound(None).ip().is_loopback());
+        assert_eq!(bound(Some("127.0.0.2")).ip().to_string(), "127.0.0.2");
+        assert_eq!(bound(Some("0.0.0.0")).ip().to_string(), "0.0.0.0");
+        let free = bound(Some("127.0.0.3")).port();
+        assert_eq!(bound(Some(&format!("127.0.0.3:{free}"))).to_string(), format!("127.0.0.3:{free}"));
+    }
+
+    #[test]
+    fn who_listens_everywhere_is_reached_by_the_name_of_the_machine() {
+        let everywhere = endpoint::listen_on("0.0.0.0", 0).unwrap();
+        let port = everywhere.local_addr().unwrap().port();
+        assert_eq!(reached_at(&everywhere), format!("{}:{port}", hostname()));
+        let here = endpoint::listen_on("127.0.0.1", 0).unwrap();
+        assert_eq!(reached_at(&here), local_address(&here));
+    }
 }
