@@ -1,4 +1,4 @@
-//! `windlass join`: a worker that computes for whoever asks it to. Which model that is, and on which data, the client says.
+//! `windlass join`: a worker that computes for whoever asks it to. The client chooses the model and the data.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> R
         devices: devices.clone(),
         peer_timeout,
         stop,
-        instruments: Instruments::new(&version::build(), "worker", args.task_index.unwrap_or(0)),
+        instruments: Instruments::new(&version::build(), "joined", args.task_index.unwrap_or(0)),
     };
     let devices: Vec<Device> = devices.into_iter().map(|device| device.device).collect();
     let build = move |assignment: &Assignment| {
