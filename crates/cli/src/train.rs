@@ -4,6 +4,7 @@ mod concluding;
 mod in_graph;
 mod loading;
 mod placed;
+mod serving;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -31,6 +32,7 @@ use windlass_worker::model::Model;
 use windlass_worker::replica::{Replica, Trace};
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
+use self::serving::{Serving, with_server};
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
@@ -127,6 +129,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
     let extent = progress.extent();
     let runtime = Ending(Some(runtime));
     let TaskId { job, index } = task.unwrap_or(TaskId::CHIEF);
+    let job = if client.is_some() { Job::Client } else { job };
     let instruments = Instruments::new(&version::build(), &job.to_string(), index);
     let run_dir = args.output.run_dir.clone();
     let watch = SharedWatcher(Arc::new(Mutex::new(progress.watcher())));
@@ -137,7 +140,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         (None, None) => process.single::<M>(flags),
         (None, Some(client)) => {
             let listener = listening::listen_as_client(args.cluster.bind.as_deref())?;
-            let page = client.ps.first().cloned().unwrap_or_else(|| listening::local_address(&listener));
+            let page = client.ps.first().cloned().unwrap_or_else(|| listening::reached_at(&listener));
             info!("live page at http://{page}/");
             match args.training.in_graph {
                 true => process.in_graph::<M>(flags, client, listener),
@@ -238,16 +241,9 @@ impl Process {
         let server = self.start_server(None, (ServerId(0), 1), Some(1), address, RunLayout::OneProcess)?;
         let own = Some((ServerId(0), server.shard()));
         let worker = self.worker_config(WorkerId(0), Some(1), 0, server.coordinator(), own);
-        let leave = Arc::new(Interrupt::default());
-        let serving = self.runtime.spawn(server.run_until(stopped(leave.clone())));
+        let serving = Serving::start(&self.runtime, server);
         let ended = self.train(replica, worker);
-        if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
-            serving.abort(); // It would wait for a worker that never came.
-        } else if !ended.was_let_in {
-            leave.set(); // It would wait for a store that does not open, and has nothing to save.
-        }
-        let served = self.runtime.block_on(serving);
-        Ok(with_server(ended, served.ok()))
+        Ok(serving.closed(ended))
     }
 
     fn server(&mut self, resolved: &ResolvedTask, listener: TcpListener) -> Result<Ended, Failure> {
@@ -264,8 +260,8 @@ impl Process {
         let address = ServerAddress { own: resolved.address.to_string(), coordinator: ps[0].clone() };
         let own = (ServerId(resolved.task.index), ps.len() as u32);
         let server = self.start_server(Some(listener), own, workers, address, layout)?;
-        let stop = self.config.stop.clone();
-        let outcome = self.runtime.block_on(server.run_until(stopped(stop)));
+        let stop = told_to_stop(self.config.stop.clone());
+        let outcome = self.runtime.block_on(server.run_until(stop));
         Ok(Ended::with(outcome))
     }
 
@@ -277,7 +273,7 @@ impl Process {
         let told = self.runtime.block_on(async {
             tokio::select! {
                 told = roster::await_introduction(listener, self.instruments.router(), patience) => told.map_err(Failure::internal),
-                () = stopped(stop) => Err(told_to_stop()),
+                outcome = told_to_stop(stop) => Err(outcome.into()),
             }
         })?;
         let Some(ps) = told else {
@@ -322,10 +318,10 @@ impl Process {
         let address = ServerAddress { own: resolved.address.to_string(), coordinator: coordinator_at };
         let server = self.start_server(Some(listener), (own, servers), workers, address, RunLayout::Colocated)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
-        let serving = self.runtime.spawn(server.run_until(stopped(self.config.stop.clone())));
+        let serving = self.runtime.spawn(server.run_until(told_to_stop(self.config.stop.clone())));
         let ended = self.train(replica, worker);
         if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
-            self.config.stop.set(); // As above; whoever waits for this process learns that it has gone.
+            self.config.stop.set(); // Whoever waits for this process learns that it has gone.
         }
         let served = self.runtime.block_on(serving);
         Ok(with_server(ended, served.ok()))
@@ -438,32 +434,15 @@ fn trace_of(path: &Path, task: Option<TaskId>) -> PathBuf {
     path.with_file_name(format!("{name}-worker-{index}{extension}"))
 }
 
-/// How a process ended that is a worker and a server. The server hears last: that all is well, or that what a worker
-/// told to stop has left could not be saved.
-fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
-    let counts = |server: &Outcome| match worker.outcome.exit_code {
-        0 => true,
-        exit_code::TERMINATED => server.exit_code == exit_code::CHECKPOINT,
-        _ => false,
-    };
-    match server.filter(counts) {
-        Some(outcome) => Ended { outcome, ..worker },
-        None => worker,
-    }
-}
-
 /// Two threads are enough: tensors do not go through this runtime, and nothing computes on it.
 fn runtime() -> Result<Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Failure::internal)
 }
 
 /// Done when the task has been told to stop.
-async fn stopped(stop: Arc<Interrupt>) {
+async fn told_to_stop(stop: Arc<Interrupt>) -> Outcome {
     signals::stopped(&stop).await;
-}
-
-fn told_to_stop() -> Failure {
-    Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }.into()
+    Outcome::told_to_stop()
 }
 
 fn is_coordinator(resolved: &ResolvedTask) -> bool {

@@ -19,6 +19,6 @@ mod task;
 
 pub use checkpoint::{CheckpointConfig, Part, Resume, before_generation, generation_of};
 pub use records::{RunRecords, judge_end};
-pub use server_machine::{Holding, LAST_WORDS, ServerEffect, ServerEvent, ServerMachine, Unprepared};
+pub use server_machine::{Holding, LAST_WORDS, ServerEffect, ServerEvent, ServerMachine};
 pub use shard::{CutError, ParameterShard, Snapshot};
 pub use task::{Server, ServerConfig};

@@ -27,10 +27,10 @@ pub enum ServerEvent {
     Told(Kind),
     /// The session is over, without a word of how the run ended.
     Lost,
-    /// There is a shard, which has been taken, or there cannot be one.
-    Prepared(Result<Holding, Unprepared>),
-    /// The process is told to stop.
-    Stop,
+    /// There is a shard, which has been taken, or there cannot be one, and the run is to end like this.
+    Prepared(Result<Holding, Outcome>),
+    /// The process is to end like this: it was told to stop, or what it was started for has failed.
+    Stop(Outcome),
     /// Nothing has happened until [`ServerMachine::deadline`].
     Quiet,
 }
@@ -44,15 +44,6 @@ pub struct Holding {
     pub saves: bool,
     /// True if the shard has the values of a checkpoint.
     pub restored: bool,
-}
-
-/// Why a server has no shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unprepared {
-    /// How the run is to end.
-    pub exit_code: u8,
-    /// In words.
-    pub reason: String,
 }
 
 /// What a server is to do.
@@ -89,27 +80,39 @@ struct PendingShard {
     deferred: Vec<Kind>,
 }
 
+/// A server that was told to stop waits to hear how the run ends.
+#[derive(Debug)]
+struct Leaving {
+    /// For how long it stays without a word.
+    patience: Duration,
+    /// When it last heard one.
+    since: Duration,
+    /// How it ends if none comes.
+    outcome: Outcome,
+}
+
 /// The decisions of a parameter server.
 #[derive(Debug, Default)]
 pub struct ServerMachine {
     preparing: Option<PendingShard>,
     holding: Option<Holding>,
-    /// Once told to stop: for how long it stays without a word, and since when there was none.
-    leaving: Option<(Duration, Duration)>,
+    /// Of the last message that asked for a shard.
+    number: u64,
+    leaving: Option<Leaving>,
 }
 
 impl ServerMachine {
     /// When the machine next needs a tick, if at all.
     pub fn deadline(&self) -> Option<Duration> {
-        self.leaving.map(|(patience, since)| since + patience)
+        self.leaving.as_ref().map(|leaving| leaving.since + leaving.patience)
     }
 
     /// Takes an event, and says what is to be done, in this order.
     pub fn handle(&mut self, event: ServerEvent, now: Duration) -> Vec<ServerEffect> {
-        if let Some((_, since)) = &mut self.leaving
-            && !matches!(event, ServerEvent::Quiet | ServerEvent::Stop)
+        if let Some(leaving) = &mut self.leaving
+            && !matches!(event, ServerEvent::Quiet | ServerEvent::Stop(_))
         {
-            *since = now;
+            leaving.since = now;
         }
         match event {
             ServerEvent::Lost => {
@@ -122,6 +125,7 @@ impl ServerMachine {
             ServerEvent::Told(Kind::Waiting(waiting)) => vec![ServerEffect::Mention(waiting)],
             ServerEvent::Told(Kind::Prepare(prepare)) => {
                 self.holding = None;
+                self.number = prepare.number;
                 self.preparing = Some(PendingShard { number: prepare.number, deferred: Vec::new() });
                 vec![ServerEffect::Prepare(Box::new(prepare))]
             }
@@ -134,39 +138,38 @@ impl ServerMachine {
                 None => self.change(message).into_iter().collect(),
             },
             ServerEvent::Prepared(prepared) => self.prepared(prepared),
-            ServerEvent::Stop => self.stop(now),
-            ServerEvent::Quiet if self.deadline().is_some_and(|deadline| now >= deadline) => {
-                vec![ServerEffect::End(told_to_stop())]
+            ServerEvent::Stop(outcome) => self.stop(outcome, now),
+            ServerEvent::Quiet => {
+                let leaving = self.leaving.as_ref().filter(|leaving| now >= leaving.since + leaving.patience);
+                leaving.map(|leaving| ServerEffect::End(leaving.outcome.clone())).into_iter().collect()
             }
-            ServerEvent::Quiet => Vec::new(),
         }
     }
 
-    /// Says goodbye, and stays until the coordinator has ended the run: a last checkpoint may have to be written. The
-    /// run continues without a server that holds nothing.
-    fn stop(&mut self, now: Duration) -> Vec<ServerEffect> {
+    /// Says goodbye, or what has failed, and stays until the coordinator has ended the run: a last checkpoint may have to
+    /// be written. The run continues without a server that holds nothing.
+    fn stop(&mut self, outcome: Outcome, now: Duration) -> Vec<ServerEffect> {
         if self.holding.is_some_and(|holding| !holding.shard) {
-            return vec![ServerEffect::CloseSession, ServerEffect::End(told_to_stop())];
+            return vec![ServerEffect::CloseSession, ServerEffect::End(outcome)];
         }
         let saves = self.holding.is_some_and(|holding| holding.saves);
-        self.leaving = Some((if saves { DRAIN } else { LAST_WORDS }, now));
-        vec![ServerEffect::Send(task_message::Kind::Goodbye(Goodbye {}))]
+        let last = match outcome.exit_code {
+            0 | exit_code::TERMINATED => task_message::Kind::Goodbye(Goodbye {}),
+            _ => failed(&outcome, self.number),
+        };
+        self.leaving = Some(Leaving { patience: if saves { DRAIN } else { LAST_WORDS }, since: now, outcome });
+        vec![ServerEffect::Send(last)]
     }
 
     /// Tells the coordinator, and does what has come meanwhile.
-    fn prepared(&mut self, prepared: Result<Holding, Unprepared>) -> Vec<ServerEffect> {
+    fn prepared(&mut self, prepared: Result<Holding, Outcome>) -> Vec<ServerEffect> {
         let Some(PendingShard { number, deferred }) = self.preparing.take() else { return Vec::new() };
         let reply = match prepared {
             Ok(holding) => {
                 self.holding = Some(holding);
                 task_message::Kind::ServerReady(ServerReady { number, restored: holding.restored })
             }
-            Err(Unprepared { exit_code, reason }) => task_message::Kind::Failed(Failure {
-                exit_code: u32::from(exit_code),
-                reason,
-                incarnation: 0,
-                prepare: number,
-            }),
+            Err(outcome) => failed(&outcome, number),
         };
         let changes = deferred.into_iter().filter_map(|message| self.change(message));
         std::iter::once(ServerEffect::Send(reply)).chain(changes).collect()
@@ -188,8 +191,10 @@ impl ServerMachine {
     }
 }
 
-fn told_to_stop() -> Outcome {
-    Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }
+/// Tells the coordinator that the run is to end like this. It was last asked for a shard by the message of this number.
+fn failed(outcome: &Outcome, number: u64) -> task_message::Kind {
+    let Outcome { exit_code, reason } = outcome.clone();
+    task_message::Kind::Failed(Failure { exit_code: u32::from(exit_code), reason, incarnation: 0, prepare: number })
 }
 
 #[cfg(test)]
@@ -242,7 +247,7 @@ mod tests {
         server.handle(prepare(3), NOW);
         server.handle(holding(false), NOW);
         assert!(server.handle(ServerEvent::Told(Kind::Mark(Mark { number: 1 })), NOW).is_empty());
-        let effects = server.handle(ServerEvent::Stop, NOW);
+        let effects = server.handle(ServerEvent::Stop(Outcome::told_to_stop()), NOW);
         assert!(matches!(effects[..], [ServerEffect::CloseSession, ServerEffect::End(_)]));
     }
 
@@ -251,11 +256,23 @@ mod tests {
         let mut server = ServerMachine::default();
         server.handle(prepare(3), NOW);
         server.handle(holding(true), NOW);
-        server.handle(ServerEvent::Stop, NOW);
+        server.handle(ServerEvent::Stop(Outcome::told_to_stop()), NOW);
         assert_eq!(server.deadline(), Some(NOW + DRAIN));
         server.handle(ServerEvent::Told(Kind::Waiting(Waiting::default())), NOW + DRAIN / 2);
         assert!(server.handle(ServerEvent::Quiet, NOW + DRAIN).is_empty());
         let effects = server.handle(ServerEvent::Quiet, NOW + DRAIN + DRAIN / 2);
         assert!(matches!(&effects[..], [ServerEffect::End(Outcome { exit_code: exit_code::TERMINATED, .. })]));
+    }
+
+    #[test]
+    fn a_server_whose_process_has_failed_tells_the_coordinator_why_and_ends_like_that() {
+        let outcome = Outcome { exit_code: exit_code::PEERS, reason: "nobody came".to_owned() };
+        let mut server = ServerMachine::default();
+        server.handle(prepare(3), NOW);
+        let effects = server.handle(ServerEvent::Stop(outcome.clone()), NOW);
+        let [ServerEffect::Send(task_message::Kind::Failed(failure))] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!((failure.exit_code, &*failure.reason, failure.prepare), (5, "nobody came", 3));
+        let effects = server.handle(ServerEvent::Quiet, NOW + LAST_WORDS);
+        assert!(matches!(&effects[..], [ServerEffect::End(end)] if *end == outcome), "{effects:?}");
     }
 }

@@ -71,12 +71,12 @@ pub fn run(
         let ended = match Worker::new(config, run, replica) {
             Ok(mut worker) => worker.run(&runtime, &mut watch, given_up),
             Err(unfit) => {
-                let (exit_code, reason) = match unfit {
-                    Unfit::Usage(error) => (exit_code::USAGE, format!("{error:#}")),
-                    Unfit::Trial(TrainError::Client(_)) => (exit_code::TERMINATED, "told to stop".to_owned()),
-                    Unfit::Trial(error) => (exit_code::INTERNAL, error.to_string()),
+                let outcome = match unfit {
+                    Unfit::Usage(error) => Outcome { exit_code: exit_code::USAGE, reason: format!("{error:#}") },
+                    Unfit::Trial(TrainError::Client(_)) => Outcome::told_to_stop(),
+                    Unfit::Trial(error) => Outcome { exit_code: exit_code::INTERNAL, reason: error.to_string() },
                 };
-                Ended { before_joining: true, ..Ended::with(Outcome { exit_code, reason }) }
+                Ended { before_joining: true, ..Ended::with(outcome) }
             }
         };
         let _ = sender.send(ended);

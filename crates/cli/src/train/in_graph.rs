@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use tokio::task::JoinHandle;
 use tracing::info;
 use windlass_core::cluster::{RunLayout, ServerId, WorkerId};
 use windlass_core::consistency::Mode;
@@ -22,7 +21,8 @@ use windlass_worker::replica::remote::{Crew, CrewConfig, CrewError, InGraph, InG
 use windlass_worker::summary::JoinedSummary;
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
-use super::{Process, ServerAddress, stopped, told_to_stop, with_server};
+use super::serving::Serving;
+use super::{Process, ServerAddress, told_to_stop};
 use crate::failure::Failure;
 use crate::in_graph::Client;
 use crate::listening;
@@ -30,8 +30,6 @@ use crate::output::count;
 
 /// The coordinator, and the server in this process if there is one.
 type Parameters = (Coordinator, Option<(ServerId, Arc<dyn Shard>)>);
-/// A server in this process, and what tells it to leave.
-type Serving = (JoinHandle<Outcome>, Arc<Interrupt>);
 
 /// One of the workers that the servers see.
 struct LogicalWorker {
@@ -83,7 +81,7 @@ impl Process {
             );
         }
         crew.leave(&ended.outcome);
-        Ok(self.closed(ended, serving))
+        Ok(closed(ended, serving))
     }
 
     /// How the parameters are reached that so many workers of this process train: on servers, or in this process, which
@@ -98,26 +96,12 @@ impl Process {
             self.serve_instruments(listener)?;
             return Ok(((Coordinator::Remote(first.clone()), None), None));
         }
-        let address = ServerAddress { own: listening::local_address(&listener), coordinator: String::new() };
+        let address = ServerAddress { own: listening::reached_at(&listener), coordinator: String::new() };
         let layout = RunLayout::Client { holds_parameters: true };
         let server = self.start_server(Some(listener), (ServerId(0), 1), Some(workers), address, layout)?;
         let own: (ServerId, Arc<dyn Shard>) = (ServerId(0), server.shard());
-        let leave = Arc::new(Interrupt::default());
         let coordinator = server.coordinator();
-        let serving = self.runtime.spawn(server.run_until(stopped(leave.clone())));
-        Ok(((coordinator, Some(own)), Some((serving, leave))))
-    }
-
-    /// How this process ended, when what it serves has, too.
-    pub(super) fn closed(&self, ended: Ended, serving: Option<Serving>) -> Ended {
-        let Some((serving, leave)) = serving else { return ended };
-        if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
-            serving.abort(); // It would wait for a worker that never came.
-        } else if !ended.was_let_in {
-            leave.set(); // It would wait for a store that does not open, and has nothing to save.
-        }
-        let served = self.runtime.block_on(serving);
-        with_server(ended, served.ok())
+        Ok(((coordinator, Some(own)), Some(Serving::start(&self.runtime, server))))
     }
 
     /// Waits for the joined workers. The server of this process, if it has one, already tells of them; it ends if they do
@@ -125,19 +109,13 @@ impl Process {
     pub(super) fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
         let Err(error) = crew.gather(&|| self.config.stop.is_set()) else { return Ok(serving) };
         let failure = match error {
-            CrewError::Interrupted => told_to_stop(),
+            CrewError::Interrupted => Outcome::told_to_stop().into(),
             CrewError::Refused { .. } => Failure::usage(error),
             error => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
         };
-        crew.leave(&Outcome { exit_code: failure.exit_code, reason: failure.message.clone() });
-        if let Some((serving, leave)) = serving {
-            if failure.exit_code == exit_code::TERMINATED {
-                leave.set();
-            } else {
-                serving.abort(); // It would say that it was told to stop.
-            }
-            let _ = self.runtime.block_on(serving);
-        }
+        let outcome = Outcome { exit_code: failure.exit_code, reason: failure.message.clone() };
+        crew.leave(&outcome);
+        serving.into_iter().for_each(|serving| serving.give_up(outcome.clone()));
         Err(failure)
     }
 
@@ -151,7 +129,7 @@ impl Process {
         let (info, run) = (replica.info(), &self.config.run);
         let files = windlass_worker::spec::model_files(info).map_err(|error| Failure::usage(format!("{error:#}")))?;
         let assignment = Assignment {
-            client: format!("the {} run of process {} on {}", info.name, std::process::id(), host()),
+            client: format!("the {} run of process {} on {}", info.name, std::process::id(), listening::hostname()),
             run: RandomState::new().build_hasher().finish(),
             worker: 0,
             model: info.name.to_owned(),
@@ -177,7 +155,7 @@ impl Process {
         let (own, all) = (Arc::new(Interrupt::default()), self.config.stop.clone());
         let set = own.clone();
         self.runtime.spawn(async move {
-            stopped(all).await;
+            told_to_stop(all).await;
             set.set();
         });
         own
@@ -209,8 +187,10 @@ impl Process {
     }
 }
 
-/// The name of this machine, as others may know it.
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if name.trim().is_empty() { "this host".to_owned() } else { name.trim().to_owned() }
+/// How this process ended, when what it serves has, too.
+pub(super) fn closed(ended: Ended, serving: Option<Serving>) -> Ended {
+    match serving {
+        Some(serving) => serving.closed(ended),
+        None => ended,
+    }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use windlass_core::cluster::WorkerId;
+use windlass_core::lifecycle::Outcome;
 use windlass_worker::model::{Model, Setup};
 use windlass_worker::replica::remote::InGraph;
 use windlass_worker::replica::{Local, LocalConfig, Placed, PlacedConfig, Replica, Towers};
 use windlass_worker::task::{self, RunConfig};
 use windlass_worker::threads;
 
-use super::{Process, told_to_stop};
+use super::Process;
 use crate::failure::Failure;
 use crate::{signals, stage_placement};
 
@@ -97,7 +98,7 @@ impl Process {
         self.runtime.block_on(async {
             tokio::select! {
                 loaded = loaded => loaded.map_err(Failure::internal)?,
-                () = signals::stopped(&self.config.stop) => Err(told_to_stop()),
+                () = signals::stopped(&self.config.stop) => Err(Outcome::told_to_stop().into()),
             }
         })
     }

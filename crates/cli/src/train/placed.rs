@@ -11,6 +11,7 @@ use windlass_worker::summary::JoinedSummary;
 use windlass_worker::task::Ended;
 
 use super::Process;
+use super::in_graph::closed;
 use crate::failure::Failure;
 use crate::in_graph::Client;
 
@@ -41,6 +42,6 @@ impl Process {
             info!("{worker} has joined {times} times");
         }
         crew.leave(&ended.outcome);
-        Ok(self.closed(ended, serving))
+        Ok(closed(ended, serving))
     }
 }

@@ -1,6 +1,7 @@
 //! `--in-graph`: one client with the data and the loop, and workers that have joined and know neither.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -403,7 +404,7 @@ fn a_worker_that_does_not_know_the_model_says_so() {
     let told = layers(&format!("train layers --in-graph --worker_hosts {}", worker.address)).run();
     assert_eq!(told.exit_code(), Some(2), "{told}");
     assert!(told.stderr.contains("this program has no model layers (it has linear, mnist"), "{told}");
-    assert!(told.stderr.ends_with("; start it with the client's program\n"), "{told}");
+    assert!(told.stderr.ends_with("; start the worker with the same program as the client\n"), "{told}");
 }
 
 #[test]
@@ -417,9 +418,9 @@ fn launch_starts_joined_workers_and_their_client() {
         assert_eq!(summary["global_step"], 200, "{flags}");
         let joined = summary["joined"].as_array().unwrap();
         assert!(joined.len() == 2 && joined.iter().all(|worker| worker["steps"].as_u64() > Some(0)), "{summary:#}");
-        let log = std::fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
+        let log = fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
         assert!(log.contains("ended (done)"), "{log}");
-        let status = std::fs::read_to_string(told.directory().join("run/status.json")).unwrap();
+        let status = fs::read_to_string(told.directory().join("run/status.json")).unwrap();
         let status: Value = serde_json::from_str::<Value>(&status).unwrap()["status"].clone();
         let layout =
             if flags.contains("--ps") { "1 ps, a client, 2 joined workers" } else { "a client, 2 joined workers" };
@@ -481,6 +482,23 @@ fn an_in_graph_run_is_resumed_where_it_was() {
     let resumed = told.windlass(&format!("{words} --worker_hosts {}", hosts(&workers))).run().succeeded();
     let whole = loss(&windlass(&format!("train {} --run-dir run", MNIST.replace("60", "90"))).run().succeeded());
     assert_same(&resumed, whole);
+}
+
+#[test]
+fn a_resumed_run_whose_workers_never_come_says_so_in_its_records_and_gives_its_claim_back() {
+    let told = in_graph(&format!("{MNIST} --mode sync"), 1, "");
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let words = format!("train {} --mode sync --in-graph --run-dir run", MNIST.replace("--steps 60", "--steps 90"));
+    let alone = told.windlass(&format!("{words} --worker_hosts {nobody} --peer-timeout 1")).run();
+    assert_eq!(alone.exit_code(), Some(5), "{alone}");
+    let status = alone.windlass("status run").run();
+    assert!(status.stdout.contains("gave up waiting for worker 0"), "{status}");
+    let claims: Vec<_> = fs::read_dir(alone.directory().join("run/checkpoints/generations")).unwrap().collect();
+    assert!(!claims.is_empty());
+    for claim in claims {
+        let text = fs::read_to_string(claim.unwrap().path()).unwrap();
+        assert!(text.contains(r#""released":true"#), "{text}");
+    }
 }
 
 #[test]

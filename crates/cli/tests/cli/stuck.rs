@@ -6,7 +6,7 @@ use windlass::burn::module::{Module, Param};
 use windlass::burn::tensor::{Device, Tensor};
 use windlass::rand::rngs::StdRng;
 use windlass::{Defaults, Metrics, Model, Setup};
-use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_core::lifecycle::Outcome;
 use windlass_worker::task::RunConfig;
 
 use crate::in_process::train_until_told;
@@ -71,7 +71,7 @@ fn a_worker_that_hangs_on_its_data_ends_when_it_is_told_to_stop() {
     let ((says, told), (let_go, waits)) = (mpsc::channel(), mpsc::channel());
     let run = RunConfig { steps: None, log_every: 1_000_000, ..run() };
     let ended = train_until_told(&run, Stuck { says, waits: Mutex::new(waits) }, told);
-    assert_eq!(ended.outcome, Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() });
+    assert_eq!(ended.outcome, Outcome::told_to_stop());
     assert!(ended.was_let_in);
     drop(let_go);
 }

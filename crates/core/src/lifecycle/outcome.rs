@@ -14,6 +14,11 @@ impl Outcome {
     pub fn done() -> Self {
         Self { exit_code: 0, reason: String::new() }
     }
+
+    /// A process was told to stop.
+    pub fn told_to_stop() -> Self {
+        Self { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() }
+    }
 }
 
 /// The phrase in the reason of a run whose last checkpoint could not be written.

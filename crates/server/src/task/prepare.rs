@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use windlass_checkpoint::{BadCheckpointId, CheckpointError, CheckpointId, PartLayout, ReadCounter, ShardImage, Store};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::exit_code;
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::RunSpec;
 use windlass_wire::control::proto::Prepare;
@@ -20,7 +20,7 @@ use windlass_wire::control::session::Progress;
 use super::{Saver, Server};
 use crate::NOTICE;
 use crate::checkpoint::{self, RETRY_EVERY, ResumePoint};
-use crate::server_machine::{Holding, Unprepared};
+use crate::server_machine::Holding;
 use crate::shard::ParameterShard;
 
 /// How often to report that a checkpoint is being read.
@@ -38,9 +38,9 @@ impl Server {
     }
 
     /// Takes the shard that was in the making, and says what this server holds now.
-    pub(super) fn take_prepared(&mut self, prepared: Result<Prepared, PrepareError>) -> Result<Holding, Unprepared> {
+    pub(super) fn take_prepared(&mut self, prepared: Result<Prepared, PrepareError>) -> Result<Holding, Outcome> {
         self.preparing = None;
-        let unprepared = |error: PrepareError| Unprepared { exit_code: error.exit_code(), reason: error.to_string() };
+        let unprepared = |error: PrepareError| Outcome { exit_code: error.exit_code(), reason: error.to_string() };
         let Prepared { shard, saver, restored } = prepared.map_err(unprepared)?;
         let holding = Holding { shard: shard.is_some(), saves: saver.is_some(), restored };
         self.saver = saver;

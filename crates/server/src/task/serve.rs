@@ -19,8 +19,9 @@ impl Server {
         self.run_until(std::future::pending()).await
     }
 
-    /// Serves until the run is over. Told to stop, it says goodbye, which ends the run for everyone.
-    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Outcome {
+    /// Serves until the run is over. Told to stop, it says goodbye, which ends the run for everyone; told that its process
+    /// has failed, it tells everyone of that.
+    pub async fn run_until(mut self, stop: impl Future<Output = Outcome>) -> Outcome {
         let mut stop = std::pin::pin!(stop);
         let mut stopping = false;
         let outcome = 'serving: loop {
@@ -28,9 +29,9 @@ impl Server {
                 self.machine.deadline().map(|deadline| tokio::time::Instant::from_std(self.origin + deadline));
             let event = tokio::select! {
                 event = self.next() => event,
-                () = &mut stop, if !stopping => {
+                outcome = &mut stop, if !stopping => {
                     stopping = true;
-                    ServerEvent::Stop
+                    ServerEvent::Stop(outcome)
                 }
                 () = sleep_until(deadline) => ServerEvent::Quiet,
             };

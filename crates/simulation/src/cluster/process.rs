@@ -1,6 +1,7 @@
 //! A simulated process: its parts, and which of them an event is for.
 
 use windlass_core::cluster::TaskId;
+use windlass_core::lifecycle::Outcome;
 use windlass_server::ServerEvent;
 use windlass_server::coordinator::Farewell;
 use windlass_wire::control::session::SessionEvent;
@@ -52,7 +53,7 @@ impl Process {
                 _ => self.worker(|worker, world| worker.session(SessionEvent::Looked(number, found), world), world),
             },
             Happening::Stop => {
-                self.server(|server, world| server.handle(ServerEvent::Stop, world), world);
+                self.server(|server, world| server.handle(ServerEvent::Stop(Outcome::told_to_stop()), world), world);
                 self.worker(WorkerNode::stop, world);
             }
             Happening::Timer(timer) => self.remind(timer, world),

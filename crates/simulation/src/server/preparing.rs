@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::Outcome;
 use windlass_core::plan::ShardPlan;
-use windlass_server::{Holding, ServerEvent, Unprepared};
+use windlass_server::{Holding, ServerEvent};
 use windlass_wire::control::proto::Prepare;
 
 use super::ServerNode;
@@ -37,7 +38,7 @@ impl ServerNode {
             let Some(read) = part.and_then(|part| world.store.part(&part.object)) else {
                 let reason = format!("checkpoint {} cannot be read", prepare.restore);
                 world.watch.fail(|| reason.clone());
-                let unprepared = Unprepared { exit_code: 4, reason };
+                let unprepared = Outcome { exit_code: 4, reason };
                 return self.handle(ServerEvent::Prepared(Err(unprepared)), world);
             };
             blocks.clone_from(read);

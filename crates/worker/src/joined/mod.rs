@@ -152,7 +152,7 @@ fn wait(news: &mpsc::Receiver<News>, stop: &Interrupt, once: Option<Duration>) -
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
         if stop.is_set() {
-            return Outcome { exit_code: exit_code::TERMINATED, reason: "told to stop".to_owned() };
+            return Outcome::told_to_stop();
         }
         let waited = lost.map_or(Duration::ZERO, |lost| lost.elapsed());
         if once.is_some_and(|patience| waited > patience) {
