@@ -221,6 +221,10 @@ impl Child {
         self.running
     }
 
+    pub(super) fn is_suspended(&self) -> bool {
+        self.processes.is_suspended(self.task)
+    }
+
     pub(super) fn ended(&mut self) {
         self.running = false;
     }

@@ -171,7 +171,8 @@ impl Launcher {
     /// Kills the tasks that have not ended in time; of a run that was told to stop, first only those that have no part in
     /// its last checkpoint.
     fn kill_overdue(&mut self) {
-        let may_save = self.deadline.pass();
+        // Nothing is saved while the coordinator does not go on.
+        let may_save = self.deadline.pass() && !self.children.first().is_some_and(Child::is_suspended);
         let running = self.children.iter().filter(|child| child.is_running());
         let (saving, overdue): (Vec<&Child>, Vec<&Child>) =
             running.partition(|child| may_save && self.may_hold(child.task));
@@ -183,7 +184,11 @@ impl Launcher {
         if !saving.is_empty() {
             warn!("waiting for {} to save the run; a second signal stops at once", self.named(&saving));
         }
-        self.at_once |= !may_save && self.coordinator_runs();
+        if !may_save && self.coordinator_runs() {
+            self.at_once = true;
+            let why = || format!("{NOT_SAVED}: {} did not end in time", self.children[0].name);
+            self.unsaved = self.unsaved.take().or_else(|| self.has_begun().then(why));
+        }
         self.overdue.extend(overdue);
     }
 

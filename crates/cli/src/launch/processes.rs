@@ -2,6 +2,7 @@
 //! not wait until what the tasks have told has been shown.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -53,6 +54,11 @@ impl Processes {
         self.lock().living.get_mut(&task).into_iter().for_each(Process::terminate);
     }
 
+    /// Whether a process is suspended and does nothing until it is told to go on. Only Linux tells.
+    pub(super) fn is_suspended(&self, task: TaskId) -> bool {
+        self.lock().living.get(&task).is_some_and(Process::is_suspended)
+    }
+
     /// Ends a process.
     pub(super) fn kill(&self, task: TaskId) {
         self.lock().living.get(&task).into_iter().for_each(Process::kill);
@@ -73,6 +79,12 @@ impl Process {
         if !std::mem::replace(&mut self.was_told, true) {
             let _ = kill_process(self.pid, Signal::TERM);
         }
+    }
+
+    fn is_suspended(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_pid())).unwrap_or_default();
+        // The name before the state is in parentheses, and may contain anything.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
     fn kill(&self) {

@@ -186,6 +186,17 @@ fn a_launched_run_that_is_told_to_stop_ends_without_a_ps_that_never_wakes() {
 }
 
 #[test]
+fn a_launched_run_that_is_told_to_stop_does_not_wait_for_ever_for_a_suspended_ps_0() {
+    let run = Launched::start(&format!("linear {ENDLESS} --checkpoint-secs 0 --checkpoint-steps 200"));
+    run.logged("ps-0", "checkpoint of step ");
+    run.task("ps", 0).signal(Signal::STOP);
+    run.0.signal(Signal::TERM);
+    let told = run.wait();
+    assert_eq!(told.exit_code(), Some(4), "{told}");
+    assert!(told.stderr.contains("killed ps 0, which did not end in time"), "{told}");
+}
+
+#[test]
 fn a_launched_run_that_nobody_trains_any_more_is_saved_and_ends() {
     for (last, exit_code) in [(Signal::TERM, 143), (Signal::KILL, 1)] {
         let run = Launched::start(&format!("linear {ENDLESS}"));
