@@ -104,6 +104,8 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
 struct StatusKeeper {
     /// The run under an earlier ps 0, if this one has taken its place.
     earlier: Option<Earlier>,
+    /// Whether this ps 0 has held parameters.
+    has_held: bool,
     loss: Curve,
     /// Who was chief, how many steps it had made, and the sum of their losses. A point of the curve is the mean since.
     losses: Option<(TaskId, u64, f64)>,
@@ -162,7 +164,7 @@ impl StatusKeeper {
         }
         let facts = run.facts.as_deref();
         let steps_per_second = self.steps.span(run.at).map_or(0.0, |span| span.counted() as f64 / span.seconds);
-        let step = run.statistics.steps;
+        let step = self.step(run);
         let earlier = self.earlier.as_ref();
         let elapsed = earlier.map_or(run.at, |earlier| earlier.elapsed.saturating_add(run.at));
         let before = |count: fn(&Status) -> u64| earlier.map_or(0, |earlier| count(&earlier.status));
@@ -207,6 +209,12 @@ impl StatusKeeper {
         }
     }
 
+    /// The global step. A ps 0 that has not restored its parameters yet has counted none.
+    fn step(&self, run: &Observation) -> u64 {
+        let earlier = self.earlier.as_ref().filter(|_| !self.has_held);
+        earlier.map_or(run.statistics.steps, |earlier| earlier.status.step)
+    }
+
     /// For how long a run may make no step before it hangs.
     fn hang_after(&self) -> Duration {
         match self.steps.longest_pause() {
@@ -217,6 +225,7 @@ impl StatusKeeper {
 
     /// Takes what is new.
     fn follow(&mut self, run: &Observation) {
+        self.has_held |= run.has_shard;
         let step = run.statistics.steps;
         // A longer pause than this is no step that takes its time.
         let longest = (2 * EVERY).max(HANG_STEPS * self.steps.longest_pause());

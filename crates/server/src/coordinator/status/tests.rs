@@ -331,6 +331,19 @@ fn what_only_an_earlier_ps_0_knew_is_lost_with_it() {
 }
 
 #[test]
+fn until_a_new_ps_0_has_its_parameters_the_step_is_that_of_the_one_before() {
+    let status = Status { step: 400, ..Status::default() };
+    let mut keeper = StatusKeeper::after(Earlier { elapsed: Duration::from_secs(10), status });
+    let without = |seconds, step| Observation { has_shard: false, ..observation(seconds, step) };
+    let gathering = Observation { phase: Phase::Gathering, ..without(1.0, 0) };
+    assert_eq!(keeper.status(&gathering).step, 400);
+    let mut restored = observation(2.0, 100);
+    restored.statistics.resumed_at = 100;
+    assert_eq!(keeper.status(&restored).step, 100);
+    assert_eq!(keeper.status(&without(3.0, 100)).step, 100, "it has lost them again, and knows better");
+}
+
+#[test]
 fn what_a_worker_did_under_an_earlier_ps_0_is_no_speed() {
     let mut keeper = StatusKeeper::default();
     keeper.status(&observation(1.0, 50));
