@@ -32,9 +32,7 @@ impl<S: OwnShard> Coordinator<S> {
                 self.lifecycle.initialised()
             }
             task_message::Kind::Finished(report) if report.incarnation == incarnation.0 => {
-                let finished = format!("{} finished after {} steps", self.lifecycle.named(task), report.steps);
-                info!("{finished}");
-                self.history.note(self.now, HistoryKind::Left, finished);
+                self.note_finished(worker, report.steps);
                 self.reports.insert(worker, report);
                 self.lifecycle.worker_finished(worker)
             }
@@ -102,6 +100,17 @@ impl<S: OwnShard> Coordinator<S> {
         match task.job {
             Job::Ps => self.is_prepared_for(failure.prepare),
             Job::Worker | Job::Client => failure.incarnation == incarnation.0,
+        }
+    }
+
+    /// Notes that a worker has finished; of a client, that all workers which it is to servers have.
+    fn note_finished(&mut self, worker: WorkerId, steps: u64) {
+        let name = self.lifecycle.named(worker);
+        let steps = if name == TaskId::CLIENT { self.client.finished(worker, steps) } else { Some(steps) };
+        if let Some(steps) = steps {
+            let finished = format!("{name} finished after {steps} steps");
+            info!("{finished}");
+            self.history.note(self.now, HistoryKind::Left, finished);
         }
     }
 

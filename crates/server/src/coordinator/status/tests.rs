@@ -78,7 +78,7 @@ fn a_new_ps_0_goes_on_with_the_figures_of_the_one_before() {
         totals(&mut run, 0, u64::from(10 * second), f64::from(20 * second));
         run.tasks[1].heartbeat.scores =
             vec![Score { name: "test_accuracy".into(), value: 0.5, global_step: 40, is_fraction: true }];
-        run.history.joined(Duration::from_secs(1), (TaskId::worker(0), TaskId::worker(0)), 1);
+        run.history.joined(Duration::from_secs(1), TaskId::worker(0), 1, Some(TaskId::worker(0)));
         before = first.status(&run);
     }
     let before = Status { rollbacks: 1, updates_lost: 5, start: 3, ..before };
