@@ -45,7 +45,11 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     let heartbeat = chief.map(|chief| chief.heartbeat.clone()).unwrap_or_default();
     let present = clients.iter().find(|client| client.presence == Some(Presence::Present));
     let totals = clients.iter().filter_map(|client| client.heartbeat.totals.as_deref());
-    let has_totals = heartbeat.totals.is_some();
+    // After a new ps 0 they come in one by one. The sum of some would grow by all that the next has ever done.
+    let is_counted = |client: &TaskObservation| {
+        client.heartbeat.totals.is_some() || matches!(client.presence, Some(Presence::Dead | Presence::Finished))
+    };
+    let has_totals = clients.iter().all(is_counted) && clients.iter().any(|client| client.heartbeat.totals.is_some());
     TaskObservation {
         task: TaskId::CLIENT,
         presence: present.or(chief).and_then(|client| client.presence),
@@ -174,6 +178,19 @@ mod tests {
         let totals = known[2].heartbeat.totals.as_deref().unwrap();
         assert_eq!((totals.steps, totals.samples, totals.compute_seconds), (7, 70, 15.0));
         assert_eq!((totals.wait_seconds, totals.held_back_seconds), (45.0, 40.0), "of that, 5 s went into the network");
+    }
+
+    #[test]
+    fn what_a_client_has_done_is_known_once_all_that_it_is_to_servers_have_told() {
+        let silent = |presence| TaskObservation { presence, ..observed(TaskId::worker(1), Heartbeat::default()) };
+        let steps = |second| {
+            let known = as_known(vec![observed(TaskId::worker(0), client_of(Vec::new(), 3)), second], &[], NOW);
+            known[0].heartbeat.totals.as_ref().map(|totals| totals.steps)
+        };
+        assert_eq!(steps(observed(TaskId::worker(1), client_of(Vec::new(), 4))), Some(7));
+        assert_eq!(steps(silent(Some(Presence::Present))), None);
+        assert_eq!(steps(silent(None)), None, "it has not come yet");
+        assert_eq!(steps(silent(Some(Presence::Dead))), Some(3), "it never will");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use windlass_core::membership::Presence;
 use windlass_core::straggler::Verdict;
 use windlass_page as page;
 use windlass_page::{Curve, Status};
+use windlass_wire::control::proto::WorkerTotals;
 
 use super::history::{History, HistoryKind};
 use super::observation::{NodeObservation, Observation, TaskObservation};
@@ -242,13 +243,8 @@ impl StatusKeeper {
         }
         let chief = run.tasks.iter().find(|observed| observed.task == run.chief);
         if let Some(heartbeat) = chief.map(|chief| &chief.heartbeat).filter(|heartbeat| heartbeat.local_step > 0) {
-            let (steps, losses) = heartbeat.totals.as_deref().map_or((0, 0.0), |totals| (totals.steps, totals.loss));
-            let before = self.losses.replace((run.chief, steps, losses));
-            if let Some((chief, steps_before, losses_before)) = before.or(Some((run.chief, 0, 0.0)))
-                && chief == run.chief
-                && steps > steps_before
-            {
-                self.loss.push(heartbeat.global_step, (losses - losses_before) / (steps - steps_before) as f64);
+            if let Some(totals) = heartbeat.totals.as_deref() {
+                self.follow_loss(run.chief, heartbeat.global_step, totals);
             }
             for score in heartbeat.scores.iter().take(SCORES) {
                 if self.scores.len() >= SCORES && !self.scores.contains_key(&score.name) {
@@ -261,6 +257,16 @@ impl StatusKeeper {
                     curve.push(score.global_step, score.value);
                 }
             }
+        }
+    }
+
+    /// Takes the steps and losses of the chief.
+    fn follow_loss(&mut self, chief: TaskId, global_step: u64, totals: &WorkerTotals) {
+        let before = self.losses.replace((chief, totals.steps, totals.loss)).unwrap_or((chief, 0, 0.0));
+        let (chief_before, steps_before, losses_before) = before;
+        if chief_before == chief && totals.steps > steps_before {
+            let steps = (totals.steps - steps_before) as f64;
+            self.loss.push(global_step, (totals.loss - losses_before) / steps);
         }
     }
 }

@@ -344,6 +344,28 @@ fn until_a_new_ps_0_has_its_parameters_the_step_is_that_of_the_one_before() {
 }
 
 #[test]
+fn what_a_client_did_under_an_earlier_ps_0_is_neither_loss_nor_speed() {
+    let earlier = Earlier { elapsed: Duration::from_secs(10), status: Status::default() };
+    let mut keeper = StatusKeeper::after(earlier);
+    // It is two workers to servers, of which the second is heard 2 s later. Each makes 10 steps a second, at a loss of 1.
+    let statuses = (1..=8_u32).map(|second| {
+        let mut run = observation(f64::from(second), u64::from(20 * second));
+        run.layout = RunLayout::Client { holds_parameters: false };
+        let steps = u64::from(10_000 + 10 * second);
+        totals(&mut run, 0, steps, f64::from(50_000 + 10 * second));
+        if second > 2 {
+            totals(&mut run, 1, steps, f64::from(50_000 + 10 * second));
+        }
+        keeper.status(&run.with_client(&[]))
+    });
+    let statuses: Vec<Status> = statuses.collect();
+    let losses: Vec<f64> = statuses.last().unwrap().loss.points().iter().filter_map(|(_, loss)| *loss).collect();
+    assert_eq!(losses, [1.0; 5]);
+    let fastest = statuses.iter().map(|status| status.samples_per_second).fold(0.0, f64::max);
+    assert_eq!(fastest, 200.0);
+}
+
+#[test]
 fn what_a_worker_did_under_an_earlier_ps_0_is_no_speed() {
     let mut keeper = StatusKeeper::default();
     keeper.status(&observation(1.0, 50));
