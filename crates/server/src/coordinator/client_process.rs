@@ -57,7 +57,7 @@ mod tests {
 
     use windlass_core::admission::ShardStatistics;
     use windlass_core::checkpoint::Standing;
-    use windlass_core::cluster::{RunLayout, TaskId};
+    use windlass_core::cluster::{Job, RunLayout, TaskId};
     use windlass_core::consistency::Mode;
     use windlass_core::identity::Identity;
     use windlass_core::ledger::Incarnation;
@@ -70,7 +70,7 @@ mod tests {
     use windlass_core::schedule::Schedule;
     use windlass_wire::PROTOCOL;
     use windlass_wire::control::proto::task_message::Kind;
-    use windlass_wire::control::proto::{Hello, TaskMessage, WorkerReport};
+    use windlass_wire::control::proto::{Heartbeat, Hello, JoinedSite, Site, TaskMessage, Usage, WorkerReport};
 
     use super::*;
     use crate::coordinator::interface::{CoordinatorConfig, Event, OwnShard};
@@ -132,8 +132,7 @@ mod tests {
     fn join(machine: &mut Coordinator<NoShard>, worker: u32, process: u64) {
         let session = 10 * process + u64::from(worker);
         let run = serde_json::to_string(&run()).unwrap();
-        let hello =
-            Hello { protocol: PROTOCOL, job: "worker".into(), index: worker, process, run, ..Hello::default() };
+        let hello = Hello { protocol: PROTOCOL, job: "worker".into(), index: worker, process, run, ..Hello::default() };
         machine.handle(Event::Opened(session), Duration::ZERO);
         let message = TaskMessage { kind: Some(Kind::Hello(hello)), ..TaskMessage::default() };
         machine.handle(Event::Message(session, message), Duration::ZERO);
@@ -163,6 +162,32 @@ mod tests {
         );
         let processes = &machine.history.processes;
         assert_eq!((processes[&TaskId::worker(0)], processes[&TaskId::worker(1)]), (1, 1));
+    }
+
+    #[test]
+    fn of_what_a_client_tells_of_its_workers_there_is_a_limit_to_what_is_kept() {
+        let mut machine = coordinator();
+        let name = "é".repeat(1000);
+        let site = |index| {
+            let usage = Some(Usage { node: name.clone(), ..Usage::default() });
+            let stages = vec![name.clone(); 100];
+            let joined = JoinedSite { index, address: name.clone(), stages, usage, ..JoinedSite::default() };
+            Site { name: name.clone(), replicas: 1, reachable: true, joined: Some(joined) }
+        };
+        for worker in [0, 1] {
+            join(&mut machine, worker, 1);
+            let sites = (0..1500).map(|index| site(1500 * worker + index)).collect();
+            let heartbeat = Heartbeat { sites, ..Heartbeat::default() };
+            let incarnation = incarnation(&machine, worker);
+            machine.message(TaskId::worker(worker), incarnation, Kind::Heartbeat(heartbeat));
+        }
+        let observed = machine.observe().with_client(&[]);
+        let workers: Vec<_> = observed.tasks.iter().filter(|observed| observed.task.job == Job::Worker).collect();
+        assert_eq!(workers.len(), 1024);
+        let site = &workers[0].heartbeat.sites[0];
+        let joined = site.joined.as_ref().unwrap();
+        assert_eq!((site.name.len(), joined.address.len(), joined.stages.len()), (200, 200, 64));
+        assert_eq!((joined.stages[0].len(), joined.usage.as_ref().unwrap().node.len()), (200, 200));
     }
 
     #[test]

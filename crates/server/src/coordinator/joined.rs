@@ -6,12 +6,35 @@ use std::time::Duration;
 
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::membership::Presence;
-use windlass_wire::control::proto::{Heartbeat, JoinedSite, Site, WorkerTotals};
+use windlass_wire::control::proto::{Heartbeat, JoinedSite, Site, Usage, WorkerTotals};
 
 use super::observation::TaskObservation;
 
+/// The most devices and joined workers that a task may tell of, the most stages and GPUs of each, and the most bytes of a
+/// name.
+const MOST_SITES: usize = 1024;
+const MOST_PARTS: usize = 64;
+const LONGEST_NAME: usize = 200;
 /// A client is shown as waiting once it has waited this many seconds for a worker.
 const WAITS: f64 = 1.0;
+
+/// Cuts what a task tells of where its steps are computed down to what is kept of it.
+pub(super) fn bound(sites: &mut Vec<Site>) {
+    let shorten = |name: &mut String| name.truncate(name.floor_char_boundary(LONGEST_NAME));
+    sites.truncate(MOST_SITES);
+    for Site { name, joined, .. } in sites {
+        shorten(name);
+        let Some(JoinedSite { address, stages, usage, .. }) = joined else { continue };
+        shorten(address);
+        stages.truncate(MOST_PARTS);
+        stages.iter_mut().for_each(shorten);
+        if let Some(Usage { node, gpus, .. }) = usage {
+            shorten(node);
+            gpus.truncate(MOST_PARTS);
+            gpus.iter_mut().for_each(|gpu| shorten(&mut gpu.name));
+        }
+    }
+}
 
 /// The same tasks by the names that people know: servers, the client, and its joined workers. Before the first heartbeat of
 /// a client in this process, `here` lists its joined workers.
@@ -26,8 +49,11 @@ pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Durat
         here = &[];
     }
     let told = clients.iter().flat_map(|client| &client.heartbeat.sites).chain(here);
-    let joined: BTreeMap<u32, (&Site, &JoinedSite)> =
+    let mut joined: BTreeMap<u32, (&Site, &JoinedSite)> =
         told.filter_map(|site| site.joined.as_ref().map(|joined| (joined.index, (site, joined)))).collect();
+    while joined.len() > MOST_SITES {
+        joined.pop_last();
+    }
     let awaited = joined.values().filter(|(_, joined)| joined.awaited >= WAITS);
     let awaited: Vec<String> = awaited.map(|(_, joined)| TaskId::worker(joined.index).to_string()).collect();
     // The others of its own workers are itself.
@@ -124,8 +150,6 @@ fn sum(one: WorkerTotals, other: &WorkerTotals) -> WorkerTotals {
 
 #[cfg(test)]
 mod tests {
-    use windlass_wire::control::proto::Usage;
-
     use super::*;
 
     const NOW: Duration = Duration::from_secs(100);

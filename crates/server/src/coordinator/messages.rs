@@ -9,6 +9,7 @@ use windlass_wire::control::proto::{Failure, Heartbeat, task_message};
 
 use super::history::HistoryKind;
 use super::interface::OwnShard;
+use super::joined;
 use super::machine::Coordinator;
 use crate::checkpoint::Part;
 
@@ -115,7 +116,8 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     /// Keeps what a task reports of itself. If the run waits for that task, it is good news.
-    fn note_progress(&mut self, task: TaskId, heartbeat: Heartbeat) {
+    fn note_progress(&mut self, task: TaskId, mut heartbeat: Heartbeat) {
+        joined::bound(&mut heartbeat.sites);
         let stage = |heartbeat: &Heartbeat| (heartbeat.local_step, heartbeat.global_step, heartbeat.waiting.clone());
         let now = stage(&heartbeat);
         let before = self.progress.insert(task, heartbeat).as_ref().map(stage);

@@ -311,6 +311,20 @@ fn joined_workers_that_come_and_go_are_in_the_timeline() {
 }
 
 #[test]
+fn joined_workers_of_which_nobody_tells_any_more_are_forgotten() {
+    let mut keeper = StatusKeeper::default();
+    let statuses = (1..=20_u32).map(|second| {
+        let mut run = with_client(f64::from(second), u64::from(second), Some(Presence::Present));
+        // The second is another one each time, until the first such comes back.
+        run.tasks[3].task.index = if second < 20 { second } else { 1 };
+        keeper.status(&run)
+    });
+    let last = statuses.last().unwrap();
+    let joined = last.timeline.events().filter(|event| event.what == "worker 1 joined");
+    assert_eq!((joined.count(), last.workers[1].recent_samples_per_second.len()), (2, 1));
+}
+
+#[test]
 fn what_only_an_earlier_ps_0_knew_is_lost_with_it() {
     let earlier = |step| Earlier {
         elapsed: Duration::from_secs(10),
