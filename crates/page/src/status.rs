@@ -208,7 +208,7 @@ pub struct Worker {
     pub stages: Vec<String>,
 }
 
-/// A place where replicas of a worker's network compute, such as a device.
+/// A place where replicas of a worker's network compute, such as a device; or the towers of a joined worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Site {
@@ -218,6 +218,11 @@ pub struct Site {
     pub replicas: u32,
     /// Whether it can be reached now.
     pub reachable: bool,
+}
+
+impl Site {
+    /// The name of the towers of a joined worker, whose devices are not known.
+    pub const TOWERS: &str = "towers";
 }
 
 impl Worker {

@@ -111,7 +111,7 @@ impl WorkerWatch {
 fn site(site: &Site) -> Option<page::Site> {
     let name = match &site.joined {
         None => site.name.clone(),
-        Some(_) if site.replicas > 1 => "towers".to_owned(),
+        Some(_) if site.replicas > 1 => page::Site::TOWERS.to_owned(),
         Some(_) => return None,
     };
     Some(page::Site { name, replicas: site.replicas, reachable: site.reachable })
