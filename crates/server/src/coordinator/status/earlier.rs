@@ -9,7 +9,7 @@ use windlass_page::{Event, EventKind, LastStatus, STATUS_FILE, Status, Timeline}
 use crate::coordinator::history::History;
 use crate::coordinator::utilization::must_be_a_file;
 
-/// A disk may hang, and the page is to tell of it.
+/// How long reading the record may take: a disk may hang, and the page has to work without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The run until this coordinator took over.
@@ -43,14 +43,14 @@ impl Earlier {
         last.exit_code.is_none().then_some(Self { elapsed, status: last.status })
     }
 
-    /// What happened before, that this ps 0 was started, and what has happened since.
+    /// What happened before, that ps 0 was restarted, and what has happened since.
     pub(super) fn timeline(&self, history: &History) -> Timeline {
         let earlier = &self.status.timeline;
         if history.forgotten > 0 {
             return Timeline::after(earlier.forgotten() + earlier.events().count() as u64 + 1 + history.forgotten);
         }
         let mut timeline = earlier.clone();
-        let what = "ps 0 was started again".to_owned();
+        let what = "ps 0 was restarted".to_owned();
         timeline.push(Event { at_secs: self.elapsed.as_secs_f64(), kind: EventKind::Joined, what });
         timeline
     }

@@ -93,7 +93,7 @@ fn a_new_ps_0_goes_on_with_the_figures_of_the_one_before() {
     assert_eq!((status.rollbacks, status.updates_lost, status.kept_updates), (2, 55, 50));
     let events: Vec<(f64, &str)> = status.timeline.events().map(|event| (event.at_secs, event.what.as_str())).collect();
     let expected =
-        [(1.0, "worker 0 joined"), (20.0, "ps 0 was started again"), (21.0, "rolled back from step 100 to step 50")];
+        [(1.0, "worker 0 joined"), (20.0, "ps 0 was restarted"), (21.0, "rolled back from step 100 to step 50")];
     assert_eq!(events, expected);
     // Of the chief, which counts from its own start, only what is new is a point of the curve.
     totals(&mut run, 0, 100, 200.0);
