@@ -140,7 +140,7 @@ impl History {
     /// The run goes back from one step to another.
     pub(super) fn rolled_back(&mut self, at: Duration, from: u64, to: u64) {
         self.rollbacks += 1;
-        self.updates_lost += from.saturating_sub(to);
+        self.updates_lost = self.updates_lost.saturating_add(from.saturating_sub(to));
         self.note(
             at,
             HistoryKind::RolledBack,

@@ -197,8 +197,8 @@ impl StatusKeeper {
             nodes: nodes(run),
             checkpoints: checkpoints(run),
             timeline: timeline(&run.history, earlier),
-            rollbacks: before(|status| status.rollbacks) + run.history.rollbacks,
-            updates_lost: before(|status| status.updates_lost) + run.history.updates_lost,
+            rollbacks: before(|status| status.rollbacks).saturating_add(run.history.rollbacks),
+            updates_lost: before(|status| status.updates_lost).saturating_add(run.history.updates_lost),
             kept_secs: self.progress.kept.as_secs_f64(),
             kept_updates: self.progress.updates,
             goodput: self.progress.share(elapsed),
@@ -295,8 +295,8 @@ impl Progress {
         match self.last {
             Some((before, resumed)) if resumed != resumed_at || step < before => followed = Followed::Restored,
             Some((before, _)) if step > before => {
-                self.kept += run.at.saturating_sub(self.changed).min(longest);
-                self.updates += step - before;
+                self.kept = self.kept.saturating_add(run.at.saturating_sub(self.changed).min(longest));
+                self.updates = self.updates.saturating_add(step - before);
             }
             Some(_) => is_still = run.phase == Phase::Training,
             None => {}

@@ -345,6 +345,25 @@ fn what_only_an_earlier_ps_0_knew_is_lost_with_it() {
 }
 
 #[test]
+fn the_counts_of_a_damaged_record_overflow_nothing() {
+    let mut timeline = page::Timeline::after(u64::MAX);
+    (0..200).for_each(|second| {
+        let (kind, what) = (page::EventKind::Saved, String::new());
+        timeline.push(page::Event { at_secs: f64::from(second), kind, what });
+    });
+    let status =
+        Status { kept_updates: u64::MAX, rollbacks: u64::MAX, updates_lost: u64::MAX, timeline, ..Status::default() };
+    let mut keeper = StatusKeeper::after(Earlier { elapsed: Duration::from_secs(10), status });
+    keeper.status(&observation(1.0, 50));
+    let mut run = observation(2.0, 60);
+    run.history.rolled_back(run.at, u64::MAX, 60);
+    run.history.rolled_back(run.at, u64::MAX, 60);
+    run.history.forgotten = 7;
+    let status = keeper.status(&run);
+    assert_eq!((status.rollbacks, status.updates_lost, status.timeline.forgotten()), (u64::MAX, u64::MAX, u64::MAX));
+}
+
+#[test]
 fn until_a_new_ps_0_has_its_parameters_the_step_is_that_of_the_one_before() {
     let status = Status { step: 400, ..Status::default() };
     let mut keeper = StatusKeeper::after(Earlier { elapsed: Duration::from_secs(10), status });
