@@ -1,5 +1,5 @@
-//! The client of joined workers as one process: to servers it may be several workers, which come and go together. Says when
-//! people are to be told; decides nothing.
+//! The client of joined workers as one process: to servers it may be several workers, which come and go together. Says
+//! when people are to be told; decides nothing.
 
 use std::collections::BTreeMap;
 

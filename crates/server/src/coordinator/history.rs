@@ -96,8 +96,8 @@ impl History {
         self.events.push_back(HistoryEvent { at, kind, text: text.into() });
     }
 
-    /// A process plays a task. It is known by a number: after a rollback, the same one comes again. It is announced by the
-    /// name that people know, if that is given.
+    /// A process plays a task. It is known by a number: after a rollback, the same one comes again. It is announced by
+    /// the name that people know, if that is given.
     pub(super) fn joined(&mut self, at: Duration, task: TaskId, process: u64, name: Option<TaskId>) {
         let before = self.last_process.insert(task, process);
         if before != Some(process) {

@@ -10,8 +10,8 @@ use windlass_wire::control::proto::{Heartbeat, JoinedSite, Site, Usage, WorkerTo
 
 use super::observation::TaskObservation;
 
-/// The most devices and joined workers that a task may tell of, the most stages and GPUs of each, and the most bytes of a
-/// name.
+/// The most devices and joined workers that a task may tell of, the most stages and GPUs of each, and the most bytes of
+/// a name.
 const MOST_SITES: usize = 1024;
 const MOST_PARTS: usize = 64;
 const LONGEST_NAME: usize = 200;
@@ -36,8 +36,8 @@ pub(super) fn bound(sites: &mut Vec<Site>) {
     }
 }
 
-/// The same tasks by the names that people know: servers, the client, and its joined workers. Before the first heartbeat of
-/// a client in this process, `here` lists its joined workers.
+/// The same tasks by the names that people know: servers, the client, and its joined workers. Before the first heartbeat
+/// of a client in this process, `here` lists its joined workers.
 pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Duration) -> Vec<TaskObservation> {
     let (clients, mut known): (Vec<_>, Vec<_>) =
         tasks.into_iter().partition(|observed| observed.task.job == Job::Worker);
@@ -93,8 +93,8 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     }
 }
 
-/// A joined worker, as its client last described it. While the client is silent, nothing is heard of its workers either; of
-/// those of a client that is gone, nothing is known.
+/// A joined worker, as its client last described it. While the client is silent, nothing is heard of its workers either;
+/// of those of a client that is gone, nothing is known.
 fn worker(site: &Site, joined: &JoinedSite, client: &TaskObservation) -> TaskObservation {
     let presence = match (client.presence, site.reachable) {
         (None | Some(Presence::Dead), _) => None,

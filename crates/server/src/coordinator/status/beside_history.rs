@@ -1,5 +1,5 @@
-//! Events that the coordinator's machine does not know of: joined workers that come and go, which only the client sees, and
-//! updates that were lost with an earlier ps 0, of which only its last status tells.
+//! Events that the coordinator's machine does not know of: joined workers that come and go, which only the client sees,
+//! and updates that were lost with an earlier ps 0, of which only its last status tells.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -380,7 +380,7 @@ fn until_a_new_ps_0_has_its_parameters_the_step_is_that_of_the_one_before() {
 fn what_a_client_did_under_an_earlier_ps_0_is_neither_loss_nor_speed() {
     let earlier = Earlier { elapsed: Duration::from_secs(10), status: Status::default() };
     let mut keeper = StatusKeeper::after(earlier);
-    // It is two workers to servers, of which the second is heard 2 s later. Each makes 10 steps a second, at a loss of 1.
+    // It is two workers to servers, of which the second is heard 2 s later. Each makes 10 steps a second, with loss 1.
     let statuses = (1..=8_u32).map(|second| {
         let mut run = observation(f64::from(second), u64::from(20 * second));
         run.layout = RunLayout::Client { holds_parameters: false };
