@@ -51,7 +51,10 @@ impl BesideHistory {
             let Some(presence) = observed.presence else { continue };
             let (task, before) = (observed.task, self.joined.insert(observed.task, presence));
             match (before, presence) {
-                (None, Presence::Present) => self.note(run.at, HistoryKind::Joined, format!("{task} joined")),
+                // A short run may have finished by the second look.
+                (None, Presence::Present | Presence::Finished) => {
+                    self.note(run.at, HistoryKind::Joined, format!("{task} joined"));
+                }
                 (Some(Presence::Dead), Presence::Present) => {
                     self.note(run.at, HistoryKind::Joined, format!("{task} joined again"));
                 }

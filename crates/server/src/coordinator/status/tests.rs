@@ -311,6 +311,14 @@ fn joined_workers_that_come_and_go_are_in_the_timeline() {
 }
 
 #[test]
+fn a_joined_worker_that_is_first_seen_when_it_has_finished_is_in_the_timeline() {
+    let mut keeper = StatusKeeper::default();
+    keeper.status(&with_client(1.0, 1, None));
+    let status = keeper.status(&with_client(2.0, 2, Some(Presence::Finished)));
+    assert_eq!(status.timeline.events().last().unwrap().what, "worker 1 joined");
+}
+
+#[test]
 fn joined_workers_of_which_nobody_tells_any_more_are_forgotten() {
     let mut keeper = StatusKeeper::default();
     let statuses = (1..=20_u32).map(|second| {
