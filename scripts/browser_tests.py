@@ -255,7 +255,7 @@ class SimulatedRun(PageTest):
         self.open("--workers", "4", "--fault", "hang", "--fault-at", "3", "--warm-up", "10")
         self.wait("the chain", lambda: "for ps 1 at step" in self.text(".chains"))
         self.assertIn("Stuck at step", self.text("#headline"))
-        self.assertIn("Ps 1 has said nothing for", self.text(".chains"))
+        self.assertIn("Ps 1 has been silent for", self.text(".chains"))
         self.shoot("hang")
 
     def test_no_worker_one_worker_and_many_are_shown(self):
@@ -366,7 +366,7 @@ class TrainingRun(PageTest):
 
     def test_a_stopped_worker_is_named(self):
         # In sync mode the others wait for it; otherwise it is compared with them.
-        for mode, named in [("async", "straggler Worker 2 "), ("sync", "holds up Worker 2 has said nothing for ")]:
+        for mode, named in [("async", "straggler Worker 2 "), ("sync", "holds up Worker 2 has been silent for ")]:
             with self.subTest(mode=mode):
                 self.open_run(3, "--mode", mode)
                 self.run_shown.signal("worker", 2, signal.SIGSTOP)

@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::RunError;
 
 const FILE: &str = "utilization.jsonl";
+/// What the file calls the client of joined workers.
+const CLIENT: &str = "the client";
 
-/// What a run used of its hardware, on average while it trained.
+/// What a run used of its hardware, on average while it trained. The client of joined workers counts as a worker: it
+/// computes as they do, if it has stages of the model, and is not there to serve parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Utilization {
     /// Processors that all parameter servers kept busy; `None` if they were no processes of their own.
@@ -51,7 +54,7 @@ pub struct NodeUse {
 pub enum NodeRole {
     /// Parameter servers alone.
     Ps,
-    /// Workers alone.
+    /// Workers alone, or their client.
     Worker,
     /// Both.
     PsAndWorker,
@@ -101,8 +104,12 @@ struct Task {
 }
 
 impl Task {
-    fn is_worker(&self) -> bool {
-        self.task.starts_with("worker")
+    fn is_ps(&self) -> bool {
+        self.task.starts_with("ps ")
+    }
+
+    fn is_client(&self) -> bool {
+        self.task == CLIENT
     }
 }
 
@@ -164,11 +171,12 @@ impl Means {
             return;
         }
         self.lines += 1.0;
-        let has_workers = tasks().any(Task::is_worker);
-        let counts_as_worker = |task: &Task| task.is_worker() || (share_processes && !has_workers);
-        let is_ps = |task: &Task| !task.is_worker() && !share_processes;
+        let has_workers = tasks().any(|task| !task.is_ps());
+        let counts_as_worker = |task: &Task| !task.is_ps() || (share_processes && !has_workers);
+        // Joined workers share no process with the parameters; their client may.
+        let serve_everywhere = share_processes && !tasks().any(Task::is_client);
         self.workers.add(tasks().filter(|task| counts_as_worker(task)));
-        self.ps.add(tasks().filter(|task| is_ps(task)));
+        self.ps.add(tasks().filter(|task| task.is_ps() && !share_processes));
         for node in &line.nodes {
             let sums = self.nodes.entry(node.node.clone()).or_default();
             sums.lines += 1.0;
@@ -178,7 +186,7 @@ impl Means {
             sums.sent += node.sent_bytes_per_second;
             sums.has_gpus |= !node.gpus.is_empty();
             sums.gpus += node.gpus.iter().map(|gpu| gpu.utilization).sum::<f64>() / node.gpus.len().max(1) as f64;
-            sums.has_ps |= share_processes || node.tasks.iter().any(|task| !task.is_worker());
+            sums.has_ps |= serve_everywhere || node.tasks.iter().any(Task::is_ps);
             sums.has_workers |= node.tasks.iter().any(counts_as_worker);
         }
     }
@@ -290,6 +298,24 @@ mod tests {
         let used = read_lines(&[line(10, &[node("a", 1.0, &both)])], true).unwrap();
         assert_eq!((used.ps_cpus, used.worker_cpus), (None, Some(0.5)));
         assert_eq!(used.nodes[0].role, NodeRole::PsAndWorker);
+    }
+
+    #[test]
+    fn a_client_counts_as_a_worker_whether_it_has_the_parameters_or_servers_do() {
+        let used = |share_processes| {
+            let client = node("a", 1.5, &[("ps 0", 0.25), ("the client", 1.0)]);
+            let workers = node("b", 3.0, &[("worker 0", 1.5), ("worker 1", 1.5)]);
+            read_lines(&[line(10, &[client, workers])], share_processes).unwrap()
+        };
+        let (apart, together) = (used(false), used(true));
+        assert_eq!((apart.ps_cpus, apart.worker_cpus), (Some(0.25), Some(4.0)));
+        assert_eq!((together.ps_cpus, together.worker_cpus), (None, Some(4.0)), "what ps 0 uses, the client does");
+        for used in [&apart, &together] {
+            let roles: Vec<NodeRole> = used.nodes.iter().map(|node| node.role).collect();
+            assert_eq!(roles, [NodeRole::PsAndWorker, NodeRole::Worker]);
+        }
+        let alone = read_lines(&[line(10, &[node("a", 1.0, &[("the client", 1.0)])])], false).unwrap();
+        assert_eq!((alone.ps_cpus, alone.nodes[0].role), (None, NodeRole::Worker));
     }
 
     #[test]

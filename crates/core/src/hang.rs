@@ -160,7 +160,7 @@ impl Graph<'_> {
             None => format!("{task} is unknown: it has never joined"),
             Some(state) if state.dead => format!("{task} was declared dead"),
             Some(state) if state.is_silent() => {
-                format!("{task} has said nothing for {}", secs(state.silent_secs))
+                format!("{task} has been silent for {}", secs(state.silent_secs))
             }
             Some(_) => format!("{task} is alive and working"),
         }

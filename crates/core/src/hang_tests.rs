@@ -18,21 +18,21 @@ fn found(tasks: &[TaskState]) -> HangReport {
 }
 
 #[test]
-fn a_chain_ends_at_the_task_that_has_said_nothing() {
+fn a_chain_ends_at_the_task_that_is_silent() {
     let report = found(&[working(TaskId::ps(1), 14.0), waiting(TaskId::worker(3), 12.0, &[TaskId::ps(1)])]);
-    let chain = "worker 3 has waited 12 s for ps 1 at step 40; ps 1 has said nothing for 14 s";
+    let chain = "worker 3 has waited 12 s for ps 1 at step 40; ps 1 has been silent for 14 s";
     assert_eq!(report.chains, [chain]);
     let expected =
-        format!("no progress for 14 s\nlook at: ps 1 has said nothing for 14 s (1 task waits for it)\n- {chain}\n");
+        format!("no progress for 14 s\nlook at: ps 1 has been silent for 14 s (1 task waits for it)\n- {chain}\n");
     assert_eq!(report.to_string(), expected);
 }
 
 #[test]
-fn a_client_that_says_nothing_is_to_blame_and_not_the_workers_that_it_tells_of() {
+fn a_silent_client_is_to_blame_and_not_the_workers_that_it_tells_of() {
     let report =
         found(&[working(TaskId::CLIENT, 13.0), working(TaskId::worker(0), 0.4), working(TaskId::worker(1), 9.0)]);
     let findings: Vec<&str> = report.roots.iter().map(|root| &*root.finding).collect();
-    assert_eq!(findings, ["the client has said nothing for 13 s"]);
+    assert_eq!(findings, ["the client has been silent for 13 s"]);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn waits_through_others_lead_to_the_same_root() {
     assert_eq!(report.roots.len(), 1);
     assert_eq!((report.roots[0].tasks.as_slice(), report.roots[0].dependents), ([slow].as_slice(), 3));
     let chain = "worker 0 has waited 8.0 s for ps 0 at step 40; ps 0 has waited 9.0 s for worker 2 at step 40; \
-                 worker 2 has said nothing for 9.5 s";
+                 worker 2 has been silent for 9.5 s";
     assert_eq!(report.chains[1], chain);
 }
 
@@ -94,7 +94,7 @@ fn a_task_that_never_joined_is_said_to_be_unknown() {
 fn workers_that_make_no_step_are_reported_although_nobody_waits() {
     let report =
         found(&[working(TaskId::ps(0), 0.2), working(TaskId::worker(0), 0.3), working(TaskId::worker(1), 9.0)]);
-    let expected = "no progress for 14 s\nlook at: worker 1 has said nothing for 9.0 s\n\
+    let expected = "no progress for 14 s\nlook at: worker 1 has been silent for 9.0 s\n\
                     look at: worker 0 is alive and has finished no step for 14 s\n";
     assert_eq!(report.to_string(), expected);
     let many: Vec<TaskState> = (0..32).map(|index| working(TaskId::worker(index), 0.1)).collect();

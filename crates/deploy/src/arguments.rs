@@ -38,8 +38,8 @@ pub struct Arguments {
     /// file NAME.env beside the manifest
     #[arg(long, value_name = "NAME", default_value = "windlass-storage")]
     pub storage_secret: String,
-    /// Seconds that a task has to write its last checkpoint when it is told to stop; more than the default for models
-    /// above 400 MB on a slow store [default: three times --checkpoint-stall-secs, plus 30]
+    /// Seconds that a task has to write its last checkpoint when it is told to stop; more than the default for
+    /// checkpoints above 400 MB on a slow store [default: three times --checkpoint-stall-secs, plus 30]
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u32>,
     /// Namespace; required for trainjob [default: that of kubectl]

@@ -65,7 +65,7 @@ pub(crate) fn check(request: &Request) -> Result<(), Error> {
     }
     check_towers(*gpus, command)?;
     check_grace(*kind, request.grace_seconds)?;
-    stall_seconds(*kind, command).map(drop)
+    stall_seconds(request).map(drop)
 }
 
 fn check_grace(kind: Kind, grace: Option<u32>) -> Result<(), Error> {
@@ -154,13 +154,15 @@ pub(crate) fn grace_seconds(request: &Request) -> i64 {
     if let Some(grace) = request.grace_seconds {
         return grace.into();
     }
-    let stall = stall_seconds(request.kind, &request.command).unwrap_or(DEFAULT_STALL_SECONDS);
+    let stall = stall_seconds(request).unwrap_or(DEFAULT_STALL_SECONDS);
     (3.0 * stall.max(DEFAULT_STALL_SECONDS)).ceil() as i64 + 30
 }
 
-fn stall_seconds(kind: Kind, command: &[String]) -> Result<f64, Error> {
-    let Some(value) = value(command, STALL_FLAG) else { return Ok(DEFAULT_STALL_SECONDS) };
-    let most = if kind == Kind::Slurm { LONGEST_STALL_UNDER_SLURM } else { DAY_SECONDS };
+fn stall_seconds(request: &Request) -> Result<f64, Error> {
+    let Some(value) = value(&request.command, STALL_FLAG) else { return Ok(DEFAULT_STALL_SECONDS) };
+    // Slurm limits the time to stop, which follows from this unless it is given.
+    let is_limited = request.kind == Kind::Slurm && request.grace_seconds.is_none();
+    let most = if is_limited { LONGEST_STALL_UNDER_SLURM } else { DAY_SECONDS };
     match value.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= f64::from(most) => Ok(seconds),
         _ => Err(Error::Seconds { flag: STALL_FLAG, value, most }),
@@ -259,6 +261,9 @@ mod tests {
         assert_eq!(grace(&format!("mnist --checkpoint-stall-secs {longest}")), 65_535);
         assert_eq!((stall(Kind::Slurm, longest), stall(Kind::K8s, longest + 1)), (Ok(()), Ok(())));
         assert!(matches!(stall(Kind::Slurm, longest + 1), Err(Error::Seconds { most, .. }) if most == longest));
+        let command = words(&format!("mnist --checkpoint-stall-secs {}", longest + 1));
+        let request = Request::new(Kind::Slurm, "a".parse().unwrap(), command);
+        assert_eq!(super::check(&Request { grace_seconds: Some(600), ..request }), Ok(()));
     }
 
     #[test]

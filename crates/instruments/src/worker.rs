@@ -63,21 +63,21 @@ pub struct JoinedSite {
     pub silent: Duration,
     /// For how long its client has been waiting for it; nothing if it does not.
     pub awaited: Option<Duration>,
-    /// Steps that it had a part in, and samples of those.
+    /// Steps that it had a part in.
     pub steps: u64,
-    /// See there.
+    /// Samples that it computed in those steps.
     pub samples: u64,
-    /// Time in which it could have computed, in which it was asked to, and in which it did by its own clock.
+    /// Time in which it could have computed.
     pub present: Duration,
-    /// See there.
+    /// Time in which a request of its client was pending.
     pub asked: Duration,
-    /// See there.
+    /// Time in which it computed, by its own clock.
     pub computed: Duration,
-    /// Bytes that went there, and that came from there.
+    /// Bytes that its client sent to it.
     pub sent: u64,
-    /// See there.
+    /// Bytes that its client received from it.
     pub received: u64,
-    /// What it uses of its hardware, by its own word.
+    /// What it uses of its hardware, as it reports itself.
     pub usage: Option<Usage>,
 }
 

@@ -50,7 +50,7 @@ impl Curve {
             self.points.retain(|(earlier, _)| *earlier < step);
             self.open = Open::default();
         }
-        self.open.count += 1;
+        self.open.count = self.open.count.saturating_add(1);
         self.open.sum += if value.is_finite() { value } else { 0.0 };
         self.open.broken |= !value.is_finite();
         if self.open.count < self.merged.max(1) {

@@ -16,7 +16,7 @@ use crate::timeline::Timeline;
 const HANG_SECS: f64 = 10.0;
 /// After this share of the time in which a run is called stuck, it is no longer called fast.
 const STALL_SHARE: f64 = 0.3;
-/// A task speaks twice a second; one that has said nothing for this long may be the one that others wait for.
+/// A task speaks twice a second; one that has been silent for this long may be the one that others wait for.
 const QUIET_SECS: f64 = 2.0;
 /// The most measurements of a worker's recent speed.
 const MOST_SPEEDS: usize = 60;
@@ -182,7 +182,7 @@ pub struct Worker {
     pub chief: bool,
     /// Its own step.
     pub step: u64,
-    /// Age of its last word; `None` if it has said nothing yet.
+    /// Time since it was last heard from; `None` if it never was.
     pub silent_secs: Option<f64>,
     /// Samples per second of late.
     #[serde(deserialize_with = "number")]
@@ -208,7 +208,7 @@ pub struct Worker {
     pub stages: Vec<String>,
 }
 
-/// A place where replicas of a worker's network compute, such as a device.
+/// A place where replicas of a worker's network compute, such as a device; or the towers of a joined worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Site {
@@ -218,6 +218,11 @@ pub struct Site {
     pub replicas: u32,
     /// Whether it can be reached now.
     pub reachable: bool,
+}
+
+impl Site {
+    /// The name of the towers of a joined worker, whose devices are not known.
+    pub const TOWERS: &str = "towers";
 }
 
 impl Worker {
@@ -244,7 +249,7 @@ pub struct Server {
     pub address: String,
     /// How it is doing.
     pub state: State,
-    /// Age of its last word; `None` if it has said nothing yet.
+    /// Time since it was last heard from; `None` if it never was.
     pub silent_secs: Option<f64>,
     /// Bytes of the parameters it holds; 0 if it holds none and is idle.
     pub shard_bytes: u64,

@@ -64,7 +64,7 @@ pub(crate) fn facts(status: &Status) -> String {
 }
 
 fn workers(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> {
-    let mut table = table(width, &["worker", "state", "step", "last word", "samples/s", "compute", "wait", "waiting"]);
+    let mut table = table(width, &["worker", "state", "step", "heard", "samples/s", "compute", "wait", "waiting"]);
     let tasks: Vec<(&Worker, &WorkerRow)> = status.trainers().map(|(_, worker)| worker).zip(rows).collect();
     for group in groups(&tasks, |(_, row)| row.badge.word) {
         let (first, row) = group[0];
@@ -115,7 +115,7 @@ fn waited(worker: &Worker) -> f64 {
 }
 
 fn servers(status: &Status, rows: &[ServerRow], width: usize) -> Option<String> {
-    let mut table = table(width, &["ps", "state", "shard", "last word", "applied", "repeated", "dropped"]);
+    let mut table = table(width, &["ps", "state", "shard", "heard", "applied", "repeated", "dropped"]);
     let tasks: Vec<(&Server, &ServerRow)> = status.servers.iter().zip(rows).collect();
     for group in groups(&tasks, |(_, row)| row.badge.word) {
         let (server, row) = group[0];

@@ -57,7 +57,7 @@ impl Timeline {
         self.events.push_back(event);
         while self.events.len() > MOST_EVENTS {
             self.events.pop_front();
-            self.forgotten += 1;
+            self.forgotten = self.forgotten.saturating_add(1);
         }
     }
 

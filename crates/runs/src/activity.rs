@@ -17,7 +17,7 @@ use crate::checkpoints;
 use crate::files;
 use crate::names::LOCK_FILE;
 
-/// A run writes its status every 5 s while it is alive; the clocks of other machines may be off a little.
+/// A run writes its status every second while it is alive; the clocks of other machines may be off a little.
 const STATUS_IS_FRESH_SECS: u64 = 15;
 
 /// Whether a run is alive.

@@ -81,11 +81,18 @@ pub(crate) fn ending(traces: Traces<'_>) -> Ending {
         (Some((_, phase)), ..) => Ending::Failed { why: why(phase) },
         (None, _, Activity::Unknown { by }) => Ending::Unknown { why: format!("last run by {by}, seen from here") },
         (None, ..) if traces.has_finished => Ending::Finished,
-        (None, Some(last), _) if last.status.step == 0 && last.status.phase != Phase::Training => Ending::NotBegun,
+        (None, Some(last), _) if !traces.has_checkpoint && !has_trained(last) => Ending::NotBegun,
         (None, Some(_), _) => Ending::Died,
         (None, None, _) if traces.has_checkpoint => Ending::Unknown { why: "there is only a checkpoint".to_owned() },
         (None, None, _) => Ending::NotBegun,
     }
+}
+
+/// Whether the coordinator has seen the run train. Its step alone does not tell: a restarted one that has not found the
+/// record of the one before counts from zero until the parameters are restored.
+fn has_trained(last: &LastStatus) -> bool {
+    let status = &last.status;
+    status.step > 0 || status.phase == Phase::Training || status.loss.last().is_some()
 }
 
 fn why(phase: &Phase) -> String {
@@ -126,6 +133,19 @@ mod tests {
         let elsewhere = Activity::Unknown { by: "process 3 on b".into() };
         assert!(matches!(of(&elsewhere, Some(&training)), Ending::Unknown { why } if why.contains("process 3 on b")));
         assert_eq!(of(&Activity::Inactive, Some(&last(None, Phase::Gathering, 0))), Ending::NotBegun);
+    }
+
+    #[test]
+    fn a_run_that_has_left_a_checkpoint_or_losses_has_begun() {
+        let gathering = last(None, Phase::Gathering, 0);
+        let of = |last_status, has_checkpoint| {
+            ending(Traces { activity: &Activity::Inactive, last_status, has_finished: false, has_checkpoint })
+        };
+        assert_eq!(of(Some(&gathering), false), Ending::NotBegun);
+        assert_eq!(of(Some(&gathering), true), Ending::Died);
+        let mut with_losses = gathering.clone();
+        with_losses.status.loss.push(100, 0.5);
+        assert_eq!(of(Some(&with_losses), false), Ending::Died);
     }
 
     #[test]

@@ -118,8 +118,11 @@ impl Files {
             return Some(Layout { ps: if colocated { 0 } else { ps }, workers, colocated, joined: !joined.is_empty() });
         }
         let last = self.last_status.as_ref()?;
-        let ps = if last.address.is_empty() { 0 } else { last.status.servers.len() as u32 };
-        Some(Layout { ps, workers: last.status.workers.len() as u32, colocated: false, joined: false })
+        let status = &last.status;
+        // A run in one process has no address, and a client may hold the parameters itself.
+        let has_ps = !last.address.is_empty() && !status.layout.starts_with("a client");
+        let ps = if has_ps { status.servers.len() as u32 } else { 0 };
+        Some(Layout { ps, workers: status.workers.len() as u32, colocated: false, joined: status.client.is_some() })
     }
 
     fn status(&self) -> Option<&Status> {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use windlass_page::{Curve, LastStatus, Phase, STATUS_FILE, Status};
+use windlass_page::{Curve, LastStatus, Phase, STATUS_FILE, Server, Status, Worker};
 use windlass_runs::names::{LOCK_FILE, RUN_FILE, SUMMARY_FILE};
 use windlass_runs::{Cell, Comparison, Ending, Layout, Removal, Run};
 
@@ -84,6 +84,20 @@ fn a_run_that_was_started_by_hand_is_laid_out_as_its_addresses_say() {
     let run = run_of(&[(SUMMARY_FILE, &summary)]);
     assert_eq!(run.layout.unwrap().to_string(), "1 joined worker");
     assert_eq!(run.summary.unwrap().traffic_per_step(), None);
+}
+
+#[test]
+fn the_layout_of_a_run_with_a_client_follows_from_its_last_status() {
+    let laid_out = |client: Option<Worker>, layout: &str| {
+        let (workers, servers) = (vec![Worker::default(); 2], vec![Server::default()]);
+        let status = Status { client, workers, servers, layout: layout.into(), ..Status::default() };
+        let last = LastStatus { written: 1000, address: "ps-0:2222".into(), status, ..LastStatus::default() };
+        run_of(&[(STATUS_FILE, &serde_json::to_string(&last).unwrap())]).layout.unwrap().to_string()
+    };
+    let client = || Some(Worker::default());
+    assert_eq!(laid_out(client(), "a client, 2 joined workers"), "2 joined workers");
+    assert_eq!(laid_out(client(), "1 ps, a client, 2 joined workers"), "1 ps, 2 joined workers");
+    assert_eq!(laid_out(None, "1 ps, 2 workers"), "1 ps, 2 workers");
 }
 
 #[test]

@@ -138,8 +138,7 @@ fn the_figures_of_a_run_go_on_when_ps_0_is_replaced() {
     assert_eq!(status["updates_lost"], lost(&told).1, "{status:#}");
     let events: Vec<&str> =
         status["timeline"]["events"].as_array().unwrap().iter().map(|event| event["what"].as_str().unwrap()).collect();
-    let again =
-        events.iter().position(|what| *what == "ps 0 was started again").unwrap_or_else(|| panic!("{events:?}"));
+    let again = events.iter().position(|what| *what == "ps 0 was restarted").unwrap_or_else(|| panic!("{events:?}"));
     assert!(events[..again].contains(&"worker 0 joined"), "{events:?}");
     assert!(events[again..].iter().any(|what| what.starts_with("rolled back from step ")), "{events:?}");
 }

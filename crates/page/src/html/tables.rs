@@ -7,7 +7,7 @@ use crate::view::{CheckpointRow, EventRow, NodeRow, ServerRow, View, WorkerRow};
 
 pub(super) fn workers(view: &View) -> Markup {
     let rows = list("tbody", "workers", "worker", view.workers.iter().map(worker));
-    let heads = ["State", "Step", "Last word", "Samples/s", "Recent time", "Staleness", "Dropped", "Waiting"];
+    let heads = ["State", "Step", "Last heard", "Samples/s", "Recent time", "Staleness", "Dropped", "Waiting"];
     html! {
         p.legend aria-hidden="true" {
             @for part in charts::SPLIT {
@@ -28,7 +28,7 @@ pub(super) fn worker(row: &WorkerRow) -> Markup {
             }
             td data-label="State" { (badge("badge", &row.badge)) }
             (number("Step", "step", &row.step))
-            (number("Last word", "age", &row.age))
+            (number("Last heard", "age", &row.age))
             (number("Samples/s", "speed", &row.speed))
             td.wide data-label="Recent time" { (charts::split(row.split, &row.split_text)) }
             (number("Staleness", "staleness", &row.staleness))
@@ -40,7 +40,7 @@ pub(super) fn worker(row: &WorkerRow) -> Markup {
 
 pub(super) fn servers(view: &View) -> Markup {
     let rows = list("tbody", "servers", "server", view.servers.iter().map(server));
-    let heads = ["State", "Last word", "Shard", "Parameters", "Applied", "Repeated", "Dropped"];
+    let heads = ["State", "Last heard", "Shard", "Parameters", "Applied", "Repeated", "Dropped"];
     table("Parameter servers", "Server", &heads, rows)
 }
 
@@ -49,7 +49,7 @@ pub(super) fn server(row: &ServerRow) -> Markup {
         tr data-item data-tone=(row.badge.tone) data-set="data-tone=badge.tone" {
             th scope="row" { span data-text="name" { (row.name) } span.small data-text="address" { (row.address) } }
             td data-label="State" { (badge("badge", &row.badge)) }
-            (number("Last word", "age", &row.age))
+            (number("Last heard", "age", &row.age))
             (number("Shard", "shard", &row.shard))
             (number("Parameters", "parameters", &row.parameters))
             (number("Applied", "applied", &row.applied))

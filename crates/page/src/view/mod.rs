@@ -23,7 +23,7 @@ pub(crate) use tasks::{ServerRow, Speed, WorkerRow};
 const CHECKPOINTS: usize = 8;
 /// The most chains of waits that are shown.
 const CHAINS: usize = 8;
-/// An unfinished task that has said nothing for this long is pointed out.
+/// An unfinished task that has been silent for this long is pointed out.
 const SILENT_SECS: f64 = 5.0;
 /// The most events that are shown.
 const EVENTS: usize = 20;
@@ -289,7 +289,7 @@ fn absent(status: &Status) -> Option<String> {
     (!told.is_empty()).then(|| told.join(", "))
 }
 
-/// A task that others wait for: `Worker 2 has said nothing for 5.1 s (2 tasks wait for it)`.
+/// A task that others wait for: `Worker 2 has been silent for 5.1 s (2 tasks wait for it)`.
 fn dependents_wait(root: &Root) -> String {
     if root.dependents == 0 {
         return sentence(&root.finding);

@@ -140,11 +140,16 @@ pub(super) fn top_speed(status: &Status) -> f64 {
     round.into_iter().find(|round| *round >= f64::from(top)).unwrap_or(f64::from(top))
 }
 
-/// Where steps are computed: `2 × cpu:0`. Empty if that is not known.
+/// Where steps are computed: `on 2 × cpu:0`, or `on 2 towers`. Empty if that is not known.
 pub(crate) fn sites(sites: &[Site]) -> String {
     let site = |site: &Site| {
-        let replicas = if site.replicas > 1 { format!("{} × ", site.replicas) } else { String::new() };
-        format!("{replicas}{}{}", plain(&site.name), if site.reachable { "" } else { " (out of reach)" })
+        let name = plain(&site.name);
+        let what = match site.replicas {
+            0 | 1 => name,
+            replicas if site.name == Site::TOWERS => format!("{replicas} {name}"),
+            replicas => format!("{replicas} × {name}"),
+        };
+        format!("{what}{}", if site.reachable { "" } else { " (out of reach)" })
     };
     let mut told: Vec<String> = sites.iter().take(SITES).map(site).collect();
     let more = sites.len().saturating_sub(SITES);
@@ -219,6 +224,13 @@ mod tests {
         let recent_samples_per_second = vec![10.0, 12_300.0];
         status.workers.push(Worker { recent_samples_per_second, ..Worker::default() });
         assert_eq!(top_speed(&status), 15_000.0);
+    }
+
+    #[test]
+    fn towers_of_a_joined_worker_are_counted_and_replicas_on_a_device_are_multiplied() {
+        let site = |name: &str, replicas| Site { name: name.into(), replicas, reachable: true };
+        assert_eq!(sites(&[site("gpu:0", 1), site("gpu:1", 2)]), "on gpu:0, 2 × gpu:1");
+        assert_eq!(sites(&[Site { reachable: false, ..site(Site::TOWERS, 2) }]), "on 2 towers (out of reach)");
     }
 
     #[test]

@@ -206,6 +206,7 @@ impl<S: OwnShard> Coordinator<S> {
         for worker in self.lifecycle.workers() {
             self.members.remove(worker.into());
         }
+        self.client.is_to_rejoin();
         if let Some(checkpoints) = &mut self.checkpoints {
             self.looking = Some(false);
             if let Some(number) = checkpoints.cycle().reset() {
@@ -229,11 +230,7 @@ impl<S: OwnShard> Coordinator<S> {
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
-            let saves = matches!(self.lifecycle.phase(), Phase::Saving(_));
-            let goes_on = if saves { "" } else { "; training continues without it" };
-            let name = self.lifecycle.named(worker);
-            warn!(target: NOTICE, "{name} is gone: {reason}{goes_on}");
-            self.history.note(self.now, HistoryKind::Dead, format!("{name} is gone: {reason}"));
+            self.note_gone(worker, &reason);
             self.members.remove(worker.into());
             let last = self.progress.get(&TaskId::from(worker)).cloned().unwrap_or_default();
             let report = WorkerReport {
@@ -248,6 +245,20 @@ impl<S: OwnShard> Coordinator<S> {
         let chief = self.lifecycle.chief().0;
         let left = WorkerLeft { worker: worker.0, incarnation: incarnation.0, reason, chief };
         self.members.tell(|_| true, &Kind::WorkerLeft(left));
+    }
+
+    /// Notes that a worker is gone; of a client, when the first of the workers is that it is to servers.
+    fn note_gone(&mut self, worker: WorkerId, reason: &str) {
+        let name = self.lifecycle.named(worker);
+        let is_client = name == TaskId::CLIENT;
+        if is_client && !self.client.left(worker) {
+            return;
+        }
+        // Without a client nobody trains.
+        let goes_on = !is_client && !matches!(self.lifecycle.phase(), Phase::Saving(_));
+        let goes_on = if goes_on { "; training continues without it" } else { "" };
+        warn!(target: NOTICE, "{name} is gone: {reason}{goes_on}");
+        self.history.note(self.now, HistoryKind::Dead, format!("{name} is gone: {reason}"));
     }
 
     fn all_finished(&self) -> AllFinished {

@@ -96,15 +96,17 @@ impl History {
         self.events.push_back(HistoryEvent { at, kind, text: text.into() });
     }
 
-    /// A process plays a task, which people know by a name. It is known by a number: after a rollback, the same one comes
-    /// again.
-    pub(super) fn joined(&mut self, at: Duration, (task, name): (TaskId, TaskId), process: u64) {
+    /// A process plays a task. It is known by a number: after a rollback, the same one comes again. It is announced by
+    /// the name that people know, if that is given.
+    pub(super) fn joined(&mut self, at: Duration, task: TaskId, process: u64, name: Option<TaskId>) {
         let before = self.last_process.insert(task, process);
         if before != Some(process) {
             *self.processes.entry(task).or_default() += 1;
         }
         let again = if before.is_some() { " again" } else { "" };
-        self.note(at, HistoryKind::Joined, format!("{name} joined{again}"));
+        if let Some(name) = name {
+            self.note(at, HistoryKind::Joined, format!("{name} joined{again}"));
+        }
     }
 
     /// A checkpoint was published.
@@ -138,7 +140,7 @@ impl History {
     /// The run goes back from one step to another.
     pub(super) fn rolled_back(&mut self, at: Duration, from: u64, to: u64) {
         self.rollbacks += 1;
-        self.updates_lost += from.saturating_sub(to);
+        self.updates_lost = self.updates_lost.saturating_add(from.saturating_sub(to));
         self.note(
             at,
             HistoryKind::RolledBack,
@@ -165,7 +167,7 @@ mod tests {
         let mut history = History::default();
         for step in 0..1000 {
             history.saved(SavedCheckpoint { step, duration: Duration::from_secs(1), ..SavedCheckpoint::default() });
-            history.joined(Duration::from_secs(step), (TaskId::worker(3), TaskId::worker(3)), step / 2);
+            history.joined(Duration::from_secs(step), TaskId::worker(3), step / 2, Some(TaskId::worker(3)));
         }
         assert_eq!((history.events.len(), history.checkpoints.len()), (EVENTS, CHECKPOINTS));
         assert_eq!((history.saved, history.saving.as_secs(), history.processes[&TaskId::worker(3)]), (1000, 1000, 500));

@@ -6,36 +6,62 @@ use std::time::Duration;
 
 use windlass_core::cluster::{Job, TaskId};
 use windlass_core::membership::Presence;
-use windlass_wire::control::proto::{Heartbeat, JoinedSite, Site, WorkerTotals};
+use windlass_wire::control::proto::{Heartbeat, JoinedSite, Site, Usage, WorkerTotals};
 
 use super::observation::TaskObservation;
 
-/// A client that has waited for a worker for less than this is not said to.
+/// The most devices and joined workers that a task may tell of, the most stages and GPUs of each, and the most bytes of
+/// a name.
+const MOST_SITES: usize = 1024;
+const MOST_PARTS: usize = 64;
+const LONGEST_NAME: usize = 200;
+/// A client is shown as waiting once it has waited this many seconds for a worker.
 const WAITS: f64 = 1.0;
 
-/// The same tasks, by the names that people know: servers, the client, and its joined workers. `here` is what this process
-/// knows of those before its client has said a word.
-pub(super) fn as_known(tasks: Vec<TaskObservation>, here: &[Site], at: Duration) -> Vec<TaskObservation> {
+/// Cuts what a task tells of where its steps are computed down to what is kept of it.
+pub(super) fn bound(sites: &mut Vec<Site>) {
+    let shorten = |name: &mut String| name.truncate(name.floor_char_boundary(LONGEST_NAME));
+    sites.truncate(MOST_SITES);
+    for Site { name, joined, .. } in sites {
+        shorten(name);
+        let Some(JoinedSite { address, stages, usage, .. }) = joined else { continue };
+        shorten(address);
+        stages.truncate(MOST_PARTS);
+        stages.iter_mut().for_each(shorten);
+        if let Some(Usage { node, gpus, .. }) = usage {
+            shorten(node);
+            gpus.truncate(MOST_PARTS);
+            gpus.iter_mut().for_each(|gpu| shorten(&mut gpu.name));
+        }
+    }
+}
+
+/// The same tasks by the names that people know: servers, the client, and its joined workers. Before the first heartbeat
+/// of a client in this process, `here` lists its joined workers.
+pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Duration) -> Vec<TaskObservation> {
     let (clients, mut known): (Vec<_>, Vec<_>) =
         tasks.into_iter().partition(|observed| observed.task.job == Job::Worker);
-    let heard = clients.iter().filter_map(|client| client.heard).max();
-    let told = clients.iter().flat_map(|client| &client.heartbeat.sites);
-    let told =
-        told.chain(here.iter().filter(|_| heard.is_none())).filter_map(|site| Some((site, site.joined.as_ref()?)));
-    let joined: BTreeMap<u32, (&Site, &JoinedSite)> =
-        told.map(|(site, joined)| (joined.index, (site, joined))).collect();
     let mut client = client(&clients);
+    if client.heard.is_none() && !here.is_empty() {
+        // It is this process, and waits for its workers.
+        (client.presence, client.heard) = (Some(Presence::Present), Some(at));
+    } else {
+        here = &[];
+    }
+    let told = clients.iter().flat_map(|client| &client.heartbeat.sites).chain(here);
+    let mut joined: BTreeMap<u32, (&Site, &JoinedSite)> =
+        told.filter_map(|site| site.joined.as_ref().map(|joined| (joined.index, (site, joined)))).collect();
+    while joined.len() > MOST_SITES {
+        joined.pop_last();
+    }
     let awaited = joined.values().filter(|(_, joined)| joined.awaited >= WAITS);
     let awaited: Vec<String> = awaited.map(|(_, joined)| TaskId::worker(joined.index).to_string()).collect();
     // The others of its own workers are itself.
     client.heartbeat.awaited.retain(|name| TaskId::named(name).is_some_and(|task| task.job == Job::Ps));
     client.heartbeat.awaited.extend(awaited);
-    if heard.is_none() && !here.is_empty() {
-        // It is this process, and waits for its workers.
-        (client.presence, client.heard) = (Some(Presence::Present), Some(at));
-    }
+    let workers: Vec<_> = joined.values().map(|(site, joined)| worker(site, joined, &client)).collect();
     known.push(client);
-    known.extend(joined.values().map(|(site, joined)| worker(site, joined, at)));
+    known.extend(workers);
     known
 }
 
@@ -45,7 +71,11 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     let heartbeat = chief.map(|chief| chief.heartbeat.clone()).unwrap_or_default();
     let present = clients.iter().find(|client| client.presence == Some(Presence::Present));
     let totals = clients.iter().filter_map(|client| client.heartbeat.totals.as_deref());
-    let has_totals = heartbeat.totals.is_some();
+    // After a new ps 0 they come in one by one. The sum of some would grow by all that the next has ever done.
+    let is_counted = |client: &TaskObservation| {
+        client.heartbeat.totals.is_some() || matches!(client.presence, Some(Presence::Dead | Presence::Finished))
+    };
+    let has_totals = clients.iter().all(is_counted) && clients.iter().any(|client| client.heartbeat.totals.is_some());
     TaskObservation {
         task: TaskId::CLIENT,
         presence: present.or(chief).and_then(|client| client.presence),
@@ -63,13 +93,15 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     }
 }
 
-/// What its client last said of a joined worker, as if it had said so itself. If the client is silent, that is no silence of
-/// its workers.
-fn worker(site: &Site, joined: &JoinedSite, at: Duration) -> TaskObservation {
-    let presence = match (joined.has_joined, site.reachable) {
-        (false, _) => None,
-        (true, true) => Some(Presence::Present),
-        (true, false) => Some(Presence::Dead),
+/// A joined worker, as its client last described it. While the client is silent, nothing is heard of its workers either;
+/// of those of a client that is gone, nothing is known.
+fn worker(site: &Site, joined: &JoinedSite, client: &TaskObservation) -> TaskObservation {
+    let presence = match (client.presence, site.reachable) {
+        (None | Some(Presence::Dead), _) => None,
+        _ if !joined.has_joined => None,
+        (Some(Presence::Present | Presence::Finished), false) => Some(Presence::Dead),
+        // When it has finished, so have they.
+        (as_client, true) => as_client,
     };
     let silent = Duration::try_from_secs_f64(joined.silent).unwrap_or_default();
     let network = (joined.asked - joined.computed).max(0.0);
@@ -87,12 +119,12 @@ fn worker(site: &Site, joined: &JoinedSite, at: Duration) -> TaskObservation {
     TaskObservation {
         task: TaskId::worker(joined.index),
         presence,
-        heard: presence.is_some().then(|| at.saturating_sub(silent)),
+        heard: client.heard.filter(|_| presence.is_some()).map(|heard| heard.saturating_sub(silent)),
         awaited_since: None,
         heartbeat: Heartbeat {
             local_step: joined.steps,
             totals: Some(Box::new(totals)),
-            usage: joined.usage.clone().map(Box::new),
+            usage: joined.usage.clone().filter(|_| presence.is_some()).map(Box::new),
             sites: vec![site.clone()],
             ..Heartbeat::default()
         },
@@ -165,10 +197,45 @@ mod tests {
         assert_eq!(client.awaited, ["ps 0", "worker 1"], "its own workers are itself, and an instant is no wait");
         let presence: Vec<_> = known[2..].iter().map(|worker| worker.presence).collect();
         assert_eq!(presence, [Some(Presence::Present), Some(Presence::Dead)]);
-        assert_eq!(known[2].heard, Some(Duration::from_secs(98)), "silent for two seconds when its client last spoke");
+        let heard = Some(Duration::from_secs(97));
+        assert_eq!(known[2].heard, heard, "it had been silent for two seconds when its client spoke a second ago");
         let totals = known[2].heartbeat.totals.as_deref().unwrap();
         assert_eq!((totals.steps, totals.samples, totals.compute_seconds), (7, 70, 15.0));
         assert_eq!((totals.wait_seconds, totals.held_back_seconds), (45.0, 40.0), "of that, 5 s went into the network");
+    }
+
+    #[test]
+    fn what_a_client_has_done_is_known_once_all_that_it_is_to_servers_have_told() {
+        let silent = |presence| TaskObservation { presence, ..observed(TaskId::worker(1), Heartbeat::default()) };
+        let steps = |second| {
+            let known = as_known(vec![observed(TaskId::worker(0), client_of(Vec::new(), 3)), second], &[], NOW);
+            known[0].heartbeat.totals.as_ref().map(|totals| totals.steps)
+        };
+        assert_eq!(steps(observed(TaskId::worker(1), client_of(Vec::new(), 4))), Some(7));
+        assert_eq!(steps(silent(Some(Presence::Present))), None);
+        assert_eq!(steps(silent(None)), None, "it has not come yet");
+        assert_eq!(steps(silent(Some(Presence::Dead))), Some(3), "it never will");
+    }
+
+    #[test]
+    fn the_workers_of_a_client_that_is_gone_are_not_there_and_those_of_one_that_has_finished_have_finished() {
+        let with_usage = || {
+            let mut site = site(0, -1.0, true);
+            site.joined.as_mut().unwrap().usage = Some(Usage { cpus: 1.5, ..Usage::default() });
+            site
+        };
+        let worker = |presence| {
+            let sites = client_of(vec![with_usage(), site(1, -1.0, false)], 3);
+            let client = TaskObservation { presence, ..observed(TaskId::worker(0), sites) };
+            let known = as_known(vec![client], &[], NOW);
+            let is_used = known[1].heartbeat.usage.is_some();
+            (known[1].presence, known[1].heard.is_some(), is_used, known[2].presence)
+        };
+        let (present, finished, dead) = (Presence::Present, Presence::Finished, Presence::Dead);
+        assert_eq!(worker(Some(present)), (Some(present), true, true, Some(dead)));
+        assert_eq!(worker(Some(finished)), (Some(finished), true, true, Some(dead)));
+        assert_eq!(worker(Some(dead)), (None, false, false, None));
+        assert_eq!(worker(None), (None, false, false, None));
     }
 
     #[test]

@@ -90,14 +90,17 @@ impl<S: OwnShard> Coordinator<S> {
         if let Some(run) = run {
             decisions.extend(self.take_run(task, run, hello));
         }
-        match (earlier == Some(incarnation), self.lifecycle.phase()) {
-            (true, _) => info!("{name} reconnected"),
-            (false, Phase::Training) if was_here => info!(target: NOTICE, "{name} is back"),
-            (false, Phase::Training) => info!(target: NOTICE, "{name} joined during training"),
-            (false, _) => info!("{name} joined"),
+        let is_new = earlier != Some(incarnation);
+        let is_announced = is_new && (name != TaskId::CLIENT || self.client.joined(WorkerId(task.index)));
+        match (is_new, self.lifecycle.phase()) {
+            (false, _) => info!("{name} reconnected"),
+            (true, _) if !is_announced => {}
+            (true, Phase::Training) if was_here => info!(target: NOTICE, "{name} is back"),
+            (true, Phase::Training) => info!(target: NOTICE, "{name} joined during training"),
+            (true, _) => info!("{name} joined"),
         }
-        if earlier != Some(incarnation) {
-            self.history.joined(self.now, (task, name), hello.process);
+        if is_new {
+            self.history.joined(self.now, task, hello.process, is_announced.then_some(name));
         }
         self.members.welcome(id, task, hello, incarnation, heard);
         if *self.lifecycle.phase() == Phase::Gathering {

@@ -16,6 +16,7 @@ use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::control::proto::{Endpoint, Heartbeat, Memory, Prepare, Waiting, WorkerReport, task_message};
 
 use super::checkpoint::{Checkpoints, LastCheckpoint, unusable};
+use super::client_process::ClientProcess;
 use super::data_positions::DataPositions;
 use super::history::History;
 use super::interface::{Claimed, CoordinatorConfig, Effect, Event, OwnShard};
@@ -65,6 +66,8 @@ pub struct Coordinator<S> {
     pub(super) reports: BTreeMap<WorkerId, WorkerReport>,
     pub(super) progress: BTreeMap<TaskId, Heartbeat>,
     pub(super) history: History,
+    /// The workers of a run with a client, as the one process that they are.
+    pub(super) client: ClientProcess,
     /// Why tasks that are waited for were not let in, by their names.
     pub(super) refused: BTreeMap<String, String>,
     pub(super) spoken: Duration,
@@ -111,6 +114,7 @@ impl<S: OwnShard> Coordinator<S> {
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
             history: History::default(),
+            client: ClientProcess::default(),
             refused: BTreeMap::new(),
             spoken: Duration::ZERO,
             waits_since: Duration::ZERO,

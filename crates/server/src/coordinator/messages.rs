@@ -9,6 +9,7 @@ use windlass_wire::control::proto::{Failure, Heartbeat, task_message};
 
 use super::history::HistoryKind;
 use super::interface::OwnShard;
+use super::joined;
 use super::machine::Coordinator;
 use crate::checkpoint::Part;
 
@@ -32,9 +33,7 @@ impl<S: OwnShard> Coordinator<S> {
                 self.lifecycle.initialised()
             }
             task_message::Kind::Finished(report) if report.incarnation == incarnation.0 => {
-                let finished = format!("{} finished after {} steps", self.lifecycle.named(task), report.steps);
-                info!("{finished}");
-                self.history.note(self.now, HistoryKind::Left, finished);
+                self.note_finished(worker, report.steps);
                 self.reports.insert(worker, report);
                 self.lifecycle.worker_finished(worker)
             }
@@ -105,8 +104,20 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
+    /// Notes that a worker has finished; of a client, that all workers which it is to servers have.
+    fn note_finished(&mut self, worker: WorkerId, steps: u64) {
+        let name = self.lifecycle.named(worker);
+        let steps = if name == TaskId::CLIENT { self.client.finished(worker, steps) } else { Some(steps) };
+        if let Some(steps) = steps {
+            let finished = format!("{name} finished after {steps} steps");
+            info!("{finished}");
+            self.history.note(self.now, HistoryKind::Left, finished);
+        }
+    }
+
     /// Keeps what a task reports of itself. If the run waits for that task, it is good news.
-    fn note_progress(&mut self, task: TaskId, heartbeat: Heartbeat) {
+    fn note_progress(&mut self, task: TaskId, mut heartbeat: Heartbeat) {
+        joined::bound(&mut heartbeat.sites);
         let stage = |heartbeat: &Heartbeat| (heartbeat.local_step, heartbeat.global_step, heartbeat.waiting.clone());
         let now = stage(&heartbeat);
         let before = self.progress.insert(task, heartbeat).as_ref().map(stage);

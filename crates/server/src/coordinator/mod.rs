@@ -2,14 +2,16 @@
 //!
 //! Its decisions are a pure machine (`machine`, behind `interface`): tasks join (`joining`) and report (`messages`),
 //! what the lifecycle decides is carried out (`carry_out`), with `members`, `data_positions`, `capacity`, `refusing`
-//! and `checkpoint`; `history` remembers what has happened. The rest is its shell: an actor (`actor`) that sessions
-//! feed with messages (`session_service`), which ends with a `farewell`. Monitoring reads one `observation` of the run:
-//! Prometheus (`run_instruments`), the live page (`status`), and the record of hardware usage (`utilization`).
+//! and `checkpoint`; `history` remembers what has happened, and `client_process` announces a client once. The rest is
+//! its shell: an actor (`actor`) that sessions feed with messages (`session_service`), which ends with a `farewell`.
+//! Monitoring reads one `observation` of the run: Prometheus (`run_instruments`), the live page (`status`), and the
+//! record of hardware usage (`utilization`).
 
 mod actor;
 mod capacity;
 mod carry_out;
 mod checkpoint;
+mod client_process;
 mod data_positions;
 mod farewell;
 mod history;

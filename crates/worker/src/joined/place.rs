@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use windlass_wire::stream::Socket;
 
-/// A client that has said nothing for so long, though it has something to say every two seconds, gives way to another.
+/// A client that has been silent for so long, though it has something to say every two seconds, gives way to another.
 const SILENT: Duration = Duration::from_secs(8);
 
 /// A place for one client. Clones are the same place.

@@ -1,7 +1,7 @@
-//! What has happened to a run that its coordinator's machine does not know of: joined workers come and go, of which only the
-//! client tells, and what was lost with a ps 0 that nobody else remembers.
+//! Events that the coordinator's machine does not know of: joined workers that come and go, which only the client sees,
+//! and updates that were lost with an earlier ps 0, of which only its last status tells.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use windlass_core::cluster::{Job, TaskId};
@@ -45,11 +45,16 @@ impl BesideHistory {
     }
 
     fn follow_joined(&mut self, run: &Observation) {
+        let observed: BTreeSet<TaskId> = run.tasks.iter().map(|observed| observed.task).collect();
+        self.joined.retain(|task, _| observed.contains(task));
         for observed in run.tasks.iter().filter(|observed| observed.task.job == Job::Worker) {
             let Some(presence) = observed.presence else { continue };
             let (task, before) = (observed.task, self.joined.insert(observed.task, presence));
             match (before, presence) {
-                (None, Presence::Present) => self.note(run.at, HistoryKind::Joined, format!("{task} joined")),
+                // A short run may have finished by the second look.
+                (None, Presence::Present | Presence::Finished) => {
+                    self.note(run.at, HistoryKind::Joined, format!("{task} joined"));
+                }
                 (Some(Presence::Dead), Presence::Present) => {
                     self.note(run.at, HistoryKind::Joined, format!("{task} joined again"));
                 }

@@ -9,8 +9,11 @@ use windlass_page::{Event, EventKind, LastStatus, STATUS_FILE, Status, Timeline}
 use crate::coordinator::history::History;
 use crate::coordinator::utilization::must_be_a_file;
 
-/// A disk may hang, and the page is to tell of it.
+/// How long reading the record may take: a disk may hang, and the page has to work without it.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A longer run has not been recorded, but damaged.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The run until this coordinator took over.
 #[derive(Debug, Default)]
@@ -37,23 +40,30 @@ impl Earlier {
     }
 
     fn new(last: LastStatus, now: u64, since: Duration) -> Option<Self> {
-        let recorded = Duration::try_from_secs_f64(last.status.elapsed_secs).ok()?;
+        let recorded = plausible(last.status.elapsed_secs)?;
+        plausible(last.status.kept_secs)?;
         let by_the_calendar = now.saturating_sub(last.began.unwrap_or(now));
         let elapsed = recorded.max(Duration::from_secs(by_the_calendar)).saturating_sub(since);
         last.exit_code.is_none().then_some(Self { elapsed, status: last.status })
     }
 
-    /// What happened before, that this ps 0 was started, and what has happened since.
+    /// What happened before, that ps 0 was restarted, and what has happened since.
     pub(super) fn timeline(&self, history: &History) -> Timeline {
         let earlier = &self.status.timeline;
         if history.forgotten > 0 {
-            return Timeline::after(earlier.forgotten() + earlier.events().count() as u64 + 1 + history.forgotten);
+            let forgotten = earlier.forgotten().saturating_add(earlier.events().count() as u64 + 1);
+            return Timeline::after(forgotten.saturating_add(history.forgotten));
         }
         let mut timeline = earlier.clone();
-        let what = "ps 0 was started again".to_owned();
+        let what = "ps 0 was restarted".to_owned();
         timeline.push(Event { at_secs: self.elapsed.as_secs_f64(), kind: EventKind::Joined, what });
         timeline
     }
+}
+
+/// A time that a run can have taken.
+fn plausible(secs: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(secs).ok().filter(|time| *time <= LONGEST)
 }
 
 #[cfg(test)]
@@ -76,9 +86,18 @@ mod tests {
     #[test]
     fn a_run_that_has_ended_is_not_continued() {
         assert!(Earlier::new(last(Some(1000), Some(0)), 1060, Duration::ZERO).is_none());
-        let damaged =
-            LastStatus { status: Status { elapsed_secs: f64::NAN, ..Status::default() }, ..LastStatus::default() };
-        assert!(Earlier::new(damaged, 1060, Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn times_that_cannot_be_are_those_of_a_damaged_record() {
+        let read = |elapsed_secs, kept_secs| {
+            let status = Status { elapsed_secs, kept_secs, ..Status::default() };
+            Earlier::new(LastStatus { status, ..LastStatus::default() }, 1060, Duration::ZERO)
+        };
+        assert!(read(50.0, 40.0).is_some());
+        for damaged in [f64::NAN, f64::INFINITY, -1.0, 1e18, 1e30] {
+            assert!(read(damaged, 40.0).is_none() && read(50.0, damaged).is_none(), "{damaged}");
+        }
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ use windlass_core::membership::Presence;
 use windlass_core::straggler::Verdict;
 use windlass_page as page;
 use windlass_page::{Curve, Status};
+use windlass_wire::control::proto::WorkerTotals;
 
 use super::history::{History, HistoryKind};
 use super::observation::{NodeObservation, Observation, TaskObservation};
@@ -104,6 +105,8 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
 struct StatusKeeper {
     /// The run under an earlier ps 0, if this one has taken its place.
     earlier: Option<Earlier>,
+    /// Whether this ps 0 has held parameters.
+    has_held: bool,
     loss: Curve,
     /// Who was chief, how many steps it had made, and the sum of their losses. A point of the curve is the mean since.
     losses: Option<(TaskId, u64, f64)>,
@@ -162,7 +165,7 @@ impl StatusKeeper {
         }
         let facts = run.facts.as_deref();
         let steps_per_second = self.steps.span(run.at).map_or(0.0, |span| span.counted() as f64 / span.seconds);
-        let step = run.statistics.steps;
+        let step = self.step(run);
         let earlier = self.earlier.as_ref();
         let elapsed = earlier.map_or(run.at, |earlier| earlier.elapsed.saturating_add(run.at));
         let before = |count: fn(&Status) -> u64| earlier.map_or(0, |earlier| count(&earlier.status));
@@ -194,8 +197,8 @@ impl StatusKeeper {
             nodes: nodes(run),
             checkpoints: checkpoints(run),
             timeline: timeline(&run.history, earlier),
-            rollbacks: before(|status| status.rollbacks) + run.history.rollbacks,
-            updates_lost: before(|status| status.updates_lost) + run.history.updates_lost,
+            rollbacks: before(|status| status.rollbacks).saturating_add(run.history.rollbacks),
+            updates_lost: before(|status| status.updates_lost).saturating_add(run.history.updates_lost),
             kept_secs: self.progress.kept.as_secs_f64(),
             kept_updates: self.progress.updates,
             goodput: self.progress.share(elapsed),
@@ -205,6 +208,12 @@ impl StatusKeeper {
             Phase::Over(_) => status.ended(phase(&run.phase)),
             _ => status,
         }
+    }
+
+    /// The global step. A ps 0 that has not restored its parameters yet has counted none.
+    fn step(&self, run: &Observation) -> u64 {
+        let earlier = self.earlier.as_ref().filter(|_| !self.has_held);
+        earlier.map_or(run.statistics.steps, |earlier| earlier.status.step)
     }
 
     /// For how long a run may make no step before it hangs.
@@ -217,6 +226,7 @@ impl StatusKeeper {
 
     /// Takes what is new.
     fn follow(&mut self, run: &Observation) {
+        self.has_held |= run.has_shard;
         let step = run.statistics.steps;
         // A longer pause than this is no step that takes its time.
         let longest = (2 * EVERY).max(HANG_STEPS * self.steps.longest_pause());
@@ -233,13 +243,8 @@ impl StatusKeeper {
         }
         let chief = run.tasks.iter().find(|observed| observed.task == run.chief);
         if let Some(heartbeat) = chief.map(|chief| &chief.heartbeat).filter(|heartbeat| heartbeat.local_step > 0) {
-            let (steps, losses) = heartbeat.totals.as_deref().map_or((0, 0.0), |totals| (totals.steps, totals.loss));
-            let before = self.losses.replace((run.chief, steps, losses));
-            if let Some((chief, steps_before, losses_before)) = before.or(Some((run.chief, 0, 0.0)))
-                && chief == run.chief
-                && steps > steps_before
-            {
-                self.loss.push(heartbeat.global_step, (losses - losses_before) / (steps - steps_before) as f64);
+            if let Some(totals) = heartbeat.totals.as_deref() {
+                self.follow_loss(run.chief, heartbeat.global_step, totals);
             }
             for score in heartbeat.scores.iter().take(SCORES) {
                 if self.scores.len() >= SCORES && !self.scores.contains_key(&score.name) {
@@ -252,6 +257,16 @@ impl StatusKeeper {
                     curve.push(score.global_step, score.value);
                 }
             }
+        }
+    }
+
+    /// Takes the steps and losses of the chief.
+    fn follow_loss(&mut self, chief: TaskId, global_step: u64, totals: &WorkerTotals) {
+        let before = self.losses.replace((chief, totals.steps, totals.loss)).unwrap_or((chief, 0, 0.0));
+        let (chief_before, steps_before, losses_before) = before;
+        if chief_before == chief && totals.steps > steps_before {
+            let steps = (totals.steps - steps_before) as f64;
+            self.loss.push(global_step, (totals.loss - losses_before) / steps);
         }
     }
 }
@@ -280,8 +295,8 @@ impl Progress {
         match self.last {
             Some((before, resumed)) if resumed != resumed_at || step < before => followed = Followed::Restored,
             Some((before, _)) if step > before => {
-                self.kept += run.at.saturating_sub(self.changed).min(longest);
-                self.updates += step - before;
+                self.kept = self.kept.saturating_add(run.at.saturating_sub(self.changed).min(longest));
+                self.updates = self.updates.saturating_add(step - before);
             }
             Some(_) => is_still = run.phase == Phase::Training,
             None => {}

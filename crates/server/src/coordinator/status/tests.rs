@@ -78,7 +78,7 @@ fn a_new_ps_0_goes_on_with_the_figures_of_the_one_before() {
         totals(&mut run, 0, u64::from(10 * second), f64::from(20 * second));
         run.tasks[1].heartbeat.scores =
             vec![Score { name: "test_accuracy".into(), value: 0.5, global_step: 40, is_fraction: true }];
-        run.history.joined(Duration::from_secs(1), (TaskId::worker(0), TaskId::worker(0)), 1);
+        run.history.joined(Duration::from_secs(1), TaskId::worker(0), 1, Some(TaskId::worker(0)));
         before = first.status(&run);
     }
     let before = Status { rollbacks: 1, updates_lost: 5, start: 3, ..before };
@@ -93,7 +93,7 @@ fn a_new_ps_0_goes_on_with_the_figures_of_the_one_before() {
     assert_eq!((status.rollbacks, status.updates_lost, status.kept_updates), (2, 55, 50));
     let events: Vec<(f64, &str)> = status.timeline.events().map(|event| (event.at_secs, event.what.as_str())).collect();
     let expected =
-        [(1.0, "worker 0 joined"), (20.0, "ps 0 was started again"), (21.0, "rolled back from step 100 to step 50")];
+        [(1.0, "worker 0 joined"), (20.0, "ps 0 was restarted"), (21.0, "rolled back from step 100 to step 50")];
     assert_eq!(events, expected);
     // Of the chief, which counts from its own start, only what is new is a point of the curve.
     totals(&mut run, 0, 100, 200.0);
@@ -311,6 +311,28 @@ fn joined_workers_that_come_and_go_are_in_the_timeline() {
 }
 
 #[test]
+fn a_joined_worker_that_is_first_seen_when_it_has_finished_is_in_the_timeline() {
+    let mut keeper = StatusKeeper::default();
+    keeper.status(&with_client(1.0, 1, None));
+    let status = keeper.status(&with_client(2.0, 2, Some(Presence::Finished)));
+    assert_eq!(status.timeline.events().last().unwrap().what, "worker 1 joined");
+}
+
+#[test]
+fn joined_workers_of_which_nobody_tells_any_more_are_forgotten() {
+    let mut keeper = StatusKeeper::default();
+    let statuses = (1..=20_u32).map(|second| {
+        let mut run = with_client(f64::from(second), u64::from(second), Some(Presence::Present));
+        // The second is another one each time, until the first such comes back.
+        run.tasks[3].task.index = if second < 20 { second } else { 1 };
+        keeper.status(&run)
+    });
+    let last = statuses.last().unwrap();
+    let joined = last.timeline.events().filter(|event| event.what == "worker 1 joined");
+    assert_eq!((joined.count(), last.workers[1].recent_samples_per_second.len()), (2, 1));
+}
+
+#[test]
 fn what_only_an_earlier_ps_0_knew_is_lost_with_it() {
     let earlier = |step| Earlier {
         elapsed: Duration::from_secs(10),
@@ -328,6 +350,60 @@ fn what_only_an_earlier_ps_0_knew_is_lost_with_it() {
     told.history.rolled_back(told.at, 450, 100);
     let status = StatusKeeper::after(earlier(400)).status(&told);
     assert_eq!((status.rollbacks, status.updates_lost), (1, 350));
+}
+
+#[test]
+fn the_counts_of_a_damaged_record_overflow_nothing() {
+    let mut timeline = page::Timeline::after(u64::MAX);
+    (0..200).for_each(|second| {
+        let (kind, what) = (page::EventKind::Saved, String::new());
+        timeline.push(page::Event { at_secs: f64::from(second), kind, what });
+    });
+    let status =
+        Status { kept_updates: u64::MAX, rollbacks: u64::MAX, updates_lost: u64::MAX, timeline, ..Status::default() };
+    let mut keeper = StatusKeeper::after(Earlier { elapsed: Duration::from_secs(10), status });
+    keeper.status(&observation(1.0, 50));
+    let mut run = observation(2.0, 60);
+    run.history.rolled_back(run.at, u64::MAX, 60);
+    run.history.rolled_back(run.at, u64::MAX, 60);
+    run.history.forgotten = 7;
+    let status = keeper.status(&run);
+    assert_eq!((status.rollbacks, status.updates_lost, status.timeline.forgotten()), (u64::MAX, u64::MAX, u64::MAX));
+}
+
+#[test]
+fn until_a_new_ps_0_has_its_parameters_the_step_is_that_of_the_one_before() {
+    let status = Status { step: 400, ..Status::default() };
+    let mut keeper = StatusKeeper::after(Earlier { elapsed: Duration::from_secs(10), status });
+    let without = |seconds, step| Observation { has_shard: false, ..observation(seconds, step) };
+    let gathering = Observation { phase: Phase::Gathering, ..without(1.0, 0) };
+    assert_eq!(keeper.status(&gathering).step, 400);
+    let mut restored = observation(2.0, 100);
+    restored.statistics.resumed_at = 100;
+    assert_eq!(keeper.status(&restored).step, 100);
+    assert_eq!(keeper.status(&without(3.0, 100)).step, 100, "it has lost them again, and knows better");
+}
+
+#[test]
+fn what_a_client_did_under_an_earlier_ps_0_is_neither_loss_nor_speed() {
+    let earlier = Earlier { elapsed: Duration::from_secs(10), status: Status::default() };
+    let mut keeper = StatusKeeper::after(earlier);
+    // It is two workers to servers, of which the second is heard 2 s later. Each makes 10 steps a second, with loss 1.
+    let statuses = (1..=8_u32).map(|second| {
+        let mut run = observation(f64::from(second), u64::from(20 * second));
+        run.layout = RunLayout::Client { holds_parameters: false };
+        let steps = u64::from(10_000 + 10 * second);
+        totals(&mut run, 0, steps, f64::from(50_000 + 10 * second));
+        if second > 2 {
+            totals(&mut run, 1, steps, f64::from(50_000 + 10 * second));
+        }
+        keeper.status(&run.with_client(&[]))
+    });
+    let statuses: Vec<Status> = statuses.collect();
+    let losses: Vec<f64> = statuses.last().unwrap().loss.points().iter().filter_map(|(_, loss)| *loss).collect();
+    assert_eq!(losses, [1.0; 5]);
+    let fastest = statuses.iter().map(|status| status.samples_per_second).fold(0.0, f64::max);
+    assert_eq!(fastest, 200.0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What every worker has been doing of late: its speed, what its time goes into, whom it waits for, and whether it slows
 //! the others down.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use windlass_core::cluster::{Job, TaskId, WorkerId};
@@ -53,6 +53,8 @@ struct Watched {
 impl WorkerWatch {
     /// The client if there is one, all workers, and who slows the run down.
     pub(super) fn look(&mut self, run: &Observation) -> (Option<page::Worker>, Vec<page::Worker>, Verdict) {
+        let observed: BTreeSet<TaskId> = run.tasks.iter().map(|observed| observed.task).collect();
+        self.workers.retain(|task, _| observed.contains(task));
         let (mut client, mut shown) = (None, Vec::new());
         for observed in run.tasks.iter().filter(|observed| observed.task.job != Job::Ps) {
             let row = self.workers.entry(observed.task).or_default().look(run, observed);
@@ -109,7 +111,7 @@ impl WorkerWatch {
 fn site(site: &Site) -> Option<page::Site> {
     let name = match &site.joined {
         None => site.name.clone(),
-        Some(_) if site.replicas > 1 => "towers".to_owned(),
+        Some(_) if site.replicas > 1 => page::Site::TOWERS.to_owned(),
         Some(_) => return None,
     };
     Some(page::Site { name, replicas: site.replicas, reachable: site.reachable })
