@@ -90,12 +90,16 @@ fn several_tasks_are_asked_at_once_and_signs_of_life_are_no_answers() {
             limits: LIMITS,
         })
         .collect();
-    let replies = exchange(requests, WAITING);
+    let heard = std::cell::RefCell::new(vec![Vec::new(); 3]);
+    let hears = |index: usize, what| heard.borrow_mut()[index].push(what);
+    let replies = exchange(requests, Waiting { heard: &hears, ..WAITING });
     serving.into_iter().for_each(|thread| thread.join().unwrap());
     let doubled = Tensor { shape: shape.to_vec(), contents: Contents::F32(vec![6.0; 1_000_000]) };
     assert!(replies[0].as_ref().unwrap().sections == [doubled.clone()]);
     assert!(matches!(replies[1], Err(ComputeError::Io(_))));
     assert!(replies[2].as_ref().unwrap().sections == [doubled]);
+    let last: Vec<Option<Heard>> = heard.borrow().iter().map(|heard| heard.last().copied()).collect();
+    assert_eq!(last, [Heard::Answer, Heard::Failed, Heard::Answer].map(Some));
 }
 
 #[test]
