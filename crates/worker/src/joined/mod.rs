@@ -98,7 +98,6 @@ pub fn serve(
         config,
         build,
         place: Place::default(),
-        refused: Mutex::default(),
         local_name: Mutex::default(),
         news: teller,
         counts,

@@ -1,6 +1,5 @@
 //! One client's connection: what it wants computed is made ready, and its requests are answered until it leaves.
 
-use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,16 +38,12 @@ const LEAST_SILENCE: Duration = PING_EVERY.saturating_mul(3);
 const NAME_BYTES: usize = 200;
 /// The most of a client's words that are logged.
 const WORDS: usize = 1000;
-/// Of how many clients that are refused the log tells.
-const MOST_REFUSED: usize = 64;
 
 /// Everything that the connections of a joined worker share.
 pub(super) struct Desk {
     pub(super) config: JoinConfig,
     pub(super) build: Builder,
     pub(super) place: Place,
-    /// Clients that came while another was there. They come again and again.
-    pub(super) refused: Mutex<Refused>,
     /// By which name clients on this host find it.
     pub(super) local_name: Mutex<String>,
     /// Hears of the sessions of clients that are given the place.
@@ -92,7 +87,9 @@ impl Desk {
         let seated = match seated {
             Ok(seated) => seated,
             Err(Denied { reason, is_busy }) => {
-                self.mention_refused(&assignment.client, &reason);
+                if self.place.is_news(&assignment.client) {
+                    info!("refused {}: {reason}", assignment.client);
+                }
                 let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
@@ -140,13 +137,6 @@ impl Desk {
                 let why = legible(&format!("{error:#}"));
                 warn!("lost {client} after computing {steps} steps for it: {why}; waiting for a client");
             }
-        }
-    }
-
-    /// Logs once for each of the first clients that it is refused.
-    fn mention_refused(&self, client: &str, reason: &str) {
-        if self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_news(client) {
-            info!("refused {client}: {reason}");
         }
     }
 
@@ -337,17 +327,6 @@ impl Line {
     }
 }
 
-/// The first clients that were refused: whoever can connect can make up any number of them.
-#[derive(Default)]
-pub(super) struct Refused(BTreeSet<String>);
-
-impl Refused {
-    /// Whether this one is to be logged.
-    fn is_news(&mut self, client: &str) -> bool {
-        self.0.len() < MOST_REFUSED && self.0.insert(client.to_owned())
-    }
-}
-
 /// How a client has ended, as it says.
 fn outcome(reason: &str, exit_code: u8) -> Outcome {
     Outcome { exit_code, reason: legible(reason) }
@@ -373,13 +352,6 @@ fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_of_the_first_clients_that_are_refused_is_news_once() {
-        let mut refused = Refused::default();
-        let news = (0..1000).filter(|client| refused.is_news(&(client / 2).to_string())).count();
-        assert_eq!((news, refused.0.len()), (MOST_REFUSED, MOST_REFUSED));
-    }
 
     #[test]
     fn what_a_stranger_says_is_logged_on_one_line_and_in_part() {
