@@ -136,6 +136,7 @@ impl Desk {
             Err(error) => {
                 let why = legible(&format!("{error:#}"));
                 warn!("lost {client} after computing {steps} steps for it: {why}; waiting for a client");
+                session.silent = silence(&error);
             }
         }
     }
@@ -239,18 +240,20 @@ struct Session<'a> {
     news: &'a mpsc::Sender<News>,
     /// How the client has ended, by its own word.
     ended: Option<Outcome>,
+    /// For how long it was silent, if that is why it was lost.
+    silent: Duration,
 }
 
 impl<'a> Session<'a> {
     fn begin(news: &'a mpsc::Sender<News>) -> Self {
         let _ = news.send(News::Began);
-        Self { news, ended: None }
+        Self { news, ended: None, silent: Duration::ZERO }
     }
 }
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        let _ = self.news.send(self.ended.take().map_or(News::Lost, News::Left));
+        let _ = self.news.send(self.ended.take().map_or(News::Lost { silent: self.silent }, News::Left));
     }
 }
 
@@ -327,6 +330,14 @@ impl Line {
     }
 }
 
+/// For how long a client was silent that was lost with this error.
+fn silence(error: &anyhow::Error) -> Duration {
+    match error.downcast_ref() {
+        Some(ComputeError::Silent(silent)) => *silent,
+        _ => Duration::ZERO,
+    }
+}
+
 /// How a client has ended, as it says.
 fn outcome(reason: &str, exit_code: u8) -> Outcome {
     Outcome { exit_code, reason: legible(reason) }
@@ -352,6 +363,13 @@ fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_that_is_given_up_for_its_silence_was_lost_with_the_first_of_it() {
+        let silent = Duration::from_secs(7);
+        assert_eq!(silence(&ComputeError::Silent(silent).into()), silent);
+        assert_eq!(silence(&ComputeError::Stopped.into()), Duration::ZERO);
+    }
 
     #[test]
     fn what_a_stranger_says_is_logged_on_one_line_and_in_part() {
