@@ -1,4 +1,4 @@
-//! `windlass join`: a worker that computes for whoever asks it to. Which model that is, and on which data, the client says.
+//! `windlass join`: a worker that computes for whoever asks it to. The client chooses the model and the data.
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -137,10 +137,10 @@ fn a_sender_knows_what_its_reader_refuses() {
     let two = Section::floats(&[2], &[1.0, 2.0]);
     assert_eq!(limits.check(b"head", &[two, two]), Ok(()));
     let refusal = |head: &[u8], sections: &[Section<'_>]| limits.check(head, sections).unwrap_err().to_string();
-    assert_eq!(refusal(b"heads", &[]), "message head size in bytes 5 exceeds the limit of 4");
-    assert_eq!(refusal(b"", &[two; 3]), "message tensor count 3 exceeds the limit of 2");
+    assert_eq!(refusal(b"heads", &[]), "message head of 5 bytes exceeds the limit of 4");
+    assert_eq!(refusal(b"", &[two; 3]), "message tensor count of 3 exceeds the limit of 2");
     let three = Section::floats(&[3], &[1.0; 3]);
-    assert_eq!(refusal(b"", &[two, three]), "message tensor size in bytes 20 exceeds the limit of 16");
+    assert_eq!(refusal(b"", &[two, three]), "message tensor data of 20 bytes exceeds the limit of 16");
 }
 
 #[test]

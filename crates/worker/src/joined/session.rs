@@ -68,7 +68,7 @@ impl Desk {
             Ok(Ask::Assign(assignment)) => *assignment,
             // Somebody looked who listens here.
             Ok(Ask::Ping) => return drop(line.answer(&Answer::Here, &[])),
-            Ok(_) => return visit.refused(&"it asked for something before it said what to compute"),
+            Ok(_) => return visit.refused(&"received a request before the assignment"),
             Err(error) => {
                 let is_gone = matches!(error.downcast_ref(), Some(ComputeError::Io(_) | ComputeError::Stopped));
                 return if is_gone { debug!(%error, "a connection closed") } else { visit.refused(&error) };

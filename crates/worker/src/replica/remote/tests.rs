@@ -387,7 +387,7 @@ fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
     let error = crew.compute(&table(), &values(), &[job], &|| false).unwrap_err();
     assert_eq!(
         format!("{error:#}"),
-        "a share of 3 samples is too large, use a smaller --batch-size or more workers: message tensor count 65638 exceeds the limit of 65540"
+        "a share of 3 samples is too large, use a smaller --batch-size or more workers: message tensor count of 65638 exceeds the limit of 65540"
     );
     assert!(asked.try_recv().is_err(), "it was asked");
 }
