@@ -252,8 +252,9 @@ impl Crew {
         }
     }
 
-    /// Who computes what next: each living worker one share at the most, its own if that is among them. And whether there
-    /// are workers that compute for other replicas of this process: they are waited for only if nobody else is there.
+    /// Who computes what next: each living worker one share at the most, its own if that is among them and the worker does
+    /// not compute for another replica of this process. And whether there are workers that do: they are waited for only if
+    /// nobody else is there.
     fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
         let mut hands: Vec<Hand<'a>> = Vec::new();
         let mut others: Vec<usize> = Vec::new();
