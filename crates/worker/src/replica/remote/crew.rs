@@ -43,7 +43,7 @@ pub struct CrewConfig {
 
 /// The joined workers of a run.
 pub struct Crew {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// A share that is to be computed, preferably by this worker, with the rows that it needs.
@@ -86,7 +86,8 @@ impl Crew {
     /// Waits until every worker has joined that has something to compute.
     pub fn gather(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
         self.shared.wait(is_stopped, |absent| absent.is_empty())?;
-        self.shared.has_begun.store(true, Ordering::Relaxed);
+        self.shared.has_begun.store(true, Ordering::Release);
+        self.shared.note_change();
         Ok(())
     }
 

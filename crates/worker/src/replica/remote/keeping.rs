@@ -18,7 +18,7 @@ use crate::joined::protocol::is_answer;
 const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Before the next call to a worker that will not compute this run. Another may be started in its place.
 const REFUSED_AGAIN: Duration = Duration::from_secs(15);
-/// How often it is seen to that workers are there.
+/// How often to check that workers are present.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How soon a wait sees that it is over.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -36,10 +36,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Sees to it, until the run is over, that a worker is at this seat.
+    /// Keeps a worker connected until the run is over.
     pub(super) fn keep(&self, seat: &Seat) {
         let mut backoff = Backoff::new(CALL_AGAIN);
         while !self.is_over() {
+            if !seat.is_needed && !self.has_begun() {
+                self.await_change(self.changes());
+                continue;
+            }
             if self.gives_way(seat) {
                 self.let_go(seat);
                 self.nap(LOOK_EVERY);
@@ -69,12 +73,13 @@ impl Shared {
         }
     }
 
-    /// Whether a worker is left to others while an earlier one computes for another client. All clients take workers in the
-    /// order of their addresses, so no two of them each have what the other waits for.
+    /// Whether a worker is left to others while an earlier one that the run needs computes for another client. All clients
+    /// take workers in the order of their addresses, so no two of them each have what the other waits for.
     fn gives_way(&self, seat: &Seat) -> bool {
-        let is_earlier = |other: &&Seat| (&other.address, other.index) < (&seat.address, seat.index);
+        let is_before = |other: &Seat| (&other.address, other.index) < (&seat.address, seat.index);
+        let is_earlier = |other: &&Seat| other.is_needed && is_before(other);
         let mut earlier = self.seats.iter().filter(is_earlier);
-        !self.has_begun.load(Ordering::Relaxed) && earlier.any(|other| other.is_taken.load(Ordering::Relaxed))
+        !self.has_begun() && earlier.any(|other| other.is_taken.load(Ordering::Relaxed))
     }
 
     /// Leaves a worker to others, as if it had never come.
@@ -149,7 +154,7 @@ impl Shared {
         Waiting { patience: self.config.silence, is_answer, is_stopped, heard, meanwhile }
     }
 
-    /// Waits until `is_enough` of the empty seats whose workers have something to compute, and says whom it waits for.
+    /// Waits until `is_enough` of the empty seats whose workers are needed, and says whom it waits for.
     pub(super) fn wait(
         &self,
         is_stopped: &dyn Fn() -> bool,
@@ -160,16 +165,20 @@ impl Shared {
         loop {
             let before = self.changes();
             let (mut absent, mut names, mut is_sure) = (Vec::new(), Vec::new(), true);
-            for seat in &self.seats {
+            for seat in self.seats.iter().filter(|seat| seat.is_needed) {
                 let Some(state) = seat.try_lock() else {
-                    // Whoever computes there uses the worker that is there; anyone else has done with it soon.
-                    is_sure &= seat.is_computing();
+                    // Whoever computes there uses the worker that is there; any other holder releases it soon, unless the
+                    // worker keeps it waiting.
+                    if !seat.is_computing() {
+                        is_sure = false;
+                        names.push(format!("{seat} (does not answer)"));
+                    }
                     continue;
                 };
                 if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
-                if seat.is_needed && !state.is_ready() {
+                if !state.is_ready() {
                     seat.counts().is_awaited_since(began);
                     absent.push(seat);
                     names.push(format!("{seat} ({})", state.why));
@@ -215,6 +224,10 @@ impl Shared {
         while !self.is_over() && Instant::now() < until {
             std::thread::sleep(CHECK_EVERY.min(until.saturating_duration_since(Instant::now())));
         }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
     }
 
     fn is_over(&self) -> bool {
