@@ -67,8 +67,8 @@ pub struct JoinedSite {
     pub steps: u64,
     /// See there.
     pub samples: u64,
-    /// Time in which it could have computed, in which it was asked to, and in which it did: by its own clock if it computes
-    /// all of the model, and by its client's, transfer included, if it computes stages.
+    /// Time in which it could have computed, in which it was asked to, and in which it did: by its own clock if it
+    /// computes all of the model, and by its client's, transfer included, if it computes stages.
     pub present: Duration,
     /// See there.
     pub asked: Duration,

@@ -56,8 +56,7 @@ impl Process {
         let crew = self.crew(&*replicas[0], client, None)?;
         self.joined = Some(crew.sites());
         let workers = Some(seats.len() as u32);
-        let ((coordinator, own), serving) = self.parameters_of(client, listener, seats.len() as u32)?;
-        let serving = self.gathered(&crew, serving)?;
+        let ((coordinator, own), serving) = self.ready(&crew, client, listener, seats.len() as u32)?;
         let servers = client.ps.len() as u32;
         let mut logical = Vec::new();
         for (index, (replica, seats)) in (0..).zip(replicas.into_iter().zip(seats)) {
@@ -86,9 +85,23 @@ impl Process {
         Ok(self.closed(ended, serving))
     }
 
+    /// What so many workers of this process train with: parameters that can be reached, and joined workers, which hear of
+    /// a failure.
+    pub(super) fn ready(
+        &self,
+        crew: &Crew,
+        client: &Client,
+        listener: TcpListener,
+        workers: u32,
+    ) -> Result<(Parameters, Option<Serving>), Failure> {
+        let (parameters, serving) =
+            self.parameters_of(client, listener, workers).inspect_err(|failure| leave(crew, failure))?;
+        Ok((parameters, self.gathered(crew, serving)?))
+    }
+
     /// How the parameters are reached that so many workers of this process train: on servers, or in this process, which
     /// then serves them.
-    pub(super) fn parameters_of(
+    fn parameters_of(
         &self,
         client: &Client,
         listener: TcpListener,
@@ -122,14 +135,14 @@ impl Process {
 
     /// Waits for the joined workers. The server of this process, if it has one, already tells of them; it ends if they do
     /// not come.
-    pub(super) fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
+    fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
         let Err(error) = crew.gather(&|| self.config.stop.is_set()) else { return Ok(serving) };
         let failure = match error {
             CrewError::Interrupted => told_to_stop(),
             CrewError::Refused { .. } => Failure::usage(error),
             error => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
         };
-        crew.leave(&Outcome { exit_code: failure.exit_code, reason: failure.message.clone() });
+        leave(crew, &failure);
         if let Some((serving, leave)) = serving {
             if failure.exit_code == exit_code::TERMINATED {
                 leave.set();
@@ -207,6 +220,11 @@ impl Process {
         });
         Ended { was_let_in, before_joining, ..counts }
     }
+}
+
+/// Tells the joined workers of a run that has failed.
+fn leave(crew: &Crew, Failure { exit_code, message, .. }: &Failure) {
+    crew.leave(&Outcome { exit_code: *exit_code, reason: message.clone() });
 }
 
 /// The name of this machine, as others may know it.

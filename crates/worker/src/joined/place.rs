@@ -9,8 +9,8 @@ use windlass_wire::stream::Socket;
 /// A client that has said nothing for so long, though it has something to say every two seconds, gives way to another.
 const SILENT: Duration = Duration::from_secs(8);
 
-/// How many clients that are refused the log tells of while the place is taken: whoever can connect can make up any number
-/// of them, and each comes again and again.
+/// How many clients that are refused the log tells of while the place is taken: whoever can connect can make up any
+/// number of them, and each comes again and again.
 const MOST_REFUSED: usize = 64;
 
 /// A place for one client. Clones are the same place.

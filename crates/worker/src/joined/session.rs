@@ -110,6 +110,7 @@ impl Desk {
         let kind = line.lock().connection.kind();
         info!("computing {model} for {client}, via {kind}");
         if line.answer(&Answer::Assigned(self.config.capacity.clone()), &[]).is_err() {
+            session.ended = line.last_words(&assignment_limits()).map(|outcome| self.ended_with(outcome));
             return;
         }
         seated.heard(false);
@@ -131,7 +132,7 @@ impl Desk {
             Ok(outcome) => {
                 let reason = if outcome.exit_code == 0 { "done" } else { &outcome.reason };
                 info!("{client} ended ({reason}); computed {steps} steps for it");
-                session.ended = Some(if self.config.is_launched { Outcome::done() } else { outcome });
+                session.ended = Some(self.ended_with(outcome));
             }
             Err(error) => {
                 let why = legible(&format!("{error:#}"));
@@ -139,6 +140,11 @@ impl Desk {
                 session.silent = silence(&error);
             }
         }
+    }
+
+    /// What a client's end means for this process. A launcher hears of it from the client.
+    fn ended_with(&self, outcome: Outcome) -> Outcome {
+        if self.config.is_launched { Outcome::done() } else { outcome }
     }
 
     /// Makes the model, and checks that it is the client's.

@@ -150,8 +150,8 @@ impl Placed {
         let _ = self.joined.set(Joined { crew, stop });
     }
 
-    /// After a step that was not completed, all stages need their values: running state has moved, and values may not have
-    /// arrived.
+    /// After a step that was not completed, all stages need their values: running state has moved, and values may not
+    /// have arrived.
     fn renew_stages(&mut self) {
         self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
     }

@@ -23,8 +23,8 @@ pub(super) struct Counts {
     samples: u64,
     /// Time in which it was asked for something. Outages are no part of it.
     asked: Duration,
-    /// Time in which it computed: by its own clock if it computes all of the model. A stage does not measure its pieces, so
-    /// their time, transfer included, is that of the client's clock.
+    /// Time in which it computed: by its own clock if it computes all of the model. A stage does not measure its pieces,
+    /// so their time, transfer included, is that of the client's clock.
     computed: Duration,
     sent: u64,
     received: u64,

@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use burn::tensor::TensorData;
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
@@ -315,8 +316,45 @@ fn mute(answers_assignment: bool) -> (String, mpsc::Receiver<Ask>) {
     (address, asked)
 }
 
+const ENDED: &str = "the run has ended";
+
+fn ended() -> Outcome {
+    Outcome { exit_code: exit_code::NUMERIC, reason: ENDED.to_owned() }
+}
+
+fn is_told_the_end(asked: &mpsc::Receiver<Ask>) {
+    let last = asked.iter().last().expect("it was asked something");
+    assert_eq!(last, Ask::Leave { reason: ENDED.to_owned(), exit_code: exit_code::NUMERIC });
+}
+
 #[test]
-fn a_worker_that_does_not_answer_is_named() {
+fn a_worker_that_is_being_assigned_when_the_run_ends_hears_how() {
+    let (address, asked) = mute(false);
+    let crew = Crew::call(config(vec![address], PATIENCE)).unwrap();
+    assert!(matches!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Assign(_)));
+    crew.leave(&ended());
+    is_told_the_end(&asked);
+}
+
+#[test]
+fn a_worker_that_is_needed_for_nothing_hears_the_end_of_the_shortest_run() {
+    let ([first, second], addresses) = listeners();
+    let (told, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut connection = compute::accept(Socket::accepted(first.accept().unwrap().0).unwrap(), "").unwrap();
+        while let Ok(message) = connection.receive(&LIMITS, PATIENCE, &|| false) {
+            let _ = told.send(read::<Ask>(&message.head).unwrap());
+        }
+    });
+    let _second = assigned(second, capacity);
+    let crew = Crew::call(with_a_stage_at_the_second(addresses)).unwrap();
+    crew.gather(&|| false).unwrap();
+    crew.leave(&ended());
+    is_told_the_end(&heard);
+}
+
+#[test]
+fn a_worker_that_does_not_answer_is_named_and_the_end_does_not_wait_for_it() {
     let (address, asked) = mute(true);
     let patience = Duration::from_millis(500);
     let crew = Crew::call(CrewConfig { peer_timeout: patience, ..config(vec![address.clone()], PATIENCE) }).unwrap();
@@ -325,6 +363,9 @@ fn a_worker_that_does_not_answer_is_named() {
     assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Ping);
     let error = crew.gather(&|| false).unwrap_err().to_string();
     assert_eq!(error, format!("gave up waiting for worker 0 at {address} (does not answer) after 0 s"));
+    assert_eq!(crew.tally()[0].joined, 1);
+    crew.leave(&ended());
+    is_told_the_end(&asked);
 }
 
 #[test]

@@ -216,3 +216,28 @@ fn a_worker_that_is_given_gradients_that_are_not_finite_is_not_blamed_for_its_ow
     assert!(result.loss.is_finite() && !result.gradients[parameter].is_empty());
     worker.1.set();
 }
+
+#[test]
+fn a_worker_of_one_run_hears_how_that_ends_while_it_makes_its_stages() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let model = Branching::default();
+    let stages = vec![StageAssigned { stage: "left".to_owned(), worker: 0, device: None }];
+    let assignment = assignment(local(&model, 1).table().clone(), stages);
+    let (leave, is_gone) = std::sync::mpsc::channel();
+    let is_gone = Mutex::new(is_gone);
+    let build = move |assignment: &Assignment| {
+        is_gone.lock().unwrap().recv_timeout(PATIENCE)?;
+        stages_of(&model, assignment)
+    };
+    let config = JoinConfig { once: true, ..join_config() };
+    let worker = std::thread::spawn(move || serving(listener, config, build));
+    let mut client = compute::connect(&address).unwrap();
+    let ended = Ask::Leave { reason: "the loss is NaN".to_owned(), exit_code: exit_code::NUMERIC };
+    for ask in [Ask::Assign(Box::new(assignment)), ended] {
+        client.send(&written(&ask), &[], PATIENCE, &|| false).unwrap();
+    }
+    drop(client);
+    leave.send(()).unwrap();
+    assert_eq!(worker.join().unwrap().exit_code, exit_code::NUMERIC);
+}
