@@ -333,6 +333,7 @@ fn a_worker_that_is_being_assigned_when_the_run_ends_hears_how() {
     let crew = Crew::call(config(vec![address], PATIENCE)).unwrap();
     assert!(matches!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Assign(_)));
     crew.leave(&ended());
+    assert!(!crew.shared.seats[0].is_being_assigned(), "the process may end now");
     is_told_the_end(&asked);
 }
 
