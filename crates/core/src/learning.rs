@@ -19,7 +19,7 @@ const BLOWN_UP_WITHOUT_CHANCE: f64 = 2.0;
 /// A loss that has blown up has recovered below this share of the ceiling.
 const RECOVERED: f64 = 0.25;
 /// What is below this share of the untrained loss was learned, and can be lost again.
-const LEARNT: f64 = 0.8;
+const LEARNED: f64 = 0.8;
 /// The share of what was learned that may be lost.
 const LOST: f64 = 0.5;
 /// For how many blocks in a row it must be lost.
@@ -196,7 +196,7 @@ impl Learning {
         self.blown_up |= clipped > ceiling + (blown_up - 1.0) * ceiling.abs();
         let untrained = self.chance.or(self.start.map(|_| ceiling));
         let is_lost = before.zip(untrained).is_some_and(|(best, untrained)| {
-            best < untrained - (1.0 - LEARNT) * untrained.abs() && clipped > best + LOST * (untrained - best)
+            best < untrained - (1.0 - LEARNED) * untrained.abs() && clipped > best + LOST * (untrained - best)
         });
         self.lost = if is_lost { self.lost + 1 } else { 0 };
         if self.blown_up && mean < RECOVERED * ceiling {
@@ -213,7 +213,7 @@ impl Learning {
         // What did not move, or hardly, has moved since.
         let below = |share: f64| self.untrained().is_some_and(|loss| mean < loss - (1.0 - share) * loss.abs());
         let moved = match self.finding.map(|finding| finding.trouble) {
-            Some(Trouble::NotLearning) => below(LEARNT),
+            Some(Trouble::NotLearning) => below(LEARNED),
             Some(Trouble::LearningSlowly) => below(LITTLE),
             _ => false,
         };

@@ -71,7 +71,8 @@ pub struct JoinedSite {
     pub present: Duration,
     /// Time in which a request of its client was pending.
     pub asked: Duration,
-    /// Time in which it computed, by its own clock.
+    /// Time in which it computed: by its own clock if it computes all of the model, and by its client's, transfer
+    /// included, if it computes stages.
     pub computed: Duration,
     /// Bytes that its client sent to it.
     pub sent: u64,

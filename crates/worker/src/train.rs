@@ -66,7 +66,7 @@ pub enum TrainError {
         /// The global step.
         global_step: u64,
     },
-    /// A joined worker has answered with something infinite or that is no number. Nothing was pushed.
+    /// A joined worker has answered with a value that is not finite. Nothing was pushed.
     #[error("{found} at step {step} (global step {global_step})")]
     AnswerNotFinite {
         /// What it is, and which worker.

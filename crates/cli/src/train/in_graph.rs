@@ -54,8 +54,7 @@ impl Process {
         let crew = self.crew(&*replicas[0], client, None)?;
         self.joined = Some(crew.sites());
         let workers = Some(seats.len() as u32);
-        let ((coordinator, own), serving) = self.parameters_of(client, listener, seats.len() as u32)?;
-        let serving = self.gathered(&crew, serving)?;
+        let ((coordinator, own), serving) = self.ready(&crew, client, listener, seats.len() as u32)?;
         let servers = client.ps.len() as u32;
         let mut logical = Vec::new();
         for (index, (replica, seats)) in (0..).zip(replicas.into_iter().zip(seats)) {
@@ -84,9 +83,23 @@ impl Process {
         Ok(closed(ended, serving))
     }
 
+    /// What so many workers of this process train with: parameters that can be reached, and joined workers, which hear of
+    /// a failure.
+    pub(super) fn ready(
+        &self,
+        crew: &Crew,
+        client: &Client,
+        listener: TcpListener,
+        workers: u32,
+    ) -> Result<(Parameters, Option<Serving>), Failure> {
+        let (parameters, serving) =
+            self.parameters_of(client, listener, workers).inspect_err(|failure| drop(leave(crew, failure)))?;
+        Ok((parameters, self.gathered(crew, serving)?))
+    }
+
     /// How the parameters are reached that so many workers of this process train: on servers, or in this process, which
     /// then serves them.
-    pub(super) fn parameters_of(
+    fn parameters_of(
         &self,
         client: &Client,
         listener: TcpListener,
@@ -106,15 +119,14 @@ impl Process {
 
     /// Waits for the joined workers. The server of this process, if it has one, already tells of them; it ends if they do
     /// not come.
-    pub(super) fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
+    fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
         let Err(error) = crew.gather(&|| self.config.stop.is_set()) else { return Ok(serving) };
         let failure = match error {
             CrewError::Interrupted => Outcome::told_to_stop().into(),
             CrewError::Refused { .. } => Failure::usage(error),
             error => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
         };
-        let outcome = Outcome { exit_code: failure.exit_code, reason: failure.message.clone() };
-        crew.leave(&outcome);
+        let outcome = leave(crew, &failure);
         serving.into_iter().for_each(|serving| serving.give_up(outcome.clone()));
         Err(failure)
     }
@@ -193,4 +205,11 @@ pub(super) fn closed(ended: Ended, serving: Option<Serving>) -> Ended {
         Some(serving) => serving.closed(ended),
         None => ended,
     }
+}
+
+/// Tells the joined workers of a run that has failed how.
+fn leave(crew: &Crew, Failure { exit_code, message, .. }: &Failure) -> Outcome {
+    let outcome = Outcome { exit_code: *exit_code, reason: message.clone() };
+    crew.leave(&outcome);
+    outcome
 }

@@ -29,9 +29,7 @@ impl Process {
         let crew = self.crew(&placed, client, Some(stages))?;
         self.joined = Some(crew.sites());
         placed.meet(crew.clone(), self.config.stop.clone());
-        let (parameters, serving) = self.parameters_of(client, listener, 1)?;
-        let serving = self.gathered(&crew, serving)?;
-        let (coordinator, own) = parameters;
+        let ((coordinator, own), serving) = self.ready(&crew, client, listener, 1)?;
         let worker = self.worker_config(WorkerId(0), Some(1), client.ps.len() as u32, coordinator, own);
         self.instruments.probes().started();
         let mut ended = self.train(Box::new(placed), worker);

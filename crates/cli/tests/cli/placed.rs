@@ -142,6 +142,17 @@ fn a_worker_with_towers_says_that_a_stage_has_one() {
 }
 
 #[test]
+fn a_placed_run_whose_loss_is_not_finite_blames_no_worker() {
+    let worker = address();
+    let _process = joined(&worker);
+    let words = "train mnist --hidden 16 --optimizer sgd --learning-rate 1e30 --place hidden=/task:0 --worker_hosts";
+    let told = windlass(&format!("{words} {worker}")).run();
+    assert_eq!(told.exit_code(), Some(3), "{told}");
+    let is_it = |line: &str| line.contains("the loss is") && line.contains("at step 2 (global step 2)");
+    assert!(told.stderr.lines().any(is_it) && !told.stderr.contains("its gradient"), "{told}");
+}
+
+#[test]
 fn the_parameters_of_a_placed_model_may_be_on_servers() {
     let whole = loss(&trained(&format!("train {MNIST}")));
     let (ps, worker) = (address(), address());

@@ -122,7 +122,7 @@ pub struct Waiting<'a> {
     pub is_answer: &'a dyn Fn(&Message) -> bool,
     /// Whether to wait no longer.
     pub is_stopped: IsStopped<'a>,
-    /// Told whenever something has come of a request, by its place in the list.
+    /// Told whenever something has come of a request, or nothing will, by its place in the list.
     pub heard: &'a dyn Fn(usize, Heard),
     /// What those who have answered are told while others are waited for, and how often. They do not answer that.
     pub meanwhile: Option<(&'a [u8], Duration)>,
@@ -133,8 +133,10 @@ pub struct Waiting<'a> {
 pub enum Heard {
     /// A sign of life, or a part of the answer.
     Something,
-    /// The answer, or why there will be none: it is no longer waited for.
-    Reply,
+    /// The answer.
+    Answer,
+    /// Nothing, and no answer is waited for any longer.
+    Failed,
 }
 
 /// Asks several tasks at once, and waits for all of them. One that fails or is silent keeps none of the others back.
@@ -171,7 +173,8 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
                     let mut moved = false;
                     call.reply = call.advance(&waiting, &mut moved).transpose();
                     match &call.reply {
-                        Some(_) => (waiting.heard)(index, Heard::Reply),
+                        Some(Ok(_)) => (waiting.heard)(index, Heard::Answer),
+                        Some(Err(_)) => (waiting.heard)(index, Heard::Failed),
                         None if moved => (waiting.heard)(index, Heard::Something),
                         None => {}
                     }
@@ -191,15 +194,15 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
         }
         let ready = wait_ready(&waited, LOOK_EVERY);
         drop(waited);
-        for call in calls.iter_mut().filter(|call| call.reply.is_none()) {
-            match &ready {
-                Err(error) => call.reply = Some(Err(ComputeError::Io(error.kind().into()))),
+        for (index, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.reply.is_none()) {
+            let error = match &ready {
+                Err(error) => ComputeError::Io(error.kind().into()),
                 // Not in the middle of a message, or the next would not be understood.
-                Ok(()) if call.outgoing.is_done() && (waiting.is_stopped)() => {
-                    call.reply = Some(Err(ComputeError::Stopped))
-                }
-                Ok(()) => {}
-            }
+                Ok(()) if call.outgoing.is_done() && (waiting.is_stopped)() => ComputeError::Stopped,
+                Ok(()) => continue,
+            };
+            call.reply = Some(Err(error));
+            (waiting.heard)(index, Heard::Failed);
         }
     }
     calls.into_iter().map(Call::reply).collect()

@@ -123,9 +123,9 @@ pub struct Limits {
 impl Limits {
     /// Checks that a message is within them; its reader would close the connection without an answer.
     pub fn check(&self, head: &[u8], sections: &[Section<'_>]) -> Result<(), MessageError> {
-        check("head size in bytes", head.len() as u64, self.head as u64)?;
-        check("tensor count", sections.len() as u64, self.sections as u64)?;
-        check("tensor size in bytes", sections.iter().map(|section| section.bytes.len() as u64).sum(), self.bytes)
+        check_bytes("head", head.len() as u64, self.head as u64)?;
+        check("tensor count", "", sections.len() as u64, self.sections as u64)?;
+        check_bytes("tensor data", sections.iter().map(|section| section.bytes.len() as u64).sum(), self.bytes)
     }
 }
 
@@ -136,12 +136,14 @@ pub enum MessageError {
     #[error("received data is not a message")]
     Magic,
     /// Something in it is larger than it may be.
-    #[error("message {what} {size} exceeds the limit of {most}")]
+    #[error("message {what} of {size}{unit} exceeds the limit of {most}")]
     TooLarge {
         /// What.
         what: &'static str,
         /// How large.
         size: u64,
+        /// Bytes, or nothing for a count.
+        unit: &'static str,
         /// The most.
         most: u64,
     },
@@ -345,9 +347,9 @@ fn header(bytes: &[u8], limits: &Limits) -> Result<(usize, usize, usize), Messag
     }
     let number = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).map_or(usize::MAX, |it| it as usize);
     let (head, sections, descriptions) = (number(4), number(8), number(12));
-    check("head size in bytes", head as u64, limits.head as u64)?;
-    check("tensor count", sections as u64, limits.sections as u64)?;
-    check("description size in bytes", descriptions as u64, (sections * (2 + 8 * MOST_DIMENSIONS)) as u64)?;
+    check_bytes("head", head as u64, limits.head as u64)?;
+    check("tensor count", "", sections as u64, limits.sections as u64)?;
+    check_bytes("description", descriptions as u64, (sections * (2 + 8 * MOST_DIMENSIONS)) as u64)?;
     Ok((head, sections, descriptions))
 }
 
@@ -370,7 +372,7 @@ fn described(mut bytes: &[u8], sections: usize, limits: &Limits) -> Result<Vec<D
         let elements = shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
         let length = elements.and_then(|elements| elements.checked_mul(kind.size()));
         total = total.saturating_add(length.map_or(u64::MAX, |length| length as u64));
-        check("tensor size in bytes", total, limits.bytes)?;
+        check_bytes("tensor data", total, limits.bytes)?;
         all.push(Described { kind, shape, elements: elements.unwrap_or(0) });
     }
     if !bytes.is_empty() {
@@ -380,6 +382,10 @@ fn described(mut bytes: &[u8], sections: usize, limits: &Limits) -> Result<Vec<D
     Ok(all)
 }
 
-fn check(what: &'static str, size: u64, most: u64) -> Result<(), MessageError> {
-    if size > most { Err(MessageError::TooLarge { what, size, most }) } else { Ok(()) }
+fn check_bytes(what: &'static str, size: u64, most: u64) -> Result<(), MessageError> {
+    check(what, " bytes", size, most)
+}
+
+fn check(what: &'static str, unit: &'static str, size: u64, most: u64) -> Result<(), MessageError> {
+    if size > most { Err(MessageError::TooLarge { what, size, unit, most }) } else { Ok(()) }
 }

@@ -90,12 +90,16 @@ fn several_tasks_are_asked_at_once_and_signs_of_life_are_no_answers() {
             limits: LIMITS,
         })
         .collect();
-    let replies = exchange(requests, WAITING);
+    let heard = std::cell::RefCell::new(vec![Vec::new(); 3]);
+    let hears = |index: usize, what| heard.borrow_mut()[index].push(what);
+    let replies = exchange(requests, Waiting { heard: &hears, ..WAITING });
     serving.into_iter().for_each(|thread| thread.join().unwrap());
     let doubled = Tensor { shape: shape.to_vec(), contents: Contents::F32(vec![6.0; 1_000_000]) };
     assert!(replies[0].as_ref().unwrap().sections == [doubled.clone()]);
     assert!(matches!(replies[1], Err(ComputeError::Io(_))));
     assert!(replies[2].as_ref().unwrap().sections == [doubled]);
+    let last: Vec<Option<Heard>> = heard.borrow().iter().map(|heard| heard.last().copied()).collect();
+    assert_eq!(last, [Heard::Answer, Heard::Failed, Heard::Answer].map(Some));
 }
 
 #[test]
@@ -133,10 +137,10 @@ fn a_sender_knows_what_its_reader_refuses() {
     let two = Section::floats(&[2], &[1.0, 2.0]);
     assert_eq!(limits.check(b"head", &[two, two]), Ok(()));
     let refusal = |head: &[u8], sections: &[Section<'_>]| limits.check(head, sections).unwrap_err().to_string();
-    assert_eq!(refusal(b"heads", &[]), "message head size in bytes 5 exceeds the limit of 4");
-    assert_eq!(refusal(b"", &[two; 3]), "message tensor count 3 exceeds the limit of 2");
+    assert_eq!(refusal(b"heads", &[]), "message head of 5 bytes exceeds the limit of 4");
+    assert_eq!(refusal(b"", &[two; 3]), "message tensor count of 3 exceeds the limit of 2");
     let three = Section::floats(&[3], &[1.0; 3]);
-    assert_eq!(refusal(b"", &[two, three]), "message tensor size in bytes 20 exceeds the limit of 16");
+    assert_eq!(refusal(b"", &[two, three]), "message tensor data of 20 bytes exceeds the limit of 16");
 }
 
 #[test]

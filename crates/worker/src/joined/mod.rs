@@ -98,7 +98,6 @@ pub fn serve(
         config,
         build,
         place: Place::default(),
-        refused: Mutex::default(),
         local_name: Mutex::default(),
         news: teller,
         counts,
@@ -130,23 +129,27 @@ pub(crate) enum News {
     /// A client has said how its run has ended.
     Left(Outcome),
     /// It has gone without a word, was refused, or was replaced.
-    Lost,
+    Lost {
+        /// For how long it had been silent.
+        silent: Duration,
+    },
 }
 
 fn wait(news: &mpsc::Receiver<News>, stop: &Interrupt, once: Option<Duration>) -> Outcome {
     // One that is replaced may end after its successor has begun.
     let mut sessions = 0_usize;
-    let mut lost: Option<Instant> = None;
+    // When the last one was lost, and how long it had been silent by then.
+    let mut lost: Option<(Instant, Duration)> = None;
     let mut spoken = Instant::now();
     loop {
         match news.recv_timeout(LOOK_EVERY) {
             Ok(News::Began) => (sessions, lost) = (sessions + 1, None),
             Ok(News::Left(outcome)) if once.is_some() => return outcome,
             Ok(News::Left(_)) => sessions -= 1,
-            Ok(News::Lost) => {
+            Ok(News::Lost { silent }) => {
                 sessions -= 1;
                 if sessions == 0 {
-                    (lost, spoken) = (Some(Instant::now()), Instant::now());
+                    (lost, spoken) = (Some((Instant::now(), silent)), Instant::now());
                 }
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -154,7 +157,7 @@ fn wait(news: &mpsc::Receiver<News>, stop: &Interrupt, once: Option<Duration>) -
         if stop.is_set() {
             return Outcome::told_to_stop();
         }
-        let waited = lost.map_or(Duration::ZERO, |lost| lost.elapsed());
+        let waited = lost.map_or(Duration::ZERO, |(lost, silent)| silent.saturating_add(lost.elapsed()));
         if once.is_some_and(|patience| waited > patience) {
             let reason = format!("gave up waiting for its client to come back after {} s", waited.as_secs());
             return Outcome { exit_code: exit_code::PEERS, reason };
@@ -202,13 +205,20 @@ mod tests {
 
     #[test]
     fn a_client_that_was_lost_is_given_up_unless_it_is_there_again() {
-        use News::{Began, Lost};
+        use News::Began;
+        const LOST: News = News::Lost { silent: Duration::ZERO };
         assert_eq!(ended([], Duration::ZERO), 0, "the first client has all the time in the world");
         assert_eq!(ended([Began], Duration::ZERO), 0);
-        assert_eq!(ended([Began, Lost], Duration::ZERO), exit_code::PEERS);
-        assert_eq!(ended([Began, Lost], Duration::MAX), 0);
-        assert_eq!(ended([Began, Lost, Began], Duration::from_secs(1)), 0);
-        assert_eq!(ended([Began, Began, Lost], Duration::ZERO), 0, "one that has taken its own place is there");
-        assert_eq!(ended([Began, Began, Lost, Lost], Duration::ZERO), exit_code::PEERS);
+        assert_eq!(ended([Began, LOST], Duration::ZERO), exit_code::PEERS);
+        assert_eq!(ended([Began, LOST], Duration::MAX), 0);
+        assert_eq!(ended([Began, LOST, Began], Duration::from_secs(1)), 0);
+        assert_eq!(ended([Began, Began, LOST], Duration::ZERO), 0, "one that has taken its own place is there");
+        assert_eq!(ended([Began, Began, LOST, LOST], Duration::ZERO), exit_code::PEERS);
+    }
+
+    #[test]
+    fn the_silence_of_a_client_before_it_was_lost_counts() {
+        let patience = Duration::from_secs(3600);
+        assert_eq!(ended([News::Began, News::Lost { silent: patience }], patience), exit_code::PEERS);
     }
 }

@@ -1,5 +1,6 @@
 //! The one place at a joined worker, and who has it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,10 @@ use windlass_wire::stream::Socket;
 
 /// A client that has been silent for so long, though it has something to say every two seconds, gives way to another.
 const SILENT: Duration = Duration::from_secs(8);
+
+/// How many clients that are refused the log tells of while the place is taken: whoever can connect can make up any
+/// number of them, and each comes again and again.
+const MOST_REFUSED: usize = 64;
 
 /// A place for one client. Clones are the same place.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +22,8 @@ struct State {
     is_closed: bool,
     taken: u64,
     occupant: Option<Occupant>,
+    /// Clients that came while this one was there.
+    refused: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -72,12 +79,21 @@ impl Place {
                 return Err(Denied { reason: format!("it computes for {}", occupant.client), is_busy: true });
             }
             occupant.handle.shutdown();
+            if occupant.run != run {
+                state.refused.clear();
+            }
         }
         state.taken += 1;
         let number = state.taken;
         let client = client.to_owned();
         state.occupant = Some(Occupant { number, run, worker, client, handle, heard: now, is_served: false });
         Ok(Seated { place: self.clone(), number })
+    }
+
+    /// Whether the log is to tell that this client was refused: once for each of the first while the place is taken.
+    pub(super) fn is_news(&self, client: &str) -> bool {
+        let refused = &mut self.lock().refused;
+        refused.len() < MOST_REFUSED && refused.insert(client.to_owned())
     }
 
     /// Lets nobody in any more, and ends the connection of whoever is there.
@@ -107,6 +123,7 @@ impl Drop for Seated {
         let mut state = self.place.lock();
         if state.occupant.as_ref().is_some_and(|occupant| occupant.number == self.number) {
             state.occupant = None;
+            state.refused.clear();
         }
     }
 }
@@ -144,6 +161,17 @@ mod tests {
         let _first = place.take("the first", (1, 0), handle(), now).unwrap();
         assert!(place.take("the first", (1, 0), handle(), now).is_ok());
     }
+
+    #[test]
+    fn each_of_the_first_clients_that_are_refused_is_news_once_while_the_place_is_taken() {
+        let place = Place::default();
+        for run in 0..2 {
+            let _seated = place.take("a client", (run, 0), handle(), Instant::now()).unwrap();
+            let news = (0..1000).filter(|client| place.is_news(&(client / 2).to_string())).count();
+            assert_eq!(news, MOST_REFUSED);
+        }
+    }
+
     #[test]
     fn one_worker_under_two_names_is_refused_to_the_second_for_good() {
         let (place, now) = (Place::default(), Instant::now());

@@ -1,6 +1,5 @@
 //! One client's connection: what it wants computed is made ready, and its requests are answered until it leaves.
 
-use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,16 +38,12 @@ const LEAST_SILENCE: Duration = PING_EVERY.saturating_mul(3);
 const NAME_BYTES: usize = 200;
 /// The most of a client's words that are logged.
 const WORDS: usize = 1000;
-/// Of how many clients that are refused the log tells.
-const MOST_REFUSED: usize = 64;
 
 /// Everything that the connections of a joined worker share.
 pub(super) struct Desk {
     pub(super) config: JoinConfig,
     pub(super) build: Builder,
     pub(super) place: Place,
-    /// Clients that came while another was there. They come again and again.
-    pub(super) refused: Mutex<Refused>,
     /// By which name clients on this host find it.
     pub(super) local_name: Mutex<String>,
     /// Hears of the sessions of clients that are given the place.
@@ -73,7 +68,7 @@ impl Desk {
             Ok(Ask::Assign(assignment)) => *assignment,
             // Somebody looked who listens here.
             Ok(Ask::Ping) => return drop(line.answer(&Answer::Here, &[])),
-            Ok(_) => return visit.refused(&"it asked for something before it said what to compute"),
+            Ok(_) => return visit.refused(&"received a request before the assignment"),
             Err(error) => {
                 let is_gone = matches!(error.downcast_ref(), Some(ComputeError::Io(_) | ComputeError::Stopped));
                 return if is_gone { debug!(%error, "a connection closed") } else { visit.refused(&error) };
@@ -92,7 +87,9 @@ impl Desk {
         let seated = match seated {
             Ok(seated) => seated,
             Err(Denied { reason, is_busy }) => {
-                self.mention_refused(&assignment.client, &reason);
+                if self.place.is_news(&assignment.client) {
+                    info!("refused {}: {reason}", assignment.client);
+                }
                 let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
@@ -113,6 +110,7 @@ impl Desk {
         let kind = line.lock().connection.kind();
         info!("computing {model} for {client}, via {kind}");
         if line.answer(&Answer::Assigned(self.config.capacity.clone()), &[]).is_err() {
+            session.ended = line.last_words(&assignment_limits()).map(|outcome| self.ended_with(outcome));
             return;
         }
         seated.heard(false);
@@ -134,20 +132,19 @@ impl Desk {
             Ok(outcome) => {
                 let reason = if outcome.exit_code == 0 { "done" } else { &outcome.reason };
                 info!("{client} ended ({reason}); computed {steps} steps for it");
-                session.ended = Some(if self.config.is_launched { Outcome::done() } else { outcome });
+                session.ended = Some(self.ended_with(outcome));
             }
             Err(error) => {
                 let why = legible(&format!("{error:#}"));
                 warn!("lost {client} after computing {steps} steps for it: {why}; waiting for a client");
+                session.silent = silence(&error);
             }
         }
     }
 
-    /// Logs once for each of the first clients that it is refused.
-    fn mention_refused(&self, client: &str, reason: &str) {
-        if self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_news(client) {
-            info!("refused {client}: {reason}");
-        }
+    /// What a client's end means for this process. A launcher hears of it from the client.
+    fn ended_with(&self, outcome: Outcome) -> Outcome {
+        if self.config.is_launched { Outcome::done() } else { outcome }
     }
 
     /// Makes the model, and checks that it is the client's.
@@ -249,18 +246,20 @@ struct Session<'a> {
     news: &'a mpsc::Sender<News>,
     /// How the client has ended, by its own word.
     ended: Option<Outcome>,
+    /// For how long it was silent, if that is why it was lost.
+    silent: Duration,
 }
 
 impl<'a> Session<'a> {
     fn begin(news: &'a mpsc::Sender<News>) -> Self {
         let _ = news.send(News::Began);
-        Self { news, ended: None }
+        Self { news, ended: None, silent: Duration::ZERO }
     }
 }
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        let _ = self.news.send(self.ended.take().map_or(News::Lost, News::Left));
+        let _ = self.news.send(self.ended.take().map_or(News::Lost { silent: self.silent }, News::Left));
     }
 }
 
@@ -337,14 +336,11 @@ impl Line {
     }
 }
 
-/// The first clients that were refused: whoever can connect can make up any number of them.
-#[derive(Default)]
-pub(super) struct Refused(BTreeSet<String>);
-
-impl Refused {
-    /// Whether this one is to be logged.
-    fn is_news(&mut self, client: &str) -> bool {
-        self.0.len() < MOST_REFUSED && self.0.insert(client.to_owned())
+/// For how long a client was silent that was lost with this error.
+fn silence(error: &anyhow::Error) -> Duration {
+    match error.downcast_ref() {
+        Some(ComputeError::Silent(silent)) => *silent,
+        _ => Duration::ZERO,
     }
 }
 
@@ -375,10 +371,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_the_first_clients_that_are_refused_is_news_once() {
-        let mut refused = Refused::default();
-        let news = (0..1000).filter(|client| refused.is_news(&(client / 2).to_string())).count();
-        assert_eq!((news, refused.0.len()), (MOST_REFUSED, MOST_REFUSED));
+    fn a_client_that_is_given_up_for_its_silence_was_lost_with_the_first_of_it() {
+        let silent = Duration::from_secs(7);
+        assert_eq!(silence(&ComputeError::Silent(silent).into()), silent);
+        assert_eq!(silence(&ComputeError::Stopped.into()), Duration::ZERO);
     }
 
     #[test]

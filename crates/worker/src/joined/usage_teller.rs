@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use windlass_instruments::{Usage, UsageMeter};
 
-/// It is measured as often.
+/// The meter measures once a second, too.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Tells one client.

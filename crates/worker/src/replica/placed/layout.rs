@@ -43,8 +43,9 @@ impl Layout {
             }
             of_stage.push(first..towers.len());
         }
-        let holds = (0..of_stage.len()).map(|stage| onward(stage, plan, &of_stage).div_ceil(of_stage[stage].len()));
-        Self { holds: holds.collect(), towers, of_stage, lanes }
+        let onward = onward(plan, &of_stage).into_iter().zip(&of_stage);
+        let holds = onward.map(|(onward, towers)| onward.div_ceil(towers.len())).collect();
+        Self { holds, towers, of_stage, lanes }
     }
 
     pub(super) fn towers(&self) -> &[Tower] {
@@ -90,10 +91,24 @@ impl Layout {
     }
 }
 
-/// The towers from a stage to the last, on the way with the most of them. There are no circles, so this ends.
-fn onward(stage: usize, plan: &StagePlan, of_stage: &[Range<usize>]) -> usize {
-    let next = plan.stages()[stage].feeds.iter().map(|next| onward(*next, plan, of_stage));
-    of_stage[stage].len() + next.max().unwrap_or(0)
+/// For each stage the towers from there to the last, on the way with the most of them.
+fn onward(plan: &StagePlan, of_stage: &[Range<usize>]) -> Vec<usize> {
+    let mut onward = vec![0; of_stage.len()];
+    let mut awaited: Vec<usize> = plan.stages().iter().map(|stage| stage.feeds.len()).collect();
+    // Back from the last, so that each stage is looked at once, when all that it feeds have been. There are no circles.
+    let mut known = vec![plan.last()];
+    while let Some(stage) = known.pop() {
+        let PlannedStage { inputs, feeds, .. } = &plan.stages()[stage];
+        let behind = feeds.iter().map(|next| onward[*next]).max().unwrap_or(0);
+        onward[stage] = of_stage[stage].len() + behind;
+        for input in inputs {
+            awaited[*input] -= 1;
+            if awaited[*input] == 0 {
+                known.push(*input);
+            }
+        }
+    }
+    onward
 }
 
 #[cfg(test)]
@@ -131,6 +146,19 @@ pub(super) mod tests {
         assert_eq!(lanes(0), ["cpu:0", "cpu:2", "cpu:1", "cpu:0", "cpu:2"]);
         assert_eq!(lanes(1), ["cpu:1"; 5]);
         assert_eq!(layout.lanes().len(), 3, "two stages share a lane");
+    }
+
+    #[test]
+    fn a_network_with_many_ways_from_the_first_stage_to_the_last_is_laid_out() {
+        let stages = 100;
+        let stage = |index: usize| {
+            let inputs = index.saturating_sub(2)..index;
+            inputs.fold(Stage::new(format!("s{index}")), |stage, input| stage.after(format!("s{input}")))
+        };
+        let table = ParameterTable::new(Vec::new()).unwrap();
+        let plan = StagePlan::new((0..stages).map(stage).collect(), &table).unwrap();
+        let place = [Place { name: "cpu:0".to_owned(), at: PlaceAt::Here(Device::flex()) }];
+        assert_eq!(Layout::new(&plan, |_| &place).holds, (1..=stages).rev().collect::<Vec<_>>());
     }
 
     #[test]

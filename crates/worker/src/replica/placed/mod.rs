@@ -38,7 +38,7 @@ use self::local_stage::LocalStage;
 use self::remote_stage::{Joined, Lost, RemoteStage};
 use self::schedule::Schedule;
 use self::source::{MicroBatch, Source};
-use self::step::{Computed, Divided, Step, locked, rows_of};
+use self::step::{Computed, Divided, LossNotFinite, Step, locked, rows_of};
 use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
 pub use self::worker::StageWorker;
@@ -150,10 +150,14 @@ impl Placed {
         let _ = self.joined.set(Joined { crew, stop });
     }
 
-    /// After a step has failed: waits for the worker that was lost, if that is why. Then all stages need their values.
-    fn recover(&mut self, error: anyhow::Error, repeats: usize) -> anyhow::Result<()> {
-        // Running state has moved, and values may not have arrived.
+    /// After a step that was not completed, all stages need their values: running state has moved, and values may not
+    /// have arrived.
+    fn renew_stages(&mut self) {
         self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
+    }
+
+    /// After a step has failed: waits for the worker that was lost, if that is why.
+    fn recover(&self, error: anyhow::Error, repeats: usize) -> anyhow::Result<()> {
         let (Some(lost), Some(Joined { crew, stop })) = (error.downcast_ref::<Lost>(), self.joined.get()) else {
             return Err(error);
         };
@@ -350,7 +354,15 @@ impl Replica for Placed {
         for repeats in 0.. {
             match self.attempt(&micro_batches, &rows) {
                 Ok(computed) => return Ok(self.joined(computed, samples)),
-                Err(error) => self.recover(error, repeats)?,
+                Err(error) => {
+                    self.renew_stages();
+                    if let Some(LossNotFinite(loss)) = error.downcast_ref() {
+                        // As with a model in one piece, it is for the loop to judge. There are no gradients.
+                        let gradients = vec![TensorBuffer::default(); self.values.len()];
+                        return Ok(StepResult { loss: *loss, gradients, state: Vec::new(), samples });
+                    }
+                    self.recover(error, repeats)?;
+                }
             }
         }
         unreachable!("repeats are counted")

@@ -45,6 +45,8 @@ pub(super) struct RemoteStage {
     inputs: BTreeMap<usize, Vec<Vec<usize>>>,
     /// Whether it has gone back through any in this step, so that there are gradients.
     has_gradients: bool,
+    /// Whether all that it was given in this step is finite. Otherwise it is not to blame for what it makes of that.
+    is_given_finite: bool,
 }
 
 impl RemoteStage {
@@ -58,7 +60,8 @@ impl RemoteStage {
         let parameters = table.iter().enumerate().filter(|(index, _)| own.contains(index));
         let parameters = parameters.map(|(_, (_, spec))| spec.clone()).collect();
         let (table, rows, inputs) = (table.clone(), Vec::new(), BTreeMap::new());
-        Self { joined, seat, name, table, parameters, told: None, rows, inputs, has_gradients: false }
+        let (has_gradients, is_given_finite) = (false, true);
+        Self { joined, seat, name, table, parameters, told: None, rows, inputs, has_gradients, is_given_finite }
     }
 
     /// Asks the worker for a piece of a step.
@@ -135,7 +138,9 @@ impl RemoteStage {
                 return Err(self.wrong(&format!("{got} values of {} instead of {expected}", spec.name)));
             }
             let values = data.map(TensorBuffer::read).unwrap_or_default();
-            if let Some(value) = gradient::first_not_finite(&values) {
+            if self.is_given_finite
+                && let Some(value) = gradient::first_not_finite(&values)
+            {
                 let what = format!("its {} of {} contains {value}", in_words(kind), spec.name);
                 return Err(CrewError::NotFinite { worker: self.worker(), what }.into());
             }
@@ -159,7 +164,7 @@ impl StageHost for RemoteStage {
 
     fn begin(&mut self, start: StageStart) -> anyhow::Result<()> {
         self.inputs.clear();
-        self.has_gradients = false;
+        (self.has_gradients, self.is_given_finite) = (false, true);
         let StageStart { values, rows } = start;
         let changed: Vec<usize> = (0..values.len()).filter(|index| !values[*index].is_empty()).collect();
         let lengths: Vec<[usize; 1]> = changed.iter().map(|index| [values[*index].len()]).collect();
@@ -175,6 +180,7 @@ impl StageHost for RemoteStage {
     fn forward(&mut self, micro: usize, input: StageForward) -> anyhow::Result<Vec<TensorData>> {
         let StageForward { feed, inputs, rows, seed } = input;
         let numbers: Vec<TensorData> = rows.iter().map(|rows| numbers(rows)).collect();
+        self.is_given_finite &= feed.items().chain(&inputs).all(is_finite);
         let sections = feed.items().chain(&numbers).chain(&inputs).map(packed::section).collect();
         let piece = StagePiece::Forward { micro, feed: feed.len(), rows: rows.len(), seed };
         let (answer, tensors) = self.ask(piece, sections)?;
@@ -189,6 +195,7 @@ impl StageHost for RemoteStage {
         gradients: Vec<Option<TensorData>>,
     ) -> anyhow::Result<Vec<Option<TensorData>>> {
         let given: Vec<bool> = gradients.iter().map(Option::is_some).collect();
+        self.is_given_finite &= gradients.iter().flatten().all(is_finite);
         let sections = gradients.iter().flatten().map(packed::section).collect();
         let (answer, tensors) = self.ask(StagePiece::Backward { micro, given }, sections)?;
         self.has_gradients = true;
@@ -226,4 +233,9 @@ impl StageHost for RemoteStage {
 /// The numbers of rows as they travel.
 fn numbers(rows: &[u32]) -> TensorData {
     TensorData::new(rows.iter().map(|row| i64::from(*row)).collect::<Vec<i64>>(), [rows.len()])
+}
+
+/// Whether a tensor has no infinities or NaN.
+fn is_finite(tensor: &TensorData) -> bool {
+    tensor.as_slice::<f32>().map_or(true, |values| gradient::first_not_finite(values).is_none())
 }

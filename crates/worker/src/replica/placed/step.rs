@@ -58,6 +58,11 @@ struct Slot {
     loss: f32,
 }
 
+/// A step ends with its loss if that is not finite: whoever went back from there would be blamed for its gradients.
+#[derive(Debug, thiserror::Error)]
+#[error("the loss is {0}")]
+pub(super) struct LossNotFinite(pub(super) f32);
+
 /// What has come of a step.
 pub(super) struct Computed {
     /// The losses of the micro-batches, each by its weight.
@@ -139,6 +144,9 @@ impl Step {
         let mut slot = locked(&self.slots[stage][micro]);
         if stage == plan.last() {
             slot.loss = loss(&outputs)?;
+            if !slot.loss.is_finite() {
+                return Err(LossNotFinite(slot.loss).into());
+            }
             slot.count = 1;
             slot.gradients = vec![vec![Some(filled(&outputs[0], self.weights[micro]))]];
         } else {

@@ -8,19 +8,23 @@ use windlass_wire::compute::Heard;
 use super::seat::Seat;
 use crate::joined::protocol::PING_EVERY;
 
-/// What has gone to and fro between a client and one of its workers.
+/// Traffic between a client and one of its workers.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// When it first joined.
     first_joined: Option<Instant>,
     /// When it was last heard from.
     heard: Option<Instant>,
-    /// Since when its client has been waiting for it.
+    /// Since when it has been asked for something that it has not answered.
+    asked_since: Option<Instant>,
+    /// Since when its client has been waiting for it to join.
     awaited_since: Option<Instant>,
     pub(super) steps: u64,
     samples: u64,
-    /// Time in which it was asked for something, and in which it computed by its own clock.
+    /// Time in which it was asked for something. Outages are no part of it.
     asked: Duration,
+    /// Time in which it computed: by its own clock if it computes all of the model. A stage does not measure its pieces,
+    /// so their time, transfer included, is that of the client's clock.
     computed: Duration,
     sent: u64,
     received: u64,
@@ -31,7 +35,7 @@ impl Counts {
     pub(super) fn joins(&mut self) {
         let now = Instant::now();
         self.first_joined.get_or_insert(now);
-        (self.heard, self.awaited_since) = (Some(now), None);
+        (self.heard, self.asked_since, self.awaited_since) = (Some(now), None, None);
     }
 
     pub(super) fn hears(&mut self) {
@@ -49,14 +53,16 @@ impl Counts {
     /// It is asked for something with a message of this size.
     pub(super) fn asks(&mut self, bytes: u64) {
         self.sent += bytes;
-        self.awaited_since = Some(Instant::now());
+        self.asked_since = Some(Instant::now());
     }
 
-    /// Something has come of what it was asked.
+    /// Something has come of what it was asked, or nothing will.
     pub(super) fn heard(&mut self, heard: Heard) {
-        self.hears();
-        if heard == Heard::Reply
-            && let Some(since) = self.awaited_since.take()
+        if heard != Heard::Failed {
+            self.hears();
+        }
+        if heard != Heard::Something
+            && let Some(since) = self.asked_since.take()
         {
             self.asked += since.elapsed();
         }
@@ -70,7 +76,8 @@ impl Counts {
     /// It has computed its share of a step.
     pub(super) fn computed(&mut self, samples: usize, took: Duration) {
         self.samples += samples as u64;
-        self.computed += took;
+        // It is what the worker says.
+        self.computed = self.computed.saturating_add(took);
     }
 
     pub(super) fn uses(&mut self, usage: Usage) {
@@ -82,9 +89,12 @@ impl Counts {
         (self.sent, self.received)
     }
 
+    fn asked(&self) -> Duration {
+        self.asked + since(self.asked_since).unwrap_or_default()
+    }
+
     pub(super) fn told(&self, seat: &Seat) -> JoinedSite {
-        let since = |then: Option<Instant>| then.map(|then| then.elapsed());
-        let awaited = since(self.awaited_since);
+        let awaited = since(self.asked_since.or(self.awaited_since));
         let silent = since(self.heard).unwrap_or_default();
         JoinedSite {
             index: seat.index as u32,
@@ -97,11 +107,55 @@ impl Counts {
             steps: self.steps,
             samples: self.samples,
             present: since(self.first_joined).unwrap_or_default(),
-            asked: self.asked + awaited.filter(|_| self.first_joined.is_some()).unwrap_or_default(),
+            asked: self.asked(),
             computed: self.computed,
             sent: self.sent,
             received: self.received,
             usage: self.usage.clone(),
         }
+    }
+}
+
+fn since(then: Option<Instant>) -> Option<Duration> {
+    then.map(|then| then.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_in_which_a_worker_was_asked_does_not_fall_when_it_is_back() {
+        let mut counts = Counts::default();
+        counts.joins();
+        counts.asks(1);
+        counts.heard(Heard::Failed);
+        let asked = counts.asked();
+        counts.is_awaited_since(Instant::now());
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(counts.asked(), asked, "an outage counts as asked");
+        counts.joins();
+        assert_eq!(counts.asked(), asked);
+    }
+
+    #[test]
+    fn a_worker_that_fails_was_not_heard() {
+        let mut counts = Counts::default();
+        counts.joins();
+        let joined = counts.heard;
+        counts.asks(1);
+        std::thread::sleep(Duration::from_millis(1));
+        counts.heard(Heard::Failed);
+        assert_eq!((counts.heard, counts.asked_since), (joined, None));
+        counts.asks(1);
+        counts.heard(Heard::Answer);
+        assert_eq!((counts.heard > joined, counts.asked_since), (true, None));
+    }
+
+    #[test]
+    fn any_time_may_be_said_to_have_been_computed() {
+        let mut counts = Counts::default();
+        (0..2).for_each(|_| counts.computed(1, Duration::MAX));
+        assert_eq!(counts.computed, Duration::MAX);
     }
 }

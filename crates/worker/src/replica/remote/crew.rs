@@ -1,8 +1,8 @@
 //! The joined workers of a run. Every share of a step is computed by one that lives; one that is lost is called again and
 //! again, and used again when it is back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -43,7 +43,7 @@ pub struct CrewConfig {
 
 /// The joined workers of a run.
 pub struct Crew {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// A share that is to be computed, preferably by this worker, with the rows that it needs.
@@ -63,8 +63,8 @@ impl Crew {
             .map(|(index, address)| Seat::new(index, address, config.assignment.placed.as_ref()))
             .collect();
         let (changes, changed) = (Mutex::new(0), Condvar::new());
-        let (is_over, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Arc::new(Shared { config, seats, is_over, has_begun, changes, changed });
+        let (outcome, has_begun) = (OnceLock::new(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { config, seats, outcome, has_begun, changes, changed });
         for index in 0..shared.seats.len() {
             let shared = shared.clone();
             let keep = move || shared.keep(&shared.seats[index]);
@@ -86,7 +86,7 @@ impl Crew {
     /// Waits until every worker has joined that has something to compute.
     pub fn gather(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
         self.shared.wait(is_stopped, |absent| absent.is_empty())?;
-        self.shared.has_begun.store(true, Ordering::Relaxed);
+        self.shared.begin();
         Ok(())
     }
 
@@ -101,13 +101,13 @@ impl Crew {
         state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
     }
 
-    /// What each worker has done in the end.
+    /// What each worker has done in the end. It never waits.
     pub fn tally(&self) -> Vec<JoinedSummary> {
         let told = |seat: &Seat| {
-            let joined = seat.lock().joined;
             let counts = seat.counts();
             let (sent_bytes, received_bytes) = counts.traffic();
-            JoinedSummary { worker: seat.to_string(), steps: counts.steps, joined, sent_bytes, received_bytes }
+            let (worker, joined) = (seat.to_string(), seat.joined());
+            JoinedSummary { worker, steps: counts.steps, joined, sent_bytes, received_bytes }
         };
         self.shared.seats.iter().map(told).collect()
     }
@@ -188,8 +188,9 @@ impl Crew {
 
     /// How often a worker has joined, if it is there.
     pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
-        let state = self.shared.seats[seat].lock();
-        state.is_ready().then_some(state.joined)
+        let seat = &self.shared.seats[seat];
+        let state = seat.lock();
+        state.is_ready().then(|| seat.joined())
     }
 
     /// Notes that a worker has had its part in a step.
@@ -214,7 +215,7 @@ impl Crew {
         let seat = &self.shared.seats[seat];
         let mut state = seat.lock();
         let why = state.why.clone();
-        let is_same = state.joined == joined;
+        let is_same = seat.joined() == joined;
         let link = state.link.as_mut().filter(|link| is_same && !link.owes);
         let Some(link) = link else {
             return Err(Trouble::Worker(if is_same { why } else { "it has rejoined".to_owned() }));
@@ -252,8 +253,9 @@ impl Crew {
         }
     }
 
-    /// Who computes what next: each living worker one share at the most, its own if that is among them. And whether there
-    /// are workers that compute for other replicas of this process: they are waited for only if nobody else is there.
+    /// Who computes what next: each living worker one share at the most, its own if that is among them and the worker
+    /// does not compute for another replica of this process. And whether there are workers that do: they are waited for
+    /// only if nobody else is there.
     fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
         let mut hands: Vec<Hand<'a>> = Vec::new();
         let mut others: Vec<usize> = Vec::new();
@@ -347,12 +349,17 @@ impl Crew {
 
     /// Tells the workers that the run is over, and how it ended.
     pub fn leave(&self, outcome: &Outcome) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
+        // Whoever calls it when the run is over already has nothing new to tell.
+        let is_first = self.shared.outcome.set(outcome.clone()).is_ok();
+        let outcome = self.shared.outcome.get().unwrap_or(outcome);
         for seat in &self.shared.seats {
             // Whoever computes for a replica that still waits hears it when the connection closes.
             if let Some(link) = seat.lock_unless_computing().and_then(|mut state| state.link.take()) {
                 link.leave(outcome);
             }
+        }
+        if is_first {
+            self.shared.end_calls();
         }
     }
 }

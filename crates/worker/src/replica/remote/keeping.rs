@@ -1,10 +1,11 @@
 //! The seats of a crew: a thread at each sees to it that its worker is there, and calls it when it is not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
+use windlass_core::lifecycle::Outcome;
 use windlass_wire::compute::{Heard, Message, Waiting};
 use windlass_wire::retry::{Backoff, REPORT_EVERY};
 
@@ -12,13 +13,13 @@ use super::CrewError;
 use super::crew::CrewConfig;
 use super::seat::{Absence, Link, Seat, SeatState};
 use crate::event::NOTICE;
-use crate::joined::protocol::is_answer;
+use crate::joined::protocol::{PING_EVERY, is_answer};
 
 /// Between two calls to a worker that is not there.
 const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Before the next call to a worker that will not compute this run. Another may be started in its place.
 const REFUSED_AGAIN: Duration = Duration::from_secs(15);
-/// How often it is seen to that workers are there.
+/// How often to check that workers are present.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How soon a wait sees that it is over.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -27,7 +28,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct Shared {
     pub(super) config: CrewConfig,
     pub(super) seats: Vec<Seat>,
-    pub(super) is_over: AtomicBool,
+    /// How the run has ended, once it is over.
+    pub(super) outcome: OnceLock<Outcome>,
     /// Whether all workers have been there at the same time.
     pub(super) has_begun: AtomicBool,
     /// Counts comings and goings, and shares that were computed, for whoever waits for one.
@@ -36,10 +38,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Sees to it, until the run is over, that a worker is at this seat.
+    /// Keeps a worker connected until the run is over.
     pub(super) fn keep(&self, seat: &Seat) {
         let mut backoff = Backoff::new(CALL_AGAIN);
-        while !self.is_over() {
+        while !self.is_over() || seat.is_being_assigned() {
+            if !seat.is_needed && !self.has_begun() {
+                self.await_change(self.changes());
+                continue;
+            }
             if self.gives_way(seat) {
                 self.let_go(seat);
                 self.nap(LOOK_EVERY);
@@ -51,37 +57,61 @@ impl Shared {
                 continue;
             }
             self.nap(backoff.pause());
-            match seat.call(&self.config.assignment, self.config.silence, &|| self.is_over()) {
-                Ok(link) => self.joined(seat, link),
-                Err(absence) => {
-                    let is_refused = matches!(absence, Absence::Refused(_));
-                    seat.is_taken.store(matches!(absence, Absence::Taken(_)), Ordering::Relaxed);
-                    let mut state = seat.lock();
-                    match absence {
-                        Absence::NotNow(why) | Absence::Taken(why) => state.why = why,
-                        Absence::Refused(why) => (state.why, state.refused) = (why.clone(), Some(why)),
-                    }
-                    drop(state);
-                    self.note_change();
-                    self.nap(if is_refused { REFUSED_AGAIN } else { Duration::ZERO });
-                }
+            if self.is_over() && !seat.is_being_assigned() {
+                return;
             }
+            let called = seat.call(&self.config.assignment, self.config.silence, &self.outcome);
+            let is_refused = matches!(called, Err(Absence::Refused(_)));
+            match called {
+                Ok(link) => self.joined(seat, link),
+                Err(absence) => self.absent(seat, absence),
+            }
+            seat.set_being_assigned(false);
+            self.note_change();
+            self.nap(if is_refused { REFUSED_AGAIN } else { Duration::ZERO });
         }
     }
 
-    /// Whether a worker is left to others while an earlier one computes for another client. All clients take workers in the
-    /// order of their addresses, so no two of them each have what the other waits for.
+    /// The run begins: workers that it does not need are called as well, and each will hear how it ends.
+    pub(super) fn begin(&self) {
+        if !self.has_begun() {
+            self.seats.iter().filter(|seat| !seat.is_needed).for_each(|seat| seat.set_being_assigned(true));
+            self.has_begun.store(true, Ordering::Release);
+            self.note_change();
+        }
+    }
+
+    /// Waits for calls under way, so that their workers hear how the run has ended. The outcome is known.
+    pub(super) fn end_calls(&self) {
+        let began = Instant::now();
+        while self.seats.iter().any(Seat::is_being_assigned) && began.elapsed() < PING_EVERY {
+            self.await_change(self.changes());
+        }
+    }
+
+    fn absent(&self, seat: &Seat, absence: Absence) {
+        seat.is_taken.store(matches!(absence, Absence::Taken(_)), Ordering::Relaxed);
+        let mut state = seat.lock();
+        match absence {
+            Absence::NotNow(why) | Absence::Taken(why) => state.why = why,
+            Absence::Refused(why) => (state.why, state.refused) = (why.clone(), Some(why)),
+        }
+    }
+
+    /// Whether a worker is left to others while an earlier one that the run needs computes for another client. All
+    /// clients take workers in the order of their addresses, so no two of them each have what the other waits for.
     fn gives_way(&self, seat: &Seat) -> bool {
-        let is_earlier = |other: &&Seat| (&other.address, other.index) < (&seat.address, seat.index);
+        let is_before = |other: &Seat| (&other.address, other.index) < (&seat.address, seat.index);
+        let is_earlier = |other: &&Seat| other.is_needed && is_before(other);
         let mut earlier = self.seats.iter().filter(is_earlier);
-        !self.has_begun.load(Ordering::Relaxed) && earlier.any(|other| other.is_taken.load(Ordering::Relaxed))
+        !self.has_begun() && earlier.any(|other| other.is_taken.load(Ordering::Relaxed))
     }
 
     /// Leaves a worker to others, as if it had never come.
     fn let_go(&self, seat: &Seat) {
         let Some(mut state) = seat.try_lock() else { return };
         if state.link.take().is_some() {
-            state.joined -= 1;
+            seat.joins_not();
             info!("released {seat} to other clients until an earlier worker is free");
         }
         state.why = "released until the workers before it, by address, are free".to_owned();
@@ -92,7 +122,7 @@ impl Shared {
         // Whoever holds it is computing.
         let Some(mut state) = seat.try_lock() else { return true };
         let Some(link) = &mut state.link else { return false };
-        match link.ping(self.config.silence) {
+        match link.ping(self.config.silence, &|| self.is_over()) {
             Ok(()) => {
                 seat.counts().hears();
                 true
@@ -104,13 +134,17 @@ impl Shared {
         }
     }
 
-    pub(super) fn joined(&self, seat: &Seat, link: Link) {
+    fn joined(&self, seat: &Seat, link: Link) {
         let mut state = seat.lock();
+        // Whoever ends the run has looked for its link already, or will when the state is free.
+        if let Some(outcome) = self.outcome.get() {
+            return link.leave(outcome);
+        }
         let capacity = &link.capacity;
         let how =
             format!("{} on {}, via {}", towers(capacity.towers), capacity.devices.join(", "), link.connection.kind());
-        state.joined += 1;
-        if state.joined > 1 {
+        seat.joins();
+        if seat.joined() > 1 {
             warn!(target: NOTICE, "{seat} rejoined: {how}");
         } else {
             info!("{seat} joined: {how}");
@@ -121,8 +155,6 @@ impl Shared {
         state.refused = None;
         state.why.clear();
         state.link = Some(link);
-        drop(state);
-        self.note_change();
     }
 
     pub(super) fn lost(&self, seat: &Seat, state: &mut SeatState, why: String) {
@@ -149,7 +181,7 @@ impl Shared {
         Waiting { patience: self.config.silence, is_answer, is_stopped, heard, meanwhile }
     }
 
-    /// Waits until `is_enough` of the empty seats whose workers have something to compute, and says whom it waits for.
+    /// Waits until `is_enough` of the empty seats whose workers are needed, and says whom it waits for.
     pub(super) fn wait(
         &self,
         is_stopped: &dyn Fn() -> bool,
@@ -160,16 +192,20 @@ impl Shared {
         loop {
             let before = self.changes();
             let (mut absent, mut names, mut is_sure) = (Vec::new(), Vec::new(), true);
-            for seat in &self.seats {
+            for seat in self.seats.iter().filter(|seat| seat.is_needed) {
                 let Some(state) = seat.try_lock() else {
-                    // Whoever computes there uses the worker that is there; anyone else has done with it soon.
-                    is_sure &= seat.is_computing();
+                    // Whoever computes there uses the worker that is there; any other holder releases it soon, unless
+                    // the worker does not answer.
+                    if !seat.is_computing() {
+                        is_sure = false;
+                        names.push(format!("{seat} (does not answer)"));
+                    }
                     continue;
                 };
-                if let Some(reason) = state.refused.clone().filter(|_| state.joined == 0) {
+                if let Some(reason) = state.refused.clone().filter(|_| seat.joined() == 0) {
                     return Err(CrewError::Refused { worker: seat.to_string(), reason });
                 }
-                if seat.is_needed && !state.is_ready() {
+                if !state.is_ready() {
                     seat.counts().is_awaited_since(began);
                     absent.push(seat);
                     names.push(format!("{seat} ({})", state.why));
@@ -217,8 +253,12 @@ impl Shared {
         }
     }
 
+    fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
+    }
+
     fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+        self.outcome.get().is_some()
     }
 }
 

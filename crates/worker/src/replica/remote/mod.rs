@@ -30,10 +30,10 @@ pub enum CrewError {
         /// Why.
         reason: String,
     },
-    /// They are there, but again and again lost.
+    /// Workers join but are repeatedly lost.
     #[error("gave up: {0}")]
     Unreliable(String),
-    /// One has answered with something infinite or that is no number.
+    /// One has answered with a value that is not finite.
     #[error("{worker}: {what}")]
     NotFinite {
         /// Which.

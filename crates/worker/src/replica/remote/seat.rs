@@ -1,8 +1,8 @@
 //! One joined worker as its client sees it: the connection, while there is one, and what the worker knows.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use windlass_core::lifecycle::Outcome;
@@ -33,6 +33,11 @@ pub(super) struct Seat {
     pace: Mutex<Pace>,
     /// Whether the worker has last said that it computes for another client.
     pub(super) is_taken: AtomicBool,
+    /// How often a worker has come. It changes only while the state is held.
+    joined: AtomicU64,
+    /// Whether the end of the run waits for the call to the worker, which has an assignment or will have one, but no
+    /// link.
+    is_being_assigned: Mutex<bool>,
     /// Apart from the rest for the same reason: they are read whenever somebody looks at the run.
     counts: Mutex<Counts>,
     /// Whether it computes for a replica of this process, which then holds its state.
@@ -57,8 +62,6 @@ pub(super) struct SeatState {
     pub(super) why: String,
     /// Why the worker refuses, if it always will.
     pub(super) refused: Option<String>,
-    /// How often a worker has come.
-    pub(super) joined: u64,
 }
 
 /// A worker that is ready.
@@ -88,10 +91,19 @@ impl Seat {
             placed.iter().flat_map(|placed| placed.of(index)).map(|stage| stage.stage.clone()).collect();
         let state = SeatState { why: "not called yet".to_owned(), ..SeatState::default() };
         let is_needed = placed.is_none() || !stages.is_empty();
-        let pace = Mutex::new(Pace { towers: 1, speed: None });
-        let is_taken = AtomicBool::new(false);
-        let (is_computing, counts, state) = (AtomicBool::new(false), Mutex::default(), Mutex::new(state));
-        Self { index, address, stages, is_needed, pace, is_taken, counts, is_computing, state }
+        Self {
+            index,
+            address,
+            stages,
+            is_needed,
+            pace: Mutex::new(Pace { towers: 1, speed: None }),
+            is_taken: AtomicBool::new(false),
+            joined: AtomicU64::new(0),
+            is_being_assigned: Mutex::new(false),
+            counts: Mutex::default(),
+            is_computing: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
     }
 
     pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -160,27 +172,74 @@ impl Seat {
         self.is_computing.store(is_computing, Ordering::Relaxed);
     }
 
-    /// Calls the worker, and has it make the model ready.
+    /// How often a worker has come.
+    pub(super) fn joined(&self) -> u64 {
+        self.joined.load(Ordering::Relaxed)
+    }
+
+    /// Counts a worker that has come; the state is held.
+    pub(super) fn joins(&self) {
+        self.joined.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As if it had not come; the state is held.
+    pub(super) fn joins_not(&self) {
+        self.joined.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the end of the run waits for the call to the worker.
+    pub(super) fn is_being_assigned(&self) -> bool {
+        *self.lock_assigning()
+    }
+
+    pub(super) fn set_being_assigned(&self, is_being_assigned: bool) {
+        *self.lock_assigning() = is_being_assigned;
+    }
+
+    /// Whether the worker is to be told what to compute, because the end of the run will wait for that.
+    fn may_assign(&self, outcome: &OnceLock<Outcome>) -> bool {
+        let mut is_being_assigned = self.lock_assigning();
+        *is_being_assigned |= outcome.get().is_none();
+        *is_being_assigned
+    }
+
+    fn lock_assigning(&self) -> MutexGuard<'_, bool> {
+        self.is_being_assigned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the worker, and has it make the model ready. If the run ends meanwhile, the worker is told how.
     pub(super) fn call(
         &self,
         assignment: &Assignment,
         silence: Duration,
-        is_stopped: &dyn Fn() -> bool,
+        outcome: &OnceLock<Outcome>,
     ) -> Result<Link, Absence> {
         let not_now = |error: ComputeError| Absence::NotNow(error.to_string());
         let mut connection = compute::connect(&self.address).map_err(not_now)?;
+        if !self.may_assign(outcome) {
+            return Err(not_now(ComputeError::Stopped));
+        }
         let mut own = assignment.clone();
         own.worker = self.index;
         let asked = written(&Ask::Assign(Box::new(own)));
-        connection.send(&asked, &[], silence, is_stopped).map_err(not_now)?;
+        connection.send(&asked, &[], silence, &|| false).map_err(not_now)?;
         let limits = answer_limits(&assignment.parameters);
         let answer = loop {
-            let message = connection.receive(&limits, silence, is_stopped).map_err(not_now)?;
-            if is_answer(&message.head) {
-                break message.head;
+            match connection.receive(&limits, silence, &|| outcome.get().is_some()) {
+                Ok(message) if is_answer(&message.head) => break message.head,
+                Ok(_) => {}
+                Err(error) => {
+                    outcome.get().into_iter().for_each(|outcome| leave(&mut connection, outcome));
+                    return Err(not_now(error));
+                }
             }
         };
-        match read(&answer) {
+        self.answered(&answer, connection, assignment)
+    }
+
+    /// What a worker's answer to its assignment means.
+    fn answered(&self, answer: &[u8], connection: Connection, assignment: &Assignment) -> Result<Link, Absence> {
+        match read(answer) {
             Ok(Answer::Assigned(capacity)) if !(1..=MOST_TOWERS).contains(&capacity.towers) => {
                 Err(Absence::NotNow(format!("it says that it has {} towers", capacity.towers)))
             }
@@ -216,20 +275,29 @@ impl SeatState {
 
 impl Link {
     /// Asks the worker whether it is there, if it has heard nothing for a while.
-    pub(super) fn ping(&mut self, silence: Duration) -> Result<(), ComputeError> {
+    pub(super) fn ping(&mut self, silence: Duration, is_stopped: &dyn Fn() -> bool) -> Result<(), ComputeError> {
         if self.owes || self.spoken.elapsed() < PING_EVERY {
             return Ok(());
         }
-        self.connection.send(&written(&Ask::Ping), &[], silence, &|| false)?;
+        self.connection.send(&written(&Ask::Ping), &[], silence, is_stopped)?;
         let limits = compute::Limits { head: 1 << 10, sections: 0, bytes: 0 };
-        self.connection.receive(&limits, silence, &|| false)?;
-        self.spoken = Instant::now();
+        match self.connection.receive(&limits, silence, is_stopped) {
+            Ok(_) => self.spoken = Instant::now(),
+            // It can still be told that the run is over.
+            Err(ComputeError::Stopped) => self.owes = true,
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
     /// Tells the worker that the run is over.
     pub(super) fn leave(mut self, outcome: &Outcome) {
-        let Outcome { exit_code, reason } = outcome.clone();
-        let _ = self.connection.send(&written(&Ask::Leave { reason, exit_code }), &[], PING_EVERY, &|| false);
+        leave(&mut self.connection, outcome);
     }
+}
+
+/// Tells a worker that the run is over.
+fn leave(connection: &mut Connection, outcome: &Outcome) {
+    let Outcome { exit_code, reason } = outcome.clone();
+    let _ = connection.send(&written(&Ask::Leave { reason, exit_code }), &[], PING_EVERY, &|| false);
 }

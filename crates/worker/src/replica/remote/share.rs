@@ -142,7 +142,7 @@ pub(crate) fn accepted(
     Ok(StepResult { loss: f32::from_bits(answer.loss), gradients, state, samples: share.samples })
 }
 
-/// What of an answer is infinite or no number, if anything is.
+/// The first non-finite value of an answer, in words.
 pub(crate) fn not_finite(table: &ParameterTable, result: &StepResult) -> Option<String> {
     if !result.loss.is_finite() {
         return Some(format!("its loss is {}", result.loss));

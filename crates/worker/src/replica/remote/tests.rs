@@ -3,9 +3,10 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::tensor::TensorData;
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
@@ -13,7 +14,9 @@ use windlass_wire::stream::Socket;
 use super::CrewError;
 use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
 use super::share::{Share, Values};
-use crate::joined::protocol::{Answer, Ask, Assignment, Capacity, StepAnswered, read, written};
+use crate::joined::protocol::{
+    Answer, Ask, Assignment, Capacity, PlacedStages, StageAssigned, StepAnswered, read, written,
+};
 use crate::replica::StepResult;
 use crate::replica::packed::PackedPart;
 use crate::travel::Parcel;
@@ -210,13 +213,33 @@ fn assigned(listener: TcpListener, answer: impl Fn() -> Answer + Send + 'static)
     ended
 }
 
-#[test]
-fn a_worker_is_left_to_others_while_an_earlier_one_computes_for_another_client() {
+/// Two workers in the order of their addresses.
+fn listeners() -> ([TcpListener; 2], [String; 2]) {
     let mut listeners = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.sort_by_key(|listener| listener.local_addr().unwrap().to_string());
     let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
-    let [first, second] = listeners;
-    let capacity = || Answer::Assigned(Capacity { devices: Vec::new(), threads: None, towers: 1 });
+    (listeners, addresses)
+}
+
+/// A run that has a stage at the second worker, and nothing for the first.
+fn with_a_stage_at_the_second(addresses: [String; 2]) -> CrewConfig {
+    let mut config = config(addresses.to_vec(), PATIENCE);
+    let stages = vec![StageAssigned { stage: "only".into(), worker: 1, device: None }];
+    config.assignment.placed = Some(PlacedStages { is_soft: false, stages });
+    config
+}
+
+fn capacity() -> Answer {
+    Answer::Assigned(Capacity { devices: Vec::new(), threads: None, towers: 1 })
+}
+
+fn refusal(is_busy: bool) -> Answer {
+    Answer::Refused { reason: "it computes for another".to_owned(), is_busy }
+}
+
+#[test]
+fn a_worker_is_left_to_others_while_an_earlier_one_computes_for_another_client() {
+    let ([first, second], addresses) = listeners();
     let (is_seated, seated) = mpsc::channel();
     let is_free = Arc::new(AtomicBool::new(false));
     let set_free = is_free.clone();
@@ -227,7 +250,7 @@ fn a_worker_is_left_to_others_while_an_earlier_one_computes_for_another_client()
         }
         match is_free.load(Ordering::Relaxed) {
             true => capacity(),
-            false => Answer::Refused { reason: "it computes for another".to_owned(), is_busy: true },
+            false => refusal(true),
         }
     });
     let let_go = assigned(second, move || {
@@ -239,6 +262,111 @@ fn a_worker_is_left_to_others_while_an_earlier_one_computes_for_another_client()
     set_free.store(true, Ordering::Relaxed);
     crew.gather(&|| false).unwrap();
     assert!(crew.tally().iter().all(|worker| worker.joined == 1));
+}
+
+#[test]
+fn a_worker_without_a_stage_is_called_after_the_run_has_begun_and_may_refuse() {
+    for is_busy in [true, false] {
+        let ([first, second], addresses) = listeners();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let (counted, seen) = (calls.clone(), calls.clone());
+        let _first = assigned(first, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            refusal(is_busy)
+        });
+        let (early, calls_before) = mpsc::channel();
+        let _second = assigned(second, move || {
+            std::thread::sleep(Duration::from_millis(300));
+            let _ = early.send(seen.load(Ordering::Relaxed));
+            capacity()
+        });
+        let crew = Crew::call(with_a_stage_at_the_second(addresses)).unwrap();
+        crew.gather(&|| false).unwrap();
+        assert_eq!(calls_before.recv_timeout(PATIENCE).unwrap(), 0, "it is called before the run begins");
+        until(|| crew.shared.seats[0].lock().why == "it computes for another");
+        // As when a worker with a stage was lost.
+        crew.gather(&|| false).unwrap();
+        assert_eq!(crew.tally().iter().map(|worker| worker.joined).collect::<Vec<_>>(), [0, 1]);
+    }
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it never is");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A worker that tells what it is asked, and answers nothing but its assignment, if that.
+fn mute(answers_assignment: bool) -> (String, mpsc::Receiver<Ask>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut connection = compute::accept(Socket::accepted(listener.accept().unwrap().0).unwrap(), "").unwrap();
+        while let Ok(message) = connection.receive(&LIMITS, 10 * PATIENCE, &|| false) {
+            let ask = read::<Ask>(&message.head).unwrap();
+            if answers_assignment && matches!(ask, Ask::Assign(_)) {
+                connection.send(&written(&capacity()), &[], PATIENCE, &|| false).unwrap();
+            }
+            let _ = sender.send(ask);
+        }
+    });
+    (address, asked)
+}
+
+const ENDED: &str = "the run has ended";
+
+fn ended() -> Outcome {
+    Outcome { exit_code: exit_code::NUMERIC, reason: ENDED.to_owned() }
+}
+
+fn is_told_the_end(asked: &mpsc::Receiver<Ask>) {
+    let last = asked.iter().last().expect("it was asked something");
+    assert_eq!(last, Ask::Leave { reason: ENDED.to_owned(), exit_code: exit_code::NUMERIC });
+}
+
+#[test]
+fn a_worker_that_is_being_assigned_when_the_run_ends_hears_how() {
+    let (address, asked) = mute(false);
+    let crew = Crew::call(config(vec![address], PATIENCE)).unwrap();
+    assert!(matches!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Assign(_)));
+    crew.leave(&ended());
+    assert!(!crew.shared.seats[0].is_being_assigned(), "the process may end now");
+    is_told_the_end(&asked);
+}
+
+#[test]
+fn a_worker_that_is_needed_for_nothing_hears_the_end_of_the_shortest_run() {
+    let ([first, second], addresses) = listeners();
+    let (told, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut connection = compute::accept(Socket::accepted(first.accept().unwrap().0).unwrap(), "").unwrap();
+        while let Ok(message) = connection.receive(&LIMITS, PATIENCE, &|| false) {
+            let _ = told.send(read::<Ask>(&message.head).unwrap());
+        }
+    });
+    let _second = assigned(second, capacity);
+    let crew = Crew::call(with_a_stage_at_the_second(addresses)).unwrap();
+    crew.gather(&|| false).unwrap();
+    crew.leave(&ended());
+    is_told_the_end(&heard);
+}
+
+#[test]
+fn a_worker_that_does_not_answer_is_named_and_the_end_does_not_wait_for_it() {
+    let (address, asked) = mute(true);
+    let patience = Duration::from_millis(500);
+    let crew = Crew::call(CrewConfig { peer_timeout: patience, ..config(vec![address.clone()], PATIENCE) }).unwrap();
+    assert!(matches!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Assign(_)));
+    crew.gather(&|| false).unwrap();
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Ping);
+    let error = crew.gather(&|| false).unwrap_err().to_string();
+    assert_eq!(error, format!("gave up waiting for worker 0 at {address} (does not answer) after 0 s"));
+    assert_eq!(crew.tally()[0].joined, 1);
+    crew.leave(&ended());
+    is_told_the_end(&asked);
 }
 
 #[test]
@@ -387,7 +515,7 @@ fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
     let error = crew.compute(&table(), &values(), &[job], &|| false).unwrap_err();
     assert_eq!(
         format!("{error:#}"),
-        "a share of 3 samples is too large, use a smaller --batch-size or more workers: message tensor count 65638 exceeds the limit of 65540"
+        "a share of 3 samples is too large, use a smaller --batch-size or more workers: message tensor count of 65638 exceeds the limit of 65540"
     );
     assert!(asked.try_recv().is_err(), "it was asked");
 }

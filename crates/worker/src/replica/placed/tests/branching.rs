@@ -21,6 +21,8 @@ pub(super) struct Branching {
     pub(super) fails_on: Option<f32>,
     /// The head takes a parameter that belongs to the trunk.
     pub(super) is_greedy: bool,
+    /// The loss is finite, but its gradients are not.
+    pub(super) has_kink: bool,
     /// Its batches are fed to a stage that there is not.
     pub(super) feeds_nobody: bool,
 }
@@ -63,8 +65,12 @@ impl Branching {
     }
 
     fn head(&self, network: &Network, parts: [Tensor<2>; 3], targets: Tensor<2>) -> Tensor<1> {
-        let losses = (network.head.forward(Tensor::cat(parts.to_vec(), 1)) - targets).powi_scalar(2);
-        if self.is_summed { losses.sum() } else { losses.mean() }
+        let parts = Tensor::cat(parts.to_vec(), 1);
+        // The slope of the root of zero is infinite.
+        let kink = self.has_kink.then(|| (parts.clone().powi_scalar(2).sum() * 0.0).sqrt());
+        let losses = (network.head.forward(parts) - targets).powi_scalar(2);
+        let loss = if self.is_summed { losses.sum() } else { losses.mean() };
+        if let Some(kink) = kink { loss + kink } else { loss }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_instruments::Instruments;
 use windlass_wire::compute::{self, Limits, Section};
 use windlass_wire::stream::Socket;
 
 use super::*;
+use crate::gradient;
 use crate::joined::protocol::{
     Answer, Ask, Assignment, Capacity, PlacedStages, StageAnswered, StageAsked, StagePiece, read, written,
 };
@@ -17,29 +19,37 @@ use crate::replica::remote::CrewConfig;
 fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let stop = Arc::new(Interrupt::default());
-    let (model, config) = (
-        model.clone(),
-        JoinConfig {
-            capacity: Capacity { devices: vec!["cpu:0".to_owned()], threads: Some(1), towers: 1 },
-            once: false,
-            is_launched: false,
-            devices: Vec::new(),
-            peer_timeout: PATIENCE,
-            stop: stop.clone(),
-            instruments: Instruments::default(),
-        },
-    );
-    let build = move |assignment: &Assignment| {
-        let placed = assignment.placed.as_ref().unwrap();
-        let own: Vec<_> = placed.of(assignment.worker).map(|stage| (stage.stage.clone(), Device::flex())).collect();
-        Ok(Computing::Stages(StageWorker::of(model.clone(), &own, assignment.seed)?))
-    };
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        serve(runtime.handle(), listener, config, Arc::new(build)).unwrap();
-    });
+    let (model, config) = (model.clone(), join_config());
+    let stop = config.stop.clone();
+    std::thread::spawn(move || serving(listener, config, move |assignment| stages_of(&model, assignment)));
     (address, stop)
+}
+
+fn join_config() -> JoinConfig {
+    JoinConfig {
+        capacity: Capacity { devices: vec!["cpu:0".to_owned()], threads: Some(1), towers: 1 },
+        once: false,
+        is_launched: false,
+        devices: Vec::new(),
+        peer_timeout: PATIENCE,
+        stop: Arc::new(Interrupt::default()),
+        instruments: Instruments::default(),
+    }
+}
+
+fn stages_of(model: &Branching, assignment: &Assignment) -> anyhow::Result<Computing> {
+    let placed = assignment.placed.as_ref().unwrap();
+    let own: Vec<_> = placed.of(assignment.worker).map(|stage| (stage.stage.clone(), Device::flex())).collect();
+    Ok(Computing::Stages(StageWorker::of(model.clone(), &own, assignment.seed)?))
+}
+
+fn serving(
+    listener: std::net::TcpListener,
+    config: JoinConfig,
+    build: impl Fn(&Assignment) -> anyhow::Result<Computing> + Send + Sync + 'static,
+) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    serve(runtime.handle(), listener, config, Arc::new(build)).unwrap()
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,9 +63,9 @@ fn at_workers(model: &Branching, addresses: Vec<String>, workers: [&[usize]; 3],
     meet(placed, addresses)
 }
 
-/// Calls the workers of a model that is divided, and waits for them.
-fn meet(placed: Placed, addresses: Vec<String>) -> Placed {
-    let assignment = Assignment {
+/// What workers are to compute of a model with these parameters.
+fn assignment(parameters: ParameterTable, stages: Vec<StageAssigned>) -> Assignment {
+    Assignment {
         client: "a test".to_owned(),
         run: 1,
         worker: 0,
@@ -64,9 +74,14 @@ fn meet(placed: Placed, addresses: Vec<String>) -> Placed {
         seed: 7,
         accumulate: 1,
         files: Vec::new(),
-        parameters: placed.table().clone(),
-        placed: Some(PlacedStages { is_soft: false, stages: placed.assigned().to_vec() }),
-    };
+        parameters,
+        placed: Some(PlacedStages { is_soft: false, stages }),
+    }
+}
+
+/// Calls the workers of a model that is divided, and waits for them.
+fn meet(placed: Placed, addresses: Vec<String>) -> Placed {
+    let assignment = assignment(placed.table().clone(), placed.assigned().to_vec());
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
     crew.gather(&|| false).unwrap();
     placed.meet(Arc::new(crew), Arc::new(Interrupt::default()));
@@ -177,4 +192,52 @@ fn a_gradient_that_is_not_finite_ends_the_step_and_names_worker_and_parameter() 
     let error = step(&mut placed, &SAMPLES).unwrap_err().downcast::<CrewError>().unwrap();
     let worker = format!("worker 0 at {address} (stage left)");
     assert_eq!(error, CrewError::NotFinite { worker, what: "its gradient of left.bias contains NaN".to_owned() });
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_that_of_the_model_and_not_the_fault_of_a_worker() {
+    let model = Branching { is_greedy: true, ..Branching::default() };
+    let worker = joined(&model);
+    let mut placed = at_workers(&model, vec![worker.0], [&[0], &[0], &[0]], 2);
+    let result = step(&mut placed, &SAMPLES).unwrap();
+    assert!(result.loss.is_nan() && result.gradients.iter().all(|gradient| gradient.is_empty()));
+    worker.1.set();
+}
+
+#[test]
+fn a_worker_that_is_given_gradients_that_are_not_finite_is_not_blamed_for_its_own() {
+    let model = Branching { has_kink: true, ..Branching::default() };
+    let worker = joined(&model);
+    let place = Place { name: "/task:0".to_owned(), at: PlaceAt::Worker(0, None) };
+    let config = PlacedConfig { places: vec![("left".to_owned(), vec![place])], ..config([0; 4], 1) };
+    let mut placed = meet(Placed::of(model, config).unwrap(), vec![worker.0]);
+    let result = step(&mut placed, &SAMPLES).unwrap();
+    let (parameter, _) = gradient::not_finite(&result.gradients).unwrap();
+    assert!(result.loss.is_finite() && !result.gradients[parameter].is_empty());
+    worker.1.set();
+}
+
+#[test]
+fn a_worker_of_one_run_hears_how_that_ends_while_it_makes_its_stages() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let model = Branching::default();
+    let stages = vec![StageAssigned { stage: "left".to_owned(), worker: 0, device: None }];
+    let assignment = assignment(local(&model, 1).table().clone(), stages);
+    let (leave, is_gone) = std::sync::mpsc::channel();
+    let is_gone = Mutex::new(is_gone);
+    let build = move |assignment: &Assignment| {
+        is_gone.lock().unwrap().recv_timeout(PATIENCE)?;
+        stages_of(&model, assignment)
+    };
+    let config = JoinConfig { once: true, ..join_config() };
+    let worker = std::thread::spawn(move || serving(listener, config, build));
+    let mut client = compute::connect(&address).unwrap();
+    let ended = Ask::Leave { reason: "the loss is NaN".to_owned(), exit_code: exit_code::NUMERIC };
+    for ask in [Ask::Assign(Box::new(assignment)), ended] {
+        client.send(&written(&ask), &[], PATIENCE, &|| false).unwrap();
+    }
+    drop(client);
+    leave.send(()).unwrap();
+    assert_eq!(worker.join().unwrap().exit_code, exit_code::NUMERIC);
 }
