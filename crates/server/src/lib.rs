@@ -12,6 +12,8 @@ mod background;
 mod checkpoint;
 mod connection;
 pub mod coordinator;
+#[cfg(test)]
+mod fixtures;
 mod records;
 mod server_machine;
 mod shard;

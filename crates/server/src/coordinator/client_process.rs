@@ -55,46 +55,18 @@ impl ClientProcess {
 mod tests {
     use std::time::Duration;
 
-    use windlass_core::admission::ShardStatistics;
-    use windlass_core::checkpoint::Standing;
     use windlass_core::cluster::{Job, RunLayout, TaskId};
-    use windlass_core::consistency::Mode;
-    use windlass_core::identity::Identity;
     use windlass_core::ledger::Incarnation;
     use windlass_core::lifecycle::Decision;
     use windlass_core::membership::Patience;
-    use windlass_core::optimizer::Optimizer;
-    use windlass_core::parameter::ParameterTable;
-    use windlass_core::plan::Sharding;
-    use windlass_core::run::RunSpec;
-    use windlass_core::schedule::Schedule;
     use windlass_wire::PROTOCOL;
     use windlass_wire::control::proto::task_message::Kind;
     use windlass_wire::control::proto::{Heartbeat, Hello, JoinedSite, Site, TaskMessage, Usage, WorkerReport};
 
     use super::*;
-    use crate::coordinator::interface::{CoordinatorConfig, Event, OwnShard};
+    use crate::coordinator::interface::{CoordinatorConfig, Event};
     use crate::coordinator::machine::Coordinator;
-
-    struct NoShard;
-
-    impl OwnShard for NoShard {
-        fn join(&self, _worker: WorkerId, _incarnation: Incarnation, _clock: u64) -> Option<Standing> {
-            None
-        }
-
-        fn clock(&self) -> Option<u64> {
-            None
-        }
-
-        fn retire(&self, _worker: WorkerId, _incarnation: Incarnation) -> Option<Standing> {
-            None
-        }
-
-        fn statistics(&self) -> Option<ShardStatistics> {
-            None
-        }
-    }
+    use crate::fixtures::{self, NoShard};
 
     /// A coordinator that waits for its ps and for a client which is two workers to servers.
     fn coordinator() -> Coordinator<NoShard> {
@@ -110,28 +82,10 @@ mod tests {
         Coordinator::new(config, NoShard, None)
     }
 
-    fn run() -> RunSpec {
-        RunSpec {
-            model: "any".into(),
-            mode: Mode::Async,
-            optimizer: Optimizer::Sgd,
-            learning_rate: 0.1,
-            schedule: Schedule::Constant,
-            sharding: Sharding::RoundRobin,
-            steps: None,
-            deterministic: false,
-            staleness_scaling: false,
-            clip_norm: None,
-            parameters: ParameterTable::new(Vec::new()).unwrap(),
-            identity: Identity::default(),
-            data: None,
-        }
-    }
-
     /// Has the client come as this worker, in a process of this number.
     fn join(machine: &mut Coordinator<NoShard>, worker: u32, process: u64) {
         let session = 10 * process + u64::from(worker);
-        let run = serde_json::to_string(&run()).unwrap();
+        let run = serde_json::to_string(&fixtures::run(Vec::new())).unwrap();
         let hello = Hello { protocol: PROTOCOL, job: "worker".into(), index: worker, process, run, ..Hello::default() };
         machine.handle(Event::Opened(session), Duration::ZERO);
         let message = TaskMessage { kind: Some(Kind::Hello(hello)), ..TaskMessage::default() };

@@ -7,16 +7,13 @@ use std::thread;
 use std::time::Instant;
 
 use windlass_core::cluster::WorkerId;
-use windlass_core::consistency::Mode;
-use windlass_core::identity::Identity;
 use windlass_core::ledger::Incarnation;
-use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
-use windlass_core::plan::{ShardPlan, Sharding};
-use windlass_core::run::{LearningRate, RunSpec};
-use windlass_core::schedule::Schedule;
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec};
+use windlass_core::plan::ShardPlan;
+use windlass_core::run::LearningRate;
 
 use super::*;
+use crate::fixtures;
 
 const WORKER: WorkerId = WorkerId(0);
 const FIRST: Incarnation = Incarnation(7);
@@ -50,21 +47,7 @@ impl Peer for Told {
 fn shard() -> ParameterShard {
     let parameter =
         ParameterSpec { name: "weights".into(), shape: vec![4], access: Access::Dense, kind: ParameterKind::Trained };
-    let run = RunSpec {
-        model: "synthetic".into(),
-        mode: Mode::Async,
-        optimizer: Optimizer::Sgd,
-        learning_rate: 1.0,
-        schedule: Schedule::Constant,
-        sharding: Sharding::BALANCED,
-        steps: None,
-        deterministic: false,
-        staleness_scaling: false,
-        clip_norm: None,
-        parameters: ParameterTable::new(vec![parameter]).unwrap(),
-        identity: Identity::default(),
-        data: None,
-    };
+    let run = fixtures::run(vec![parameter]);
     let plan = ShardPlan::new(&run.parameters, 1, run.sharding);
     ParameterShard::new(run, &plan.servers[0], &[WORKER])
 }

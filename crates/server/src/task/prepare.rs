@@ -233,38 +233,14 @@ impl PrepareError {
 
 #[cfg(test)]
 mod tests {
-    use windlass_core::consistency::Mode;
-    use windlass_core::identity::Identity;
-    use windlass_core::optimizer::Optimizer;
-    use windlass_core::parameter::ParameterTable;
-    use windlass_core::plan::Sharding;
-    use windlass_core::schedule::Schedule;
-
     use super::*;
+    use crate::fixtures;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    fn run() -> RunSpec {
-        RunSpec {
-            model: "any".into(),
-            mode: Mode::Async,
-            optimizer: Optimizer::Sgd,
-            learning_rate: 0.1,
-            schedule: Schedule::Constant,
-            sharding: Sharding::RoundRobin,
-            steps: None,
-            deterministic: false,
-            staleness_scaling: false,
-            clip_norm: None,
-            parameters: ParameterTable::new(Vec::new()).unwrap(),
-            identity: Identity::default(),
-            data: None,
-        }
-    }
-
     /// A server's only task is to prepare for these checkpoints.
     async fn prepared(prepare: &Prepare, patience: Duration) -> Result<Prepared, PrepareError> {
-        let prepare = Prepare { run: serde_json::to_string(&run()).unwrap(), servers: 1, ..prepare.clone() };
+        let prepare = Prepare { run: serde_json::to_string(&fixtures::run(Vec::new())).unwrap(), servers: 1, ..prepare.clone() };
         super::prepare(ServerId(0), prepare, Progress::default(), patience).await
     }
 

@@ -1,34 +1,13 @@
 //! The coordinator's machine while its store is slow.
 
-use windlass_core::admission::ShardStatistics;
-use windlass_core::checkpoint::Standing;
-use windlass_core::cluster::{RunLayout, WorkerId};
+use windlass_core::cluster::RunLayout;
 use windlass_core::ledger::Incarnation;
 use windlass_core::membership::Patience;
 
 use super::*;
 use crate::checkpoint::{CheckpointConfig, Resume};
 use crate::coordinator::interface::{Claimed, CoordinatorConfig, TICK};
-
-struct NoShard;
-
-impl OwnShard for NoShard {
-    fn join(&self, _worker: WorkerId, _incarnation: Incarnation, _clock: u64) -> Option<Standing> {
-        None
-    }
-
-    fn clock(&self) -> Option<u64> {
-        None
-    }
-
-    fn retire(&self, _worker: WorkerId, _incarnation: Incarnation) -> Option<Standing> {
-        None
-    }
-
-    fn statistics(&self) -> Option<ShardStatistics> {
-        None
-    }
-}
+use crate::fixtures::NoShard;
 
 /// A coordinator that was restarted and waits for peers for a minute.
 fn coordinator() -> Coordinator<NoShard> {

@@ -193,34 +193,15 @@ async fn tidy(store: &Store, manifest: &Manifest, is_published: bool, keep: usiz
 #[cfg(test)]
 mod tests {
     use windlass_checkpoint::PartLayout;
-    use windlass_core::consistency::Mode;
-    use windlass_core::identity::Identity;
-    use windlass_core::optimizer::Optimizer;
-    use windlass_core::parameter::ParameterTable;
-    use windlass_core::plan::{ShardPlan, Sharding};
-    use windlass_core::run::RunSpec;
-    use windlass_core::schedule::Schedule;
+    use windlass_core::plan::ShardPlan;
 
     use super::*;
     use crate::checkpoint::Resume;
+    use crate::fixtures;
 
     /// A checkpoint without a parameter, of which the part is written.
     async fn manifest(store: &Store, step: u64) -> Box<Manifest> {
-        let run = RunSpec {
-            model: "any".into(),
-            mode: Mode::Async,
-            optimizer: Optimizer::Sgd,
-            learning_rate: 0.1,
-            schedule: Schedule::Constant,
-            sharding: Sharding::RoundRobin,
-            steps: None,
-            deterministic: false,
-            staleness_scaling: false,
-            clip_norm: None,
-            parameters: ParameterTable::new(Vec::new()).unwrap(),
-            identity: Identity::default(),
-            data: None,
-        };
+        let run = fixtures::run(Vec::new());
         let id = CheckpointId::of_attempt(step, 1, step, 0);
         let plan = ShardPlan::new(&run.parameters, 1, run.sharding);
         let part = store.begin_part(&id, &PartLayout::new(&run, &plan.servers[0], 0, 1)).await.unwrap();

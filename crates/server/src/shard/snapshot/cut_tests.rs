@@ -9,17 +9,15 @@ use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_core::checkpoint::{Cycle, CycleRun, HOLD, Next, Policy};
 use windlass_core::cluster::{ServerId, WorkerId};
 use windlass_core::consistency::Mode;
-use windlass_core::identity::Identity;
 use windlass_core::ledger::Incarnation;
-use windlass_core::optimizer::Optimizer;
-use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTable};
-use windlass_core::plan::{ServerPlan, ShardPlan, Sharding};
+use windlass_core::parameter::{Access, ParameterKind, ParameterSpec};
+use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::RunSpec;
-use windlass_core::schedule::Schedule;
 use windlass_wire::link::{Peer, Shard};
 use windlass_wire::stream::frame::{Answer, Request, RequestKind};
 
 use super::*;
+use crate::fixtures;
 
 const WORKERS: u32 = 2;
 const INCARNATION: Incarnation = Incarnation(1);
@@ -86,21 +84,7 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
     let shape = vec![6 * BLOCK_ELEMENTS];
     let parameter =
         ParameterSpec { name: "weights".into(), shape, access: Access::Dense, kind: ParameterKind::Trained };
-    let run = RunSpec {
-        model: "synthetic".into(),
-        mode,
-        optimizer: Optimizer::Sgd,
-        learning_rate: 1.0,
-        schedule: Schedule::Constant,
-        sharding: Sharding::BALANCED,
-        steps: None,
-        deterministic: false,
-        staleness_scaling: false,
-        clip_norm: None,
-        parameters: ParameterTable::new(vec![parameter]).unwrap(),
-        identity: Identity::default(),
-        data: None,
-    };
+    let run = RunSpec { mode, ..fixtures::run(vec![parameter]) };
     let plan = ShardPlan::new(&run.parameters, 2, run.sharding);
     let workers: Vec<WorkerId> = (0..WORKERS).map(WorkerId).collect();
     let shard = |own: &ServerPlan| {
