@@ -403,7 +403,7 @@ fn a_worker_that_does_not_know_the_model_says_so() {
     let told = layers(&format!("train layers --in-graph --worker_hosts {}", worker.address)).run();
     assert_eq!(told.exit_code(), Some(2), "{told}");
     assert!(told.stderr.contains("this program has no model layers (it has linear, mnist"), "{told}");
-    assert!(told.stderr.ends_with("; start it with the client's program\n"), "{told}");
+    assert!(told.stderr.ends_with("; start the worker with the same program as the client\n"), "{told}");
 }
 
 #[test]
