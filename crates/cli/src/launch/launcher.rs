@@ -184,7 +184,8 @@ impl Launcher {
         if !saving.is_empty() {
             warn!("waiting for {} to save the run; a second signal stops at once", self.named(&saving));
         }
-        if !may_save && self.coordinator_runs() {
+        // Whoever asked for an end at once does not expect a last checkpoint.
+        if !self.at_once && !may_save && self.coordinator_runs() {
             self.at_once = true;
             let why = || format!("{NOT_SAVED}: {} did not end in time", self.children[0].name);
             self.unsaved = self.unsaved.take().or_else(|| self.has_begun().then(why));
