@@ -96,8 +96,6 @@ struct Leaving {
 pub struct ServerMachine {
     preparing: Option<PendingShard>,
     holding: Option<Holding>,
-    /// Of the last message that asked for a shard.
-    number: u64,
     leaving: Option<Leaving>,
 }
 
@@ -125,7 +123,6 @@ impl ServerMachine {
             ServerEvent::Told(Kind::Waiting(waiting)) => vec![ServerEffect::Mention(waiting)],
             ServerEvent::Told(Kind::Prepare(prepare)) => {
                 self.holding = None;
-                self.number = prepare.number;
                 self.preparing = Some(PendingShard { number: prepare.number, deferred: Vec::new() });
                 vec![ServerEffect::Prepare(Box::new(prepare))]
             }
@@ -155,7 +152,7 @@ impl ServerMachine {
         let saves = self.holding.is_some_and(|holding| holding.saves);
         let last = match outcome.exit_code {
             0 | exit_code::TERMINATED => task_message::Kind::Goodbye(Goodbye {}),
-            _ => failed(&outcome, self.number),
+            _ => failed(&outcome, 0),
         };
         self.leaving = Some(Leaving { patience: if saves { DRAIN } else { LAST_WORDS }, since: now, outcome });
         vec![ServerEffect::Send(last)]
@@ -191,7 +188,8 @@ impl ServerMachine {
     }
 }
 
-/// Tells the coordinator that the run is to end like this. It was last asked for a shard by the message of this number.
+/// Tells the coordinator that the run is to end like this, because of the `Prepare` of this number or, if that is zero, of
+/// something else in this process.
 fn failed(outcome: &Outcome, number: u64) -> task_message::Kind {
     let Outcome { exit_code, reason } = outcome.clone();
     task_message::Kind::Failed(Failure { exit_code: u32::from(exit_code), reason, incarnation: 0, prepare: number })
@@ -271,7 +269,7 @@ mod tests {
         server.handle(prepare(3), NOW);
         let effects = server.handle(ServerEvent::Stop(outcome.clone()), NOW);
         let [ServerEffect::Send(task_message::Kind::Failed(failure))] = &effects[..] else { panic!("{effects:?}") };
-        assert_eq!((failure.exit_code, &*failure.reason, failure.prepare), (5, "nobody came", 3));
+        assert_eq!((failure.exit_code, &*failure.reason, failure.prepare), (5, "nobody came", 0));
         let effects = server.handle(ServerEvent::Quiet, NOW + LAST_WORDS);
         assert!(matches!(&effects[..], [ServerEffect::End(end)] if *end == outcome), "{effects:?}");
     }

@@ -247,7 +247,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.members.tell(|_| true, &Kind::WorkerLeft(left));
     }
 
-    /// Notes that a worker is gone; of a client, when the first of the workers is that it is to servers.
+    /// Notes that a worker is gone; for a client, only when its first worker is.
     fn note_gone(&mut self, worker: WorkerId, reason: &str) {
         let name = self.lifecycle.named(worker);
         let is_client = name == TaskId::CLIENT;

@@ -21,6 +21,8 @@ pub(super) struct ClientProcess {
 impl ClientProcess {
     /// It has come as this worker. True if that is news.
     pub(super) fn joined(&mut self, worker: WorkerId) -> bool {
+        // Another process takes its place before it was found dead.
+        self.is_here &= self.workers.get(&worker) != Some(&self.number);
         let is_news = !std::mem::replace(&mut self.is_here, true);
         self.number += u64::from(is_news);
         self.workers.insert(worker, self.number);
@@ -142,6 +144,15 @@ mod tests {
         let joined = site.joined.as_ref().unwrap();
         assert_eq!((site.name.len(), joined.address.len(), joined.stages.len()), (200, 200, 64));
         assert_eq!((joined.stages[0].len(), joined.usage.as_ref().unwrap().node.len()), (200, 200));
+    }
+
+    #[test]
+    fn a_process_that_takes_the_place_of_another_is_news_and_what_is_left_of_that_is_not() {
+        let (mut client, [first, second]) = (ClientProcess::default(), [WorkerId(0), WorkerId(1)]);
+        assert_eq!([client.joined(first), client.joined(second)], [true, false]);
+        assert!(client.joined(first), "the earlier one was not found dead");
+        assert!(!client.left(second), "the next one is there");
+        assert_eq!([client.joined(second), client.left(first)], [false, true]);
     }
 
     #[test]

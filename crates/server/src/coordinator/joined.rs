@@ -36,17 +36,18 @@ pub(super) fn bound(sites: &mut Vec<Site>) {
     }
 }
 
-/// The same tasks by the names that people know: servers, the client, and its joined workers. Before the first heartbeat
-/// of a client in this process, `here` lists its joined workers.
+/// The same tasks by the names that people know: servers, the client, and its joined workers. Until a client in this
+/// process has told of those in a heartbeat, `here` lists them.
 pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Duration) -> Vec<TaskObservation> {
     let (clients, mut known): (Vec<_>, Vec<_>) =
         tasks.into_iter().partition(|observed| observed.task.job == Job::Worker);
     let mut client = client(&clients);
+    if clients.iter().any(|client| !client.heartbeat.sites.is_empty()) {
+        here = &[];
+    }
     if client.heard.is_none() && !here.is_empty() {
         // It is this process, and waits for its workers.
         (client.presence, client.heard) = (Some(Presence::Present), Some(at));
-    } else {
-        here = &[];
     }
     let told = clients.iter().flat_map(|client| &client.heartbeat.sites).chain(here);
     let mut joined: BTreeMap<u32, (&Site, &JoinedSite)> =

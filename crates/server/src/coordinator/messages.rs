@@ -4,7 +4,7 @@ use tracing::info;
 use windlass_core::checkpoint::{Setback, SetbackKind};
 use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
-use windlass_core::lifecycle::Phase;
+use windlass_core::lifecycle::{Outcome, Phase};
 use windlass_wire::control::proto::{Failure, Heartbeat, task_message};
 
 use super::history::HistoryKind;
@@ -43,7 +43,10 @@ impl<S: OwnShard> Coordinator<S> {
             task_message::Kind::Failed(failure) if self.is_of_now(task, incarnation, &failure) => {
                 // A failure is never a success, whatever its number.
                 let exit_code = u8::try_from(failure.exit_code).ok().filter(|code| *code > 0).unwrap_or(u8::MAX);
-                self.lifecycle.task_failed(task, exit_code, failure.reason)
+                match is_of_itself(task, &failure) {
+                    true => self.lifecycle.failed(Outcome { exit_code, reason: failure.reason }),
+                    false => self.lifecycle.task_failed(task, exit_code, failure.reason),
+                }
             }
             task_message::Kind::Goodbye(_) => {
                 let decisions = self.lifecycle.goodbye(task, incarnation, self.now);
@@ -99,12 +102,12 @@ impl<S: OwnShard> Coordinator<S> {
     /// Whether a failure is one of what was asked for last: a server fails to prepare, a worker to train.
     fn is_of_now(&self, task: TaskId, incarnation: Incarnation, failure: &Failure) -> bool {
         match task.job {
-            Job::Ps => self.is_prepared_for(failure.prepare),
+            Job::Ps => is_of_itself(task, failure) || self.is_prepared_for(failure.prepare),
             Job::Worker | Job::Client => failure.incarnation == incarnation.0,
         }
     }
 
-    /// Notes that a worker has finished; of a client, that all workers which it is to servers have.
+    /// Notes that a worker has finished; for a client, once all of its workers have.
     fn note_finished(&mut self, worker: WorkerId, steps: u64) {
         let name = self.lifecycle.named(worker);
         let steps = if name == TaskId::CLIENT { self.client.finished(worker, steps) } else { Some(steps) };
@@ -125,4 +128,9 @@ impl<S: OwnShard> Coordinator<S> {
             self.lifecycle.progressed(self.now);
         }
     }
+}
+
+/// Whether a server tells that its process has failed, whatever it was asked to prepare.
+fn is_of_itself(task: TaskId, failure: &Failure) -> bool {
+    task.job == Job::Ps && failure.prepare == 0
 }

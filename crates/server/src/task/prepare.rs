@@ -240,7 +240,8 @@ mod tests {
 
     /// A server's only task is to prepare for these checkpoints.
     async fn prepared(prepare: &Prepare, patience: Duration) -> Result<Prepared, PrepareError> {
-        let prepare = Prepare { run: serde_json::to_string(&fixtures::run(Vec::new())).unwrap(), servers: 1, ..prepare.clone() };
+        let prepare =
+            Prepare { run: serde_json::to_string(&fixtures::run(Vec::new())).unwrap(), servers: 1, ..prepare.clone() };
         super::prepare(ServerId(0), prepare, Progress::default(), patience).await
     }
 

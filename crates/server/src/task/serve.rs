@@ -42,7 +42,9 @@ impl Server {
             }
         };
         if let Some(coordinator) = &self.own_coordinator {
-            let refused = !self.has_prepared && matches!(outcome.exit_code, exit_code::USAGE | exit_code::CHECKPOINT);
+            let refused = !stopping
+                && !self.has_prepared
+                && matches!(outcome.exit_code, exit_code::USAGE | exit_code::CHECKPOINT);
             coordinator.ended(if refused { FIRST_WORDS } else { LAST_WORDS }).await;
         }
         outcome

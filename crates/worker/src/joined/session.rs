@@ -194,7 +194,11 @@ impl Desk {
                         return line.last_words(&limits).ok_or(error.into());
                     }
                 }
-                Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Ping => {
+                    if let Err(error) = line.answer(&Answer::Here, &[]) {
+                        return line.last_words(&limits).ok_or(error.into());
+                    }
+                }
                 Ask::Wait => {}
                 Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
                 Ask::Assign(_) => anyhow::bail!("received a second assignment"),
@@ -226,7 +230,11 @@ impl Desk {
                         return line.last_words(&limits).ok_or(error.into());
                     }
                 }
-                Ask::Ping => line.answer(&Answer::Here, &[])?,
+                Ask::Ping => {
+                    if let Err(error) = line.answer(&Answer::Here, &[]) {
+                        return line.last_words(&limits).ok_or(error.into());
+                    }
+                }
                 Ask::Wait => {}
                 Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
                 Ask::Assign(_) => anyhow::bail!("received a second assignment"),

@@ -1,8 +1,10 @@
 //! The coordinator's machine while its store is slow.
 
-use windlass_core::cluster::RunLayout;
+use windlass_core::cluster::{RunLayout, TaskId};
 use windlass_core::ledger::Incarnation;
+use windlass_core::lifecycle::Outcome;
 use windlass_core::membership::Patience;
+use windlass_wire::control::proto::{Failure, task_message};
 
 use super::*;
 use crate::checkpoint::{CheckpointConfig, Resume};
@@ -76,4 +78,16 @@ fn a_store_whose_later_attempts_take_long_is_given_up_with_what_it_said_first() 
 fn a_large_checkpoint_may_be_read_for_longer_than_peers_are_waited_for() {
     let (at, outcome) = end_of(&mut coordinator(), |now| now <= Duration::from_secs(50));
     assert_eq!((at, outcome.exit_code), (Duration::from_secs(107), exit_code::CHECKPOINT));
+}
+
+#[test]
+fn a_server_whose_process_has_failed_ends_the_run_while_a_checkpoint_is_looked_up() {
+    let mut machine = coordinator();
+    let own = Failure { exit_code: 5, reason: "nobody came".to_owned(), incarnation: 0, prepare: 0 };
+    let failed = |prepare| task_message::Kind::Failed(Failure { prepare, ..own.clone() });
+    machine.message(TaskId::ps(0), Incarnation(1), failed(1));
+    assert_eq!(*machine.lifecycle.phase(), Phase::Gathering, "an answer to what was said before");
+    machine.message(TaskId::ps(0), Incarnation(1), failed(0));
+    let outcome = Outcome { exit_code: 5, reason: "nobody came".to_owned() };
+    assert_eq!(*machine.lifecycle.phase(), Phase::Over(outcome));
 }

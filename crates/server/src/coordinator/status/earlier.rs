@@ -12,7 +12,7 @@ use crate::coordinator::utilization::must_be_a_file;
 /// How long reading the record may take: a disk may hang, and the page has to work without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A longer run has not been recorded, but damaged.
+/// A longer time means that the record is damaged.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The run until this coordinator took over.

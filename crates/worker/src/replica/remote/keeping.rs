@@ -87,6 +87,7 @@ impl Shared {
         while self.seats.iter().any(Seat::is_being_assigned) && began.elapsed() < PING_EVERY {
             self.await_change(self.changes());
         }
+        self.seats.iter().for_each(|seat| seat.set_being_assigned(false));
     }
 
     fn absent(&self, seat: &Seat, absence: Absence) {

@@ -35,8 +35,7 @@ pub(super) struct Seat {
     pub(super) is_taken: AtomicBool,
     /// How often a worker has come. It changes only while the state is held.
     joined: AtomicU64,
-    /// Whether the end of the run waits for the call to the worker, which has an assignment or will have one, but no
-    /// link.
+    /// Set while the worker has, or is about to get, an assignment but no link: the end of the run waits for it.
     is_being_assigned: Mutex<bool>,
     /// Apart from the rest for the same reason: they are read whenever somebody looks at the run.
     counts: Mutex<Counts>,
