@@ -35,7 +35,7 @@ struct JoinCommand {
     /// Address at which clients reach this worker, as host:port
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// Listen on this host instead of the one of --listen
+    /// Listen on this host only [default: the host of --listen if that is a loopback address, else every interface]
     #[arg(long, value_name = "HOST")]
     bind: Option<String>,
     /// Exit when the run of the first client is over, instead of waiting for the next

@@ -14,7 +14,8 @@ impl Limits {
     /// step, `epochs` are the passes of the worker that has made the fewest, and `place` is where its checkpoint is.
     pub fn finished(&self, step: u64, epochs: u64, place: &str) -> Option<String> {
         let (reached, flag) = match (self.steps, self.epochs) {
-            (Some(steps), _) if step >= steps => (format!("step {step} of {steps}"), "--steps"),
+            (Some(steps), _) if step > steps => (format!("step {step}, past {steps}"), "--steps"),
+            (Some(steps), _) if step == steps => (format!("step {step} of {steps}"), "--steps"),
             (_, Some(limit)) if epochs >= limit => (format!("epoch {epochs} of {limit}, step {step}"), "--epochs"),
             _ => return None,
         };
@@ -35,6 +36,8 @@ mod tests {
         let by_steps = "the run is finished: step 100 of 100, in run; a larger --steps trains on from there";
         assert_eq!(finished(Some(100), None, (100, 0)).as_deref(), Some(by_steps));
         assert_eq!(finished(Some(100), Some(9), (100, 3)).as_deref(), Some(by_steps));
+        let past = "the run is finished: step 500, past 300, in run; a larger --steps trains on from there";
+        assert_eq!(finished(Some(300), None, (500, 3)).as_deref(), Some(past));
         let by_epochs = "the run is finished: epoch 3 of 3, step 100, in run; a larger --epochs trains on from there";
         assert_eq!(finished(None, Some(3), (100, 3)).as_deref(), Some(by_epochs));
         assert_eq!(finished(Some(200), Some(3), (100, 3)).as_deref(), Some(by_epochs));

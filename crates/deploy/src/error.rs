@@ -157,7 +157,7 @@ impl Error {
             }
             Error::Quantity { .. } => "use a number with a suffix of Kubernetes, as in 500m, 2, 1.5, 512Mi or 4Gi",
             Error::Storage { .. } => {
-                "use pvc:NAME, nfs:SERVER:/PATH, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
+                "use pvc:NAME, nfs:SERVER:/PATH, file:/PATH, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
             }
             Error::StorageFor { kind: Kind::Slurm, .. } => {
                 "nodes of a Slurm cluster share a file system: use file:/PATH, or s3://, gs:// or az://"

@@ -39,10 +39,27 @@ const SPEAK_EVERY: Duration = Duration::from_secs(5);
 /// What one viewer is sent per second at the most, on average. The limit is 20 KB; some is left for headers.
 const BYTES_PER_SECOND: f64 = 16_000.0;
 
+/// How long a viewer of a coordinator that has just begun waits for its first status: it may go on where another was, and
+/// look up how far that had come.
+const FIRST_LOOK: Duration = Duration::from_millis(2500);
+
 #[derive(Clone)]
 struct Source {
     status: watch::Receiver<Arc<Status>>,
     viewers: Arc<Semaphore>,
+}
+
+impl Source {
+    async fn status(&self) -> Arc<Status> {
+        await_first(&mut self.status.clone()).await;
+        self.status.borrow().clone()
+    }
+}
+
+/// Waits for a moment until anything is known of the run.
+async fn await_first(status: &mut watch::Receiver<Arc<Status>>) {
+    let nothing = Status::default();
+    let _ = tokio::time::timeout(FIRST_LOOK, status.wait_for(|status| **status != nothing)).await;
 }
 
 /// Serves the page at `/`, its data at `/status.json`, and changes to it at [`EVENTS_PATH`] until the sender is dropped.
@@ -72,12 +89,12 @@ async fn guard(mut response: Response) -> Response {
 }
 
 async fn page(State(source): State<Source>) -> impl IntoResponse {
-    let status = source.status.borrow().clone();
+    let status = source.status().await;
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html::page(&View::new(&status)))
 }
 
 async fn status_json(State(source): State<Source>) -> impl IntoResponse {
-    let status = source.status.borrow().clone();
+    let status = source.status().await;
     Json(Status::clone(&status))
 }
 
@@ -110,7 +127,9 @@ struct Viewer {
 impl Viewer {
     async fn next(&mut self) -> Option<String> {
         loop {
-            if self.shown.is_some() {
+            if self.shown.is_none() {
+                await_first(&mut self.status).await;
+            } else {
                 match tokio::time::timeout_at(self.pace.speak_at, self.status.changed()).await {
                     Ok(changed) => changed.ok()?,
                     Err(_) => return Some(self.nothing_new()),
@@ -171,6 +190,19 @@ fn pause(bytes: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_viewers_of_a_coordinator_see_what_it_knows_and_wait_for_that_only_a_moment() {
+        let (sender, status) = watch::channel(Arc::default());
+        let source = Source { status, viewers: Arc::new(Semaphore::new(1)) };
+        assert_eq!(source.status().await.step, 0, "nothing is known in time");
+        let known = async {
+            tokio::time::sleep(FIRST_LOOK / 2).await;
+            sender.send_replace(Arc::new(Status { step: 7, ..Status::default() }));
+        };
+        assert_eq!(tokio::join!(source.status(), known).0.step, 7);
+        assert_eq!(source.status().await.step, 7);
+    }
 
     #[test]
     fn large_events_are_followed_by_long_pauses() {

@@ -3,6 +3,7 @@
 
 mod deadline;
 mod ending;
+mod last_status;
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::RecvTimeoutError;
@@ -24,6 +25,7 @@ use crate::signals::{StopSignal, is_stop, unix_seconds};
 use deadline::{DRAIN, Deadline, GRACE};
 pub(super) use ending::Resumption;
 use ending::describe;
+use last_status::LastWord;
 
 pub(super) struct Launcher {
     plan: Plan,
@@ -123,6 +125,9 @@ impl Launcher {
         if !self.has_begun() {
             self.plan.run_file.restore();
         }
+        if let Some(word) = self.last_word() {
+            word.record(&self.plan.run_dir, self.resumption.began);
+        }
         match self.cause.take() {
             Some(Cause::Failed(failure)) => Err(failure),
             Some(Cause::Died(failure)) => Err(self.describe_death(failure)),
@@ -131,6 +136,28 @@ impl Launcher {
             None => {
                 self.progress.say(&format!("logs and checkpoints are in {}", self.plan.run_dir.display()));
                 Ok(())
+            }
+        }
+    }
+
+    /// How the run ended, if it did not end well.
+    fn last_word(&self) -> Option<LastWord> {
+        match self.cause.as_ref()? {
+            Cause::Failed(failure) | Cause::Died(failure) => {
+                Some(LastWord::failed(failure.exit_code, &failure.message))
+            }
+            Cause::Stopped(_, signal) => {
+                let why = match signal {
+                    Some((signal, _)) => format!("it was told to stop by {}", signal.name()),
+                    None => {
+                        let Stopped { task, signal, .. } = self.stopped.first()?;
+                        format!("{task} was told to stop by {signal}")
+                    }
+                };
+                Some(match &self.unsaved {
+                    Some(unsaved) => LastWord::failed(exit_code::CHECKPOINT, &format!("{why}, and {unsaved}")),
+                    None => LastWord::stopped(why),
+                })
             }
         }
     }

@@ -68,7 +68,8 @@ pub(crate) fn run(
         .with_hint("omit it: without --ps, the client holds them".to_owned()));
     }
     if launch.workers == 0 && in_graph {
-        return Err(Failure::usage("--in-graph needs at least one worker"));
+        let flag = if args.training.in_graph { "--in-graph" } else { "--place on other tasks" };
+        return Err(Failure::usage(format!("{flag} needs at least one worker")));
     }
     if launch.workers == 0 || (ps(launch, in_graph) == 0 && !launch.colocate && !in_graph) {
         return Err(Failure::usage("a cluster has at least one ps and one worker")

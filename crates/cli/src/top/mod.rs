@@ -14,7 +14,7 @@ use ratatui::backend::TermionBackend;
 use ratatui::termion::event::Key;
 use ratatui::termion::input::TermRead;
 use windlass_page::{Screen, Scroll, Silence, Status, figures};
-use windlass_runs::Run;
+use windlass_runs::{Ending, Run};
 
 use crate::failure::Failure;
 use crate::{runs, signals, status, terminal};
@@ -65,7 +65,10 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 /// Refuses a place that cannot be asked again and again. The directory of a run knows where the run can be.
 fn no_address(place: &str, hint: &str) -> Failure {
     let directory = runs::named(Path::new(place));
-    let last = Run::read(&directory).ok().filter(|_| directory.is_dir()).and_then(|run| run.last_status);
+    let run = Run::read(&directory).ok().filter(|_| directory.is_dir());
+    // Nobody answers for a run that has ended.
+    let run = run.filter(|run| matches!(run.ending, Ending::Running | Ending::Unknown { .. }));
+    let last = run.and_then(|run| run.last_status);
     let known = last.map(|last| figures::plain(&last.address)).filter(|address| !address.is_empty());
     let program = crate::program::name();
     let hint = match known {

@@ -34,7 +34,7 @@ impl Process {
         self.instruments.probes().started();
         let mut ended = self.train(Box::new(placed), worker);
         if let Some(summary) = &mut ended.summary {
-            summary.joined = crew.tally();
+            summary.joined = crew.tally().into_iter().filter(|it| it.joined > 0).collect();
         }
         for JoinedSummary { worker, joined: times, .. } in crew.tally().into_iter().filter(|it| it.joined > 1) {
             info!("{worker} has joined {times} times");

@@ -64,6 +64,8 @@ fn a_run_ends_with_the_last_of_its_joined_workers() {
     let told = run.wait();
     saved(&told, 1);
     assert!(told.stderr.contains("error: worker 1 was killed by signal 9"), "{told}");
+    let status = told.windlass("status run").run().succeeded();
+    assert!(status.stdout.contains("The run failed: worker 1 was killed by signal 9"), "{status}");
 }
 
 #[test]

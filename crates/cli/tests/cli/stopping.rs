@@ -194,6 +194,9 @@ fn a_launched_run_that_is_told_to_stop_does_not_wait_for_ever_for_a_suspended_ps
     let told = run.wait();
     assert_eq!(told.exit_code(), Some(4), "{told}");
     assert!(told.stderr.contains("killed ps 0, which did not end in time"), "{told}");
+    let status = told.windlass("status run --json").run().succeeded();
+    let why = "it was told to stop by SIGTERM, and the last checkpoint could not be written: ps 0 did not end in time";
+    assert!(status.stdout.contains(why), "{status}");
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! `windlass top` on a pseudoterminal: a run that begins, that goes away, and that is left again.
 
-use std::fs;
-
-use serde_json::Value;
-
-use crate::cluster::Hosts;
+use crate::cluster::{Hosts, Launched};
 use crate::process::{eventually, windlass};
 use crate::screen::Screen;
 
@@ -73,12 +69,17 @@ fn what_is_no_address_is_refused_with_that_of_a_run_directory() {
     hint: give a host and a port, such as 127.0.0.1:2222
     "#);
     let run = windlass("launch linear --steps 200 --run-dir run").run().succeeded();
-    let record: Value = serde_json::from_slice(&fs::read(run.directory().join("run/status.json")).unwrap()).unwrap();
-    let address = record["address"].as_str().unwrap();
     let told = run.windlass("top run").run();
     assert_eq!(told.exit_code(), Some(2), "{told}");
     assert!(told.stderr.starts_with("error: \"run\" is not HOST:PORT\nhint: "), "{told}");
-    assert!(told.stderr.contains(&format!("`windlass top {address}`")), "{told}");
+    assert!(told.stderr.contains("`windlass status run`"), "nobody answers any more: {told}");
+    let live = Launched::start("linear --steps 1000000000 --evaluate end");
+    live.event("step", 0);
+    let hint = eventually("its address to be recorded", || {
+        let told = live.0.windlass("top run").run();
+        told.stderr.contains("`windlass top 127.0.0.1:").then_some(told)
+    });
+    assert!(hint.stderr.contains("was last written by a run at 127.0.0.1:"), "{hint}");
     let other = windlass("top x").with_file("x/notes.txt", "mine").run();
     assert!(other.stderr.contains("`windlass status x`"), "{other}");
 }
