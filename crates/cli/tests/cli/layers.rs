@@ -262,7 +262,7 @@ fn a_sync_run_that_is_resumed_ends_with_the_same_bits() {
 
 #[test]
 fn a_sync_run_that_is_told_to_stop_and_resumed_ends_with_the_same_bits() {
-    let flags = "launch layers --mode sync --dropout 0.3 --steps 1500 --log-every 10 --format json --run-dir run";
+    let flags = "launch layers --mode sync --dropout 0.3 --steps 6000 --log-every 10 --format json --run-dir run";
     let whole = tensors(&layers(flags).run().succeeded());
     let run = Launched::by(layers(flags));
     run.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(100));
@@ -276,7 +276,7 @@ fn a_sync_run_that_is_told_to_stop_and_resumed_ends_with_the_same_bits() {
 
 #[test]
 fn a_sync_run_that_loses_its_ps_ends_with_the_same_bits() {
-    let flags = "launch layers --mode sync --dropout 0.3 --steps 1500 --checkpoint-steps 200 --restart 1 \
+    let flags = "launch layers --mode sync --dropout 0.3 --steps 6000 --checkpoint-steps 200 --restart 1 \
                  --format json --run-dir run";
     let whole = tensors(&layers(flags).run().succeeded());
     let run = Launched::by(layers(flags));

@@ -114,7 +114,8 @@ impl Launching {
 
 /// A worker sleeps while a ps is killed, started again and all go back to a checkpoint.
 fn a_worker_sleeps_across_a_rollback(sleeper: u32, flags: &str) {
-    let run = Launching::start(20_000, flags);
+    // Enough of them that the other worker is still training when the sleeper is back, on a busy machine too.
+    let run = Launching::start(60_000, flags);
     run.cluster.event("step", 0);
     run.cluster.event("step", 1);
     run.cluster.logged("ps-0", "checkpoint of step ");
