@@ -35,8 +35,9 @@ fn training(process: &Process, run: &str) {
 
 #[test]
 fn layouts_are_run_in_turn_and_put_into_one_table() {
-    let told =
-        windlass(&format!("compare --layouts single,1ps2w-sync,2w-colocated-async --output out -- {SMALL}")).run();
+    // Long enough for every layout to have a curve.
+    let run = SMALL.replace("--steps 400", "--steps 4000");
+    let told = windlass(&format!("compare --layouts single,1ps2w-sync,2w-colocated-async --output out -- {run}")).run();
     let told = told.succeeded();
     for part in ["layout", "accuracy", "single", "1ps2w-sync", "2w-colocated-async", "samples", "kB per"] {
         assert!(told.stdout.contains(part), "no {part:?} in {told}");
