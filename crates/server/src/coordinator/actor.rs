@@ -18,14 +18,14 @@ use windlass_wire::control::proto::CoordinatorMessage;
 use windlass_wire::lobby::Visit;
 
 use super::checkpoint::{self, Opened, StoreKeeper, Tidying};
-use super::interface::{CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
+use super::interface::{Claimed, CoordinatorConfig, Effect, Event, OwnShard, SessionId, TICK};
 use super::machine::Coordinator;
 use super::observation::Observation;
 use super::run_instruments::RunInstruments;
 use super::session_service::SessionInput;
 use super::status::{self, Readers};
 use super::utilization;
-use crate::checkpoint::CheckpointConfig;
+use crate::checkpoint::{CheckpointConfig, Resume};
 use crate::task::ShardSlot;
 
 /// Things done beside the coordinator that it has not heard of yet.
@@ -72,14 +72,16 @@ pub(super) async fn run(
     mut inbox: mpsc::Receiver<(SessionId, SessionInput)>,
 ) {
     let (done, results) = mpsc::channel(DONE);
+    let began = Instant::now();
     let Opened { checkpoints, early } = checkpoint::open(&config, &done, &mut inbox).await;
     let (store, claimed, refusal) = match checkpoints {
         Ok(Some((store, claimed))) => (Some(store), Some(claimed), None),
         Ok(None) => (None, None, None),
         Err(error) => (None, None, Some(error)),
     };
-    // If the run goes on, its tasks have waited for this coordinator at most so long.
-    let awaited_for = claimed.as_ref().filter(|claimed| claimed.goes_on).map(|_| config.peer_timeout);
+    // The tasks of a run that continues have waited at most this long for the store to be open.
+    let awaited_for =
+        continues(config.checkpoints.as_ref(), claimed.as_ref()).then(|| config.peer_timeout + began.elapsed());
     // Without a generation to count from, later coordinators are told from earlier ones by the time.
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let machine = CoordinatorConfig {
@@ -108,6 +110,13 @@ pub(super) async fn run(
     // The sender stays here, so that the results never end before the sessions do.
     let _done = done;
     actor.run(unheard, inbox, results).await;
+}
+
+/// Whether this coordinator takes the place of an earlier one of the same run. Without a claim, because the store could
+/// not be opened, only a restarted task is known to: the store may belong to another run.
+fn continues(checkpoints: Option<&CheckpointConfig>, claimed: Option<&Claimed>) -> bool {
+    let Some(CheckpointConfig { restarted, resume, .. }) = checkpoints else { return false };
+    *restarted || (*resume == Resume::Auto && claimed.is_some_and(|claimed| claimed.goes_on))
 }
 
 /// The run as it is now, its tasks by the names that people know.
@@ -280,5 +289,40 @@ impl OwnShard for ShardInProcess {
 
     fn statistics(&self) -> Option<ShardStatistics> {
         Some(self.slot.get()?.statistics(self.started))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_run_that_resumes_its_own_checkpoints_continues_an_earlier_one() {
+        let config = |restarted, resume| CheckpointConfig {
+            location: "there".to_owned(),
+            every: None,
+            every_steps: None,
+            keep: 1,
+            resume,
+            restarted,
+            stall: Duration::from_secs(60),
+            take_over: false,
+            description: String::new(),
+        };
+        let claimed = |config: &CheckpointConfig, goes_on| {
+            let (config, location) = (config.clone(), config.location.clone());
+            Claimed { config, location, generation: 2, salt: 0, goes_on }
+        };
+        let own = config(false, Resume::Auto);
+        assert!(continues(Some(&own), Some(&claimed(&own, true))));
+        assert!(!continues(Some(&own), Some(&claimed(&own, false))), "the earlier run has ended");
+        assert!(!continues(Some(&own), None), "another run may hold the store");
+        for afresh in [Resume::Never, Resume::From("elsewhere".to_owned(), None)] {
+            let afresh = config(false, afresh);
+            assert!(!continues(Some(&afresh), Some(&claimed(&afresh, true))), "the earlier run crashed, and is left");
+        }
+        let restarted = config(true, Resume::Never);
+        assert!(continues(Some(&restarted), None), "its store could not be opened");
+        assert!(!continues(None, None));
     }
 }
