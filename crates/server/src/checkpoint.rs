@@ -15,6 +15,12 @@ use windlass_core::run::{LearningRate, RunSpec};
 /// How long after a failure that may pass a store is tried again.
 pub(crate) const RETRY_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a store that fails is retried: less than the other tasks wait, so that they are told why before they give up.
+pub(crate) fn store_patience(peer_timeout: Duration) -> Duration {
+    const LEFT_FOR_TELLING: Duration = Duration::from_secs(3);
+    peer_timeout.saturating_sub(LEFT_FOR_TELLING.min(peer_timeout / 2))
+}
+
 /// Whether, when and where a run's checkpoints are written. Only ps 0's word counts.
 #[derive(Debug, Clone)]
 pub struct CheckpointConfig {

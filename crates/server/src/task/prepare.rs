@@ -19,7 +19,7 @@ use windlass_wire::control::session::Progress;
 
 use super::{Saver, Server};
 use crate::NOTICE;
-use crate::checkpoint::{self, RETRY_EVERY, ResumePoint};
+use crate::checkpoint::{self, RETRY_EVERY, ResumePoint, store_patience};
 use crate::server_machine::Holding;
 use crate::shard::ParameterShard;
 
@@ -69,8 +69,7 @@ impl Preparing {
     /// Begins to allocate or restore the shard of a server, whose heartbeats tell how that gets on and whom the others await
     /// for so long. Ends with what is returned here.
     pub(super) fn start(id: ServerId, prepare: Prepare, progress: Progress, peer_timeout: Duration) -> Self {
-        // Its own word of what is wrong is to come before they give up.
-        let patience = peer_timeout.saturating_sub(3 * REPORT_EVERY);
+        let patience = store_patience(peer_timeout);
         Self { task: tokio::spawn(self::prepare(id, prepare, progress, patience)) }
     }
 

@@ -14,7 +14,7 @@ use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::control::proto::{CoordinatorMessage, Waiting};
 
 use super::store_keeper::StoreKeeper;
-use crate::checkpoint::{CheckpointConfig, RETRY_EVERY};
+use crate::checkpoint::{CheckpointConfig, RETRY_EVERY, store_patience};
 use crate::coordinator::actor::ActorConfig;
 use crate::coordinator::interface::{Claimed, Event, SessionId};
 use crate::coordinator::machine::SPEAK_EVERY;
@@ -61,7 +61,7 @@ async fn open_patiently(
     done: &mpsc::Sender<Event>,
     told: watch::Sender<String>,
 ) -> Result<(StoreKeeper, Claimed), CheckpointError> {
-    let (began, patience) = (Instant::now(), config.peer_timeout.saturating_sub(SPEAK_EVERY));
+    let (began, patience) = (Instant::now(), store_patience(config.peer_timeout));
     loop {
         let error =
             match StoreKeeper::open(checkpoints.clone(), &config.address, (done.clone(), config.tidying.clone())).await

@@ -12,7 +12,7 @@ use windlass_wire::control::proto::{Abandon, Cut, Mark, Waiting};
 
 use super::checkpoints::Checkpoints;
 use crate::NOTICE;
-use crate::checkpoint::Part;
+use crate::checkpoint::{Part, store_patience};
 use crate::coordinator::interface::{Effect, Event, OwnShard};
 use crate::coordinator::machine::{Coordinator, SPEAK_EVERY};
 
@@ -141,7 +141,7 @@ impl<S: OwnShard> Coordinator<S> {
                 }
             }
             Event::Found(_, Err(error)) => {
-                let patience = lookup_patience(self.config.peer_timeout);
+                let patience = store_patience(self.config.peer_timeout);
                 if !checkpoints.is_looked_for_again(&error, self.now, patience) {
                     self.refuse_to_begin(unusable(&error));
                 }
@@ -152,7 +152,7 @@ impl<S: OwnShard> Coordinator<S> {
 
     /// Sees to it that a checkpoint is not looked for for ever.
     pub(in crate::coordinator) fn go_on_looking(&mut self, has_read_on: bool) {
-        let (now, patience) = (self.now, lookup_patience(self.config.peer_timeout));
+        let (now, patience) = (self.now, store_patience(self.config.peer_timeout));
         let is_waiting = matches!(self.lifecycle.phase(), Phase::Gathering | Phase::Preparing);
         let Some(checkpoints) = self.checkpoints.as_mut().filter(|_| self.looking.is_some() && is_waiting) else {
             return;
@@ -236,11 +236,6 @@ impl<S: OwnShard> Coordinator<S> {
         }
         self.spoken_of_checkpoint = self.now;
     }
-}
-
-/// How long a checkpoint is looked for: its own word of what is wrong is to come before the tasks give up.
-fn lookup_patience(peer_timeout: Duration) -> Duration {
-    peer_timeout.saturating_sub(SPEAK_EVERY.min(peer_timeout / 2))
 }
 
 /// True once the run has ended well but for its last checkpoint.

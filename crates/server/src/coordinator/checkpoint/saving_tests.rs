@@ -59,8 +59,8 @@ fn a_store_that_does_not_answer_is_given_up_and_named_before_those_who_wait_for_
 
 #[test]
 fn a_store_has_time_to_answer_however_short_peers_are_waited_for() {
-    assert_eq!(lookup_patience(Duration::from_secs(60)), Duration::from_secs(57));
-    assert_eq!(lookup_patience(Duration::from_secs(3)), Duration::from_millis(1500));
+    assert_eq!(store_patience(Duration::from_secs(60)), Duration::from_secs(57));
+    assert_eq!(store_patience(Duration::from_secs(3)), Duration::from_millis(1500));
 }
 
 #[test]
