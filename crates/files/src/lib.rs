@@ -69,6 +69,17 @@ impl Write for AtomicFile {
     }
 }
 
+/// Refuses what exists and is not a file: opening a pipe, for one, would wait for its other end.
+///
+/// # Errors
+/// Fails if `path` is a directory, a pipe, a socket or a device.
+pub fn require_file(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Err(io::Error::other("it is not a file")),
+        _ => Ok(()),
+    }
+}
+
 /// Writes `pieces` one after the other as the file `path`, in place of any that is there.
 ///
 /// # Errors

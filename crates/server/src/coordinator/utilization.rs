@@ -85,17 +85,9 @@ pub(super) async fn record(directory: PathBuf, observed: watch::Receiver<Arc<Obs
     }
 }
 
-/// Refuses what is there and is no file: opening a pipe, for one, would wait for somebody to read it.
-pub(super) fn must_be_a_file(path: &Path) -> std::io::Result<()> {
-    match std::fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => Err(std::io::Error::other("it is not a file")),
-        _ => Ok(()),
-    }
-}
-
 /// Begins a line of its own if the one before could not be written to its end.
 fn append(path: &Path, line: &Line, is_torn: bool) -> std::io::Result<()> {
-    must_be_a_file(path)?;
+    windlass_files::require_file(path)?;
     let mut text = if is_torn { vec![b'\n'] } else { Vec::new() };
     serde_json::to_writer(&mut text, line)?;
     text.push(b'\n');

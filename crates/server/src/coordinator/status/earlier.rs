@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use windlass_page::{Event, EventKind, LastStatus, STATUS_FILE, Status, Timeline};
 
 use crate::coordinator::history::History;
-use crate::coordinator::utilization::must_be_a_file;
 
 /// How long reading the record may take: a disk may hang, and the page has to work without it.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,7 +29,7 @@ impl Earlier {
     pub(super) async fn read(run_dir: &Path, since: Duration, awaited_for: Duration) -> Option<Self> {
         let path = run_dir.join(STATUS_FILE);
         let reading = tokio::task::spawn_blocking(move || {
-            must_be_a_file(&path).ok()?;
+            windlass_files::require_file(&path).ok()?;
             serde_json::from_slice(&std::fs::read(path).ok()?).ok()
         });
         let last: LastStatus = tokio::time::timeout(PATIENCE, reading).await.ok()?.ok()??;

@@ -9,7 +9,6 @@ use windlass_core::cluster::TaskId;
 use windlass_page::{Status, figures};
 
 use crate::NOTICE;
-use crate::coordinator::utilization::must_be_a_file;
 
 /// Between two reports on one hang.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -24,7 +23,7 @@ pub(super) struct HangWatch {
 }
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    must_be_a_file(path)?;
+    windlass_files::require_file(path)?;
     windlass_files::write(path, &[text.as_bytes()])
 }
 

@@ -11,7 +11,6 @@ use windlass_core::lifecycle::Phase;
 use windlass_page::{LastStatus, STATUS_FILE, Status};
 
 use super::Shown;
-use crate::coordinator::utilization::must_be_a_file;
 
 /// Between two writes, unless the phase changes.
 const EVERY: Duration = Duration::from_secs(1);
@@ -60,7 +59,7 @@ impl Recorder {
         let path = run_dir.join(STATUS_FILE);
         let read = path.clone();
         let earlier = tokio::task::spawn_blocking(move || {
-            must_be_a_file(&read).ok()?;
+            windlass_files::require_file(&read).ok()?;
             std::fs::read(read).ok()
         });
         let earlier = earlier.await.ok().flatten();
@@ -91,7 +90,7 @@ impl Recorder {
         };
         let path = self.path.clone();
         let written = tokio::task::spawn_blocking(move || {
-            must_be_a_file(&path)?;
+            windlass_files::require_file(&path)?;
             windlass_files::write(&path, &[&bytes])
         });
         let written = written.await.unwrap_or_else(|error| Err(error.into()));
