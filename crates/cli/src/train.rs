@@ -32,7 +32,7 @@ use windlass_worker::model::Model;
 use windlass_worker::replica::{Replica, Trace};
 use windlass_worker::task::{self, Ended, WorkerConfig};
 
-use self::serving::{Serving, with_server};
+use self::serving::Serving;
 use crate::args::{Format, TrainArgs, TrainingArgs};
 use crate::config::{Role, TaskConfig, make_run_dir, resolve_role};
 use crate::failure::Failure;
@@ -138,15 +138,14 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         Process { runtime, config, task, devices, extent, instruments, run_dir, trace, watch, joined: None };
     let ended = match (&resolved, &client) {
         (None, None) => process.single::<M>(flags),
-        (None, Some(client)) => {
-            let listener = listening::listen_as_client(args.cluster.bind.as_deref())?;
+        (None, Some(client)) => listening::listen_as_client(args.cluster.bind.as_deref()).and_then(|listener| {
             let page = client.ps.first().cloned().unwrap_or_else(|| listening::reached_at(&listener));
             info!("live page at http://{page}/");
             match args.training.in_graph {
                 true => process.in_graph::<M>(flags, client, listener),
                 false => process.placed::<M>(flags, client, listener),
             }
-        }
+        }),
         (Some(resolved), _) => {
             check_dynamic(&resolved.cluster, &args.training)?;
             log_cluster(resolved);
@@ -174,10 +173,7 @@ fn print_client(client: Option<&Client>) {
     if let Some(Client { workers, ps, .. }) = client {
         let holds =
             if ps.is_empty() { "it holds the parameters".to_owned() } else { format!("ps at {}", ps.join(", ")) };
-        output::print_line(&format!(
-            "the client of an in-graph run: {holds}; joined workers at {}",
-            workers.join(", ")
-        ));
+        output::print_line(&format!("the client of joined workers: {holds}; workers at {}", workers.join(", ")));
     }
 }
 
@@ -318,13 +314,9 @@ impl Process {
         let address = ServerAddress { own: resolved.address.to_string(), coordinator: coordinator_at };
         let server = self.start_server(Some(listener), (own, servers), workers, address, RunLayout::Colocated)?;
         let worker = self.worker_config(id, workers, servers, server.coordinator(), Some((own, server.shard())));
-        let serving = self.runtime.spawn(server.run_until(told_to_stop(self.config.stop.clone())));
+        let serving = Serving::start_shared(&self.runtime, server, self.config.stop.clone());
         let ended = self.train(replica, worker);
-        if ended.before_joining || ended.outcome.exit_code == exit_code::USAGE {
-            self.config.stop.set(); // Whoever waits for this process learns that it has gone.
-        }
-        let served = self.runtime.block_on(serving);
-        Ok(with_server(ended, served.ok()))
+        Ok(serving.closed(ended))
     }
 
     fn start_server(

@@ -93,6 +93,17 @@ fn colocated_tasks_need_no_ps() {
 }
 
 #[test]
+fn a_colocated_worker_that_is_refused_tells_the_others_why_they_end() {
+    let hosts = Hosts::new(0, 2);
+    let tasks = [colocated(&hosts, 0, ""), colocated(&hosts, 1, "--optimizer adam")];
+    for told in tasks.map(Process::wait) {
+        assert_eq!(told.exit_code(), Some(2), "{told}");
+        assert!(told.stderr.contains("was started with --optimizer"), "{told}");
+        assert!(!told.stderr.contains("told to stop"), "{told}");
+    }
+}
+
+#[test]
 fn a_second_process_of_a_task_finds_its_port_taken() {
     let hosts = Hosts::new(1, 2);
     let first = hosts.task("worker", 0, "linear").start();

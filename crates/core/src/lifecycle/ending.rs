@@ -12,7 +12,8 @@ impl Lifecycle {
 
     /// A task failed in a way that ends the run. A worker then says goodbye.
     pub fn task_failed(&mut self, task: TaskId, exit_code: u8, error: String) -> Vec<Decision> {
-        let reason = format!("{}: {error}", self.named(task));
+        let name = self.named(task).to_string();
+        let reason = if error.starts_with(&name) { error.clone() } else { format!("{name}: {error}") };
         if task.job == Job::Worker {
             self.failures.insert(WorkerId(task.index), error);
         }

@@ -2,7 +2,7 @@
 
 use tracing::info;
 use windlass_core::checkpoint::{Setback, SetbackKind};
-use windlass_core::cluster::{Job, ServerId, TaskId, WorkerId};
+use windlass_core::cluster::{Job, RunLayout, ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, Phase};
 use windlass_wire::control::proto::{Failure, Heartbeat, task_message};
@@ -43,9 +43,13 @@ impl<S: OwnShard> Coordinator<S> {
             task_message::Kind::Failed(failure) if self.is_of_now(task, incarnation, &failure) => {
                 // A failure is never a success, whatever its number.
                 let exit_code = u8::try_from(failure.exit_code).ok().filter(|code| *code > 0).unwrap_or(u8::MAX);
-                match is_of_itself(task, &failure) {
-                    true => self.lifecycle.failed(Outcome { exit_code, reason: failure.reason }),
-                    false => self.lifecycle.task_failed(task, exit_code, failure.reason),
+                match (is_of_itself(task, &failure), self.config.layout) {
+                    // Each worker's process has a server, and the worker is what its user knows.
+                    (true, RunLayout::Colocated) => {
+                        self.lifecycle.task_failed(TaskId::worker(task.index), exit_code, failure.reason)
+                    }
+                    (true, _) => self.lifecycle.failed(Outcome { exit_code, reason: failure.reason }),
+                    (false, _) => self.lifecycle.task_failed(task, exit_code, failure.reason),
                 }
             }
             task_message::Kind::Goodbye(_) => {
