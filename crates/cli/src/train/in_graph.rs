@@ -79,8 +79,10 @@ impl Process {
                 if times > 1 { format!(", joined {times} times") } else { String::new() }
             );
         }
+        // Once it is saved: if that fails, the run has failed for them, too.
+        let ended = closed(ended, serving);
         crew.leave(&ended.outcome);
-        Ok(closed(ended, serving))
+        Ok(ended)
     }
 
     /// What so many workers of this process train with: parameters that can be reached, and joined workers, which hear of
@@ -93,7 +95,7 @@ impl Process {
         workers: u32,
     ) -> Result<(Parameters, Option<Serving>), Failure> {
         let (parameters, serving) =
-            self.parameters_of(client, listener, workers).inspect_err(|failure| drop(leave(crew, failure)))?;
+            self.parameters_of(client, listener, workers).inspect_err(|failure| leave(crew, failure))?;
         Ok((parameters, self.gathered(crew, serving)?))
     }
 
@@ -118,16 +120,23 @@ impl Process {
     }
 
     /// Waits for the joined workers. The server of this process, if it has one, already tells of them; it ends if they do
-    /// not come.
+    /// not come, and nobody waits for them if it has ended by itself.
     fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
-        let Err(error) = crew.gather(&|| self.config.stop.is_set()) else { return Ok(serving) };
+        let server_has_ended = || serving.as_ref().is_some_and(Serving::has_ended);
+        let Err(error) = crew.gather(&|| self.config.stop.is_set() || server_has_ended()) else { return Ok(serving) };
+        let decides = server_has_ended();
         let failure = match error {
             CrewError::Interrupted => Outcome::told_to_stop().into(),
             CrewError::Refused { .. } => Failure::usage(error),
             error => Outcome { exit_code: exit_code::PEERS, reason: error.to_string() }.into(),
         };
-        let outcome = leave(crew, &failure);
-        serving.into_iter().for_each(|serving| serving.give_up(outcome.clone()));
+        let outcome = Outcome { exit_code: failure.exit_code, reason: failure.message.clone() };
+        let served = serving.map(|serving| serving.give_up(outcome));
+        let failure = match served.filter(|served| decides && served.exit_code != 0) {
+            Some(served) => served.into(),
+            None => failure,
+        };
+        leave(crew, &failure);
         Err(failure)
     }
 
@@ -207,9 +216,7 @@ pub(super) fn closed(ended: Ended, serving: Option<Serving>) -> Ended {
     }
 }
 
-/// Tells the joined workers of a run that has failed how.
-fn leave(crew: &Crew, Failure { exit_code, message, .. }: &Failure) -> Outcome {
-    let outcome = Outcome { exit_code: *exit_code, reason: message.clone() };
-    crew.leave(&outcome);
-    outcome
+/// Tells the joined workers how a run has failed.
+fn leave(crew: &Crew, Failure { exit_code, message, .. }: &Failure) {
+    crew.leave(&Outcome { exit_code: *exit_code, reason: message.clone() });
 }

@@ -39,7 +39,8 @@ impl Process {
         for JoinedSummary { worker, joined: times, .. } in crew.tally().into_iter().filter(|it| it.joined > 1) {
             info!("{worker} has joined {times} times");
         }
+        let ended = closed(ended, serving);
         crew.leave(&ended.outcome);
-        Ok(closed(ended, serving))
+        Ok(ended)
     }
 }
