@@ -7,6 +7,7 @@ use windlass_core::lifecycle::exit_code;
 
 use crate::failure::Failure;
 use crate::model_flags;
+use crate::output::count;
 use crate::progress::Extent;
 
 /// A run that was stopped before its end.
@@ -25,6 +26,8 @@ pub(crate) struct Stop<'a> {
     pub(crate) told: Option<u64>,
     /// Why the last checkpoint could not be written, if that is known: in words that begin with what happened.
     pub(crate) unsaved: Option<String>,
+    /// Why the last checkpoint is missing, if it is.
+    pub(crate) overdue: Option<String>,
     /// Where it says why a checkpoint could not be written.
     pub(crate) log: Option<String>,
     /// True if the last one was not waited for.
@@ -50,11 +53,12 @@ impl Stop<'_> {
     /// In words, with the newest checkpoint looked up where that can be done, and the command that goes on from it.
     pub(crate) fn report(&self, what: &str, command: &str) -> Failure {
         let newest = self.look_up();
+        let lacks_its_last = self.lacks_its_last(&newest);
         let mut text = self.reached(&newest);
-        if let Some(unsaved) = &self.unsaved {
+        if let Some(unsaved) = self.unsaved.as_ref().or(self.overdue.as_ref().filter(|_| lacks_its_last)) {
             let _ = write!(text, ", and {unsaved}");
         }
-        let exit_code = if self.lacks_its_last(&newest) { exit_code::CHECKPOINT } else { self.exit_code };
+        let exit_code = if lacks_its_last { exit_code::CHECKPOINT } else { self.exit_code };
         Failure { exit_code, ..self.failure(text + &self.remains(&newest, what, command)) }
     }
 
@@ -112,7 +116,7 @@ impl Stop<'_> {
     fn newest(&self, step: u64, created: u64) -> Newest {
         let seen = self.extent.map_or(0, Extent::global_step);
         // Both times are whole seconds: one from just before may look like one from just after.
-        let may_be_last = self.unsaved.is_none() && self.told.is_none_or(|told| created >= told);
+        let may_be_last = !self.died && self.unsaved.is_none() && self.told.is_none_or(|told| created >= told);
         let is_last = may_be_last || step >= seen;
         if is_last { Newest::Last(step) } else { Newest::Earlier(step) }
     }
@@ -133,7 +137,7 @@ impl Stop<'_> {
         let place = self.checkpoints.as_deref().unwrap_or_default();
         let missing = || match &self.log {
             _ if self.died => "none had been written yet".to_owned(),
-            _ if self.unsaved.is_some() => "the last one could not be written".to_owned(),
+            _ if self.unsaved.is_some() || self.overdue.is_some() => "the last one could not be written".to_owned(),
             _ if self.at_once => "the run did not wait for the last one".to_owned(),
             Some(log) => format!("the last one could not be written, see {log}"),
             None => "the last one could not be written".to_owned(),
@@ -148,8 +152,9 @@ impl Stop<'_> {
             Newest::Unknown => format!("unknown: {place} does not answer"),
             Newest::Last(step) => format!("step {step}, in {place}"),
             Newest::Earlier(step) => {
-                let lost = seen.saturating_sub(*step);
-                format!("step {step}, in {place} ({}; {lost} steps are lost)", missing())
+                let lost = count(usize::try_from(seen.saturating_sub(*step)).unwrap_or(usize::MAX), "step");
+                let why = if self.died { String::new() } else { missing() + "; " };
+                format!("step {step}, in {place} ({why}{lost} lost)")
             }
         }
     }
@@ -190,6 +195,7 @@ mod tests {
             began: 1000,
             told: Some(2000),
             unsaved: None,
+            overdue: None,
             log: Some("run/ps-0.log".to_owned()),
             at_once,
             died: false,
@@ -223,7 +229,7 @@ mod tests {
             (true, "the run did not wait for the last one"),
         ] {
             let stop = stop(Some(&extent), at_once);
-            let checkpoint = format!("step 400, in run/checkpoints ({why}; 70 steps are lost)");
+            let checkpoint = format!("step 400, in run/checkpoints ({why}; 70 steps lost)");
             assert_eq!(told(&stop, &stop.newest(400, 1990)), texts("SIGINT at step 470 of 500", &checkpoint));
             assert_eq!(stop.checkpoint(&Newest::None), format!("none ({why})"));
         }
@@ -256,12 +262,36 @@ mod tests {
         let told = "SIGINT at step 470 of 500, and the last checkpoint could not be written: the disk is full\n\
                     checkpoint: none (the last one could not be written)";
         assert_eq!(message, told);
-        let kept = format!(
-            "step 400, in {} (the last one could not be written; 70 steps are lost)",
-            directory.path().display()
-        );
+        let kept =
+            format!("step 400, in {} (the last one could not be written; 70 steps lost)", directory.path().display());
         assert_eq!(stop.checkpoint(&stop.newest(400, 1990)), kept);
         assert_eq!(stop.checkpoint(&stop.newest(400, 2000)), kept, "written within the same second");
+    }
+
+    #[test]
+    fn a_coordinator_that_did_not_end_is_blamed_only_if_the_last_checkpoint_is_missing() {
+        let (extent, directory) = (extent(470), tempfile::tempdir().unwrap());
+        let overdue = "the last checkpoint could not be written: ps 0 did not end in time".to_owned();
+        let stop = Stop {
+            overdue: Some(overdue.clone()),
+            checkpoints: Some(directory.path().display().to_string()),
+            ..stop(Some(&extent), false)
+        };
+        let Failure { exit_code, message, .. } = stop.report("resume", "again");
+        assert_eq!(exit_code, 4);
+        assert!(message.starts_with(&format!("SIGINT at step 470 of 500, and {overdue}\n")), "{message}");
+        assert!(!stop.lacks_its_last(&stop.newest(465, 2001)));
+    }
+
+    #[test]
+    fn a_run_that_came_to_harm_tells_how_many_steps_its_checkpoint_is_behind() {
+        let extent = extent(470);
+        let died = Stop { died: true, told: None, ..stop(Some(&extent), false) };
+        assert_eq!(died.checkpoint(&died.newest(400, 1990)), "step 400, in run/checkpoints (70 steps lost)");
+        assert_eq!(died.checkpoint(&died.newest(470, 1990)), "step 470, in run/checkpoints");
+        let unsaved = Stop { unsaved: Some("the disk is full".to_owned()), ..died };
+        assert_eq!(unsaved.checkpoint(&unsaved.newest(469, 1990)), "step 469, in run/checkpoints (1 step lost)");
+        assert_eq!(unsaved.checkpoint(&Newest::None), "none (none had been written yet)");
     }
 
     #[test]

@@ -25,7 +25,6 @@ use crate::signals::{StopSignal, is_stop, unix_seconds};
 use deadline::{DRAIN, Deadline, GRACE};
 pub(super) use ending::Resumption;
 use ending::describe;
-use last_status::LastWord;
 
 pub(super) struct Launcher {
     plan: Plan,
@@ -44,6 +43,10 @@ pub(super) struct Launcher {
     stopped: Vec<Stopped>,
     /// Why the run, told to stop, could not be saved.
     unsaved: Option<String>,
+    /// Tasks that the others wait for to save the run.
+    saving: BTreeSet<TaskId>,
+    /// Why the run was not saved, if it was not: the coordinator did not end in time.
+    overdue_coordinator: Option<String>,
     /// What ps 0 says while it cannot open the checkpoints.
     stuck: Option<String>,
     /// Until when tasks have, if the run ends.
@@ -95,6 +98,8 @@ impl Launcher {
             cause: None,
             stopped: Vec::new(),
             unsaved: None,
+            saving: BTreeSet::new(),
+            overdue_coordinator: None,
             stuck: None,
             deadline: Deadline::default(),
             overdue: BTreeSet::new(),
@@ -125,41 +130,16 @@ impl Launcher {
         if !self.has_begun() {
             self.plan.run_file.restore();
         }
-        if let Some(word) = self.last_word() {
-            word.record(&self.plan.run_dir, self.resumption.began);
-        }
-        match self.cause.take() {
-            Some(Cause::Failed(failure)) => Err(failure),
-            Some(Cause::Died(failure)) => Err(self.describe_death(failure)),
-            Some(Cause::Stopped(exit_code, signal)) => Err(self.describe_stop(exit_code, signal)),
-            None if !self.summarised => Err(self.without_summary()),
-            None => {
-                self.progress.say(&format!("logs and checkpoints are in {}", self.plan.run_dir.display()));
-                Ok(())
+        let Some(cause) = self.cause.take() else {
+            if !self.summarised {
+                return Err(self.without_summary());
             }
-        }
-    }
-
-    /// How the run ended, if it did not end well.
-    fn last_word(&self) -> Option<LastWord> {
-        match self.cause.as_ref()? {
-            Cause::Failed(failure) | Cause::Died(failure) => {
-                Some(LastWord::failed(failure.exit_code, &failure.message))
-            }
-            Cause::Stopped(_, signal) => {
-                let why = match signal {
-                    Some((signal, _)) => format!("it was told to stop by {}", signal.name()),
-                    None => {
-                        let Stopped { task, signal, .. } = self.stopped.first()?;
-                        format!("{task} was told to stop by {signal}")
-                    }
-                };
-                Some(match &self.unsaved {
-                    Some(unsaved) => LastWord::failed(exit_code::CHECKPOINT, &format!("{why}, and {unsaved}")),
-                    None => LastWord::stopped(why),
-                })
-            }
-        }
+            self.progress.say(&format!("logs and checkpoints are in {}", self.plan.run_dir.display()));
+            return Ok(());
+        };
+        let (failure, word) = self.describe_end(cause);
+        word.record(&self.plan.run_dir, self.resumption.began);
+        Err(failure)
     }
 
     /// All tasks have ended well, and none has told the summary: the chief was killed after the last step.
@@ -198,8 +178,7 @@ impl Launcher {
     /// Kills the tasks that have not ended in time; of a run that was told to stop, first only those that have no part in
     /// its last checkpoint.
     fn kill_overdue(&mut self) {
-        // Nothing is saved while the coordinator does not go on.
-        let may_save = self.deadline.pass() && !self.children.first().is_some_and(Child::is_suspended);
+        let may_save = self.deadline.pass(Instant::now(), self.children.first().is_some_and(Child::is_suspended));
         let running = self.children.iter().filter(|child| child.is_running());
         let (saving, overdue): (Vec<&Child>, Vec<&Child>) =
             running.partition(|child| may_save && self.may_hold(child.task));
@@ -208,15 +187,13 @@ impl Launcher {
         if !self.at_once && !overdue.is_subset(&self.overdue) {
             warn!("killed {}, which did not end in time", self.named(&overdue));
         }
-        if !saving.is_empty() {
+        if !saving.is_subset(&self.saving) {
             warn!("waiting for {} to save the run; a second signal stops at once", self.named(&saving));
         }
-        // Whoever asked for an end at once does not expect a last checkpoint.
-        if !self.at_once && !may_save && self.coordinator_runs() {
-            self.at_once = true;
-            let why = || format!("{NOT_SAVED}: {} did not end in time", self.children[0].name);
-            self.unsaved = self.unsaved.take().or_else(|| self.has_begun().then(why));
+        if !may_save && self.coordinator_runs() {
+            self.overdue_coordinator = Some(format!("{NOT_SAVED}: {} did not end in time", self.children[0].name));
         }
+        self.saving.extend(saving);
         self.overdue.extend(overdue);
     }
 

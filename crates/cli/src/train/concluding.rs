@@ -80,6 +80,7 @@ impl Process {
                 resumes: args.checkpoint.resume != "never",
                 began: self.config.began,
                 told: signal.map(|(_, time)| time),
+                overdue: None,
                 unsaved,
                 log: None,
                 at_once: false,

@@ -17,6 +17,8 @@ pub(super) struct Deadline {
     at: Option<Instant>,
     /// Until when those who hold parameters may write the last checkpoint.
     save_until: Option<Instant>,
+    /// Whether the coordinator was suspended at the last look.
+    was_suspended: bool,
 }
 
 impl Deadline {
@@ -43,9 +45,13 @@ impl Deadline {
         self.at = Some(self.at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// It has passed. True if those who hold parameters have longer.
-    pub(super) fn pass(&mut self) -> bool {
-        self.at = self.save_until.take();
+    /// It has passed. True if those who hold parameters have longer, which they do as long as the coordinator is not
+    /// suspended: without it nothing is saved. It counts as suspended when two looks in a row find it so, because a
+    /// launcher that was suspended along with it may be the first to wake.
+    pub(super) fn pass(&mut self, now: Instant, is_suspended: bool) -> bool {
+        let stays_suspended = std::mem::replace(&mut self.was_suspended, is_suspended) && is_suspended;
+        self.save_until = self.save_until.filter(|until| now < *until && !stays_suspended);
+        self.at = self.save_until.map(|until| until.min(now + GRACE));
         self.at.is_some()
     }
 }
@@ -61,9 +67,24 @@ mod tests {
         assert!(deadline.set(now + DRAIN));
         assert!(!deadline.set(now + GRACE), "a task that ends does not hurry those who save");
         assert_eq!(deadline.at(), Some(now + DRAIN));
-        assert!(deadline.pass());
+        assert!(deadline.pass(now + DRAIN, false));
+        assert_eq!(deadline.at(), Some(now + DRAIN + GRACE));
+        assert!(deadline.pass(now + SAVE - GRACE / 2, false));
         assert_eq!(deadline.at(), Some(now + SAVE));
-        assert!(!deadline.pass());
+        assert!(!deadline.pass(now + SAVE, false));
+        assert_eq!(deadline.at(), None);
+    }
+
+    #[test]
+    fn a_suspended_coordinator_has_one_more_look_to_wake() {
+        let (now, mut deadline) = (Instant::now(), Deadline::default());
+        deadline.let_save(now);
+        deadline.set(now + DRAIN);
+        let looks = |deadline: &mut Deadline, suspended: &[bool]| -> Vec<bool> {
+            suspended.iter().map(|is_suspended| deadline.pass(now + DRAIN, *is_suspended)).collect()
+        };
+        assert_eq!(looks(&mut deadline, &[true, false, true, false, false]), [true; 5]);
+        assert_eq!(looks(&mut deadline, &[true, true]), [true, false]);
         assert_eq!(deadline.at(), None);
     }
 
@@ -75,6 +96,6 @@ mod tests {
         deadline.shorten(now + GRACE);
         deadline.shorten(now + DRAIN);
         assert_eq!(deadline.at(), Some(now + GRACE));
-        assert!(!deadline.pass());
+        assert!(!deadline.pass(now + GRACE, false));
     }
 }

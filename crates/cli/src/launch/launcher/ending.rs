@@ -1,9 +1,10 @@
 //! How a launched run ended, in words: what a task that failed has said, what remains of the run, and how it goes on.
 
-use windlass_core::lifecycle::exit_code;
+use windlass_core::lifecycle::{NOT_SAVED, exit_code};
 use windlass_worker::event::Stopped;
 
-use super::Launcher;
+use super::last_status::LastWord;
+use super::{Cause, Launcher};
 use crate::failure::{Failure, RESUME};
 use crate::launch::child::{Child, Ended, STARTED};
 use crate::signals::StopSignal;
@@ -28,8 +29,37 @@ pub(in crate::launch) struct Resumption {
 }
 
 impl Launcher {
+    /// How a run ended before its time: for its user, and for the record in its directory.
+    pub(super) fn describe_end(&self, cause: Cause) -> (Failure, LastWord) {
+        let (failure, why) = match cause {
+            Cause::Failed(failure) => (failure, None),
+            Cause::Died(failure) => {
+                let word = LastWord::failed(failure.exit_code, &failure.message);
+                return (self.describe_death(failure), word);
+            }
+            Cause::Stopped(exit_code, signal) => {
+                let why = match (&signal, self.stopped.first()) {
+                    (Some((signal, _)), _) => format!("it was told to stop by {}", signal.name()),
+                    (None, Some(Stopped { task, signal, .. })) => format!("{task} was told to stop by {signal}"),
+                    (None, None) => "a task was told to stop".to_owned(),
+                };
+                (self.describe_stop(exit_code, signal), Some(why))
+            }
+        };
+        let word = match why {
+            Some(why) if failure.exit_code == exit_code::CHECKPOINT => {
+                let unsaved = self.unsaved.as_ref().or(self.overdue_coordinator.as_ref());
+                let unsaved = unsaved.map_or(NOT_SAVED, String::as_str);
+                LastWord::failed(failure.exit_code, &format!("{why}, and {unsaved}"))
+            }
+            Some(why) => LastWord::stopped(why),
+            None => LastWord::failed(failure.exit_code, &failure.message),
+        };
+        (failure, word)
+    }
+
     /// How a run was stopped, of which somebody has told a task, or this launcher by a signal.
-    pub(super) fn describe_stop(&self, exit_code: u8, signal: Option<(StopSignal, u64)>) -> Failure {
+    fn describe_stop(&self, exit_code: u8, signal: Option<(StopSignal, u64)>) -> Failure {
         let (by, why, told) = match (signal, self.stopped.first()) {
             (Some((signal, time)), _) => (Some(signal), signal.name().to_owned(), Some(time)),
             (None, Some(Stopped { time, task, signal })) => {
@@ -46,7 +76,7 @@ impl Launcher {
     }
 
     /// How a run came to harm, and what remains of it.
-    pub(super) fn describe_death(&self, harm: Failure) -> Failure {
+    fn describe_death(&self, harm: Failure) -> Failure {
         if !self.has_begun() {
             return harm;
         }
@@ -68,6 +98,7 @@ impl Launcher {
                 began: *began,
                 told,
                 unsaved: self.unsaved.clone(),
+                overdue: self.overdue_coordinator.clone(),
                 log,
                 at_once: self.at_once,
                 died: false,

@@ -3,10 +3,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use tracing::debug;
 use windlass_core::lifecycle::exit_code;
 use windlass_page::{LastStatus, Phase, STATUS_FILE};
+
+/// How long the record may take: a disk may hang, and the user is to learn how the run ended all the same.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How a run ended, as its record tells.
 pub(super) struct LastWord {
@@ -31,20 +37,33 @@ impl LastWord {
     /// run ended, other than that it was told to stop, knows it better; and what an earlier run has left stays.
     pub(super) fn record(self, run_dir: &Path, began: u64) {
         let path = run_dir.join(STATUS_FILE);
-        let Some(last) = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<LastStatus>(&bytes).ok())
-        else {
-            return;
-        };
+        let (done, written) = mpsc::channel();
+        thread::spawn(move || {
+            self.write(&path, began);
+            let _ = done.send(());
+        });
+        if written.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            debug!("cannot record how the run ended within {} s", PATIENCE.as_secs());
+        }
+    }
+
+    fn write(self, path: &Path, began: u64) {
+        let Some(last) = read(path) else { return };
         if last.written < began || !matches!(last.exit_code, None | Some(exit_code::TERMINATED)) {
             return;
         }
         let last = LastStatus { exit_code: Some(self.exit_code), status: last.status.ended(self.phase), ..last };
         let mut json = serde_json::to_vec(&last).unwrap_or_default();
         json.push(b'\n');
-        if let Err(error) = windlass_files::write(&path, &[&json]) {
+        if let Err(error) = windlass_files::write(path, &[&json]) {
             debug!(%error, "cannot record how the run ended");
         }
     }
+}
+
+fn read(path: &Path) -> Option<LastStatus> {
+    windlass_files::require_file(path).ok()?;
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 #[cfg(test)]
