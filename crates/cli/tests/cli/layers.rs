@@ -276,12 +276,13 @@ fn a_sync_run_that_is_told_to_stop_and_resumed_ends_with_the_same_bits() {
 
 #[test]
 fn a_sync_run_that_loses_its_ps_ends_with_the_same_bits() {
-    let flags = "launch layers --mode sync --dropout 0.3 --steps 6000 --checkpoint-steps 200 --restart 1 \
+    let flags = "launch layers --mode sync --dropout 0.3 --steps 12000 --checkpoint-steps 200 --restart 1 \
                  --format json --run-dir run";
     let whole = tensors(&layers(flags).run().succeeded());
     let run = Launched::by(layers(flags));
+    let ps = run.task("ps", 0);
     run.logged("ps-0", "checkpoint of step ");
-    run.task("ps", 0).signal(Signal::KILL);
+    ps.signal(Signal::KILL);
     let told = run.wait().succeeded();
     assert!(summary(&told)["resumed_at"].as_u64() >= Some(200));
     same_bits(&tensors(&told), &whole);
