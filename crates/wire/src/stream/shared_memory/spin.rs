@@ -2,7 +2,7 @@
 //!
 //! A wait for the other end is often shorter than a sleep and a wake-up. An end that polls yields its core after every
 //! try: on a quiet machine, to the very process that it waits for. On a crowded machine the core goes to other
-//! programs, which keep it for milliseconds, whereas a sleeper would be scheduled ahead of them; polling is then
+//! programs, which keep it for milliseconds, whereas a sleeper that is woken would preempt them; polling is then
 //! suspended for a while.
 
 use std::io;
