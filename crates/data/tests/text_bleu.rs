@@ -1,5 +1,5 @@
-//! BLEU compared with sacreBLEU, if that is installed: `WINDLASS_PYTHON` names a Python that has it (`pip install
-//! sacrebleu`).
+//! BLEU compared with sacreBLEU, if that is installed: `WINDLASS_PYTHON` names a Python that has it
+//! (`pip install sacrebleu`).
 
 use std::fmt::Write;
 use std::io::Write as _;

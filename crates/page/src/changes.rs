@@ -1,8 +1,8 @@
 //! The difference between two views, as JSON that the script applies.
 //!
-//! The change of an object is an object with the changes of its fields. The change of an array is `{"$drop": n,
-//! "$push": […]}` if items were removed at the front and appended at the end, `{"$at": {"3": …}}` if its length is the
-//! same, and otherwise, as for everything else, `{"$set": …}`.
+//! The change of an object is an object with the changes of its fields. The change of an array is
+//! `{"$drop": n, "$push": […]}` if items were removed at the front and appended at the end, `{"$at": {"3": …}}` if its
+//! length is the same, and otherwise, as for everything else, `{"$set": …}`.
 
 use serde_json::{Map, Value, json};
 

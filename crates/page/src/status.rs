@@ -132,22 +132,22 @@ pub enum Phase {
     Unknown,
 }
 
-/// How a task is doing.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It has not joined yet.
+    /// The task has not joined yet.
     #[default]
     Missing,
-    /// It is working.
+    /// The task is working.
     Alive,
-    /// It waits for other tasks.
+    /// The task waits for other tasks.
     Waiting,
-    /// It was declared dead.
+    /// The task was declared dead.
     Dead,
-    /// It has finished.
+    /// The task has finished.
     Done,
-    /// It was present when the run ended early.
+    /// The task was present when the run ended early.
     Ended,
 }
 
@@ -177,7 +177,7 @@ pub struct Worker {
     pub index: u32,
     /// Where a joined worker listens, as users wrote it; empty for other workers.
     pub address: String,
-    /// How it is doing.
+    /// Its state.
     pub state: State,
     /// Whether it is the chief.
     pub chief: bool,
@@ -248,7 +248,7 @@ pub struct Server {
     pub index: u32,
     /// Where it listens, as users wrote it.
     pub address: String,
-    /// How it is doing.
+    /// Its state.
     pub state: State,
     /// Time since it was last heard from; `None` if it never was.
     pub silent_secs: Option<f64>,

@@ -1,7 +1,7 @@
 //! BLEU: how close translations are to the reference, by the n-grams of one to four words that they share.
 //!
-//! It is the score of a whole corpus with one reference for each sentence, as sacreBLEU computes it
-//! from the same tokens (`tokenize none`, exponential smoothing, no effective order).
+//! Computed for a whole corpus with one reference per sentence, as sacreBLEU does from the same tokens
+//! (`tokenize none`, exponential smoothing, no effective order).
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -18,9 +18,9 @@ pub struct TextPair {
 /// The maximum size of each vocabulary, including the reserved numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VocabularySizes {
-    /// Of the source language.
+    /// The maximum for the source language.
     pub from: usize,
-    /// Of the target language.
+    /// The maximum for the target language.
     pub to: usize,
 }
 

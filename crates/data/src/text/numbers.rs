@@ -2,8 +2,8 @@
 //!
 //! It lets translation models train without a download, and shows whether they learn: French has its own word order and
 //! exceptions (`quatre-vingt-dix-sept`, `vingt et un`, `deux cents` but `deux cent mille`), and the translation of a
-//! held-out number is either right or wrong. Plain numbers have up to 19 words, so `A plus B equals C`, `A minus B
-//! equals C` and `A and then B and then C` fill the longest bucket.
+//! held-out number is either right or wrong. Plain numbers have up to 19 words, so `A plus B equals C`,
+//! `A minus B equals C` and `A and then B and then C` fill the longest bucket.
 //!
 //! A corpus depends only on its seed. This module must not read files, the clock or other randomness.
 

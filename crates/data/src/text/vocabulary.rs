@@ -51,13 +51,13 @@ pub enum VocabularyError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It is not UTF-8.
+    /// The text is not UTF-8.
     #[error("line {line} is not UTF-8")]
     NotUtf8 {
         /// The line, counted from 1.
         line: usize,
     },
-    /// It does not begin with the four reserved lines.
+    /// The text does not begin with the four reserved lines.
     #[error("line {line} is {got:?}, expected {expected}")]
     Reserved {
         /// The line, counted from 1.

@@ -96,7 +96,7 @@ impl std::fmt::Debug for Route {
 pub struct ClientConfig {
     /// The parameters.
     pub table: ParameterTable,
-    /// Which server holds what.
+    /// The servers' shards of the parameters.
     pub plan: ShardPlan,
     /// How each server is reached, in server order.
     pub routes: Vec<Route>,

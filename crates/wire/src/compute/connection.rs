@@ -13,7 +13,7 @@ use crate::stream::exchange::{Outgoing, wait_ready};
 /// How often a wait checks whether it should end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How many keep-alive messages are read from one task before the others get their turn.
+/// How many signs of life are read from one task before the others get their turn.
 const AT_ONCE: usize = 1000;
 
 /// One end of a connection.

@@ -132,7 +132,7 @@ impl Limits {
 /// Why received data is not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// It does not start with the magic bytes.
+    /// The data does not start with the magic bytes.
     #[error("received data is not a message")]
     Magic,
     /// Some part exceeds its limit.
@@ -215,7 +215,7 @@ impl Incoming {
         Self { stage: Stage::Header, words: Vec::new(), read: 0 }
     }
 
-    /// Reads until a message is complete, or returns `None` once the socket is empty. Sets `moved` if anything was read.
+    /// Reads until a message is complete, or returns `None` once the socket is empty. Sets `moved` if anything arrived.
     pub(super) fn advance(
         &mut self,
         socket: &mut Socket,

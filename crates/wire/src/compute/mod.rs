@@ -31,7 +31,7 @@ const NAME_BYTES: usize = 256;
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ComputeError {
-    /// It broke, or the other end closed it.
+    /// The connection broke, or the other end closed it.
     #[error("{}", endpoint::in_words(.0))]
     Io(io::Error),
     /// Not a byte has come for this long.

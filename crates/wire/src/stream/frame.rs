@@ -7,9 +7,9 @@
 //! client: PREFACE  { request header, [note], [dense f32…], [row sections…], [wanted sections…] } …
 //! server:          { answer header, [text] | [dense f32…][wanted rows f32…] } …
 //! ```
-//! A note is text, padded with spaces to whole words, so that what follows stays aligned. A row section is `parameter
-//! u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is the same without the values.
-//! Answers of kind [`AnswerKind::Waiting`] may precede the one that ends a request.
+//! A note is text, padded with spaces to whole words, so that what follows stays aligned. A row section is
+//! `parameter u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is the same without the
+//! values. Answers of kind [`AnswerKind::Waiting`] may precede the one that ends a request.
 
 use windlass_core::admission;
 use windlass_core::cluster::WorkerId;

@@ -16,11 +16,10 @@ use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 /// How long a goodbye may take to reach the coordinator, which then closes the session.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long a task that was told that the coordinator is busy waits before it asks again. At the end of a run, ps 0
-/// stays for twice as long.
+/// How long a task waits before it asks a busy coordinator again. At the end of a run, ps 0 stays up for twice as long.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What happens on a session.
+/// An event of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// Time has passed.
@@ -89,7 +88,7 @@ enum Next {
     End,
 }
 
-/// Whose session it is, and how long it keeps trying.
+/// The configuration of a session.
 #[derive(Debug)]
 pub struct SessionConfig {
     /// The first message on every connection.

@@ -39,8 +39,8 @@ pub enum Coordinator {
 
 /// Where a task that cannot reach the coordinator can find out that the run has ended without it.
 pub trait Records: std::fmt::Debug + Send + Sync {
-    /// How the run has ended into which this process was welcomed as `incarnation`, or which it is about to join if it
-    /// never was. `None` if the run is not known to have ended.
+    /// How this process's run ended: the run that welcomed it as `incarnation` or, without one, the run it is about to
+    /// join. `None` if that run is not known to have ended.
     fn outcome(&self, incarnation: Option<Incarnation>) -> Pin<Box<dyn Future<Output = Option<Outcome>> + Send + '_>>;
 }
 

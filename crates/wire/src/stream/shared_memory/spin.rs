@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const SPIN_FOR: Duration = Duration::from_micros(200);
 /// A yield that takes longer means that another program is using the core.
 const CROWDED: Duration = Duration::from_micros(1500);
-/// How long polling is then suspended.
+/// How long polling is suspended on a crowded machine.
 const SLEEP_FOR: Duration = Duration::from_millis(500);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
