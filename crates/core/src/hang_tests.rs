@@ -1,4 +1,4 @@
-//! Chains, circles, and waits that lead nowhere.
+//! Tests of `hang`: chains, cycles, and waits that lead nowhere.
 
 use proptest::prelude::*;
 
