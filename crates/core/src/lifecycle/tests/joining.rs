@@ -1,4 +1,4 @@
-//! Who is let in, as which process, and what begins with it.
+//! Tests of joining: who is admitted, as which process, and what follows from it.
 
 use super::*;
 

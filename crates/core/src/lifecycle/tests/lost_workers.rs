@@ -1,4 +1,4 @@
-//! Workers that are told to stop, or die.
+//! Tests of workers that are told to stop, or die.
 
 use super::*;
 
