@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use crate::optimizer::{Optimizer, Update, flush};
 
-/// The number of values in one block of a long parameter: a little under 256 KiB, so that with its slots and gradient
-/// it stays in a core's cache. With the allocator's overhead it fits in four of the allocator's 64 KiB slices; a fifth
-/// slice would be almost empty, and waste a quarter of a server's memory.
+/// How many values one block of a long parameter has: a little under 256 KiB, so that with its slots and gradient it
+/// stays in a core's cache, and with the allocator's own bytes in four of its slices of 64 KiB. A fifth would be empty,
+/// a quarter of a server's memory.
 pub const BLOCK_ELEMENTS: usize = 63 * 1024;
 
 /// Splits this many elements into runs of [`BLOCK_ELEMENTS`]; the last may be shorter.

@@ -32,7 +32,7 @@ pub struct Standing {
     pub version: u64,
     /// The last push of each worker.
     pub pushes: Pushes,
-    /// The notes that came with those pushes, on the first server.
+    /// The notes that came with them, on the first server.
     pub notes: Notes,
     /// The workers that have one more push in the open round, which makes the next version, and the notes of those
     /// pushes.

@@ -19,7 +19,7 @@ pub enum Difference {
         /// The data of the other run.
         there: String,
     },
-    /// The networks have different parameters; the text names the parameter and the difference.
+    /// The networks have different parameters. The text says which and how.
     Parameters(String),
 }
 

@@ -21,11 +21,11 @@ pub struct NodeId(pub usize);
 pub struct Node {
     /// The node's name, used in dependencies and error messages.
     pub name: String,
-    /// The lane that the node runs on.
+    /// The lane it runs on.
     pub lane: LaneId,
     /// The names of the nodes that must be done before this one.
     pub after: Vec<String>,
-    /// The priority on its lane: of the nodes that may start, the one with the lowest rank goes first.
+    /// Of the nodes that may start on a lane, the one with the lowest rank goes first.
     pub rank: u64,
 }
 
@@ -116,7 +116,7 @@ impl Graph {
                 }
             }
         }
-        // Each remaining node waits for another remaining node, so following them leads around a cycle.
+        // Each remaining node waits for another one, so following them leads around a cycle.
         let waits_for = |index: usize| {
             (0..unmet.len()).find(|other| unmet[*other] > 0 && self.dependents[*other].contains(&NodeId(index)))
         };
@@ -139,7 +139,7 @@ impl Graph {
 pub struct Failed {
     /// The name of the node.
     pub node: String,
-    /// The reason for the failure.
+    /// Why it failed.
     pub reason: String,
 }
 
@@ -157,7 +157,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Starts a run in which nothing is done yet.
+    /// A run in which nothing is done yet.
     pub fn new(graph: Arc<Graph>) -> Self {
         let free: Vec<usize> = (0..graph.nodes.len()).filter(|index| graph.dependencies[*index] == 0).collect();
         let mut executor = Self {

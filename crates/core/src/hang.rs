@@ -33,7 +33,7 @@ pub struct TaskState {
 /// A wait for other tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
-    /// The tasks that are waited for: all of them.
+    /// All of these tasks are waited for.
     pub on: Vec<TaskId>,
     /// How long the wait has lasted.
     pub secs: f64,
@@ -134,7 +134,7 @@ impl Graph<'_> {
         Root { tasks, dependents, finding }
     }
 
-    /// The tasks to look at if no task waits and yet nothing progresses: a silent or dead client, or else the workers,
+    /// The tasks to look at if no task waits and yet nothing progresses: a silent or dead client, else the workers,
     /// silent ones first.
     fn idle(&self, stalled_secs: f64) -> Vec<Root> {
         // If there is a client, the workers only do what it asks of them.
@@ -192,8 +192,7 @@ impl Graph<'_> {
         Some((state, state.wait.as_ref()?))
     }
 
-    /// Picks the likely culprit among tasks that wait for no other: one that is dead or unknown, or else the one silent
-    /// the longest.
+    /// Picks the suspect among tasks that wait for no other: one dead or unknown, else the one silent longest.
     fn suspect(&self, tasks: &[TaskId]) -> TaskId {
         let silence = |task: &TaskId| match self.states.get(task) {
             Some(state) if !state.dead => state.silent_secs,
@@ -227,7 +226,7 @@ fn names(tasks: &[TaskId]) -> String {
     }
 }
 
-/// Like [`names`], but shortened to `worker 0, worker 1, worker 2 and 29 others`.
+/// Like [`names`], but `worker 0, worker 1, worker 2 and 29 others`.
 fn some_names(tasks: &[TaskId]) -> String {
     if tasks.len() <= NAMED {
         return names(tasks);

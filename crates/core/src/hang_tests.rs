@@ -1,4 +1,4 @@
-//! Tests of `hang`: chains, cycles, and waits that lead nowhere.
+//! Chains, circles, and waits that lead nowhere.
 
 use proptest::prelude::*;
 

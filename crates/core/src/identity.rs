@@ -108,7 +108,7 @@ impl Fingerprint {
         Self(hasher.finish_128())
     }
 
-    /// The first digits, enough to tell two fingerprints apart at a glance.
+    /// Enough digits to tell two apart at a glance.
     pub fn short(&self) -> String {
         self.to_string()[..8].to_owned()
     }
@@ -120,7 +120,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// The error for a text that is not a [`Fingerprint`].
+/// A text that is not a [`Fingerprint`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a fingerprint of 32 hexadecimal digits")]
 pub struct BadFingerprint(String);

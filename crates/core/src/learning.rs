@@ -9,11 +9,11 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-/// The number of losses that are judged together, so that no single batch decides anything.
+/// Losses that are judged together, so that no single batch decides anything.
 const BLOCK: u32 = 20;
 /// A single loss counts as at most this many times the ceiling, so that it takes several for a block to blow up.
 const CLIP: f64 = 4.0;
-/// A loss above this many ceilings has blown up: nothing is being learned. Healthy runs of the built-in models stay
+/// A loss this many times the ceiling has blown up: nothing is being learned. Healthy runs of the built-in models stay
 /// below 1.
 const BLOWN_UP: f64 = 1.25;
 /// The same limit where chance is not known and the ceiling itself is a guess.
@@ -32,7 +32,7 @@ const FIRST_LOOK: u64 = 400;
 const MOVED: f64 = 0.97;
 /// A loss that fell by this share of itself from one half to the next is still moving.
 const MOVING: f64 = 0.005;
-/// From this mean age in updates on, stale gradients may be why little is learned.
+/// Gradients that are at least this many updates old on average may be why little is learned.
 const STALE: f64 = 2.0;
 /// With stale gradients, a loss above this share of chance that fell by less than [`BRISK`] means slow learning.
 const LITTLE: f64 = 0.25;
@@ -41,7 +41,7 @@ const BRISK: f64 = 0.15;
 /// If the loss at chance is unknown, the ceiling is the largest of this many first losses.
 const FIRST_LOSSES: u64 = 10;
 
-/// A kind of problem with a run's learning.
+/// What can be wrong with a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
@@ -53,10 +53,10 @@ pub enum Trouble {
     LearningSlowly,
 }
 
-/// A problem with a run's learning, in numbers. All losses are smoothed, on the scale on which they were reported.
+/// What is wrong with a run, in numbers. All losses are smoothed, but not scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The kind of problem.
+    /// The kind of trouble.
     pub trouble: Trouble,
     /// The global step at which it was found.
     #[serde(rename = "global_step")]
@@ -250,8 +250,8 @@ impl Learning {
         }
     }
 
-    /// Judged only if gradients are stale, since a hard task is the likeliest reason otherwise; and only if the run
-    /// began near chance, since a network that began above it has to get there first.
+    /// Judged only if gradients are stale: otherwise a hard task is the likeliest reason. And only if the run began
+    /// near chance: otherwise it has to get there first.
     fn is_slow(&self, before: f64, now: f64) -> bool {
         self.chance.is_some_and(|chance| {
             let began_at_chance = self.first <= BLOWN_UP * chance;

@@ -42,13 +42,13 @@ pub enum Acquaintance {
 /// The status of a push, judged by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// The push has not been seen before.
+    /// Not seen before.
     New,
-    /// The push has been seen before, with this fate.
+    /// Seen before, with this fate.
     Again(Fate),
-    /// The push is from a process that does not play the worker: it was declared dead, replaced, or never announced.
+    /// From a process that does not play the worker: it was declared dead, replaced, or never announced.
     Fenced,
-    /// The push is neither the next one nor the last one again.
+    /// Neither the next push nor the last one again.
     OutOfOrder {
         /// The number that was expected.
         expected: u64,
@@ -58,7 +58,7 @@ pub enum Entry {
 /// The decision about a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fate {
-    /// There is no decision yet: the push has not arrived completely.
+    /// Undecided: the push has not arrived completely.
     #[default]
     Pending,
     /// The push is, or is part of, this update.

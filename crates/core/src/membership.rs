@@ -19,9 +19,9 @@ const IN_FLIGHT: Duration = Duration::from_secs(1);
 /// How long a process may be away before it is declared dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// The limit for a process that is connected but silent.
+    /// For a process that is connected but silent.
     pub silent: Duration,
-    /// The limit for a process whose connection broke.
+    /// For a process whose connection broke.
     pub disconnected: Duration,
 }
 
@@ -43,7 +43,7 @@ pub enum Presence {
     Dead,
 }
 
-/// The state of the process that already plays a task that another one asks for.
+/// Why a process cannot play a task that another one plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occupied {
     /// The process is alive.
@@ -112,8 +112,8 @@ impl Membership {
         Ok(incarnation)
     }
 
-    /// Readmits a process whose connection broke, if it has not been declared dead in the meantime. A process that has
-    /// said goodbye stays finished: it may still have a part of the last checkpoint to write.
+    /// Readmits a process whose connection broke, if it has not been declared dead meanwhile. A process that has said
+    /// goodbye stays finished: it may still have a part of the last checkpoint to write.
     pub fn rejoin(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> bool {
         let has_left = |member: &Member| member.presence == Presence::Finished;
         match self.undeclared(task, incarnation) {
@@ -152,8 +152,8 @@ impl Membership {
         member.map(|member| member.presence = Presence::Finished).is_some()
     }
 
-    /// Declares dead the tasks that have been away too long, and returns them with the reason. A task that has said
-    /// goodbye may be away, unless `has_to_stay` is true because it still has something to do.
+    /// Declares tasks dead that have been away too long, and returns them with the reason. A task that has said goodbye
+    /// may be away, unless it `has_to_stay` for unfinished work.
     pub fn expire(&mut self, now: Duration, has_to_stay: impl Fn(TaskId) -> bool) -> Vec<(TaskId, String)> {
         let mut expired = Vec::new();
         for (task, member) in &mut self.members {

@@ -61,8 +61,8 @@ pub struct ParameterSpec {
 }
 
 impl ParameterSpec {
-    /// Whether the parameter can take the values of a checkpoint's parameter. A frozen parameter may become trained and
-    /// vice versa, but a trained one cannot become a running statistic.
+    /// Whether the parameter can take the values of a checkpoint's parameter. It may be frozen or trained from there
+    /// on, but neither can become a running statistic.
     pub fn takes_values_of(&self, saved: &Self) -> bool {
         let is_state = |spec: &Self| spec.kind == ParameterKind::State;
         let is_frozen = |spec: &Self| spec.kind == ParameterKind::Constant;
@@ -83,7 +83,7 @@ impl ParameterSpec {
         format!("{:?}{special}", self.shape)
     }
 
-    /// The number of elements.
+    /// How many numbers it holds.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
@@ -93,7 +93,7 @@ impl ParameterSpec {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// The number of elements in one row.
+    /// How many numbers one row holds.
     pub fn width(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
@@ -148,7 +148,7 @@ impl ParameterTable {
         self.0.is_empty()
     }
 
-    /// The number of elements of all parameters together.
+    /// How many numbers all parameters hold together.
     pub fn elements(&self) -> usize {
         self.0.iter().map(ParameterSpec::elements).sum()
     }
@@ -173,7 +173,7 @@ impl ParameterTable {
         self.first_where(other, |here, there| here != there)
     }
 
-    /// Like [`ParameterTable::first_difference`], for the first parameter whose saved values this table cannot take.
+    /// Describes the first parameter whose saved values this table cannot take.
     pub fn difference_from_checkpoint(&self, saved: &Self) -> Option<String> {
         self.first_where(saved, |here, there| !here.zip(there).is_some_and(|(here, there)| here.takes_values_of(there)))
     }

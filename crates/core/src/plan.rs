@@ -79,7 +79,7 @@ impl TryFrom<Spelling> for Sharding {
     }
 }
 
-/// The error for a name that is not a [`Sharding`].
+/// A name that is not a [`Sharding`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown sharding `{name}`: expected balanced or round_robin")]
 pub struct UnknownSharding {
@@ -144,7 +144,7 @@ pub struct ServerPlan {
 }
 
 impl ServerPlan {
-    /// The number of elements of dense parameters on the server.
+    /// How many elements of dense parameters it holds.
     pub fn dense_elements(&self) -> usize {
         self.segments.iter().map(|segment| segment.range.len()).sum()
     }

@@ -2,8 +2,8 @@
 //!
 //! Every worker watches its own losses, and the rate is shared: the workers together must lower it once per plateau,
 //! not once each. A worker lowers the rate only if it has not changed since the worker's last report. If another worker
-//! has lowered it in the meantime, that was for the same plateau; if another lowers it at the same moment, both
-//! announce the same rate under the same version, which counts once.
+//! has lowered it meanwhile, that was for the same plateau; if another lowers it at the same moment, both announce the
+//! same rate under the same version, which counts once.
 
 use std::collections::VecDeque;
 
@@ -23,8 +23,8 @@ pub struct Plateau {
 }
 
 impl Plateau {
-    /// Takes the mean loss of a report. If it is above the largest of the three before it, returns the rate to announce
-    /// to all workers: `current` times `decay`.
+    /// Judges the mean loss of a report. If it is above the largest of the three before it, returns the rate to
+    /// announce to all workers: `current` times `decay`.
     pub fn observe(&mut self, loss: f64, current: LearningRate, decay: f32) -> Option<LearningRate> {
         let stood = current.version == self.version;
         let is_plateau = self.losses.len() == REMEMBERED && self.losses.iter().all(|earlier| loss > *earlier);

@@ -71,7 +71,7 @@ impl RowTable {
         &self.block
     }
 
-    /// Converts the table to its [`RowTable::block`].
+    /// The same block, by value.
     pub fn into_block(self) -> Block {
         self.block
     }
@@ -81,12 +81,12 @@ impl RowTable {
         &self.steps
     }
 
-    /// The number of rows.
+    /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.layout.rows
     }
 
-    /// The number of values per row.
+    /// How many values a row has.
     pub fn width(&self) -> usize {
         self.layout.width
     }

@@ -53,7 +53,7 @@ pub struct RunSpec {
 pub struct DataSpec {
     /// How many samples there are.
     pub samples: u64,
-    /// The fingerprint of the samples, if the model can compute one.
+    /// The samples' fingerprint, if the model can compute one.
     pub fingerprint: Option<Fingerprint>,
     /// Where the samples are read from, if they are not built in. May differ between hosts.
     pub directory: Option<String>,
@@ -67,7 +67,7 @@ pub struct DataSpec {
     /// The number of replicas that each worker divides a step among.
     #[serde(default = "one")]
     pub towers: u64,
-    /// Whether the workers divide the data among themselves.
+    /// Whether the workers divide the data.
     pub shard_data: bool,
     /// The passes over the data after which a worker stops, if the run ends by them.
     pub epochs: Option<u64>,
@@ -103,7 +103,7 @@ impl RunSpec {
             .or_else(|| flags(&self.other_flags(), &other.other_flags()))
             .or_else(|| data.and_then(|(here, there)| flags(&here.flags(), &there.flags())))
             .or_else(|| match self.mode {
-                // The mean over workers is the mean over samples only if all have the same number of samples.
+                // The mean over workers is that over samples only if all have equally many.
                 Mode::Sync { .. } => self.tolerated_difference(other),
                 _ => None,
             })
@@ -158,7 +158,7 @@ impl RunSpec {
         self.steps == other.steps && self.data.as_ref().zip(other.data.as_ref()).is_some_and(ends_alike)
     }
 
-    /// True if the workers divide the data among themselves.
+    /// True if the workers divide the data.
     pub fn shares_data(&self) -> bool {
         self.data.as_ref().is_some_and(|data| data.shard_data)
     }
@@ -223,7 +223,7 @@ fn switch(name: &str, on: bool) -> String {
     format!("{} --{name}", if on { "with" } else { "without" })
 }
 
-/// The first pair of flags that differ, in two lists of the same length and order.
+/// The first pair of flags that differ, in lists of the same order.
 fn flags(here: &[String], there: &[String]) -> Option<Difference> {
     let (here, there) = here.iter().zip(there).find(|(here, there)| here != there)?;
     Some(Difference::flag(here.clone(), there.clone()))
@@ -233,7 +233,7 @@ fn flags(here: &[String], there: &[String]) -> Option<Difference> {
 /// its own adopts it, so a schedule or a decay decided by one task reaches all of them, once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
-    /// The version, raised with every change.
+    /// Raised with every change.
     pub version: u64,
     /// The rate.
     pub rate: f32,

@@ -17,19 +17,19 @@ pub enum Schedule {
     Exponential {
         /// The factor per `steps` steps.
         decay: f32,
-        /// The number of steps per factor.
+        /// Steps for one factor.
         steps: u64,
     },
     /// initial × decay^⌊step / steps⌋, a staircase.
     Step {
         /// The factor per stair.
         decay: f32,
-        /// The number of steps per stair.
+        /// Steps from stair to stair.
         steps: u64,
     },
     /// Half a cosine from the initial rate to zero over `steps`.
     Cosine {
-        /// The step at which the rate reaches zero.
+        /// Where the rate reaches zero.
         steps: u64,
     },
 }
@@ -49,7 +49,7 @@ impl Schedule {
     }
 }
 
-/// The error for a schedule that cannot be parsed.
+/// A schedule that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a schedule: write constant, exponential:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS")]
 pub struct ScheduleError(String);

@@ -21,8 +21,8 @@ impl SplitMix64 {
     }
 }
 
-/// Mixes a number, so that every bit of the result depends on every bit of it. The result is the first number of a
-/// generator in that state.
+/// Mixes a number: every bit of the result depends on every bit of `state`. It is the first number of a generator in
+/// that state.
 pub fn mix(state: u64) -> u64 {
     let mixed = state.wrapping_add(GAMMA);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -104,9 +104,9 @@ pub struct Straggler {
     pub slowdown: f64,
     /// The likely cause.
     pub cause: Cause,
-    /// The number of slow windows that the verdict is based on.
+    /// The number of slow windows that count.
     pub slow_windows: usize,
-    /// The number of windows that could be judged.
+    /// How many windows could be judged.
     pub judged_windows: usize,
 }
 
@@ -123,7 +123,7 @@ pub enum Verdict {
     Even,
     /// These workers are slow.
     Stragglers {
-        /// The slow workers, slowest first; never empty.
+        /// Slowest first; never empty.
         stragglers: Vec<Straggler>,
     },
 }
@@ -134,7 +134,7 @@ impl Default for Verdict {
     }
 }
 
-/// Judges all workers of a run. The caller leaves out those that have ended or were declared dead.
+/// Judges all workers of a run. Leave out those that have ended or were declared dead.
 pub fn judge(workers: &[Measured]) -> Verdict {
     let lacking = |lacking: String| Verdict::NotEnoughEvidence { lacking };
     if workers.len() < 2 {

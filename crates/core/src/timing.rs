@@ -35,7 +35,7 @@ impl Durations {
         self.total_ms += other.total_ms;
     }
 
-    /// The number of durations counted.
+    /// How many were counted.
     pub fn count(&self) -> u64 {
         self.count
     }

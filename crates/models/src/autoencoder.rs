@@ -20,7 +20,7 @@ use crate::digits;
 use crate::picture;
 
 const PIXELS: usize = windlass_data::mnist::SIDE * windlass_data::mnist::SIDE;
-/// The number of images scored at a time.
+/// Images scored at a time.
 const EVALUATION_BATCH: usize = 1000;
 
 const NOISE_SCALE: f32 = 0.5;

@@ -5,8 +5,7 @@ use windlass_data::{ImageSet, Images};
 use windlass_ops::cross_entropy;
 use windlass_worker::metrics::{Metrics, accuracy};
 
-/// Scores the class scores that `classify` returns for the images of the test and validation sets, `together` images at
-/// a time.
+/// Evaluates the scores that `classify` gives the test and validation images, `together` at a time.
 pub(crate) fn evaluate<B>(
     images: &ImageSet,
     together: usize,

@@ -51,7 +51,7 @@ impl Model for Linear {
         }
     }
 
-    /// Flags only affect the data: however noisy the points are, the network is a line.
+    /// However noisy the points are, the network is a line.
     fn flag_role(_name: &str) -> FlagRole {
         FlagRole::Training
     }
@@ -106,7 +106,7 @@ impl Model for Linear {
 }
 
 impl Linear {
-    /// The x and y values of these points.
+    /// x and y of these points.
     fn points(&self, samples: &[usize], device: &Device) -> (Tensor<1>, Tensor<1>) {
         let column = |pick: fn(&(f32, f32)) -> f32| {
             let values: Vec<f32> = samples.iter().map(|index| pick(&self.points[*index])).collect();

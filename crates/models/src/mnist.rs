@@ -18,9 +18,9 @@ use crate::{classifier, digits};
 
 const PIXELS: usize = mnist::SIDE * mnist::SIDE;
 const CLASSES: usize = mnist::CLASSES as usize;
-/// The number of images scored at a time.
+/// Images scored at a time.
 const EVALUATION_BATCH: usize = 1000;
-/// The name of the last stage.
+/// The last stage.
 const OUTPUT: &str = "output";
 
 /// Recognises handwritten digits.

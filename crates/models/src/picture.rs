@@ -12,7 +12,7 @@ use windlass_files::AtomicFile;
 
 use self::canvas::{Canvas, Colour, RIGHT, SCALE, TEXT, TEXT_HEIGHT, WRONG, text_width};
 
-/// The space between two images; the margin is around the whole picture.
+/// Between two images, and around everything.
 const GAP: usize = 4;
 const MARGIN: usize = 16;
 /// The space before a row that begins a new group.
@@ -54,13 +54,13 @@ pub enum PictureError {
     /// The file name has the extension of another format.
     #[error("cannot write a picture to {}: expected a name that ends in .png", path.display())]
     NotPng {
-        /// The path of the file.
+        /// The file.
         path: PathBuf,
     },
     /// The file cannot be written.
     #[error("cannot write a picture to {}: {cause}", path.display())]
     Write {
-        /// The path of the file.
+        /// The file.
         path: PathBuf,
         /// The cause.
         cause: io::Error,
@@ -71,7 +71,7 @@ impl Tile {
     /// An image of `side` × `side` values, 0 for background and 1 for full ink; values outside that range are clamped.
     ///
     /// # Panics
-    /// Panics if the number of values differs from `side` × `side`.
+    /// Panics if there are not `side` × `side` values.
     pub fn new(side: usize, values: &[f32]) -> Self {
         assert_eq!(values.len(), side * side, "values of an image of {side}×{side}");
         // NaN becomes 0.
@@ -116,10 +116,10 @@ impl Picture {
         self
     }
 
-    /// Writes the picture as PNG. The file appears as a whole or not at all.
+    /// Writes the picture as PNG. It appears as a whole or not at all.
     ///
     /// # Errors
-    /// Fails if the file cannot be written.
+    /// If the file system refuses.
     pub fn write(&self, path: &Path) -> Result<(), PictureError> {
         let canvas = self.draw();
         let written = AtomicFile::create(path).and_then(|mut file| {
@@ -169,7 +169,7 @@ impl Row {
         self.tiles.iter().map(|tile| tile.side * SCALE + GAP).sum::<usize>().saturating_sub(GAP)
     }
 
-    /// The side of the largest image, without its caption.
+    /// The height of the images alone.
     fn side(&self) -> usize {
         self.tiles.iter().map(|tile| tile.side * SCALE).max().unwrap_or(0)
     }

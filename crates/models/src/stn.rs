@@ -21,7 +21,7 @@ use crate::{classifier, digits, picture};
 
 const PIXELS: usize = SIDE * SIDE;
 const CLASSES: usize = windlass_data::mnist::CLASSES as usize;
-/// The number of images scored at a time.
+/// Images scored at a time.
 const EVALUATION_BATCH: usize = 250;
 
 /// Recognises digits in clutter.

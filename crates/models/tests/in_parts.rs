@@ -84,7 +84,7 @@ fn a_summed_and_a_mean_loss_make_the_same_gradient_in_parts() {
     assert_same::<Linear>("", 12);
 }
 
-/// Ten samples make two shares of five, each in parts of three and two; fourteen make parts of four and three.
+/// Ten samples make two shares of five, each of parts of three and two; fourteen make parts of four and three.
 #[test]
 fn every_sample_counts_the_same_in_parts_of_unequal_size() {
     assert_same::<Mnist>("--variant sigmoid", 10);

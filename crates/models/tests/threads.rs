@@ -30,7 +30,7 @@ fn step<M: Model>(replica: &mut Local<M>, samples: &[usize], threads: usize) -> 
     std::iter::once(vec![result.loss.to_bits()]).chain(result.gradients.iter().map(|gradient| bits(gradient))).collect()
 }
 
-/// Loads the rows that a batch touches, since a step has only those of the parameters accessed by row.
+/// Loads the rows that the batch touches: a step has no others.
 fn load_rows<M: Model>(replica: &mut Local<M>, samples: &[usize]) {
     let batch = replica.batch(samples, DRAW).unwrap();
     let mut values = replica.values();

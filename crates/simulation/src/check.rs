@@ -45,7 +45,7 @@ impl Watch {
         Self { batches_count_once, ..Self::default() }
     }
 
-    /// Records a violation; only the first one counts.
+    /// Records a violation, if it is the first.
     pub fn fail(&mut self, wrong: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(wrong);
     }

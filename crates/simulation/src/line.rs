@@ -18,7 +18,7 @@ pub struct Line {
     pid: Pid,
     port: Port,
     armed: Option<Duration>,
-    /// The task's messages that the coordinator has not accepted yet; `finished` says whether they are the last.
+    /// The task's messages that the coordinator has not accepted yet, and whether they are the last.
     to_say: VecDeque<task_message::Kind>,
     finished: bool,
     /// True once the coordinator has admitted the task.
@@ -75,8 +75,7 @@ impl Line {
         }
     }
 
-    /// Passes an event to the session machine and carries out its effects. Returns the messages it delivers to the
-    /// task.
+    /// Passes an event to the machine and carries out its effects. Returns the messages for the task.
     pub fn handle(&mut self, event: SessionEvent, world: &mut World) -> Vec<coordinator_message::Kind> {
         let delivered = self.decide(event, world);
         self.say_what_is_taken(world);

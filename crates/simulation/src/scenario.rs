@@ -60,7 +60,7 @@ impl Whom {
 /// A cluster, a run, and its faults.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The settings that all tasks agree on.
+    /// What all tasks agree on.
     pub run: RunSpec,
     /// How many parameter servers there are.
     pub servers: u32,

@@ -3,7 +3,7 @@
 use windlass_core::fault::{Fault, put_back};
 use windlass_simulation::{Report, run, run_without_chief};
 
-/// The number of seeds within which each fault has been found.
+/// Enough seeds to find each fault.
 const SEEDS: u64 = 10_000;
 
 /// The same for a scenario made for the fault.

@@ -10,7 +10,7 @@ use windlass_simulation::{Report, run};
 /// Events, checkpoints, restores, and the reports with violations.
 type Found = (u64, u64, u64, Vec<Report>);
 
-/// The single seed to run, if one was requested, and the range of seeds otherwise.
+/// The single seed to run, if requested, or else the range.
 fn asked_for() -> (Option<u64>, Range<u64>) {
     let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is not a seed"));
     let one = std::env::var("WINDLASS_SEED").ok();

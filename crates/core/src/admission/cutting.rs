@@ -64,7 +64,7 @@ impl Gate {
         CutPoint { version: at, pushes: self.pushes() }
     }
 
-    /// The version that the parameters have, or will have after the round that is being applied.
+    /// The version after the round that is being applied, if any.
     fn comes_to(&self) -> u64 {
         self.version() + u64::from(self.applying)
     }

@@ -2,9 +2,8 @@
 //! of a checkpoint, and counts for the summary, behind one [`Gate`].
 //!
 //! A pure state machine. It has no clock and no lock, holds no values and never waits: the shard keeps it behind a
-//! small lock, asks it, and does what it says. `processes` knows which processes may send requests, `pushes` and
-//! `rounds` decide what counts, `waiting` decides which requests have to wait, and `cutting` what a checkpoint
-//! contains.
+//! small lock, asks it, and does what it says. `processes` decides who may ask, `pushes` and `rounds` what counts,
+//! `waiting` who has to wait, and `cutting` what a checkpoint contains.
 
 mod copy_on_cut;
 mod cutting;
@@ -68,7 +67,7 @@ pub struct ShardStatistics {
     pub first_step: Option<Duration>,
     /// When the last update was applied.
     pub last_step: Option<Duration>,
-    /// The staleness of all pushes added up: how many updates there had been since their parameters were read.
+    /// The total staleness: over all pushes, how many updates there had been since their parameters were read.
     pub staleness: u64,
     /// Pushes that were applied or counted in a round.
     pub pushes: u64,

@@ -26,7 +26,7 @@ impl LastNotes {
         *before = last.replace(Noted { push, note });
     }
 
-    /// Returns the notes of these pushes. Where the note of a push has not arrived, returns that of the push before it.
+    /// The notes of these pushes; where a note has not arrived, that of the push before it.
     pub(super) fn of(&self, pushes: &Pushes) -> Notes {
         let note_of = |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| {
             let mut noted = self.0.get(worker)?.iter().flatten();

@@ -29,7 +29,7 @@ impl Gate {
 
     /// Like [`Gate::fence`], for a worker that joins in the middle of a run, at this clock.
     pub fn join(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
-        // The first server hears of it twice: at once, and with the announcement to all servers. By the second time it
+        // The first server learns of it twice: at once, and with the announcement to all servers. By the second time it
         // may have been replaced, and the clock is then its successor's.
         let was_living = self.ledger.is_living(worker, incarnation);
         let standing = self.fence(worker, incarnation);

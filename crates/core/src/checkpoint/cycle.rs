@@ -20,9 +20,9 @@ const MENTION: Duration = Duration::from_secs(3);
 /// When checkpoints are taken, and how many are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// The time between two checkpoints.
+    /// Time between two checkpoints.
     pub every: Option<Duration>,
-    /// The number of global steps between two checkpoints.
+    /// Global steps between two checkpoints.
     pub every_steps: Option<u64>,
     /// How many complete checkpoints are kept.
     pub keep: usize,
@@ -161,7 +161,7 @@ impl<P: Clone> Cycle<P> {
         Some(Next::Mark)
     }
 
-    /// Handles a server's mark of where it stands.
+    /// Records where a server stands.
     pub fn marked(&mut self, number: u64, server: ServerId, mark: CutPoint) -> Option<Next<P>> {
         let Stage::Marking { marks, .. } = &mut self.stage else { return None };
         if number != self.number || !self.run.servers.contains(&server) {
@@ -178,7 +178,7 @@ impl<P: Clone> Cycle<P> {
         Some(Next::Cut(cut))
     }
 
-    /// Records that a server has made progress on its part.
+    /// Records a server's progress on its part.
     pub fn progressed(&mut self, number: u64, server: ServerId) {
         if let Stage::Writing { heard, .. } = &mut self.stage
             && number == self.number
@@ -188,7 +188,7 @@ impl<P: Clone> Cycle<P> {
         }
     }
 
-    /// Handles a server's report that it has written its part.
+    /// Records that a server has written its part.
     pub fn written(&mut self, number: u64, server: ServerId, part: P) -> Option<Next<P>> {
         let Stage::Writing { parts, .. } = &mut self.stage else { return None };
         if number != self.number || !self.run.servers.contains(&server) {
@@ -212,7 +212,7 @@ impl<P: Clone> Cycle<P> {
         awaited
     }
 
-    /// Handles a server's report that it could not mark, or could not write its part.
+    /// Records a server's failure to mark, or to write its part.
     pub fn failed(&mut self, number: u64, setback: Setback) -> Option<Next<P>> {
         if number != self.number || matches!(self.stage, Stage::Idle | Stage::Publishing { .. }) {
             return None;

@@ -1,4 +1,4 @@
-//! Tests of the checkpoint cycle: checkpoints that succeed, one after another, and checkpoints that fail.
+//! Checkpoints that succeed, one after another, and what becomes of those that fail.
 
 use super::*;
 use crate::checkpoint::HOLD;
@@ -23,7 +23,7 @@ fn run(servers: u32) -> CycleRun {
     CycleRun { servers: (0..servers).map(ServerId).collect(), rounds: false, limit: None, stall: seconds(30) }
 }
 
-/// A cycle with two servers that are writing a checkpoint begun at one second.
+/// A cycle of two servers that write a checkpoint begun at one second.
 fn writing() -> Cycle<&'static str> {
     let mut cycle = cycle(2);
     cycle.begin(seconds(1), 5);

@@ -111,13 +111,13 @@ impl From<Address> for String {
     }
 }
 
-/// Why a text is not an address. The messages are worded to follow the text itself: `"a": no port`.
+/// Why a text is not an address. Worded to follow the text itself: `"a": no port`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The text is empty, as between two commas.
+    /// Nothing at all, as between two commas.
     #[error("empty, expected host:port")]
     Empty,
-    /// The text contains white space, mostly after a comma.
+    /// White space, mostly after a comma.
     #[error("contains white space, expected host:port")]
     Space,
     /// The text is a URL.

@@ -52,16 +52,16 @@ pub enum ClusterError {
         /// The flag that is not.
         missing: &'static str,
     },
-    /// Co-located shards were requested together with separate parameter servers.
+    /// Co-located shards and separate parameter servers at once.
     #[error("the cluster is co-located, but also names ps tasks ({ps})")]
     ColocatedWithPs {
         /// The addresses of the parameter servers, separated by commas.
         ps: String,
     },
-    /// Co-located shards were requested without workers to put them in.
+    /// Co-located shards, but no workers to put them in.
     #[error("--colocate is given without a cluster")]
     ColocatedWithoutCluster,
-    /// Co-located shards were requested in a cluster whose workers do not know each other.
+    /// Co-located shards in a cluster whose workers do not know each other.
     #[error("the cluster is co-located, but does not name all its workers")]
     ColocatedSparse,
     /// This process is to be a parameter server in a co-located cluster, which has no separate ones.
@@ -157,7 +157,7 @@ pub enum ClusterError {
         /// `chief` or `master`, as given.
         job: String,
     },
-    /// `TF_CONFIG` says that this process is the evaluator.
+    /// `TF_CONFIG` says this is the evaluator.
     #[error("an evaluator does not train, expected ps, worker, chief or master")]
     Evaluator,
     /// `JOB_COMPLETION_INDEX` is not an index.

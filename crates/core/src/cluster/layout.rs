@@ -10,7 +10,7 @@ pub enum RunLayout {
     OneProcess,
     /// Each worker's process also serves a part of the parameters.
     Colocated,
-    /// A client whose steps are computed by joined workers. To servers the client's process is one worker, or several.
+    /// A client has joined workers compute its steps. To servers its process is one worker, or several.
     Client {
         /// Whether the client's process serves the parameters, too.
         holds_parameters: bool,
@@ -23,7 +23,7 @@ impl RunLayout {
         matches!(self, Self::Client { .. })
     }
 
-    /// Describes the layout in words, given the numbers of servers and of workers that compute.
+    /// Describes the layout, given how many servers hold parameters and how many workers compute.
     pub fn in_words(self, ps: usize, workers: usize) -> String {
         let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         match self {

@@ -71,7 +71,7 @@ impl fmt::Display for Source {
 pub struct ResolvedTask {
     /// The cluster.
     pub cluster: ClusterSpec,
-    /// The task that this process is.
+    /// This process's task.
     pub task: TaskId,
     /// Where others reach this process.
     pub address: Address,
@@ -79,7 +79,7 @@ pub struct ResolvedTask {
     pub cluster_source: Source,
     /// The source of the task.
     pub task_source: Source,
-    /// The source of the task's index, if it differs from that of the task.
+    /// The source of the task's index, if different.
     pub index_source: Option<Source>,
 }
 

@@ -28,7 +28,7 @@ use super::{Address, ClusterError, Job, NamedTask, Statement};
 /// The task type and job of a task that takes no part in training.
 const EVALUATOR: &str = "evaluator";
 
-/// Parses the variable's text. Empty text, or a document without any of the keys, states nothing.
+/// Parses the variable's text. Empty text, or none of the keys, states nothing.
 pub(super) fn parse(text: &str) -> Result<Statement, ClusterError> {
     if text.trim().is_empty() {
         return Ok(Statement::default());

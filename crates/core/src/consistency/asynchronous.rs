@@ -1,4 +1,4 @@
-//! Asynchronous updates: every push is an update, counted in the order of arrival.
+//! Every push is an update, counted in the order of arrival.
 
 use super::Admission;
 

@@ -119,7 +119,7 @@ impl Consistency {
         }
     }
 
-    /// Decides what to do with a push that `worker` computed from parameters of version `base`.
+    /// Decides about a push that `worker` computed from parameters of version `base`.
     pub fn admit(&mut self, worker: WorkerId, base: u64) -> Admission {
         match self {
             Consistency::Async(state) => state.admit(),

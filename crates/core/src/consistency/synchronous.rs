@@ -38,7 +38,7 @@ impl Synchronous {
         self.version = version;
     }
 
-    /// Decides what to do with a push. It belongs to the open round if it was computed from this round's parameters.
+    /// Decides about a push, which belongs to the open round if it was computed from its parameters.
     pub fn admit(&mut self, worker: WorkerId, base: u64) -> Admission {
         if self.is_over() {
             Admission::Over

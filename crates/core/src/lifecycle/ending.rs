@@ -19,7 +19,7 @@ impl Lifecycle {
         self.end(Outcome { exit_code, reason })
     }
 
-    /// Ends the run because another coordinator has taken it over. Nothing of this one can be saved any more.
+    /// Ends the run because another coordinator has taken it over. Nothing can be saved any more.
     pub fn overtaken(&mut self, outcome: Outcome) -> Vec<Decision> {
         self.end_at_once(outcome)
     }
@@ -36,20 +36,20 @@ impl Lifecycle {
         if matches!(self.phase, Phase::Saving(_)) { Vec::new() } else { self.end_at_once(outcome) }
     }
 
-    /// Records that all parts of the last checkpoint are written, and that it is about to be published. A server lost
-    /// from now on takes nothing of it along.
+    /// Records that all parts of the last checkpoint are written, and that it is about to be published. Losing a server
+    /// from now on does not affect it.
     pub fn parts_written(&mut self) {
         self.parts_are_written = matches!(self.phase, Phase::Saving(_));
     }
 
     /// Handles a failure to publish the last checkpoint. Another attempt needs the servers again, so a server that was
-    /// lost in the meantime counts as lost now.
+    /// lost meanwhile counts as lost now.
     pub fn not_published(&mut self) -> Vec<Decision> {
         self.parts_are_written = false;
         self.lost_meanwhile.take().map_or_else(Vec::new, |reason| self.server_lost(reason))
     }
 
-    /// Handles the completion of the last checkpoint.
+    /// Records that the last checkpoint is written.
     pub fn saved(&mut self) -> Vec<Decision> {
         match &self.phase {
             Phase::Saving(outcome) => {

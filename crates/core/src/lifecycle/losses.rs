@@ -117,12 +117,10 @@ impl Lifecycle {
         decisions
     }
 
-    /// Worker 0 is chief while it lives; after that, the living worker with the lowest number takes over and stays
-    /// chief.
+    /// Worker 0 is chief while it lives; then the lowest-numbered living worker takes over for good.
     fn name_another_chief(&mut self) -> Vec<Decision> {
         let Some(next) = self.present_workers().first().copied() else {
-            // If there are checkpoints, the parameters can outlive the workers, so the run waits for workers as it does
-            // for servers.
+            // With checkpoints, the parameters can outlive the workers, so the run waits for workers, too.
             if self.config.checkpoints {
                 if self.phase == Phase::Preparing {
                     self.phase = Phase::Gathering;
@@ -141,8 +139,8 @@ impl Lifecycle {
     }
 
     /// Without one server's parameters the others' are useless: all tasks roll back to the last checkpoint once that
-    /// server is back. This includes a run that only had its last checkpoint to write; its workers stay until that is
-    /// done. Once all parts of that checkpoint are written, the loss matters only if it cannot be published.
+    /// server is back, even if only the last checkpoint was left to write; the workers stay until it is written. Once
+    /// all its parts are, the loss matters only if it cannot be published.
     pub(super) fn server_lost(&mut self, reason: String) -> Vec<Decision> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
@@ -170,7 +168,7 @@ impl Lifecycle {
     }
 
     /// True if a run that was to end with this outcome continues when its last checkpoint is lost. A run that was told
-    /// to stop or has failed is not trained further, nor is one whose tasks have been told to stop in the meantime.
+    /// to stop or has failed is not trained further, nor is one whose tasks have been told to stop meanwhile.
     fn trains_again_after(&self, outcome: &Outcome) -> bool {
         let servers_stay = !self.active_servers().any(|server| self.was_told_to_stop(server));
         let workers_stay = self.workers().iter().any(|worker| !self.was_told_to_stop(*worker));

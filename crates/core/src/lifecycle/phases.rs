@@ -54,7 +54,7 @@ impl Lifecycle {
         vec![Decision::Prepare]
     }
 
-    /// Handles a server's report that its shard is ready, new or restored from a checkpoint.
+    /// Records that a server has its shard, new or restored from a checkpoint.
     pub fn server_ready(&mut self, server: TaskId, restored: bool) -> Vec<Decision> {
         self.ready.insert(server);
         let all = self.active_servers().all(|task| self.ready.contains(&task));
@@ -68,7 +68,7 @@ impl Lifecycle {
         vec![Decision::Initialise(self.chief)]
     }
 
-    /// Handles the chief's report that it has pushed the first values.
+    /// Records that the chief has pushed the first values.
     pub fn initialised(&mut self) -> Vec<Decision> {
         if self.phase != Phase::Initialising {
             return Vec::new();
@@ -77,7 +77,7 @@ impl Lifecycle {
         self.present_workers().into_iter().map(Decision::Start).collect()
     }
 
-    /// Handles a worker that has done its share of the training; it stays for the end.
+    /// Records that a worker has done its share of the training; it stays for the end.
     pub fn worker_finished(&mut self, worker: WorkerId) -> Vec<Decision> {
         if !matches!(self.phase, Phase::Training | Phase::Finishing) {
             return Vec::new();
@@ -100,8 +100,7 @@ impl Lifecycle {
         vec![Decision::AllFinished]
     }
 
-    /// Handles the chief's report that it has scored the network and written the summary, so that nothing is left to
-    /// do.
+    /// Records that the chief has scored the network, so that nothing is left to do.
     pub fn concluded(&mut self, worker: WorkerId) -> Vec<Decision> {
         let last = self.phase == Phase::Finishing && worker == self.chief;
         if last { self.end(Outcome::done()) } else { Vec::new() }

@@ -5,11 +5,10 @@ use std::time::Duration;
 use super::{Decision, Lifecycle, Outcome, Phase, exit_code};
 use crate::cluster::{Job, TaskId};
 
-/// How long a run that had already ended waits for a worker that wants more steps, as a multiple of the patience with a
-/// silent task.
+/// How long an ended run waits for a worker that wants more steps, in multiples of the patience with silence.
 const MORE: u32 = 6;
 
-/// How long the others wait for a living chief to score the network, as a multiple of the timeout for a missing task.
+/// How long the others wait for a living chief to score the network, in multiples of the peer timeout.
 const SCORING: u32 = 12;
 
 impl Lifecycle {

@@ -12,7 +12,7 @@ use super::{Rule, Slots, Update};
 pub struct Adagrad {
     /// The initial value of `a`, which keeps the first steps small.
     pub initial_accumulator: f32,
-    /// A small number that keeps the divisor from zero, `ε`.
+    /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,
 }
 

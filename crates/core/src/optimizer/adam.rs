@@ -16,7 +16,7 @@ pub struct Adam {
     pub beta1: f32,
     /// The decay rate of the mean squared gradient, `β₂`.
     pub beta2: f32,
-    /// A small number that keeps the divisor from zero, `ε`.
+    /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,
 }
 
@@ -28,7 +28,7 @@ pub struct AdamW {
     pub beta1: f32,
     /// The decay rate of the mean squared gradient, `β₂`.
     pub beta2: f32,
-    /// A small number that keeps the divisor from zero, `ε`.
+    /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,
     /// The share of a value that decays per unit of learning rate, `λ`.
     pub weight_decay: f32,

@@ -74,7 +74,7 @@ impl Optimizer {
         ]
     }
 
-    /// Returns the optimizer with that name, with its usual constants.
+    /// The optimizer of that name, with its usual constants.
     pub fn named(name: &str) -> Result<Self, UnknownOptimizer> {
         Self::all()
             .into_iter()
@@ -143,7 +143,7 @@ impl fmt::Display for Optimizer {
     }
 }
 
-/// The error for a name that is not an [`Optimizer`].
+/// A name that is not an [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown optimizer `{name}`: expected one of {}", Optimizer::all().map(|known| known.name()).join(", "))]
 pub struct UnknownOptimizer {

@@ -14,7 +14,7 @@ pub struct RmsProp {
     pub decay: f32,
     /// The share of the last movement that is kept, `m`; if 0, there is no slot for it.
     pub momentum: f32,
-    /// A small number that keeps the divisor from zero, `ε`.
+    /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,
 }
 

@@ -10,7 +10,7 @@ use crate::picture::{Picture, Tile};
 const SIDE: usize = windlass_data::mnist::SIDE;
 /// The number of images per row.
 const COLUMNS: usize = 10;
-/// The number of groups of test images; below, the number of rows of generated ones.
+/// The number of groups of test images; below, of rows of generated ones.
 const GROUPS: usize = 2;
 const SAMPLE_ROWS: usize = 4;
 

@@ -17,9 +17,9 @@ pub struct StepBatch {
     pub(super) decoder_inputs: Vec<u32>,
     /// The decoder's outputs that count: those that are not padding.
     pub(super) counted: Vec<u32>,
-    /// The weights of the counted outputs in the loss.
+    /// The weights of those outputs in the loss.
     pub(super) weights: Vec<f32>,
-    /// The targets of the counted outputs.
+    /// The targets of those outputs.
     pub(super) choice: Choice,
     /// The rows of the two embeddings and of the output layer; `None` if the step has whole tables.
     pub(super) rows: Option<[Vec<u32>; 3]>,
@@ -127,7 +127,7 @@ impl Batching {
 struct Rows(Vec<u32>);
 
 impl Rows {
-    /// The positions of these words among the rows.
+    /// The positions of these words.
     fn places(&self, words: &[u32]) -> Vec<u32> {
         if self.0.is_empty() {
             return words.to_vec();

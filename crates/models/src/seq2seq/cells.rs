@@ -47,7 +47,7 @@ pub struct Layer {
     cell: Cell,
 }
 
-/// The state that a layer keeps from one step to the next, [batch, size] each.
+/// A layer's state between steps, [batch, size] each.
 #[derive(Clone, Debug)]
 pub struct LayerState {
     /// The layer's output.

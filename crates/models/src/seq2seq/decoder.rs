@@ -35,7 +35,7 @@ pub struct Encoded {
     states: Vec<LayerState>,
 }
 
-/// The state that the decoder keeps from one step to the next.
+/// The decoder's state between steps.
 #[derive(Clone, Debug)]
 pub struct DecoderState {
     layers: Vec<LayerState>,

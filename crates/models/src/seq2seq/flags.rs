@@ -138,7 +138,7 @@ impl Settings {
         Ok(if flags.self_test { settings.tiny() } else { settings })
     }
 
-    /// Shrinks the settings to those of the self-test: small enough to train in a second, and using every part.
+    /// What the self-test trains: small enough for a second, and using every part.
     fn tiny(self) -> Self {
         let buckets = vec![Bucket::new(4, 6), Bucket::new(7, 9)];
         Self { layers: 2, size: 32, samples: 8, buckets, ..self }

@@ -42,7 +42,7 @@ pub enum InterpretError {
     /// No bucket is long enough.
     #[error("the sentence has {words} words, and the network was trained with fewer than {longest}")]
     TooLong {
-        /// The number of words of the sentence.
+        /// Words of the sentence.
         words: usize,
         /// The length of the longest bucket.
         longest: usize,

@@ -45,7 +45,7 @@ const CLIP_NORM: f32 = 5.0;
 /// The number of pairs per bucket that a report scores.
 const HELD_OUT_PAIRS: usize = 64;
 
-/// Translates sentences.
+/// Translates.
 pub struct Seq2Seq {
     settings: Settings,
     text: Text,

@@ -9,7 +9,7 @@ use super::decode::greedy;
 use super::network::Translator;
 use super::text::Text;
 
-/// The number of pairs that are scored at a time.
+/// Pairs that are scored at a time.
 const TOGETHER: usize = 64;
 
 /// The perplexity on each bucket of the dev text and on all of it, over all words instead of a sample. At most `most`
@@ -57,7 +57,7 @@ pub(super) fn translations(network: &Translator, text: &Text, metrics: Metrics) 
     metrics.fraction("exact_match", exact_matches(corpus())).number("bleu", Bleu::of(corpus()).score)
 }
 
-/// Divides the samples into chunks, each from one bucket.
+/// Chunks of samples, each from one bucket.
 fn chunks(pairs: &BucketedPairs) -> Vec<Vec<usize>> {
     let buckets = (0..pairs.buckets().len()).map(|bucket| pairs.samples_of(bucket).collect::<Vec<_>>());
     buckets.flat_map(|samples| samples.chunks(TOGETHER).map(<[usize]>::to_vec).collect::<Vec<_>>()).collect()

@@ -19,9 +19,9 @@ pub(super) struct Text {
     pub(super) from: Vocabulary,
     pub(super) to: Vocabulary,
     pub(super) train: BucketedPairs,
-    /// The pairs for monitoring the training.
+    /// For monitoring the training.
     pub(super) dev: BucketedPairs,
-    /// The pairs that are translated to score the network.
+    /// For scoring the network.
     pub(super) scored: BucketedPairs,
 }
 

@@ -11,7 +11,7 @@ use super::{CLASSES, PIXELS, SIDE, StnFlags, Transformer, Variant};
 
 const KERNEL: usize = 3;
 const PADDING: usize = 1;
-/// The size of a transform, which is two rows of three: it maps a pixel's position to the position it shows.
+/// Two rows of three, which map a pixel's position to the position it shows.
 const TRANSFORM: usize = 6;
 const IDENTITY: [f32; TRANSFORM] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0];
 /// Convolutions and pooling halve the canvas twice.

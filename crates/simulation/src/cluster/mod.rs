@@ -183,7 +183,7 @@ impl Cluster {
         events
     }
 
-    /// Starts the process of a task, unless the run has ended in the meantime.
+    /// Starts the process of a task, unless the run has ended meanwhile.
     fn start(&mut self, task: TaskId) {
         let ended = self.exit_codes.iter().find(|(ended, _)| ended.job == Job::Ps).map(|(_, code)| *code);
         // The tasks that were told of the end have exited, but it is not recorded yet: ps 0 was killed before recording

@@ -117,7 +117,7 @@ impl Process {
         }
     }
 
-    /// Runs `act` on the server, unless it has ended. [`Process::worker`] does the same.
+    /// A server or worker that has ended does nothing more.
     fn server(&mut self, act: impl FnOnce(&mut ServerNode, &mut World), world: &mut World) {
         if let Some(server) = self.server.as_mut().filter(|server| server.ended.is_none()) {
             act(server, world);

@@ -44,7 +44,7 @@ pub struct ServerNode {
     effects: VecDeque<ServerEffect>,
     /// True while an effect is carried out: the following effects wait for it, as in the server's task.
     working: bool,
-    /// The outcome, once the server has ended.
+    /// How the server ended.
     pub ended: Option<Outcome>,
 }
 

@@ -15,7 +15,7 @@ use crate::store::LOCATION;
 use crate::world::{Port, Timer, World};
 
 impl ServerNode {
-    /// Handles the completion of the shard's allocation or restore.
+    /// The shard has been allocated or restored.
     pub fn prepared(&mut self, number: u64, world: &mut World) {
         let is_restored = |prepare: &Prepare| !prepare.restore.is_empty();
         if self.preparing.as_ref().is_some_and(is_restored) && world.store.is_unreadable(world.now) {

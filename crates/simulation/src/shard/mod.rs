@@ -49,7 +49,7 @@ pub enum ShardEffect {
 /// One server's share of the parameters.
 #[derive(Debug)]
 pub struct Shard {
-    /// The gate, which makes the decisions.
+    /// Makes the decisions.
     pub gate: Gate,
     blocks: Vec<CopyOnCut<Values>>,
     is_async: bool,

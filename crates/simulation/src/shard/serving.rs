@@ -65,7 +65,7 @@ impl Shard {
         self.poll_thread(connection, now);
     }
 
-    /// Handles a connection that was closed by the other end. Its thread notices when it next reads or answers.
+    /// Handles a closed connection. Its thread notices when it next reads or answers.
     pub fn disconnected(&mut self, connection: usize, now: Duration) {
         if let Some(thread) = self.threads.get_mut(&connection) {
             thread.left_alone = true;

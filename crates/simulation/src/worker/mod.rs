@@ -52,9 +52,9 @@ pub struct WorkerNode {
     /// The number of batches before this incarnation's first push.
     began: u64,
     ticket: u64,
-    /// The outcome of a worker that is leaving, and until when it waits for its goodbye to be received.
+    /// The outcome, and the deadline for its goodbye to be received.
     leaving: Option<(Outcome, Duration)>,
-    /// The outcome, once the worker has ended.
+    /// How the worker ended.
     pub ended: Option<Outcome>,
 }
 

@@ -74,8 +74,7 @@ pub enum Timer {
     Tick,
     /// The coordinator's checkpoints are open.
     StoreOpened,
-    /// The nth lookup of a checkpoint is done: of the one to begin from, or, given the run's beginning, of the one to
-    /// roll back to.
+    /// The nth lookup is done: of a checkpoint to begin from or, given the run's beginning, to roll back to.
     Found(u64, Option<Box<windlass_server::coordinator::Beginning>>),
     /// A manifest is written, or writing it failed.
     Published(u64, Box<windlass_checkpoint::Manifest>, bool),

@@ -1,5 +1,5 @@
-//! The network between simulated processes: connections with delays. Messages arrive in order on each connection and in
-//! any order between connections, and a connection that breaks may lose those in flight.
+//! The network between simulated processes: connections with delays. Messages stay in order on a connection, but not
+//! between connections, and those in flight may be lost when a connection breaks.
 
 use std::time::Duration;
 

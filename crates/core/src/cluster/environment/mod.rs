@@ -18,7 +18,7 @@ use super::{ClusterError, ClusterSpec, NamedTask, Source, Statement};
 pub struct Environment {
     /// `JOB_COMPLETION_INDEX`: the index of this pod in an Indexed Job.
     pub job_completion_index: Option<String>,
-    /// Slurm's variables, and Windlass's own for Slurm.
+    /// Slurm's variables, and ours for Slurm.
     pub slurm: SlurmVariables,
 }
 

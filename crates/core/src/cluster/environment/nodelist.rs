@@ -1,13 +1,13 @@
 //! Expands Slurm's list of nodes: `node[01-03,07],gpu1` is node01, node02, node03, node07 and gpu1. Several brackets in
 //! one name multiply, the rightmost varying fastest. A name may be any text; hosts are not checked here.
 
-/// The largest number of nodes in one list. Longer lists are refused before they are expanded.
+/// Lists of more nodes than this are refused before they are expanded.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
 /// Why a text is not a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeListError {
-    /// The list has no name at all, or nothing between two commas.
+    /// No name at all, or nothing between two commas.
     #[error("a name is empty")]
     EmptyName,
     /// A bracket is unbalanced or nested.
@@ -19,7 +19,7 @@ pub enum NodeListError {
         /// The range as given.
         range: String,
     },
-    /// The list has more nodes than any cluster has.
+    /// More nodes than any cluster has.
     #[error("more than {MAX_NODES} nodes")]
     TooMany,
 }

@@ -11,7 +11,7 @@ use crate::cluster::{Address, AddressError, ClusterError, ClusterSpec, Job, Name
 
 const DEFAULT_PORT: u16 = 2222;
 
-/// Slurm's variables, and Windlass's own for Slurm, as text.
+/// Slurm's variables, and ours for Slurm, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmVariables {
     /// `SLURM_PROCID`: the number of this task in its step.
@@ -220,7 +220,7 @@ fn block(counts: &[u16]) -> Vec<(usize, u16)> {
     counts.iter().enumerate().flat_map(|(node, count)| (0..*count).map(move |local| (node, local))).collect()
 }
 
-/// As [`block`], but assigning tasks to the nodes in turn.
+/// As [`block`], but going round the nodes.
 fn cyclic(counts: &[u16]) -> Vec<(usize, u16)> {
     let rounds = counts.iter().copied().max().unwrap_or(0);
     let round = |local| counts.iter().enumerate().filter(move |(_, count)| local < **count);

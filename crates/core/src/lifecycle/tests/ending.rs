@@ -1,4 +1,4 @@
-//! Tests of how a run ends, and when it is saved first.
+//! How a run ends, and when it is saved first.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of servers that hold nothing: the run waits for them at the start, and never misses them later.
+//! Servers that hold nothing: awaited at the start, never missed later.
 
 use super::*;
 

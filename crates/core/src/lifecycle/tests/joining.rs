@@ -1,4 +1,4 @@
-//! Tests of joining: who is admitted, as which process, and what follows from it.
+//! Who is let in, as which process, and what begins with it.
 
 use super::*;
 

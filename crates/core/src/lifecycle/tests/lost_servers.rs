@@ -1,4 +1,4 @@
-//! Tests of lost servers: without checkpoints the run ends, with them it rolls back.
+//! Servers that are lost: without checkpoints the run ends, with them it rolls back.
 
 use super::*;
 

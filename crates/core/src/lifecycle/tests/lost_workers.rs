@@ -1,4 +1,4 @@
-//! Tests of workers that are told to stop, or die.
+//! Workers that are told to stop, or die.
 
 use super::*;
 

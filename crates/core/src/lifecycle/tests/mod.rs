@@ -1,4 +1,4 @@
-//! Tests of every event in a run's life and its consequences. This file has the runs that they start from.
+//! Tests of every event of a run's life. Here are the runs that they start from.
 
 mod ending;
 mod idle_servers;

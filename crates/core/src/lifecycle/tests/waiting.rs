@@ -1,4 +1,4 @@
-//! Tests of which tasks a run waits for, and when it gives up on them.
+//! Whom a run waits for, and when it gives up.
 
 use super::*;
 
