@@ -1,5 +1,5 @@
-//! A run of consecutive values with their optimizer state: what a server locks, updates and sends
-//! as one. It does not count steps or know which parameter it belongs to.
+//! A run of consecutive values with their optimizer state: the unit that a server locks, updates and sends. It does not
+//! count steps or know which parameter it belongs to.
 
 use std::array;
 use std::ops::Range;
@@ -11,15 +11,15 @@ use crate::optimizer::{Optimizer, Update, flush};
 /// a quarter of a server's memory.
 pub const BLOCK_ELEMENTS: usize = 63 * 1024;
 
-/// Splits that many elements into runs of [`BLOCK_ELEMENTS`]; the last may be shorter.
+/// Splits this many elements into runs of [`BLOCK_ELEMENTS`]; the last may be shorter.
 pub fn block_ranges(elements: usize) -> impl Iterator<Item = Range<usize>> {
     (0..elements).step_by(BLOCK_ELEMENTS).map(move |start| start..start + BLOCK_ELEMENTS.min(elements - start))
 }
 
-/// Values that are updated in another way than by the optimizer since the run's first step.
+/// Values that are not simply updated by the optimizer from the run's first step on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stretch {
-    /// Where they lie.
+    /// The position of the values.
     pub range: Range<usize>,
     /// How they are updated.
     pub treatment: Treatment,
@@ -28,15 +28,14 @@ pub struct Stretch {
 /// How a [`Stretch`] is updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Treatment {
-    /// They follow training without being trained: they become what is pushed in the place of a gradient, and the
-    /// optimizer does not see them.
+    /// The values follow training without being trained: each push replaces them, and the optimizer does not see them.
     Assigned,
-    /// The optimizer began with them after this global step, and counts its steps from there: Adam's correction for
-    /// means that start at zero would otherwise be that of means long grown.
+    /// The optimizer began to train the values after this global step, and counts its steps from there. Adam's
+    /// correction for means that start at zero would otherwise assume means that have long settled.
     TrainedSince(u64),
 }
 
-/// What each of those blocks has of some stretches of the elements, counted from the beginning of the block.
+/// The part of these stretches that lies in each block, with positions relative to the start of the block.
 pub fn stretches_by_block(stretches: &[Stretch], elements: usize) -> Vec<Vec<Stretch>> {
     let within = |block: Range<usize>| {
         let part = |Stretch { range, treatment }: &Stretch| {
@@ -54,24 +53,24 @@ pub fn stretches_by_block(stretches: &[Stretch], elements: usize) -> Vec<Vec<Str
 pub struct Block {
     /// The values of the parameter.
     pub values: Vec<f32>,
-    /// The optimizer's state, [`Optimizer::slots`] of them.
+    /// The optimizer's state: [`Optimizer::slots`] vectors.
     pub slots: Vec<Vec<f32>>,
 }
 
 impl Block {
-    /// Zeros, with state as before the first update.
+    /// Zero values, with the optimizer state of before the first update.
     pub fn new(len: usize, optimizer: &Optimizer) -> Self {
         let slot = |slot| vec![optimizer.slot_initial(slot); len];
         Self { values: vec![0.0; len], slots: (0..optimizer.slots()).map(slot).collect() }
     }
 
-    /// Moves the values by one gradient, with the optimizer the block was made for.
+    /// Updates the values by one gradient, with the optimizer that the block was made for.
     pub fn apply(&mut self, optimizer: &Optimizer, update: &Update, gradient: &[f32]) {
         self.apply_range(0..self.values.len(), optimizer, update, gradient);
     }
 
-    /// As [`Block::apply`], but for these stretches, in rising order. The update's step is the global one, which is
-    /// later than any that a stretch is trained since.
+    /// Like [`Block::apply`], but treats these stretches separately; they must be in ascending order. The update's step
+    /// is the global one, which is later than any [`Treatment::TrainedSince`].
     pub fn apply_around(&mut self, stretches: &[Stretch], optimizer: &Optimizer, update: &Update, pushed: &[f32]) {
         assert_eq!(self.values.len(), pushed.len(), "a push is as long as its values");
         let mut start = 0;
@@ -93,7 +92,7 @@ impl Block {
         self.apply_range(start..self.values.len(), optimizer, update, &pushed[start..]);
     }
 
-    /// Adds a copy of some of `other`'s numbers after its own.
+    /// Appends a copy of a range of `other`.
     pub(crate) fn extend_from(&mut self, other: &Self, range: Range<usize>) {
         self.values.extend_from_slice(&other.values[range.clone()]);
         for (own, other) in self.slots.iter_mut().zip(&other.slots) {
@@ -101,7 +100,7 @@ impl Block {
         }
     }
 
-    /// Makes some of the numbers the same as as many of `other`'s.
+    /// Copies a range of `other` over a range of the same length.
     pub(crate) fn copy_range(&mut self, to: Range<usize>, other: &Self, from: Range<usize>) {
         self.values[to.clone()].copy_from_slice(&other.values[from.clone()]);
         for (own, other) in self.slots.iter_mut().zip(&other.slots) {
@@ -109,7 +108,7 @@ impl Block {
         }
     }
 
-    /// As [`Block::apply`], to some of the values.
+    /// Like [`Block::apply`], for some of the values.
     pub(crate) fn apply_range(
         &mut self,
         range: Range<usize>,

@@ -1,9 +1,9 @@
-//! The cut of a checkpoint, which all servers agree on, and how far one has come (`cycle`).
+//! The cut of a checkpoint, which all servers agree on, and the progress of a checkpoint (`cycle`).
 //!
-//! Servers are first asked to *mark* where they stand and to hold back new updates. From their marks follows the *cut*:
+//! Servers are first asked to *mark* where they stand and to hold back new updates. The *cut* follows from their marks:
 //! in sync mode the latest round that any server has applied or is applying, otherwise for each worker the latest push
-//! that any server has admitted. Each server then snapshots exactly that state and continues. As a worker has one push
-//! on its way at a time, no server is more than one behind the cut, and what it lacks is already coming.
+//! that any server has admitted. Each server then snapshots exactly that state and continues. A worker has only one
+//! push in flight, so no server is more than one behind the cut, and what it lacks is already on its way.
 
 mod cycle;
 
@@ -16,13 +16,13 @@ use crate::cluster::{ServerId, WorkerId};
 use crate::ledger::Incarnation;
 pub use cycle::{Cycle, CycleRun, Next, Policy, Setback, SetbackKind};
 
-/// How long servers may hold back updates for a cut. An update is never held longer, come what may.
+/// How long servers may hold back updates for a cut. No update is ever held longer.
 pub const HOLD: Duration = Duration::from_millis(40);
 
-/// The last push of each worker that is in a state of the parameters.
+/// Each worker's last push in a state of the parameters.
 pub type Pushes = BTreeMap<WorkerId, (Incarnation, u64)>;
 
-/// What each worker has sent along with that push: what it wants back if it has to go on from there, as JSON.
+/// The note that each worker sent with that push, as JSON: what it needs if it has to resume from there.
 pub type Notes = BTreeMap<WorkerId, String>;
 
 /// How far the workers are in a state of the parameters.
@@ -30,25 +30,26 @@ pub type Notes = BTreeMap<WorkerId, String>;
 pub struct Standing {
     /// How many updates the parameters have had.
     pub version: u64,
-    /// The last push of each.
+    /// The last push of each worker.
     pub pushes: Pushes,
-    /// What came with it, on the first server.
+    /// The notes that came with them, on the first server.
     pub notes: Notes,
-    /// Those who have one push more in the round that is open, which makes the next version, and what came with it.
+    /// The workers that have one more push in the open round, which makes the next version, and the notes of those
+    /// pushes.
     pub in_open_round: Notes,
 }
 
-/// Where a server stands, or is to be cut: a state of its parameters.
+/// A state of a server's parameters: where it stands, or where it is to be cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutPoint {
     /// How many updates its parameters have had.
     pub version: u64,
-    /// Which pushes are in them.
+    /// The pushes that are in them.
     pub pushes: Pushes,
 }
 
 impl CutPoint {
-    /// The latest of both, in everything.
+    /// Raises the version and the pushes to the later of both points.
     fn merge(&mut self, other: &CutPoint) {
         self.version = self.version.max(other.version);
         for (worker, push) in &other.pushes {
@@ -58,12 +59,12 @@ impl CutPoint {
     }
 }
 
-/// Where all servers are cut, given where they stand.
+/// The point at which all servers are cut, given their marks.
 fn cut(marks: &BTreeMap<ServerId, CutPoint>, rounds: bool) -> CutPoint {
     let mut cut = CutPoint::default();
     marks.values().for_each(|mark| cut.merge(mark));
     if !rounds && let Some(mark) = marks.values().next() {
-        // Every push is an update: those that this server lacks are on their way to it.
+        // Every push is an update: the pushes that this server lacks are on their way to it.
         let lacking =
             |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| match mark.pushes.get(worker) {
                 Some((here, had)) if here == incarnation => sequence - had,

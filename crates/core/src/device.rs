@@ -1,5 +1,5 @@
-//! The names of devices, as TensorFlow writes them: `/job:worker/replica:0/task:1/device:GPU:0`, and every shorter form of
-//! it. Whether a machine has such a device is not known here.
+//! The names of devices, in TensorFlow's notation: `/job:worker/replica:0/task:1/device:GPU:0`, and all its shorter
+//! forms. Does not check whether a machine has such a device.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,30 +8,30 @@ use thiserror::Error;
 
 use crate::cluster::TaskId;
 
-/// What computes.
+/// A kind of device, by backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
-    /// The processor, through Burn's CPU backend.
+    /// The CPU, through Burn's CPU backend.
     Cpu,
-    /// A graphics card, through whichever backend reaches it.
+    /// A GPU, through whichever backend reaches it.
     Gpu,
-    /// An NVIDIA card through CUDA.
+    /// An NVIDIA GPU through CUDA.
     Cuda,
-    /// An AMD card through ROCm.
+    /// An AMD GPU through ROCm.
     Rocm,
-    /// A card through Vulkan.
+    /// A GPU through Vulkan.
     Vulkan,
-    /// A card through Apple's Metal.
+    /// A GPU through Apple's Metal.
     Metal,
-    /// A card through the graphics API that wgpu chooses.
+    /// A GPU through the graphics API that wgpu chooses.
     Wgpu,
 }
 
 impl DeviceKind {
-    /// All of them.
+    /// All kinds of device.
     pub const ALL: [Self; 7] = [Self::Cpu, Self::Gpu, Self::Cuda, Self::Rocm, Self::Vulkan, Self::Metal, Self::Wgpu];
 
-    /// Its name in lower case.
+    /// The kind's name in lower case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -49,12 +49,12 @@ impl DeviceKind {
     }
 }
 
-/// A device of a task: what computes, and which of them.
+/// A device of a task: its kind and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalName {
-    /// What computes.
+    /// The kind of the device.
     pub kind: DeviceKind,
-    /// Its number among those of its kind; `None` if any will do.
+    /// The device's number among those of its kind; `None` if any will do.
     pub index: Option<u32>,
 }
 
@@ -74,22 +74,22 @@ impl fmt::Display for LocalName {
     }
 }
 
-/// A device, named in full or in part. What is not given can be anything.
+/// A device, named in full or in part. Missing parts match anything.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct DeviceName {
-    /// The job of the task that has it.
+    /// The job of the task that has the device.
     pub job: Option<String>,
-    /// The number of that job's copy. Windlass has one of each, number 0.
+    /// The number of the job's replica. Windlass has only replica 0 of each job.
     pub replica: Option<u32>,
-    /// The number of that task.
+    /// The index of the task.
     pub task: Option<u32>,
-    /// The device of that task.
+    /// The device within the task.
     pub device: Option<LocalName>,
 }
 
 impl DeviceName {
-    /// Completes a name by a default, part by part, as a device scope of TensorFlow completes those inside it. A kind of
-    /// device and its number are two parts: `/cpu` completed by `/gpu:1` is `/cpu:1`.
+    /// Fills in missing parts from a default, as an outer device scope in TensorFlow completes an inner one. The kind
+    /// of device and its number are separate parts: `/cpu` completed by `/gpu:1` is `/cpu:1`.
     #[must_use]
     pub fn or(&self, default: &Self) -> Self {
         let device = match (self.device, default.device) {
@@ -104,7 +104,7 @@ impl DeviceName {
         }
     }
 
-    /// Whether devices of this task can be meant.
+    /// Whether the name can refer to a device of this task.
     pub fn may_be_of(&self, task: TaskId) -> bool {
         self.job.as_ref().is_none_or(|job| *job == task.job.to_string())
             && self.replica.is_none_or(|replica| replica == 0)
@@ -118,7 +118,7 @@ impl From<LocalName> for DeviceName {
     }
 }
 
-/// In TensorFlow's own spelling, with what is given alone: `/job:worker/task:1/device:GPU:0`.
+/// Writes the given parts in TensorFlow's own spelling: `/job:worker/task:1/device:GPU:0`.
 impl fmt::Display for DeviceName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(job) = &self.job {
@@ -140,50 +140,50 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// Why a text names no device.
+/// Why a text is not a device name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceNameError {
-    /// Nothing was given.
+    /// The text is empty.
     #[error("the name of a device is empty")]
     Empty,
-    /// A part is none of those that names have.
+    /// A part is not one that device names have.
     #[error("{part:?} in the device name {name:?} is not a job, replica, task or device")]
     UnknownPart {
         /// The whole text.
         name: String,
-        /// What is not understood.
+        /// The unknown part.
         part: String,
     },
-    /// A kind of device that does not exist.
+    /// The kind of device does not exist.
     #[error("{kind:?} in the device name {name:?} is not a kind of device")]
     UnknownKind {
         /// The whole text.
         name: String,
-        /// What is not understood.
+        /// The unknown kind.
         kind: String,
     },
-    /// A part that needs a number has something else.
+    /// A part that needs a number has another value.
     #[error("{value:?} in the device name {name:?} is not a number")]
     NoNumber {
         /// The whole text.
         name: String,
-        /// What is given instead.
+        /// The value given instead.
         value: String,
     },
-    /// A job that cannot be one.
+    /// The job is not a valid job name.
     #[error("{job:?} in the device name {name:?} is not a job name: use letters, digits and underscores")]
     BadJob {
         /// The whole text.
         name: String,
-        /// What is given instead.
+        /// The job given.
         job: String,
     },
-    /// A part is given twice.
+    /// A part occurs twice.
     #[error("the device name {name:?} gives the {part} twice")]
     Twice {
         /// The whole text.
         name: String,
-        /// Which part.
+        /// The repeated part.
         part: &'static str,
     },
 }
@@ -199,7 +199,8 @@ impl DeviceNameError {
 impl FromStr for DeviceName {
     type Err = DeviceNameError;
 
-    /// Takes names in any case, with `*` for what can be anything. Without slashes it is a device of any task.
+    /// Accepts names in any case, with `*` for parts that match anything. A name without slashes is a device of any
+    /// task.
     fn from_str(text: &str) -> Result<Self, DeviceNameError> {
         let mut reader = Reader { text, name: Self::default() };
         match text.strip_prefix('/') {

@@ -1,4 +1,4 @@
-//! Tests of `device`: every form of a name, and how names complete each other.
+//! Tests of `device`: all forms of a name, and how a name is completed by another.
 
 use proptest::option;
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ fn a_name_is_completed_part_by_part() {
     assert_eq!(or("/gpu:1", "/job:worker/task:2"), "/job:worker/task:2/device:GPU:1");
     assert_eq!(or("/job:ps/task:0", "/job:worker/task:2/cpu:0"), "/job:ps/task:0/device:CPU:0");
     assert_eq!(or("gpu", "gpu:3"), "/device:GPU:3");
-    // As in TensorFlow, where kind and number are given one by one.
+    // As in TensorFlow, where kind and number are separate parts.
     assert_eq!(or("cpu", "gpu:1"), "/device:CPU:1");
 }
 

@@ -1,25 +1,25 @@
-//! How two runs that should be the same differ, in words for the person who started them.
+//! How two runs that should be the same differ, in words for the user who started them.
 
 /// The first thing in which two runs differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
-    /// They were started with different flags.
+    /// The runs were started with different flags.
     Flag {
-        /// The one run's, as in `with --steps 500` or `without --steps`.
+        /// The flag of one run, as in `with --steps 500` or `without --steps`.
         here: String,
-        /// The other's.
+        /// The flag of the other run.
         there: String,
     },
-    /// A file that goes with the values has other contents.
+    /// A file that belongs to the values has different contents.
     File(String),
-    /// They read different data.
+    /// The runs read different data.
     Data {
-        /// What the one reads.
+        /// The data of one run.
         here: String,
-        /// What the other reads.
+        /// The data of the other run.
         there: String,
     },
-    /// Their networks have different parameters: which, and how.
+    /// The networks have different parameters. The text says which and how.
     Parameters(String),
 }
 
@@ -28,7 +28,7 @@ impl Difference {
         Self::Flag { here, there }
     }
 
-    /// The difference as a sentence, where `who` is the one run and `other` the other.
+    /// Formats the difference as a sentence about the runs called `who` and `other`.
     pub fn describe(&self, who: &str, other: &str) -> String {
         match self {
             Self::Flag { here, there } => format!("{who} was started {here}, {other} {there}"),

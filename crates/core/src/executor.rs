@@ -1,6 +1,6 @@
-//! Work that depends on other work: a graph of nodes, and which of them may start. For each node it is known how many of
-//! those that it depends on are not done; one for which that is zero may start on its lane. Nothing is computed here, and
-//! no thread waits.
+//! Schedules work that depends on other work: a graph of nodes, and which of them may start. Each node counts its
+//! unfinished dependencies and may start on its lane when none are left. This module computes nothing, and no thread
+//! waits in it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,39 +8,39 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Where nodes run, one after the other: a device, or another task.
+/// A lane, on which nodes run one after another: a device, or another task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub usize);
 
-/// A node, by its place in the list that the graph was made of.
+/// A node, by its position in the list that the graph was built from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
 /// A piece of work, as it is put into a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What it is called, by those that depend on it and when it fails.
+    /// The node's name, used in dependencies and error messages.
     pub name: String,
-    /// Where it runs.
+    /// The lane it runs on.
     pub lane: LaneId,
-    /// The names of those that must be done before it.
+    /// The names of the nodes that must be done before this one.
     pub after: Vec<String>,
-    /// Of those that may start on a lane, the one with the lowest rank goes first.
+    /// Of the nodes that may start on a lane, the one with the lowest rank goes first.
     pub rank: u64,
 }
 
-/// Why nodes are not a graph that can be executed.
+/// Why nodes do not form a graph that can be executed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GraphError {
     /// Two nodes have the same name.
     #[error("duplicate name {0:?}")]
     Twice(String),
-    /// A node depends on one that does not exist.
+    /// A node depends on a node that does not exist.
     #[error("{node:?} depends on {dependency:?}, which does not exist")]
     Unknown {
-        /// Which one.
+        /// The dependent node.
         node: String,
-        /// What it depends on.
+        /// The missing dependency.
         dependency: String,
     },
     /// Some nodes depend on each other, so none of them could ever start.
@@ -55,19 +55,19 @@ fn in_words(circle: &[String]) -> String {
     }
 }
 
-/// Nodes that can be worked through. The same graph serves any number of runs.
+/// A graph of nodes that can be executed. The same graph serves any number of runs.
 #[derive(Debug, Clone)]
 pub struct Graph {
     nodes: Vec<Node>,
-    /// Which nodes depend on each.
+    /// For each node, the nodes that depend on it.
     dependents: Vec<Vec<NodeId>>,
-    /// On how many nodes each depends.
+    /// For each node, the number of its dependencies.
     dependencies: Vec<usize>,
     lanes: usize,
 }
 
 impl Graph {
-    /// Puts nodes together.
+    /// Builds a graph from nodes.
     pub fn new(nodes: Vec<Node>) -> Result<Self, GraphError> {
         let mut ids = BTreeMap::new();
         for (index, node) in nodes.iter().enumerate() {
@@ -94,12 +94,12 @@ impl Graph {
         }
     }
 
-    /// Its nodes, in the order in which they were given.
+    /// The nodes, in the order in which they were given.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// One more than the highest lane that a node runs on.
+    /// One more than the highest lane of any node.
     pub fn lanes(&self) -> usize {
         self.lanes
     }
@@ -133,13 +133,13 @@ impl Graph {
     }
 }
 
-/// A node that failed, and with it all that was to be done.
+/// A node's failure, which fails the whole run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{node}: {reason}")]
 pub struct Failed {
     /// The name of the node.
     pub node: String,
-    /// Why.
+    /// Why it failed.
     pub reason: String,
 }
 
@@ -147,9 +147,9 @@ pub struct Failed {
 #[derive(Debug, Clone)]
 pub struct Executor {
     graph: Arc<Graph>,
-    /// On how many nodes that are not done each depends.
+    /// For each node, the number of dependencies that are not done.
     unmet: Vec<usize>,
-    /// What may start on each lane, the lowest rank first.
+    /// The nodes that may start on each lane, the lowest rank first.
     ready: Vec<BinaryHeap<Reverse<(u64, NodeId)>>>,
     running: usize,
     remaining: usize,
@@ -157,7 +157,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Nothing is done yet.
+    /// A run in which nothing is done yet.
     pub fn new(graph: Arc<Graph>) -> Self {
         let free: Vec<usize> = (0..graph.nodes.len()).filter(|index| graph.dependencies[*index] == 0).collect();
         let mut executor = Self {
@@ -182,7 +182,7 @@ impl Executor {
         Some(node)
     }
 
-    /// A node that was started is done.
+    /// Records that a started node is done.
     pub fn complete(&mut self, node: NodeId) {
         self.running -= 1;
         self.remaining -= 1;
@@ -195,7 +195,7 @@ impl Executor {
         }
     }
 
-    /// A node that was started has failed. Of several that fail, the first counts.
+    /// Records that a started node has failed. If several fail, the first one counts.
     pub fn fail(&mut self, node: NodeId, reason: String) {
         self.running -= 1;
         self.failed.get_or_insert_with(|| Failed { node: self.graph.nodes[node.0].name.clone(), reason });
@@ -206,7 +206,7 @@ impl Executor {
         self.running == 0 && (self.remaining == 0 || self.failed.is_some())
     }
 
-    /// What has failed, if something has.
+    /// The failure that ended the run, if any.
     pub fn failure(&self) -> Option<&Failed> {
         self.failed.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Tests of `executor`: random graphs worked through in random order, and the graphs that are refused.
+//! Tests of `executor`: random graphs executed in random order, and graphs that are refused.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn refused(nodes: Vec<Node>) -> String {
     Graph::new(nodes).unwrap_err().to_string()
 }
 
-/// Graphs without circles: a node depends only on earlier ones, which are then shuffled.
+/// Graphs without cycles: a node depends only on earlier ones, which are then shuffled.
 fn any_graph() -> impl Strategy<Value = Vec<Node>> {
     let links =
         prop::collection::vec((0..4_usize, 0..5_u64, prop::collection::vec(any::<prop::sample::Index>(), 0..4)), 0..24);
@@ -30,8 +30,8 @@ fn any_graph() -> impl Strategy<Value = Vec<Node>> {
     nodes.prop_shuffle()
 }
 
-/// Works through a graph as threads would in some order. At every moment one lane starts a node, or one that runs ends;
-/// `fails` is told its name and whether it fails then.
+/// Executes a graph as threads would in some order. At each point, either a lane starts a node or a running node ends;
+/// `fails` gets the node's name and decides whether it fails.
 fn work_through(graph: &Arc<Graph>, choices: &[u8], fails: impl Fn(&str) -> bool) -> (Vec<String>, Option<Failed>) {
     let mut executor = Executor::new(graph.clone());
     let (mut running, mut started, mut done) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
-//! Old faults, put back one at a time by a test that has to find them. Without the feature `faults`, which only the
-//! simulation asks for, none can be.
+//! Old faults, reintroduced one at a time by a test that has to find them. This needs the feature `faults`, which only
+//! the simulation enables.
 
 /// A fault that was fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A server that holds nothing has a part in checkpoints.
+    /// A server that holds nothing takes part in checkpoints.
     EmptyServerInCut,
     /// When a server and the chief are lost together, no other worker becomes chief.
     ChiefLostWithServer,
@@ -12,20 +12,20 @@ pub enum Fault {
     SleeperNotDismissed,
     /// A thread that still reads an abandoned cut takes the copies of the next one.
     TornSnapshot,
-    /// A server that was told to stop and loses its connection comes back as another process, without its part of the last
+    /// A server that was told to stop and loses its connection returns as a new process, without its part of the last
     /// checkpoint.
     StoppedServerForgotten,
-    /// While a run rolls back, workers that were told to stop are waited for.
+    /// A run that rolls back waits for workers that were told to stop.
     StoppedWorkersAwaited,
-    /// A server that is lost while the last checkpoint of a run that went well is written ends the run.
+    /// A server that is lost while a successful run writes its last checkpoint ends the run.
     LostWhileSaving,
-    /// A server that was told to stop and dies while the last checkpoint is written is not missed.
+    /// The death of a server that was told to stop goes unnoticed while the last checkpoint is written.
     StoppedServerNotMissed,
-    /// A server that is lost while the last checkpoint is published is missed, though its part is written.
+    /// The loss of a server matters while the last checkpoint is published, though the server's part is written.
     NeededWhilePublished,
-    /// A run that loses a server rolls back to the checkpoint that it began from, though it has published others.
+    /// A run that loses a server rolls back to the checkpoint that it started from, though it has published newer ones.
     OlderCheckpointRestored,
-    /// With an open number of workers, one that joins and leaves before the run begins is waited for.
+    /// With an open number of workers, the run waits for a worker that joined and left before it began.
     EarlyWorkerAwaited,
 }
 
@@ -34,19 +34,19 @@ thread_local! {
     static BACK: std::cell::Cell<Option<Fault>> = const { std::cell::Cell::new(None) };
 }
 
-/// Puts a fault back for this thread, or fixes it again.
+/// Reintroduces a fault for this thread, or removes it with `None`.
 #[cfg(feature = "faults")]
 pub fn put_back(fault: Option<Fault>) {
     BACK.set(fault);
 }
 
-/// True if this fault has been put back.
+/// True if this fault has been reintroduced.
 #[cfg(feature = "faults")]
 pub fn is_back(fault: Fault) -> bool {
     BACK.get() == Some(fault)
 }
 
-/// True if this fault has been put back.
+/// True if this fault has been reintroduced.
 #[cfg(not(feature = "faults"))]
 pub const fn is_back(_: Fault) -> bool {
     false

@@ -1,4 +1,4 @@
-//! How much memory a run takes on its servers and workers, computed before any of it is allocated. Sizes come from the
+//! The memory that a run needs on its servers and workers, computed before any of it is allocated. Sizes come from the
 //! first task to join, so none of the arithmetic here may overflow.
 
 use crate::consistency::Mode;
@@ -7,9 +7,9 @@ use crate::plan::{ServerPlan, ShardPlan};
 use crate::run::RunSpec;
 
 const VALUE_BYTES: u128 = size_of::<f32>() as u128;
-/// Of a row beside its numbers: how often it was updated.
+/// The size of a row's update count.
 const ROW_BYTES: u128 = size_of::<u64>() as u128;
-/// Of a row that is put aside for a checkpoint: where it is.
+/// The size of the position of a row that is copied for a checkpoint.
 const ASIDE_BYTES: u128 = size_of::<u32>() as u128;
 
 /// The bytes that each server needs for its part of a run with this many workers, in the servers' order: values, the
@@ -34,15 +34,15 @@ fn shard_bytes(run: &RunSpec, plan: &ServerPlan, workers: usize, checkpoints: bo
     state + copy + round
 }
 
-/// The bytes that a worker takes at the least for a step, beside the values that it has: the gradients. Those of rows are
-/// not counted, for a step has only some of them.
+/// The bytes that a worker needs at least for a step, besides its values: the gradients. Gradients of rows are not
+/// counted, because a step has only some of them.
 pub fn gradient_bytes(parameters: &ParameterTable) -> u64 {
     let dense = parameters.iter().filter(|(_, spec)| spec.kind.is_trained() && spec.access == Access::Dense);
     let bytes: u128 = dense.map(|(_, spec)| spec.elements() as u128 * VALUE_BYTES).sum();
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes for users.
 pub fn in_words(bytes: u64) -> String {
     let units = [(1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let bytes = bytes as f64;

@@ -1,7 +1,7 @@
-//! Which task waits for which when a run makes no progress, as chains that end at the task to look at. Pure.
+//! Finds out which task waits for which when a run makes no progress, as chains that end at the task to look at. Pure.
 //!
-//! The coordinator knows what each task waits for and when it was last heard. From that, [`report`] finds the tasks on
-//! which the others depend, directly or through others: those that wait for no task, or that wait for each other.
+//! The coordinator knows what each task waits for and when it was last heard from. From that, [`report`] finds the
+//! tasks that the others depend on, directly or indirectly: those that wait for no task, or that wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,32 +10,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Job, TaskId};
 
-/// A task that has not spoken for so long is said to be silent.
+/// A task that has not been heard from for this long is called silent.
 const SILENT_SECS: f64 = 1.0;
-/// Of more tasks than this, only some are named.
+/// If there are more tasks than this, only some are named.
 const NAMED: usize = 4;
 
-/// What one task was doing when it was last heard of.
+/// The state of one task when it was last heard from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskState {
-    /// Which task.
+    /// The task.
     pub task: TaskId,
-    /// The step that it is at, if it counts steps.
+    /// The task's current step, if it counts steps.
     pub step: Option<u64>,
-    /// How long ago it last spoke.
+    /// How long ago the task was last heard from.
     pub silent_secs: f64,
-    /// Whether it was declared dead.
+    /// Whether the task was declared dead.
     pub dead: bool,
-    /// What it waits for; nothing if it works.
+    /// What the task waits for; `None` if it is working.
     pub wait: Option<Wait>,
 }
 
 /// A wait for other tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
-    /// For all of these.
+    /// All of these tasks are waited for.
     pub on: Vec<TaskId>,
-    /// For how long already.
+    /// How long the wait has lasted.
     pub secs: f64,
 }
 
@@ -44,26 +44,26 @@ pub struct Wait {
 pub struct HangReport {
     /// How long nothing has progressed.
     pub stalled_secs: f64,
-    /// The tasks that all waits lead to, those with the most dependents first; or those that should make steps, and wait
-    /// for nobody.
+    /// The tasks that all waits lead to, those with the most dependents first; or, if no task waits, those that should
+    /// be making steps.
     pub roots: Vec<Root>,
-    /// One line for every waiting task, as far as its chain leads.
+    /// One line for every waiting task, following its chain to the end.
     pub chains: Vec<String>,
 }
 
-/// Where chains of waits end.
+/// The end of chains of waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Root {
     /// One task that waits for no other, or several that wait for each other.
     pub tasks: Vec<TaskId>,
-    /// How many other tasks wait for it, directly or not.
+    /// How many other tasks wait for these, directly or indirectly.
     pub dependents: usize,
-    /// What is known of it, as a sentence without a full stop.
+    /// What is known about these tasks, as a sentence without a full stop.
     pub finding: String,
 }
 
-/// Gathers the waits of all tasks. If no task waits, the tasks to look at are those that should make steps: `None` if
-/// there is no worker either.
+/// Builds a report from the states of all tasks. If no task waits, the tasks to look at are those that should be making
+/// steps. Returns `None` if there is no worker either.
 pub fn report(tasks: &[TaskState], stalled_secs: f64) -> Option<HangReport> {
     let graph = Graph { states: tasks.iter().map(|state| (state.task, state)).collect() };
     let waiting: Vec<TaskId> = graph.states.keys().copied().filter(|task| graph.waits(*task)).collect();
@@ -87,7 +87,7 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// Whom a task waits for; nobody if it was declared dead, for what it once waited for explains nothing.
+    /// The tasks that a task waits for; none if it was declared dead, since what it waited for explains nothing.
     fn awaited(&self, task: TaskId) -> &[TaskId] {
         let state = self.states.get(&task).filter(|state| !state.dead);
         state.and_then(|state| state.wait.as_ref()).map_or(&[], |wait| &wait.on)
@@ -97,7 +97,7 @@ impl Graph<'_> {
         !self.awaited(task).is_empty()
     }
 
-    /// Everything that a task depends on, without itself unless it is part of a cycle.
+    /// All tasks that a task depends on. Includes the task itself only if it is part of a cycle.
     fn reachable(&self, task: TaskId) -> BTreeSet<TaskId> {
         let mut reached = BTreeSet::new();
         let mut open = self.awaited(task).to_vec();
@@ -109,7 +109,7 @@ impl Graph<'_> {
         reached
     }
 
-    /// Awaited tasks that wait for no other, and groups that wait only for each other.
+    /// Awaited tasks that wait for no other, and groups of tasks that wait only for each other.
     fn roots(&self) -> BTreeSet<Vec<TaskId>> {
         let awaited: BTreeSet<TaskId> = self.states.keys().flat_map(|task| self.awaited(*task)).copied().collect();
         let as_root = |task: TaskId| {
@@ -134,9 +134,10 @@ impl Graph<'_> {
         Root { tasks, dependents, finding }
     }
 
-    /// The workers of a run in which no task waits and yet nothing progresses: the silent ones first.
+    /// The tasks to look at if no task waits and yet nothing progresses: a silent or dead client, else the workers,
+    /// silent ones first.
     fn idle(&self, stalled_secs: f64) -> Vec<Root> {
-        // If there is a client, the workers do what it asks of them.
+        // If there is a client, the workers only do what it asks of them.
         let client = self.states.get(&TaskId::CLIENT).copied().filter(|client| client.is_silent() || client.dead);
         if let Some(client) = client {
             return vec![self.describe_root(vec![client.task])];
@@ -154,7 +155,7 @@ impl Graph<'_> {
         roots
     }
 
-    /// A task that is awaited and waits for no other.
+    /// Describes an awaited task that waits for no other.
     fn condition(&self, task: TaskId) -> String {
         match self.states.get(&task) {
             None => format!("{task} is unknown: it has never joined"),
@@ -166,8 +167,8 @@ impl Graph<'_> {
         }
     }
 
-    /// The waits from a task on, each told once; where a task waits for several, the chain follows the first that waits
-    /// for others in turn.
+    /// Describes the chain of waits that starts at a task, each wait once. Where a task waits for several, the chain
+    /// follows the first one that is waiting itself.
     fn chain(&self, task: TaskId) -> String {
         let (mut parts, mut told, mut task) = (Vec::new(), BTreeSet::new(), task);
         loop {
@@ -191,7 +192,7 @@ impl Graph<'_> {
         Some((state, state.wait.as_ref()?))
     }
 
-    /// Of several tasks that wait for no other: the one that is dead or unknown, or else has been silent longest.
+    /// Picks the suspect among tasks that wait for no other: one dead or unknown, else the one silent longest.
     fn suspect(&self, tasks: &[TaskId]) -> TaskId {
         let silence = |task: &TaskId| match self.states.get(task) {
             Some(state) if !state.dead => state.silent_secs,
@@ -201,7 +202,7 @@ impl Graph<'_> {
     }
 }
 
-/// `12,345`, as everywhere on the page.
+/// Formats `12,345`, as everywhere on the page.
 fn thousands(number: u64) -> String {
     match number {
         0..1000 => number.to_string(),
@@ -225,7 +226,7 @@ fn names(tasks: &[TaskId]) -> String {
     }
 }
 
-/// The same, but `worker 0, worker 1, worker 2 and 29 others`.
+/// Like [`names`], but `worker 0, worker 1, worker 2 and 29 others`.
 fn some_names(tasks: &[TaskId]) -> String {
     if tasks.len() <= NAMED {
         return names(tasks);
@@ -235,7 +236,7 @@ fn some_names(tasks: &[TaskId]) -> String {
     format!("{} and {} others", named.join(", "), others.len())
 }
 
-/// For a file in the run directory.
+/// The format of the file in the run directory.
 impl fmt::Display for HangReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "no progress for {}", secs(self.stalled_secs))?;

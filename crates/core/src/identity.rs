@@ -1,5 +1,5 @@
-//! What makes a model the one that was trained, beside the shapes of its parameters: the flags it was given and the
-//! files that go with its values. The workers of a run must agree on it, and a checkpoint remembers it.
+//! What identifies a trained model besides the shapes of its parameters: its flags and the files that belong to its
+//! values. The workers of a run must agree on it, and checkpoints record it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,52 +10,53 @@ use twox_hash::XxHash3_128;
 
 use crate::difference::Difference;
 
-/// What a model's flag is to a run.
+/// The effect of a model's flag on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlagRole {
-    /// It decides what the network is, or what its data mean: all workers must agree on it, and so must a run that
-    /// resumes from a checkpoint or scores one.
+    /// The flag decides what the network is, or what its data mean: all workers must agree on it, and so must a run
+    /// that resumes from a checkpoint or scores one.
     #[default]
     Network,
-    /// It decides how the network is trained: all workers must agree on it, but a resumed run may change it.
+    /// The flag decides how the network is trained: all workers must agree on it, but a resumed run may change it.
     Training,
-    /// It says where something is read, which may differ from host to host.
+    /// The flag says where something is read, which may differ between hosts.
     Input,
-    /// It concerns this process alone, such as the name of a file to write. Checkpoints do not remember it.
+    /// The flag concerns only this process, such as the name of a file to write. Checkpoints do not record it.
     Output,
 }
 
-/// A flag of the model, as a run was started with it or by its default.
+/// A model flag's role, and its value in a run or its default.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ModelFlag {
-    /// What it decides.
+    /// The role of the flag.
     pub role: FlagRole,
-    /// Its values, as they are written on the command line; none if it was not given and has no default.
+    /// The flag's values, as written on the command line; none if it was not given and has no default.
     pub values: Vec<String>,
 }
 
-/// A model beside its parameters. Runs from before this was recorded have an empty one, which contradicts nothing.
+/// A model's identity besides its parameters. Runs from before this was recorded have an empty one, which matches any
+/// other.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Identity {
     /// The model's flags, by name, without those whose role is [`FlagRole::Output`].
     pub flags: BTreeMap<String, ModelFlag>,
-    /// The files that it takes beside the values to use the trained network.
+    /// The files besides the values that are needed to use the trained network.
     pub files: BTreeMap<String, Fingerprint>,
 }
 
 impl Identity {
-    /// In what two workers of one run differ.
+    /// The first difference between two workers of one run.
     pub fn difference_between_workers(&self, other: &Self) -> Option<Difference> {
         self.difference(other, |role| matches!(role, FlagRole::Network | FlagRole::Training))
     }
 
-    /// In what a run differs from the one that a checkpoint is of, such that the checkpoint does not fit.
+    /// The first difference from the run of a checkpoint that prevents this run from using the checkpoint.
     pub fn difference_from_checkpoint(&self, trained: &Self) -> Option<Difference> {
         self.difference(trained, |role| role == FlagRole::Network)
     }
 
-    /// A flag or a file that only one of them knows is no difference: a later version may have added it.
+    /// Ignores a flag or file that only one side has: a later version may have added it.
     fn difference(&self, other: &Self, counts: impl Fn(FlagRole) -> bool) -> Option<Difference> {
         let flag = self.flags.iter().find_map(|(name, here)| {
             let there = other.flags.get(name)?;
@@ -70,7 +71,7 @@ impl Identity {
     }
 }
 
-/// Whether two values of a flag mean the same: numbers may be written in several ways.
+/// Whether two values of a flag mean the same: a number may be written in several ways.
 pub fn same_values(one: &[String], other: &[String]) -> bool {
     let number = |text: &str| text.parse::<f64>().ok();
     let same = |(one, other): (&String, &String)| {
@@ -79,7 +80,7 @@ pub fn same_values(one: &[String], other: &[String]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(same)
 }
 
-/// How a run was started, as far as a flag goes: `with --hidden 8`, `without --self-test`.
+/// Describes how a flag was given: `with --hidden 8`, `without --self-test`.
 pub fn phrase(name: &str, values: &[String]) -> String {
     match values {
         [] => format!("without --{name}"),
@@ -89,25 +90,25 @@ pub fn phrase(name: &str, values: &[String]) -> String {
     }
 }
 
-/// A hash by which contents are compared. It guards against accidents, not against forgery.
+/// A hash for comparing contents. It guards against accidents, not against forgery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Fingerprint(u128);
 
 impl Fingerprint {
-    /// Of these bytes (XXH3-128).
+    /// The fingerprint of these bytes (XXH3-128).
     pub fn of(bytes: &[u8]) -> Self {
         Self::of_all([bytes])
     }
 
-    /// Of these bytes one after the other, wherever each slice ends.
+    /// The fingerprint of the concatenated slices; where each slice ends does not matter.
     pub fn of_all(slices: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
         let mut hasher = XxHash3_128::new();
         slices.into_iter().for_each(|slice| hasher.write(slice.as_ref()));
         Self(hasher.finish_128())
     }
 
-    /// Enough of it to tell two apart at a glance.
+    /// Enough digits to tell two apart at a glance.
     pub fn short(&self) -> String {
         self.to_string()[..8].to_owned()
     }
@@ -119,7 +120,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A text that is no [`Fingerprint`].
+/// A text that is not a [`Fingerprint`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a fingerprint of 32 hexadecimal digits")]
 pub struct BadFingerprint(String);

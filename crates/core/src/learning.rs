@@ -1,6 +1,7 @@
-//! Whether a run learns: told by its training losses alone, against chance, where they began, and the best so far.
+//! Judges whether a run learns, by its training losses alone: compared with chance, with the first losses, and with the
+//! best so far.
 //!
-//! It only judges. What to try is in [`advice`]; who is told, and when, is the worker's business.
+//! It only judges. What to try is in [`advice`]; the worker decides whom to warn, and when.
 
 pub mod advice;
 #[cfg(test)]
@@ -10,36 +11,37 @@ use serde::{Deserialize, Serialize};
 
 /// Losses that are judged together, so that no single batch decides anything.
 const BLOCK: u32 = 20;
-/// A single loss counts as this many times the ceiling at the most: it takes several for a block to blow up.
+/// A single loss counts as at most this many times the ceiling, so that it takes several for a block to blow up.
 const CLIP: f64 = 4.0;
-/// So far above chance, in ceilings, nothing is learned any more. Healthy runs of the built-in models stay below 1.
+/// A loss this many times the ceiling has blown up: nothing is being learned. Healthy runs of the built-in models stay
+/// below 1.
 const BLOWN_UP: f64 = 1.25;
-/// The same where chance is not known, and the ceiling itself is a guess.
+/// The same limit where chance is not known and the ceiling itself is a guess.
 const BLOWN_UP_WITHOUT_CHANCE: f64 = 2.0;
-/// A loss that has blown up has recovered below this share of the ceiling.
+/// A loss that has blown up has recovered when it is below this share of the ceiling.
 const RECOVERED: f64 = 0.25;
-/// What is below this share of the untrained loss was learned, and can be lost again.
+/// A loss below this share of the untrained loss means that something was learned, which can be lost again.
 const LEARNED: f64 = 0.8;
-/// The share of what was learned that may be lost.
+/// The share of the progress that may be lost.
 const LOST: f64 = 0.5;
-/// For how many blocks in a row it must be lost.
+/// The number of consecutive blocks for which progress must be lost.
 const BLOCKS_LOST: u32 = 3;
-/// The first step at which a loss that does not move is noticed. The next is twice as far, and so on.
+/// The step of the first check for a loss that does not move. The next check is at twice as many steps, and so on.
 const FIRST_LOOK: u64 = 400;
-/// A loss below this share of the untrained one has moved.
+/// A loss below this share of the untrained loss has moved.
 const MOVED: f64 = 0.97;
-/// A loss that fell by this share of itself between two halves still moves.
+/// A loss that fell by this share of itself from one half to the next is still moving.
 const MOVING: f64 = 0.005;
-/// Gradients that are this many updates old on average may be why little is learned.
+/// Gradients that are at least this many updates old on average may be why little is learned.
 const STALE: f64 = 2.0;
-/// With stale gradients, a loss above this share of chance that fell by less than [`BRISK`] is little.
+/// With stale gradients, a loss above this share of chance that fell by less than [`BRISK`] means slow learning.
 const LITTLE: f64 = 0.25;
-/// A loss that fell by this share of itself between two halves is well on its way.
+/// A loss that fell by this share of itself from one half to the next is falling well.
 const BRISK: f64 = 0.15;
 /// If the loss at chance is unknown, the ceiling is the largest of this many first losses.
 const FIRST_LOSSES: u64 = 10;
 
-/// What is wrong with a run.
+/// What can be wrong with a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
@@ -51,17 +53,17 @@ pub enum Trouble {
     LearningSlowly,
 }
 
-/// What is wrong with a run, in numbers. All losses are as they were given, and smoothed.
+/// What is wrong with a run, in numbers. All losses are smoothed, but not scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What is wrong.
+    /// The kind of trouble.
     pub trouble: Trouble,
     /// The global step at which it was found.
     #[serde(rename = "global_step")]
     pub step: u64,
-    /// The loss then.
+    /// The loss at that step.
     pub loss: f64,
-    /// The best loss so far, and its step.
+    /// The best loss so far.
     pub best: f64,
     /// The step of the best loss.
     pub best_step: u64,
@@ -78,21 +80,21 @@ pub struct Learning {
     /// Whether the first losses are those of an untrained network.
     from_start: bool,
     observed: u64,
-    /// The largest of the first losses; with chance known, the first alone.
+    /// The largest of the first losses; if chance is known, only the very first.
     first: f64,
     /// The losses of the open block, unclipped for messages and clipped for the verdict.
     block: [Mean; 2],
     start: Option<f64>,
-    /// The last whole block, and its step.
+    /// The mean of the last complete block, and its step.
     recent: Option<(f64, u64)>,
     best: Option<(f64, u64)>,
-    /// For how many blocks in a row what was learned has been lost.
+    /// For how many consecutive blocks progress has been lost.
     lost: u32,
     blown_up: bool,
-    /// The halves that are compared at the next look, and when that is.
+    /// The halves that are compared at the next check.
     halves: [Mean; 2],
     next_look: u64,
-    /// How many updates old the gradients were in all.
+    /// The total staleness of all gradients, in updates.
     staleness: u64,
     finding: Option<Finding>,
     told: Vec<Trouble>,
@@ -116,7 +118,7 @@ impl Mean {
 }
 
 impl Learning {
-    /// Begins to watch after this global step. `chance` is the loss of a guess, if the model knows it.
+    /// Starts watching after this global step. `chance` is the loss of a guess, if the model knows it.
     pub fn new(chance: Option<f64>, step: u64) -> Self {
         Self {
             chance,
@@ -137,8 +139,8 @@ impl Learning {
         }
     }
 
-    /// Notes the loss of a step and how many updates old its gradient was. Returns what is wrong, once for each kind of
-    /// trouble.
+    /// Records the loss of a step and how many updates old its gradient was. Returns each kind of problem once, when it
+    /// is found.
     pub fn observe(&mut self, step: u64, loss: f64, staleness: u64) -> Option<Finding> {
         if !loss.is_finite() {
             return None; // That ends a run by itself.
@@ -161,7 +163,7 @@ impl Learning {
         Some(news)
     }
 
-    /// What is wrong as of the last step, with the numbers of now; nothing if the run has recovered.
+    /// The current problem as of the last complete block, if any; `None` if the run has recovered.
     pub fn finding(&self) -> Option<Finding> {
         let (finding, (loss, step)) = (self.finding?, self.recent?);
         Some(self.found(finding.trouble, step, loss))
@@ -177,7 +179,7 @@ impl Learning {
         self.chance.or(self.start)
     }
 
-    /// Above this a network is worse than one that has learned nothing.
+    /// A network with a loss above this is worse than one that has learned nothing.
     fn ceiling(&self) -> f64 {
         self.chance.map_or(self.first, |chance| chance.max(self.first))
     }
@@ -203,14 +205,14 @@ impl Learning {
             self.blown_up = false;
         }
         if self.blown_up || self.lost >= BLOCKS_LOST {
-            // Staying at chance is how many a divergence ends.
+            // Many divergences end in staying at chance.
             if !self.is_found(Trouble::NotLearning) && !self.is_found(Trouble::Diverging) {
                 self.finding = Some(self.found(Trouble::Diverging, step, mean));
             }
         } else if self.is_found(Trouble::Diverging) {
             self.finding = None;
         }
-        // What did not move, or hardly, has moved since.
+        // A loss that did not move, or hardly moved, has moved since.
         let below = |share: f64| self.untrained().is_some_and(|loss| mean < loss - (1.0 - share) * loss.abs());
         let moved = match self.finding.map(|finding| finding.trouble) {
             Some(Trouble::NotLearning) => below(LEARNED),
@@ -222,8 +224,8 @@ impl Learning {
         }
     }
 
-    /// The second quarter and the second half of the steps up to a look: the loss of a network that learns slowly falls
-    /// from one to the other, however far above chance it began.
+    /// Compares the second quarter of the steps up to a check with the second half: even the loss of a network that
+    /// learns slowly falls from one to the other, however far above chance it began.
     fn compare_halves(&mut self, step: u64, loss: f64) {
         let look = self.next_look;
         if self.observed > look / 4 {
@@ -233,11 +235,11 @@ impl Learning {
             return;
         }
         let [before, now] = std::mem::take(&mut self.halves).map(|half| half.value());
-        // The second half of this look is the second quarter of the next.
+        // The second half of this check is the second quarter of the next.
         self.halves[0] = Mean { sum: now * (look / 2) as f64, count: (look / 2) as u32 };
         self.next_look = look * 2;
         let still = now > before - MOVING * before.abs();
-        // Where it is far above, it has not stayed: it diverges.
+        // A loss far above the ceiling has not stayed where it was: it diverges.
         let ceiling = self.ceiling();
         let untaught = now < ceiling + (BLOWN_UP - 1.0) * ceiling.abs()
             && self.untrained().is_some_and(|untrained| now > untrained - (1.0 - MOVED) * untrained.abs());
@@ -248,8 +250,8 @@ impl Learning {
         }
     }
 
-    /// Judged only where a hard task is not the likeliest reason: gradients are stale. And only below chance: a network
-    /// that began above it has its way to go first.
+    /// Judged only if gradients are stale: otherwise a hard task is the likeliest reason. And only if the run began
+    /// near chance: otherwise it has to get there first.
     fn is_slow(&self, before: f64, now: f64) -> bool {
         self.chance.is_some_and(|chance| {
             let began_at_chance = self.first <= BLOWN_UP * chance;

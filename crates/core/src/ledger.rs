@@ -1,8 +1,8 @@
-//! Exactly once: which push of which worker has been taken, so that a retry is answered and not applied again.
+//! Exactly once: which push of each worker has been accepted, so that a retry is answered but not applied again.
 //!
-//! A worker's pushes are in order and one at a time, so one number a worker is enough. A push is applied piece by piece
-//! as it arrives, and after a broken connection the same push may arrive twice at once: each piece is applied by the
-//! request that claims it first, so that a push cut off in the middle continues where it stopped.
+//! A worker's pushes arrive in order and one at a time, so one number per worker is enough. A push is applied piece by
+//! piece as it arrives, and after a broken connection the same push may arrive on two connections at once. Each piece
+//! is applied by the request that claims it first, so a push that was cut off continues where it stopped.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::Pushes;
 use crate::cluster::WorkerId;
 
-/// A worker process: the same worker started again has a later incarnation.
+/// A worker process: when the same worker is started again, it has a later incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
@@ -20,26 +20,26 @@ pub struct Incarnation(pub u64);
 pub struct PushId {
     /// The worker.
     pub worker: WorkerId,
-    /// Its process.
+    /// The worker's process.
     pub incarnation: Incarnation,
     /// The number of the push, from one.
     pub sequence: u64,
 }
 
-/// What is known of a worker's process that sends a request.
+/// What is known about the worker process that sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acquaintance {
-    /// It plays the worker now.
+    /// The process plays the worker now.
     Living,
-    /// It has finished or was declared dead, and no other has been announced in its place.
+    /// The process has finished or was declared dead, and no successor has been announced.
     Left,
-    /// Another process came after it.
+    /// The process has been replaced by a later one.
     Former,
-    /// The coordinator has not announced it, at least not yet.
+    /// The coordinator has not announced the process, at least not yet.
     Unannounced,
 }
 
-/// What a push is, by its number.
+/// The status of a push, judged by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// Not seen before.
@@ -55,18 +55,18 @@ pub enum Entry {
     },
 }
 
-/// What has become of a push.
+/// The decision about a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fate {
-    /// Nothing yet: it has not wholly arrived.
+    /// Undecided: the push has not arrived completely.
     #[default]
     Pending,
-    /// It is, or is part of, this update.
+    /// The push is, or is part of, this update.
     Taken {
         /// The number of the update.
         step: u64,
     },
-    /// It was dropped.
+    /// The push was dropped.
     Dropped,
 }
 
@@ -76,9 +76,9 @@ struct Account {
     sequence: u64,
     fate: Fate,
     pieces: usize,
-    /// Every piece has been applied.
+    /// True if every piece has been applied.
     whole: bool,
-    /// The process before this incarnation has left, and none has come in its place.
+    /// True if the process before this incarnation has left and has no successor yet.
     vacant: bool,
 }
 
@@ -86,13 +86,13 @@ struct Account {
 #[derive(Debug, Default)]
 pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
-    /// Of the processes up to this one, only those that are announced are alive.
+    /// Processes up to this one are alive only if they are announced.
     latest: Incarnation,
 }
 
 impl Ledger {
-    /// Notes the coordinator's word that this process plays the worker. Those before it are refused from now on. A
-    /// request's own word for its incarnation never gets here.
+    /// Records the coordinator's announcement that this process plays the worker, and refuses earlier ones from now on.
+    /// What a request claims about its own incarnation never gets here.
     pub fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
         let account = self.accounts.entry(worker).or_default();
         let fills = account.vacant && incarnation == account.incarnation;
@@ -101,13 +101,13 @@ impl Ledger {
         }
     }
 
-    /// Notes the coordinator's report that every process with an incarnation up to this one that is not announced is
-    /// dead: it slept while the run was rolled back, say.
+    /// Records the coordinator's report that every process up to this incarnation that is not announced is dead: for
+    /// example, it was suspended while the run rolled back.
     pub fn fence_up_to(&mut self, latest: Incarnation) {
         self.latest = self.latest.max(latest);
     }
 
-    /// Refuses a process that has left, and those before it, said once or more often. False if its successor is
+    /// Refuses a process that has left, and those before it. May be called repeatedly. False if its successor is
     /// already here.
     pub fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> bool {
         let account = self.accounts.entry(worker).or_default();
@@ -123,7 +123,7 @@ impl Ledger {
         matches!(self.acquaintance(worker, incarnation), Acquaintance::Left | Acquaintance::Former)
     }
 
-    /// What is known of a process.
+    /// What is known about a process.
     pub fn acquaintance(&self, worker: WorkerId, incarnation: Incarnation) -> Acquaintance {
         match self.accounts.get(&worker) {
             Some(account) if account.incarnation == incarnation && !account.vacant => Acquaintance::Living,
@@ -136,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// True if this is the process that plays the worker now, as far as has been heard.
+    /// True if this process plays the worker now, as far as is known.
     pub fn is_living(&self, worker: WorkerId, incarnation: Incarnation) -> bool {
         self.acquaintance(worker, incarnation) == Acquaintance::Living
     }
@@ -146,7 +146,8 @@ impl Ledger {
         self.accounts.get(&worker).is_some_and(|account| incarnation < account.incarnation && !account.vacant)
     }
 
-    /// Looks a push up and, if it is new, makes it the worker's last. Only a push of the living process changes anything.
+    /// Looks up a push and, if it is new, makes it the worker's last. Only a push of the living process changes
+    /// anything.
     pub fn enter(&mut self, push: PushId) -> Entry {
         let living = self.is_living(push.worker, push.incarnation);
         let Some(account) = self.accounts.get_mut(&push.worker).filter(|_| living) else { return Entry::Fenced };
@@ -160,12 +161,12 @@ impl Ledger {
         }
     }
 
-    /// What has become of a push; `None` if it is not its worker's last.
+    /// The fate of a push; `None` if it is not its worker's last.
     pub fn fate(&self, push: PushId) -> Option<Fate> {
         self.account(push).map(|account| account.fate)
     }
 
-    /// Notes what has become of a worker's last push.
+    /// Records the fate of a worker's last push.
     pub fn settle(&mut self, push: PushId, fate: Fate) {
         if let Some(account) = self.account_mut(push) {
             account.fate = fate;
@@ -183,14 +184,14 @@ impl Ledger {
         }
     }
 
-    /// Notes that every piece of a worker's last push has been applied.
+    /// Records that every piece of a worker's last push has been applied.
     pub fn complete(&mut self, push: PushId) {
         if let Some(account) = self.account_mut(push) {
             account.whole = true;
         }
     }
 
-    /// The last push of each worker that has been decided about.
+    /// Each worker's last push whose fate is decided.
     pub fn decided(&self) -> Pushes {
         let decided = |(worker, account): (&WorkerId, &Account)| {
             let sequence = account.sequence - u64::from(account.fate == Fate::Pending && account.sequence > 0);
@@ -199,7 +200,7 @@ impl Ledger {
         self.accounts.iter().map(decided).collect()
     }
 
-    /// Those workers whose last push in `pushes` has not wholly been applied here, and still may be.
+    /// The workers whose last push in `pushes` has not been completely applied here, but still may be.
     pub fn outstanding(&self, pushes: &Pushes) -> Vec<WorkerId> {
         let is_outstanding = |worker: &WorkerId, (incarnation, sequence): (Incarnation, u64)| {
             let Some(account) = self.accounts.get(worker) else { return sequence > 0 };
@@ -212,7 +213,7 @@ impl Ledger {
         pushes.iter().filter(|(worker, push)| is_outstanding(worker, **push)).map(|(worker, _)| *worker).collect()
     }
 
-    /// How many pushes there are up to `pushes` that have not come here yet.
+    /// The number of pushes up to `pushes` that have not arrived here yet.
     pub fn outstanding_sequences(&self, pushes: &Pushes) -> u64 {
         let to_come = |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| {
             let account = self.accounts.get(worker);

@@ -1,7 +1,7 @@
-//! The logic of Windlass, pure: no async, sockets, files, clocks or tensors.
+//! The pure logic of Windlass: no async, sockets, files, clocks or tensors.
 //!
 //! Everything here is a value or a state machine that takes events and time as arguments and returns what to do.
-//! `windlass-wire` moves bytes, `windlass-server` and `windlass-worker` do what is decided here.
+//! `windlass-wire` moves bytes; `windlass-server` and `windlass-worker` carry out what is decided here.
 
 pub mod admission;
 pub mod block;

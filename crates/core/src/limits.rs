@@ -1,6 +1,6 @@
 //! What ends a run: a number of updates, or a number of passes over the data.
 
-/// Whichever of these is reached first ends a run.
+/// The limits of a run, which ends at whichever is reached first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Updates over all workers.
@@ -10,8 +10,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// If a run has had all that it was to have: how it is told when somebody starts it again. `step` is its global
-    /// step, `epochs` are the passes of the worker that has made the fewest, and `place` is where its checkpoint is.
+    /// If a run has already reached a limit, returns the message for the user who starts it again. `step` is its global
+    /// step, `epochs` is the number of passes of the worker that has made the fewest, and `place` is where its
+    /// checkpoint is.
     pub fn finished(&self, step: u64, epochs: u64, place: &str) -> Option<String> {
         let (reached, flag) = match (self.steps, self.epochs) {
             (Some(steps), _) if step > steps => (format!("step {step}, past {steps}"), "--steps"),

@@ -1,8 +1,8 @@
-//! Who is there: which process plays each task, when it was last heard of, and when it counts as dead.
+//! Tracks which process plays each task, when it was last heard from, and when it counts as dead.
 //!
-//! Time is passed in. A process whose connection broke has a short grace to come back; one that is connected but
-//! silent (stopped, swapped out, cut off) has the whole timeout, unless another process claims its task: then it has
-//! to show within a few seconds that it is alive.
+//! Time is passed in. A process whose connection broke gets a short grace period to reconnect. A process that is
+//! connected but silent (stopped, swapped out, cut off) gets the whole timeout, unless another process claims its task:
+//! then it has to show a sign of life within a few seconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::ledger::Incarnation;
 
 /// How long a connected process may be silent once another process claims its task.
 const CHALLENGED: Duration = Duration::from_secs(3);
-/// What was on its way when the challenger came proves nothing; what arrives later than this does.
+/// Messages that were in flight when the challenger came prove nothing; only those that arrive later than this do.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
 
-/// How long a process may be away before it counts as dead.
+/// How long a process may be away before it is declared dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// For a process that is connected but silent.
@@ -26,29 +26,29 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Patience with silence; a broken connection is forgiven for a second at most.
+    /// Tolerates this much silence. A broken connection is tolerated for at most a second.
     pub fn new(silent: Duration) -> Self {
         Self { silent, disconnected: silent.min(Duration::from_secs(1)) }
     }
 }
 
-/// What became of a task.
+/// The state of a task's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// Its process is alive, as far as is known.
+    /// The process is alive, as far as is known.
     Present,
-    /// It did its work and said goodbye.
+    /// The process has done its work and said goodbye.
     Finished,
-    /// It was declared dead; its process may come back as a new incarnation.
+    /// The process was declared dead; it may come back as a new incarnation.
     Dead,
 }
 
-/// Why a process cannot play a task: another one does.
+/// Why a process cannot play a task that another one plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occupied {
-    /// And it is alive.
+    /// The process is alive.
     Alive,
-    /// And it is not known yet whether it still lives: its host may have vanished without a word.
+    /// It is not known yet whether the process still lives: its host may have vanished.
     Unsure,
 }
 
@@ -71,12 +71,12 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// No members yet. Incarnations are later than `before`.
+    /// Starts without members. New incarnations are later than `before`.
     pub fn new(patience: Patience, before: Incarnation) -> Self {
         Self { patience, members: BTreeMap::new(), incarnations: before.0 }
     }
 
-    /// Asks a process to rejoin as another incarnation.
+    /// Makes a process rejoin as a new incarnation.
     pub fn dismiss(&mut self, task: TaskId) {
         if let Some(member) = self.members.get_mut(&task).filter(|member| member.presence == Presence::Present) {
             member.presence = Presence::Dead;
@@ -89,12 +89,13 @@ impl Membership {
         Incarnation(self.incarnations)
     }
 
-    /// Lets a process in and gives it an incarnation, later than any before, unless another process plays that task
-    /// and is still connected. That one is challenged: a process that keeps asking gets a clear answer in seconds.
+    /// Admits a process under a new incarnation, later than any before, unless another process plays the task and is
+    /// still connected. That process is then challenged: a newcomer that keeps asking gets a clear answer within
+    /// seconds.
     pub fn join(&mut self, task: TaskId, now: Duration) -> Result<Incarnation, Occupied> {
         let connected = |member: &&mut Member| member.presence == Presence::Present && member.connected;
         if let Some(member) = self.members.get_mut(&task).filter(connected) {
-            // One who asked long ago and went away again proves nothing.
+            // A challenger that asked long ago and went away again proves nothing.
             let is_recent = |since: &Duration| now.saturating_sub(*since) <= 2 * CHALLENGED;
             let since = member.challenged.filter(is_recent).unwrap_or(now);
             member.challenged = Some(since);
@@ -111,8 +112,8 @@ impl Membership {
         Ok(incarnation)
     }
 
-    /// Lets a process back in whose connection broke, if it has not been declared dead meanwhile. One that has said goodbye
-    /// stays as finished as it was: it may still have a part of the last checkpoint to write.
+    /// Readmits a process whose connection broke, if it has not been declared dead meanwhile. A process that has said
+    /// goodbye stays finished: it may still have a part of the last checkpoint to write.
     pub fn rejoin(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> bool {
         let has_left = |member: &Member| member.presence == Presence::Finished;
         match self.undeclared(task, incarnation) {
@@ -125,19 +126,19 @@ impl Membership {
         }
     }
 
-    /// Notes a sign of life.
+    /// Records a sign of life.
     pub fn heard(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
         if let Some(member) = self.undeclared(task, incarnation) {
             member.heard = now;
         }
     }
 
-    /// When the process that plays a task was last heard.
+    /// When the process that plays a task was last heard from.
     pub fn last_heard(&self, task: TaskId) -> Option<Duration> {
         self.members.get(&task).map(|member| member.heard)
     }
 
-    /// Notes that a process's connection broke.
+    /// Records that a process's connection broke.
     pub fn disconnected(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
         if let Some(member) = self.undeclared(task, incarnation) {
             member.connected = false;
@@ -145,14 +146,14 @@ impl Membership {
         }
     }
 
-    /// Notes that a process said goodbye. False if it no longer played the task.
+    /// Records that a process said goodbye. False if it no longer played the task.
     pub fn finished(&mut self, task: TaskId, incarnation: Incarnation) -> bool {
         let member = self.undeclared(task, incarnation).filter(|member| member.presence == Presence::Present);
         member.map(|member| member.presence = Presence::Finished).is_some()
     }
 
     /// Declares tasks dead that have been away too long, and returns them with the reason. A task that has said goodbye
-    /// may go, unless it `has_to_stay` for a last thing to do.
+    /// may be away, unless it `has_to_stay` for unfinished work.
     pub fn expire(&mut self, now: Duration, has_to_stay: impl Fn(TaskId) -> bool) -> Vec<(TaskId, String)> {
         let mut expired = Vec::new();
         for (task, member) in &mut self.members {
@@ -176,12 +177,12 @@ impl Membership {
         expired
     }
 
-    /// What became of a task; `None` if it never came.
+    /// The state of a task's process; `None` if the task never joined.
     pub fn presence(&self, task: TaskId) -> Option<Presence> {
         self.members.get(&task).map(|member| member.presence)
     }
 
-    /// The incarnation of a task's present or last process.
+    /// The incarnation of a task's current or last process.
     pub fn incarnation(&self, task: TaskId) -> Option<Incarnation> {
         self.members.get(&task).map(|member| member.incarnation)
     }
@@ -199,7 +200,7 @@ impl Membership {
 }
 
 impl Member {
-    /// True if another process has claimed the task for a while, and this one has not been heard since.
+    /// True if another process has claimed the task for a while, and this one has shown no sign of life since.
     fn is_displaced(&self, now: Duration) -> bool {
         self.challenged.is_some_and(|since| self.heard <= since + IN_FLIGHT && now.saturating_sub(since) >= CHALLENGED)
     }
@@ -331,7 +332,7 @@ mod tests {
         for second in 1..100 {
             membership.heard(TASK, living, seconds(second));
         }
-        // Its host vanishes; the process that is started elsewhere is to wait, not to be refused.
+        // The host vanishes. The process that is started elsewhere is told to wait, not refused.
         assert_eq!(membership.join(TASK, seconds(101)), Err(Occupied::Unsure));
     }
 }

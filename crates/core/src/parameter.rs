@@ -1,6 +1,5 @@
-//! The parameters of a model: their names, shapes and how they are reached. Every task builds the
-//! same table and proves it by fingerprint. It holds no values and does not decide where they live;
-//! that is [`crate::plan`].
+//! The parameters of a model: their names, shapes and how they are accessed. Every task builds the same table and
+//! proves it by fingerprint. The table holds no values and does not decide where they live; [`crate::plan`] does.
 
 use std::collections::HashMap;
 use std::ops::Index;
@@ -8,8 +7,8 @@ use std::ops::Index;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The most numbers a table may describe: what memory can address, so that no size computed from a
-/// table later can overflow.
+/// The largest number of elements in a table: what memory can address, so that no size computed from a table later can
+/// overflow.
 const MAX_ELEMENTS: usize = isize::MAX as usize / size_of::<f32>();
 
 /// A parameter's position in its [`ParameterTable`].
@@ -20,35 +19,34 @@ pub struct ParameterId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// Whole, every step.
+    /// As a whole, in every step.
     Dense,
-    /// By row number, only the rows a batch touches, like an embedding. The first dimension is the
-    /// row.
+    /// By row number, only the rows that a batch touches, as for an embedding. The first dimension is the row.
     Rows,
 }
 
-/// What becomes of a parameter in training.
+/// How training changes a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParameterKind {
-    /// The optimizer moves it by its gradient.
+    /// The optimizer updates it by its gradient.
     #[default]
     Trained,
     /// It follows training without a gradient, like the running statistics of a normalisation. Workers push its new
-    /// value in the place of a gradient; the servers take that over, or the mean of a round, without the optimizer.
+    /// value in place of a gradient; the servers adopt that value, or the mean of a round, without the optimizer.
     State,
-    /// It never changes. No step asks for it: it is reached by rows, and pulled whole where it is needed.
+    /// It never changes. No step asks for it: it is accessed by row, and pulled whole where it is needed.
     Constant,
 }
 
 impl ParameterKind {
-    /// True for what the optimizer moves.
+    /// True if the optimizer updates the parameter.
     pub fn is_trained(&self) -> bool {
         *self == ParameterKind::Trained
     }
 }
 
-/// One parameter. Its sizes are sound once it is in a [`ParameterTable`], which checks them.
+/// One parameter. A [`ParameterTable`] checks that its sizes are valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParameterSpec {
     /// The module path, such as `hidden.weight`; unique within a table.
@@ -57,14 +55,14 @@ pub struct ParameterSpec {
     pub shape: Vec<usize>,
     /// How it is pulled and pushed.
     pub access: Access,
-    /// What becomes of it in training; all were trained when this was not recorded yet.
+    /// How training changes it. When this was not recorded yet, all parameters were trained.
     #[serde(default, skip_serializing_if = "ParameterKind::is_trained")]
     pub kind: ParameterKind,
 }
 
 impl ParameterSpec {
-    /// Whether it can take the values of a checkpoint's parameter. It may be frozen or trained from there on, but what
-    /// was trained is no running statistic.
+    /// Whether the parameter can take the values of a checkpoint's parameter. It may be frozen or trained from there
+    /// on, but neither can become a running statistic.
     pub fn takes_values_of(&self, saved: &Self) -> bool {
         let is_state = |spec: &Self| spec.kind == ParameterKind::State;
         let is_frozen = |spec: &Self| spec.kind == ParameterKind::Constant;
@@ -74,7 +72,7 @@ impl ParameterSpec {
             && (self.access == saved.access || is_frozen(self) || is_frozen(saved))
     }
 
-    /// Its shape and what is special about it, for people.
+    /// Describes the shape and special properties for users.
     pub fn describe(&self) -> String {
         let special = match (self.kind, self.access) {
             (ParameterKind::Trained, Access::Dense) => "",
@@ -155,11 +153,11 @@ impl ParameterTable {
         self.0.iter().map(ParameterSpec::elements).sum()
     }
 
-    /// A number that equal tables share, whichever process or platform computes it.
+    /// A fingerprint that equal tables share, whichever process or platform computes it.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = Fnv1a::new();
         for spec in &self.0 {
-            // Lengths go first, so that no two tables spell the same bytes.
+            // Lengths go first, so that no two tables produce the same bytes.
             hash.number(spec.name.len());
             hash.bytes(spec.name.as_bytes());
             hash.number(spec.access as usize + 2 * spec.kind as usize);
@@ -169,13 +167,13 @@ impl ParameterTable {
         hash.0
     }
 
-    /// What to tell a person whose tasks disagree: the first parameter that differs, as it is in
-    /// this table ("here") and in the other ("there"). None if the tables are equal.
+    /// Describes the first parameter that differs between this table ("here") and the other ("there"), for a user whose
+    /// tasks disagree. `None` if the tables are equal.
     pub fn first_difference(&self, other: &Self) -> Option<String> {
         self.first_where(other, |here, there| here != there)
     }
 
-    /// The same of a table whose values this one cannot take.
+    /// Describes the first parameter whose saved values this table cannot take.
     pub fn difference_from_checkpoint(&self, saved: &Self) -> Option<String> {
         self.first_where(saved, |here, there| !here.zip(there).is_some_and(|(here, there)| here.takes_values_of(there)))
     }
@@ -203,7 +201,7 @@ impl TryFrom<Vec<ParameterSpec>> for ParameterTable {
     }
 }
 
-/// For ids known to be of this table; [`ParameterTable::get`] is for those off the network.
+/// For ids known to be in this table; use [`ParameterTable::get`] for ids from the network.
 impl Index<ParameterId> for ParameterTable {
     type Output = ParameterSpec;
 
@@ -227,7 +225,7 @@ pub enum ParameterError {
         /// Its position in the list.
         index: usize,
     },
-    /// Two parameters have one name.
+    /// Two parameters have the same name.
     #[error("parameters {first} and {second} are both named `{name}`")]
     DuplicateName {
         /// The name.
@@ -253,7 +251,7 @@ pub enum ParameterError {
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// A parameter reached by rows has no dimension beside the row.
+    /// A parameter accessed by row has no dimension besides the row.
     #[error("parameter `{name}` of shape {shape:?} is accessed by row and needs two dimensions")]
     RowsWithoutWidth {
         /// The parameter.
@@ -261,29 +259,29 @@ pub enum ParameterError {
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// Running statistics are to be reached by rows.
+    /// Running statistics were to be accessed by row.
     #[error("`{name}` has running statistics, which cannot be accessed by row")]
     StateByRows {
         /// The parameter.
         name: String,
     },
-    /// A parameter that never changes is to travel with every step.
+    /// A frozen parameter was to be part of every step.
     #[error("`{name}` is frozen, so it cannot be part of every step")]
     DenseConstant {
         /// The parameter.
         name: String,
     },
-    /// A parameter reached by rows has more of them than can be numbered.
+    /// A parameter accessed by row has more rows than can be numbered.
     #[error("parameter `{name}` has {rows} rows, more than the {} that can be numbered", u32::MAX)]
     TooManyRows {
         /// The parameter.
         name: String,
-        /// Its first dimension.
+        /// The number of rows.
         rows: usize,
     },
 }
 
-/// The element count of a parameter that is sound by itself.
+/// The number of elements of a parameter, if it is valid by itself.
 fn checked_elements(spec: &ParameterSpec) -> Result<usize, ParameterError> {
     let (name, shape) = (|| spec.name.clone(), || spec.shape.clone());
     if spec.shape.contains(&0) {
@@ -313,7 +311,7 @@ fn too_large(spec: &ParameterSpec) -> ParameterError {
     ParameterError::TooLarge { name: spec.name.clone(), shape: spec.shape.clone() }
 }
 
-/// FNV-1a as published: the standard library's hashers promise no stable value.
+/// FNV-1a as published: the standard library's hashers do not guarantee stable values.
 struct Fnv1a(u64);
 
 impl Fnv1a {

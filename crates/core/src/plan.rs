@@ -1,6 +1,6 @@
-//! Which server holds which part of which parameter. A plan is a pure function of the parameter
-//! table, the number of servers and the sharding: every task computes it by itself and they agree.
-//! It holds no values and knows no addresses.
+//! Decides which server holds which part of which parameter. A plan is a pure function of the parameter table, the
+//! number of servers and the sharding: every task computes it independently, and they agree. It holds no values and
+//! knows no addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::parameter::{Access, ParameterId, ParameterKind, ParameterTable};
 /// A cut inside a parameter falls on a multiple of this: one cache line of `f32`.
 pub const CUT_ALIGNMENT: usize = 16;
 
-/// A cut this near to the edge of a parameter moves to the edge, so that small tensors stay whole.
+/// A cut this close to the edge of a parameter moves to the edge, so that small tensors stay whole.
 pub const CUT_SNAP: usize = 1024;
 
 /// How parameters are spread over the servers.
@@ -27,8 +27,8 @@ pub const CUT_SNAP: usize = 1024;
 pub enum Sharding {
     /// Nearly equal shares: dense parameters are cut where that balances, rows are striped.
     Balanced {
-        /// If there are fewer bytes of dense parameters a server, only the first few servers get any, and those get
-        /// that many if they can: another server is not worth its round trip then.
+        /// If there are fewer bytes of dense parameters per server than this, only the first few servers get any, and
+        /// those get at least this many if possible: another server is then not worth its round trip.
         min_bytes: usize,
     },
     /// Whole parameters in turn, as TensorFlow's `replica_device_setter` placed them.
@@ -55,7 +55,7 @@ impl fmt::Display for Sharding {
     }
 }
 
-/// How a [`Sharding`] is written: as it is now, or by its name alone, as in older manifests.
+/// The serialised forms of a [`Sharding`]: the current one, or only its name, as in older manifests.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Spelling {
@@ -79,11 +79,11 @@ impl TryFrom<Spelling> for Sharding {
     }
 }
 
-/// A name that is no [`Sharding`].
+/// A name that is not a [`Sharding`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown sharding `{name}`: expected balanced or round_robin")]
 pub struct UnknownSharding {
-    /// What was given.
+    /// The name given.
     pub name: String,
 }
 
@@ -104,7 +104,7 @@ impl FromStr for Sharding {
 pub struct Segment {
     /// The parameter.
     pub parameter: ParameterId,
-    /// Its elements; never empty.
+    /// The range of elements; never empty.
     pub range: Range<usize>,
 }
 
@@ -122,24 +122,24 @@ pub struct RowStripe {
 }
 
 impl RowStripe {
-    /// The place within the stripe of a row of the parameter, if the stripe has that row.
+    /// The position within the stripe of a row of the parameter, if the stripe has that row.
     pub fn local(&self, row: usize) -> Option<usize> {
         let local = row / self.stride;
         (row % self.stride == self.first && local < self.count).then_some(local)
     }
 
-    /// The row of the parameter at a place within the stripe.
+    /// The parameter's row at a position within the stripe.
     pub fn global(&self, local: usize) -> usize {
         local * self.stride + self.first
     }
 }
 
-/// What one server holds, in table order.
+/// The contents of one server, in table order.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ServerPlan {
-    /// Its parts of dense parameters.
+    /// The server's parts of dense parameters.
     pub segments: Vec<Segment>,
-    /// Its parts of parameters reached by rows.
+    /// The server's parts of parameters accessed by row.
     pub stripes: Vec<RowStripe>,
 }
 
@@ -149,8 +149,9 @@ impl ServerPlan {
         self.segments.iter().map(|segment| segment.range.len()).sum()
     }
 
-    /// Where values lie that are not simply trained since the run's first step, with the dense segments laid end to end;
-    /// `table` is the plan's own, and `since` has the steps after which its parameters came to be trained, by name.
+    /// The values that are not simply trained since the run's first step, as positions in the dense segments laid end
+    /// to end. `table` is the plan's own; `since` has, by parameter name, the step after which a parameter came to be
+    /// trained.
     pub fn stretches(&self, table: &ParameterTable, since: &BTreeMap<String, u64>) -> Vec<Stretch> {
         let mut end = 0;
         let stretch = |segment: &Segment| {
@@ -166,30 +167,30 @@ impl ServerPlan {
         self.segments.iter().filter_map(stretch).collect()
     }
 
-    /// How many elements of parameters reached by rows it holds; `table` is the plan's own.
+    /// The number of elements of parameters accessed by row on the server; `table` is the plan's own.
     pub fn row_elements(&self, table: &ParameterTable) -> usize {
         self.stripes.iter().map(|stripe| stripe.count * table[stripe.parameter].width()).sum()
     }
 
-    /// True if it holds nothing.
+    /// True if the server holds nothing.
     pub fn is_empty(&self) -> bool {
         self.dense_elements() == 0 && self.stripes.is_empty()
     }
 }
 
-/// What every server holds. Each element of each parameter is in exactly one place.
+/// The contents of all servers. Each element of each parameter is in exactly one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardPlan {
-    /// One plan a server, by ps task index.
+    /// The plan of each server, by ps task index.
     pub servers: Vec<ServerPlan>,
 }
 
 impl ShardPlan {
     /// Spreads the parameters over one or more servers.
     ///
-    /// Balanced over all, each server's dense share is within 2 × [`CUT_SNAP`] + 1 elements (8 KiB) of the
-    /// mean: it has a cut at either end, no cut is moved further than [`CUT_SNAP`], and the 1 is for
-    /// rounding to whole elements.
+    /// If balanced over all servers, each server's dense share is within 2 × [`CUT_SNAP`] + 1 elements (8 KiB) of the
+    /// mean: it has a cut at either end, no cut is moved further than [`CUT_SNAP`], and the 1 is for rounding to whole
+    /// elements.
     pub fn new(table: &ParameterTable, servers: usize, sharding: Sharding) -> Self {
         assert!(servers > 0, "a plan needs a server");
         let mut plan = Self { servers: vec![ServerPlan::default(); servers] };
@@ -204,7 +205,7 @@ impl ShardPlan {
     }
 
     /// True if a server takes part in the run: it holds something, or is the first, which counts the steps. A server
-    /// that takes no part gets no requests and writes no part of a checkpoint, and nothing is lost when it dies.
+    /// that takes no part gets no requests and writes no part of a checkpoint, and its death loses nothing.
     pub fn is_active(&self, server: ServerId) -> bool {
         server.0 == 0 || !self.servers[server.0 as usize].is_empty()
     }
@@ -215,8 +216,8 @@ impl ShardPlan {
         (0..self.servers.len() as u32).map(ServerId).filter(|server| all || self.is_active(*server)).collect()
     }
 
-    /// Lays the dense parameters end to end and cuts that line into one part a server, of as many servers as get any.
-    /// Returns how many those are.
+    /// Lays the dense parameters end to end and cuts that line into one part for each server that gets any. Returns the
+    /// number of parts.
     fn cut_dense(&mut self, table: &ParameterTable, min_bytes: usize) -> usize {
         let mut total = 0;
         let mut places = Vec::new();
@@ -244,8 +245,8 @@ impl ShardPlan {
         parts
     }
 
-    /// Gives every server every n-th row of every parameter reached by rows. Of those that never change only servers
-    /// with a part of the dense ones have any: for their sake no other is worth its round trip.
+    /// Gives every server every n-th row of every parameter accessed by row. Frozen ones are spread only over the
+    /// servers with dense parts: they do not justify a round trip to another server.
     fn stripe_rows(&mut self, table: &ParameterTable, parts: usize) {
         for (parameter, spec) in table.iter().filter(|(_, spec)| spec.access == Access::Rows) {
             let stride = if spec.kind == ParameterKind::Constant { parts } else { self.servers.len() };
@@ -274,8 +275,8 @@ impl ShardPlan {
     }
 }
 
-/// Where a cut ends up that would ideally fall there: at the edge of a parameter if one is near,
-/// else on a multiple of the alignment. Later cuts never settle before earlier ones.
+/// The final position of a cut, given its ideal one: the edge of a parameter if one is near, else a multiple of the
+/// alignment. Later cuts never end up before earlier ones.
 fn settle(ideal: usize, places: &[(ParameterId, Range<usize>)]) -> usize {
     let Some((_, place)) = places.iter().find(|(_, place)| place.contains(&ideal)) else {
         return ideal; // The end of the line.

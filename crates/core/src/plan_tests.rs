@@ -20,7 +20,7 @@ fn dense(lengths: &[usize]) -> ParameterTable {
     table(&shapes.iter().map(|shape| (shape.as_slice(), Access::Dense)).collect::<Vec<_>>())
 }
 
-/// A table with some of its parameters turned into others.
+/// A table in which some parameters have another kind.
 fn with_kinds(table: &ParameterTable, kinds: &[(u32, ParameterKind)]) -> ParameterTable {
     let mut specs: Vec<ParameterSpec> = table.iter().map(|(_, spec)| spec.clone()).collect();
     for (index, kind) in kinds {
@@ -194,7 +194,7 @@ proptest! {
         let shares = plan.servers.iter().map(ServerPlan::dense_elements);
         let mean = shares.clone().sum::<usize>() as f64 / servers as f64;
         for share in shares {
-            // The 1 is for the ideal cut's own rounding to a whole element.
+            // The 1 is for rounding the ideal cut to a whole element.
             prop_assert!((share as f64 - mean).abs() < (2 * CUT_SNAP + 1) as f64);
         }
     }

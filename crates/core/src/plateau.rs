@@ -1,9 +1,9 @@
 //! A learning rate that falls when the loss stops falling.
 //!
-//! Every worker watches its own losses, and the rate is shared: it is for the workers together to lower it once, and
-//! not once each. A worker lowers only a rate that has stood since its last report. If another has lowered it
-//! meanwhile, that was for the same plateau; if another lowers it at the same moment, both announce the same rate
-//! under the same version, which counts once.
+//! Every worker watches its own losses, and the rate is shared: the workers together must lower it once per plateau,
+//! not once each. A worker lowers the rate only if it has not changed since the worker's last report. If another worker
+//! has lowered it meanwhile, that was for the same plateau; if another lowers it at the same moment, both announce the
+//! same rate under the same version, which counts once.
 
 use std::collections::VecDeque;
 
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::LearningRate;
 
-/// A loss is compared with this many before it.
+/// The number of earlier losses that a loss is compared with.
 const REMEMBERED: usize = 3;
 
-/// What one worker remembers of its losses.
+/// One worker's memory of its losses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plateau {
     losses: VecDeque<f64>,
-    /// Of the rate at the last report.
+    /// The version of the rate at the last report.
     version: u64,
 }
 
 impl Plateau {
-    /// The rate to announce to all after a report of this mean loss, if `current` is to fall to `decay` of itself: when
-    /// the loss is above the largest of the three before it.
+    /// Judges the mean loss of a report. If it is above the largest of the three before it, returns the rate to
+    /// announce to all workers: `current` times `decay`.
     pub fn observe(&mut self, loss: f64, current: LearningRate, decay: f32) -> Option<LearningRate> {
         let stood = current.version == self.version;
         let is_plateau = self.losses.len() == REMEMBERED && self.losses.iter().all(|earlier| loss > *earlier);
@@ -72,7 +72,7 @@ mod tests {
         let falling = [(0, 3.0), (1, 3.0), (0, 2.0), (1, 2.0), (0, 1.0), (1, 1.0)];
         let plateau = [(0, 4.0), (1, 4.0)];
         assert_eq!(rates(2, &[&falling[..], &plateau].concat())[6..], [0.5, 0.5]);
-        // Still worse a report later: that is another.
+        // The loss is still worse a report later: that is another plateau.
         let again = [(0, 5.0), (1, 5.0)];
         assert_eq!(rates(2, &[&falling[..], &plateau, &again].concat())[8..], [0.25, 0.25]);
     }

@@ -1,6 +1,6 @@
-//! Values reached by row number, such as one server's stripe of an embedding. Rows are the stripe's
-//! own ("local") numbers; what is off the network is checked here before anything changes. It does
-//! not know the parameter, the stripe or the worker.
+//! Values accessed by row number, such as one server's stripe of an embedding. Row numbers are the stripe's own
+//! ("local"); those from the network are checked here before anything changes. It does not know the parameter, the
+//! stripe or the worker.
 
 use std::mem;
 use std::ops::Range;
@@ -10,9 +10,8 @@ use thiserror::Error;
 use crate::block::Block;
 use crate::optimizer::{Optimizer, Update};
 
-/// The rows of one stripe, each with optimizer state and a step count of its own: a row that no
-/// batch touches keeps both, and an optimizer that corrects for the first steps (Adam) does so by
-/// the row's own count.
+/// The rows of one stripe, each with its own optimizer state and step count: a row that no batch touches keeps both,
+/// and an optimizer that corrects for the first steps (Adam) uses the row's own count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowTable {
     layout: Layout,
@@ -21,22 +20,23 @@ pub struct RowTable {
 }
 
 impl RowTable {
-    /// Rows of zeros, with state as before the first update.
+    /// Rows of zeros, with the optimizer state of before the first update.
     pub fn new(rows: usize, width: usize, optimizer: &Optimizer) -> Self {
         let layout = Layout::new(rows, width);
         let block = Block::new(rows * width, optimizer);
         Self { layout, block, steps: vec![0; rows] }
     }
 
-    /// Rows of zeros that no optimizer moves, and without its state.
+    /// Rows of zeros that no optimizer updates, without optimizer state.
     pub fn constant(rows: usize, width: usize) -> Self {
         Self::new(rows, width, &Optimizer::Sgd)
     }
 
-    /// Rows as they were, such as those of a checkpoint.
+    /// Restores rows, such as those of a checkpoint.
     ///
     /// # Panics
-    /// If the lengths differ: there are `width` values, and as many numbers in each slot, for every step count.
+    /// Panics if the lengths differ: for every step count there must be `width` values, and as many numbers in each
+    /// slot.
     pub fn restore(width: usize, block: Block, steps: Vec<u64>) -> Self {
         let layout = Layout::new(steps.len(), width);
         for numbers in std::iter::once(&block.values).chain(&block.slots) {
@@ -45,14 +45,14 @@ impl RowTable {
         Self { layout, block, steps }
     }
 
-    /// No rows yet, of the width and with the state of `other`'s, and room for that many.
+    /// An empty table with the width and slots of `other`, with room for `capacity` rows.
     pub fn empty_like(other: &Self, capacity: usize) -> Self {
         let room = || Vec::with_capacity(capacity * other.width());
         let block = Block { values: room(), slots: other.block.slots.iter().map(|_| room()).collect() };
         Self { layout: Layout::new(0, other.width()), block, steps: Vec::with_capacity(capacity) }
     }
 
-    /// Adds copies of `other`'s rows after its own.
+    /// Appends copies of some of `other`'s rows.
     pub fn extend_from(&mut self, other: &Self, rows: Range<usize>) {
         let elements = rows.start * self.width()..rows.end * self.width();
         self.block.extend_from(&other.block, elements);
@@ -60,23 +60,23 @@ impl RowTable {
         self.layout = Layout::new(self.steps.len(), self.width());
     }
 
-    /// Makes a row the same as one of `other`'s.
+    /// Copies one of `other`'s rows over a row.
     pub fn copy_row(&mut self, row: u32, other: &Self, from: u32) {
         self.block.copy_range(self.layout.elements(row), &other.block, self.layout.elements(from));
         self.steps[row as usize] = other.steps[from as usize];
     }
 
-    /// The values and optimizer state of all rows, one row after the other.
+    /// The values and optimizer state of all rows, one row after another.
     pub fn block(&self) -> &Block {
         &self.block
     }
 
-    /// The same, by itself.
+    /// The same block, by value.
     pub fn into_block(self) -> Block {
         self.block
     }
 
-    /// How many updates each row has had.
+    /// The number of updates of each row.
     pub fn steps(&self) -> &[u64] {
         &self.steps
     }
@@ -91,12 +91,12 @@ impl RowTable {
         self.layout.width
     }
 
-    /// Whether there are such rows, and that many values for them.
+    /// Checks that these rows exist, and that there are as many values as they need.
     pub fn check(&self, rows: &[u32], values: usize) -> Result<(), RowError> {
         self.layout.check(rows, values)
     }
 
-    /// Copies those rows, in the order asked for, to `out`.
+    /// Copies those rows to `out`, in the order asked for.
     pub fn read(&self, rows: &[u32], out: &mut [f32]) -> Result<(), RowError> {
         self.layout.check(rows, out.len())?;
         for (&row, out) in rows.iter().zip(out.chunks_exact_mut(self.width())) {
@@ -105,7 +105,7 @@ impl RowTable {
         Ok(())
     }
 
-    /// Sets those rows, as when parameters are initialised; their optimizer state stays.
+    /// Sets those rows, as when parameters are initialised; their optimizer state is unchanged.
     pub fn write(&mut self, rows: &[u32], values: &[f32]) -> Result<(), RowError> {
         self.layout.check(rows, values.len())?;
         for (&row, values) in rows.iter().zip(values.chunks_exact(self.width())) {
@@ -114,9 +114,9 @@ impl RowTable {
         Ok(())
     }
 
-    /// Moves those rows by their gradients, with the optimizer the table was made for. Gradients of
-    /// a row named more than once are summed first. Rows in rising order without repetition, as a
-    /// [`RowSum`] yields them, are applied without a copy.
+    /// Updates those rows by their gradients, with the optimizer that the table was made for. Gradients of a row named
+    /// more than once are summed first. Rows in ascending order without repetition, as a [`RowSum`] yields them, are
+    /// applied without a copy.
     pub fn apply(
         &mut self,
         optimizer: &Optimizer,
@@ -147,16 +147,16 @@ impl RowTable {
 #[derive(Debug, Clone)]
 pub struct RowSum {
     layout: Layout,
-    /// For every row of the table, one more than its place among the sums; 0 if it has none. It
-    /// takes one number a row, where the table itself takes a whole row, and beats hashing.
+    /// For every row of the table, one more than its position among the sums; 0 if it has none. That is one number per
+    /// row, where the table itself has a whole row, and is faster than hashing.
     places: Vec<u32>,
-    /// The rows that have a sum, in the order they were first named.
+    /// The rows that have a sum, in the order in which they were first named.
     rows: Vec<u32>,
     sums: Vec<f32>,
 }
 
 impl RowSum {
-    /// No gradients yet, for a [`RowTable`] of that size.
+    /// An empty sum for a [`RowTable`] of that size.
     pub fn new(rows: usize, width: usize) -> Self {
         let layout = Layout::new(rows, width);
         Self { layout, places: vec![0; rows], rows: Vec::new(), sums: Vec::new() }
@@ -184,8 +184,8 @@ impl RowSum {
         self.rows.is_empty()
     }
 
-    /// The rows named so far, in rising order without repetition, with their sums one after the
-    /// other. The next round starts from nothing.
+    /// Returns the rows named so far, in ascending order without repetition, and their sums one after another. The next
+    /// round starts empty.
     pub fn take(&mut self) -> (Vec<u32>, Vec<f32>) {
         let (mut rows, sums) = (mem::take(&mut self.rows), mem::take(&mut self.sums));
         if rows.is_sorted() {
@@ -202,7 +202,7 @@ impl RowSum {
     }
 }
 
-/// Why rows cannot be read, written or applied. Nothing was changed.
+/// Why rows cannot be read, written or applied. Nothing has been changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RowError {
     /// A row number is past the last row.
@@ -213,19 +213,19 @@ pub enum RowError {
         /// How many rows there are.
         rows: usize,
     },
-    /// There are more or fewer values than the rows have.
+    /// The number of values does not match the rows.
     #[error("{rows} rows of {width} values came with {got} values")]
     LengthMismatch {
         /// How many rows were named.
         rows: usize,
         /// How many values a row has.
         width: usize,
-        /// How many values there were.
+        /// How many values were given.
         got: usize,
     },
 }
 
-/// How rows lie in a flat slice.
+/// The layout of rows in a flat slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     rows: usize,

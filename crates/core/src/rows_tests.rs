@@ -1,4 +1,4 @@
-//! Tests of `rows`: how rows are read, written, moved and summed.
+//! Tests of `rows`: how rows are read, written, updated and summed.
 
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
-//! What all tasks of a run must agree on.
+//! The settings that all tasks of a run must agree on.
 //!
-//! The workers know the model and bring this to the servers, which therefore need no flags but their place in
-//! the cluster.
+//! The workers know the model and bring these settings to the servers, which therefore need no flags except their place
+//! in the cluster.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,14 +13,14 @@ use crate::parameter::ParameterTable;
 use crate::plan::Sharding;
 use crate::schedule::Schedule;
 
-/// One run, as every worker must see it.
+/// The settings of one run, equal for all workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunSpec {
     /// The model's name.
     pub model: String,
     /// How pushes become updates.
     pub mode: Mode,
-    /// What the servers do with a gradient.
+    /// The optimizer that the servers apply.
     pub optimizer: Optimizer,
     /// The learning rate at the start.
     pub learning_rate: f32,
@@ -30,44 +30,44 @@ pub struct RunSpec {
     pub sharding: Sharding,
     /// The last global step, if the run ends by steps.
     pub steps: Option<u64>,
-    /// Sum the gradients of a round in the order of workers, whatever order they came in.
+    /// Sum the gradients of a round in the order of workers, regardless of the order of arrival.
     pub deterministic: bool,
     /// Divide the learning rate of a push by the number of updates since its values were read.
     #[serde(default)]
     pub staleness_scaling: bool,
-    /// The largest norm of a worker's gradient; a larger one is scaled down to it before it is pushed.
+    /// The largest norm of a worker's gradient; a larger gradient is scaled down to it before it is pushed.
     #[serde(default)]
     pub clip_norm: Option<f32>,
     /// The parameters.
     pub parameters: ParameterTable,
-    /// What the model is beside its parameters.
+    /// The model's identity besides its parameters.
     #[serde(default)]
     pub identity: Identity,
-    /// What it is trained on; runs from before this was recorded do not say.
+    /// The training data; runs from before this was recorded have none.
     #[serde(default)]
     pub data: Option<DataSpec>,
 }
 
-/// What a worker trains on, and how it goes through it.
+/// What a worker trains on, and in which way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataSpec {
     /// How many samples there are.
     pub samples: u64,
-    /// Of the samples, if the model can tell.
+    /// The samples' fingerprint, if the model can compute one.
     pub fingerprint: Option<Fingerprint>,
-    /// Where they are read, if they are not built in. It may differ from host to host.
+    /// Where the samples are read from, if they are not built in. May differ between hosts.
     pub directory: Option<String>,
     /// The seed of first values, built-in data and the order of samples.
     pub seed: u64,
-    /// Samples in a step of a worker.
+    /// Samples per step of a worker.
     pub batch_size: u64,
-    /// In how many batches, one after the other, a step is computed…
+    /// The number of batches that a step is computed in, one after another.
     #[serde(default = "one")]
     pub accumulate: u64,
-    /// …and among how many replicas each worker divides it.
+    /// The number of replicas that each worker divides a step among.
     #[serde(default = "one")]
     pub towers: u64,
-    /// Whether the workers share the data out.
+    /// Whether the workers divide the data.
     pub shard_data: bool,
     /// The passes over the data after which a worker stops, if the run ends by them.
     pub epochs: Option<u64>,
@@ -78,7 +78,7 @@ fn one() -> u64 {
 }
 
 impl DataSpec {
-    /// The difference, if these are not the same samples.
+    /// Describes the difference if these are not the same samples.
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let prints = self.fingerprint.zip(other.fingerprint);
         let same = self.samples == other.samples && prints.is_none_or(|(here, there)| here == there);
@@ -92,10 +92,10 @@ impl DataSpec {
 }
 
 impl RunSpec {
-    /// The first thing in which two workers' runs differ that they must agree on.
+    /// The first difference between two workers' runs in something that they must agree on.
     pub fn first_difference(&self, other: &RunSpec) -> Option<Difference> {
         let data = self.data.as_ref().zip(other.data.as_ref());
-        // The model's flags first: defaults of the others follow from them.
+        // The model's flags come first, since other defaults follow from them.
         self.difference_of_model(other)
             .or_else(|| self.identity.difference_between_workers(&other.identity))
             .or_else(|| flags(&self.mode_flags(), &other.mode_flags()))
@@ -103,7 +103,7 @@ impl RunSpec {
             .or_else(|| flags(&self.other_flags(), &other.other_flags()))
             .or_else(|| data.and_then(|(here, there)| flags(&here.flags(), &there.flags())))
             .or_else(|| match self.mode {
-                // The mean over workers is that of the samples only if all have as many.
+                // The mean over workers is that over samples only if all have equally many.
                 Mode::Sync { .. } => self.tolerated_difference(other),
                 _ => None,
             })
@@ -111,7 +111,8 @@ impl RunSpec {
             .or_else(|| self.parameters.first_difference(&other.parameters).map(Difference::Parameters))
     }
 
-    /// What workers may differ in where each gradient is applied by itself, but hardly ever on purpose.
+    /// A difference that is allowed between workers where each gradient is applied by itself, but is hardly ever
+    /// intended.
     pub fn tolerated_difference(&self, other: &RunSpec) -> Option<Difference> {
         let batch_size = |run: &RunSpec| {
             let size = run.data.as_ref().map(|data| format!("with {} samples per step", data.batch_size));
@@ -120,27 +121,27 @@ impl RunSpec {
         flags(&batch_size(self), &batch_size(other))
     }
 
-    /// Why this run cannot go on from a checkpoint of that one, other than by the shapes of parameters.
+    /// Why this run cannot resume from a checkpoint of that run, other than by the shapes of parameters.
     pub fn difference_from_checkpoint(&self, trained: &RunSpec) -> Option<Difference> {
         let model = self.difference_of_model(trained);
         model.or_else(|| self.identity.difference_from_checkpoint(&trained.identity))
     }
 
     /// How this run trains differently from the one that it resumes: allowed, but not always intended. The learning
-    /// rate is not among it: without a schedule it is that of the checkpoint.
+    /// rate is not included: without a schedule it comes from the checkpoint.
     pub fn changes_since(&self, trained: &RunSpec) -> Vec<Difference> {
         let settings = |run: &RunSpec| {
             let mut settings = optimizer_flags(&run.optimizer);
             settings.push(format!("with --learning-rate-schedule {}", run.schedule));
             settings.push(option("clip-norm", run.clip_norm));
             settings.push(switch("staleness-scaling", run.staleness_scaling));
-            // The parts of a step draw random numbers of their own, and have statistics of their own.
+            // Each part of a step draws its own random numbers, and has its own statistics.
             let parts = run.data.as_ref().map_or((1, 1), |data| (data.accumulate, data.towers));
             settings.push(format!("with --accumulate {}", parts.0));
             settings.push(format!("with --towers {}", parts.1));
             settings
         };
-        // Another optimizer has other constants, and is refused anyway.
+        // A different optimizer has different constants, and is refused anyway.
         if self.optimizer.name() != trained.optimizer.name() {
             return Vec::new();
         }
@@ -157,7 +158,7 @@ impl RunSpec {
         self.steps == other.steps && self.data.as_ref().zip(other.data.as_ref()).is_some_and(ends_alike)
     }
 
-    /// True if the workers share the data out.
+    /// True if the workers divide the data.
     pub fn shares_data(&self) -> bool {
         self.data.as_ref().is_some_and(|data| data.shard_data)
     }
@@ -205,7 +206,7 @@ fn optimizer_flags(optimizer: &Optimizer) -> Vec<String> {
     if let Ok(serde_json::Value::Object(constants)) = serde_json::to_value(optimizer) {
         let constants = constants.iter().filter(|(name, _)| *name != "name");
         let text = |value: &serde_json::Value| match value.as_f64() {
-            // As it is written: JSON has it in double precision.
+            // As it was written: JSON stores it in double precision.
             Some(number) => (number as f32).to_string(),
             None => value.to_string(),
         };
@@ -222,14 +223,14 @@ fn switch(name: &str, on: bool) -> String {
     format!("{} --{name}", if on { "with" } else { "without" })
 }
 
-/// The first flags that differ, of as many in the same order.
+/// The first pair of flags that differ, in lists of the same order.
 fn flags(here: &[String], there: &[String]) -> Option<Difference> {
     let (here, there) = here.iter().zip(there).find(|(here, there)| here != there)?;
     Some(Difference::flag(here.clone(), there.clone()))
 }
 
-/// A learning rate and its version. Every change of the rate raises the version; a task that meets a higher version
-/// than its own adopts it, so that a schedule or a decay decided by one reaches all, once.
+/// A learning rate and its version. Every change of the rate raises the version; a task that sees a higher version than
+/// its own adopts it, so a schedule or a decay decided by one task reaches all of them, once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
     /// Raised with every change.
@@ -244,12 +245,12 @@ impl LearningRate {
         Self { version: 0, rate }
     }
 
-    /// Whether anybody could have meant this rate: schedules reach zero, but nothing goes below it.
+    /// Whether this can be an intended rate: schedules reach zero, but nothing goes below it.
     pub fn is_sound(&self) -> bool {
         self.rate.is_finite() && self.rate >= 0.0
     }
 
-    /// Takes over a later rate, if it is sound.
+    /// Adopts a later rate, if it is sound.
     pub fn adopt(&mut self, other: LearningRate) {
         if other.version > self.version && other.is_sound() {
             *self = other;
@@ -257,8 +258,8 @@ impl LearningRate {
     }
 }
 
-/// The rate for a gradient that is this many updates old. One update is what two workers in turn have, and no reason to
-/// go slower.
+/// The rate for a gradient that is this many updates old. With two workers taking turns every gradient is one update
+/// old, which is no reason to slow down.
 pub fn staleness_scaled(rate: f32, staleness: u64) -> f32 {
     rate / staleness.max(1) as f32
 }

@@ -15,21 +15,21 @@ pub enum Schedule {
     Constant,
     /// initial × decay^(step / steps), smoothly.
     Exponential {
-        /// The factor after `steps`.
+        /// The factor per `steps` steps.
         decay: f32,
         /// Steps for one factor.
         steps: u64,
     },
-    /// initial × decay^⌊step / steps⌋, in stairs.
+    /// initial × decay^⌊step / steps⌋, a staircase.
     Step {
-        /// The factor at each stair.
+        /// The factor per stair.
         decay: f32,
         /// Steps from stair to stair.
         steps: u64,
     },
     /// Half a cosine from the initial rate to zero over `steps`.
     Cosine {
-        /// Where zero is reached.
+        /// Where the rate reaches zero.
         steps: u64,
     },
 }
@@ -49,7 +49,7 @@ impl Schedule {
     }
 }
 
-/// A schedule that cannot be read.
+/// A schedule that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a schedule: write constant, exponential:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS")]
 pub struct ScheduleError(String);

@@ -8,7 +8,7 @@ const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The numbers that follow from this state.
+    /// A generator that starts from this state.
     pub fn new(state: u64) -> Self {
         Self(state)
     }
@@ -21,7 +21,8 @@ impl SplitMix64 {
     }
 }
 
-/// A number every bit of which depends on every bit of this one: the first number of the generator in that state.
+/// Mixes a number: every bit of the result depends on every bit of `state`. It is the first number of a generator in
+/// that state.
 pub fn mix(state: u64) -> u64 {
     let mixed = state.wrapping_add(GAMMA);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

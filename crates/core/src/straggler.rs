@@ -1,8 +1,8 @@
-//! Which worker slows a run down, and why, from measurements of equal stretches of time.
+//! Which worker slows a run down, and why, from measurements of time windows of equal length.
 //!
-//! In a synchronous run every worker is as slow as the slowest, so speed alone identifies no straggler. What a worker
-//! waited for others is therefore removed first; the rest is its own, and is compared with the median of the other
-//! workers. Pure: the caller measures.
+//! In a synchronous run every worker is as slow as the slowest, so speed alone does not identify a straggler. The time
+//! that a worker waited for others is therefore subtracted first; the rest is its own, and is compared with the median
+//! of the other workers. Pure: the caller measures.
 
 use std::fmt;
 
@@ -14,27 +14,27 @@ use crate::cluster::WorkerId;
 pub const LEAST_WINDOWS: usize = 3;
 /// A window is slow if a step took this many times as long as the other workers' median.
 const SLOW: f64 = 1.5;
-/// Slower than this, even one window is worth a word.
+/// Above this factor, even a single window is worth reporting.
 const BLIP: f64 = 3.0;
 /// A cause explains a delay if it makes up at least this share of it.
 const EXPLAINS: f64 = 0.5;
-/// Below this share of the others' use of the processor, a computing worker is not being scheduled.
+/// A computing worker whose processor use is below this share of the others' is not being scheduled.
 const UNSCHEDULED: f64 = 0.6;
-/// From this share of time stalled on memory on, memory is short.
+/// Memory is short if the share of time stalled on memory is at least this.
 const MEMORY_STALL: f64 = 0.1;
-/// From this share of a process's memory on, what is swapped out is more than it does without.
+/// A worker suffers from swapping if at least this share of its memory is swapped out.
 const SWAPPED_OUT: f64 = 0.1;
 
-/// What one worker did in one stretch of time.
+/// The activity of one worker in one window of time.
 ///
-/// The four parts need not add up to `span_secs`. What is missing is time in which the worker did nothing that it knows
-/// of: it was stopped, swapped out, or never said a word.
+/// The four parts need not add up to `span_secs`. The rest is time in which the worker did nothing that it knows of: it
+/// was stopped, swapped out, or never reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
-    /// How long the window is.
+    /// The length of the window.
     pub span_secs: f64,
-    /// Steps finished in it.
+    /// Steps finished in the window.
     pub steps: u64,
     /// Samples in those steps. Workers may have batches of different sizes.
     pub samples: u64,
@@ -54,20 +54,20 @@ pub struct Window {
     pub swapped: Option<f64>,
 }
 
-/// The windows of one worker, the oldest first. The windows of all workers cover the same times and end together.
+/// The windows of one worker, oldest first. The windows of all workers cover the same times and end together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Whose they are.
+    /// The worker.
     pub worker: WorkerId,
     /// The latest windows.
     pub windows: Vec<Window>,
 }
 
-/// What makes a worker slow.
+/// Why a worker is slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It computes all the time and needs longer: a slower processor, or fewer threads.
+    /// It computes all the time and takes longer: a slower processor, or fewer threads.
     Compute,
     /// It waits for its own batches.
     Data,
@@ -75,55 +75,55 @@ pub enum Cause {
     Network,
     /// Its process or host is short of memory.
     MemoryPressure,
-    /// Its host has swapped a part of its memory out.
+    /// Its host has swapped out part of its memory.
     SwappedOut,
-    /// Its process does not run: stopped, throttled, or the processor is taken by others.
+    /// Its process is not running: stopped, throttled, or displaced from the processor by others.
     NotScheduled,
     /// No part of its step stands out.
     Unclear,
 }
 
-/// Whether a worker is slow again and again.
+/// Whether a worker is slow repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Course {
-    /// In at least half of the windows.
+    /// Slow in at least half of the windows.
     Chronic,
-    /// Now and then, but much.
+    /// Slow only now and then, but by a lot.
     OneOff,
 }
 
 /// A worker that slows the run down.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Straggler {
-    /// Which.
+    /// The worker.
     pub worker: WorkerId,
-    /// Again and again, or not.
+    /// Whether it is slow repeatedly.
     pub course: Course,
-    /// How many times as long as the others' a step of its slow windows took.
+    /// How many times as long as the others' its steps took in the slow windows (median).
     pub slowdown: f64,
     /// The likely cause.
     pub cause: Cause,
-    /// In how many windows it was slow.
+    /// The number of slow windows that count.
     pub slow_windows: usize,
     /// How many windows could be judged.
     pub judged_windows: usize,
 }
 
-/// What the measurements say.
+/// The result of judging all workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Verdict {
-    /// Too little was measured to accuse or acquit anybody.
+    /// Too little was measured to say whether any worker is slow.
     NotEnoughEvidence {
-        /// What is lacking.
+        /// The missing evidence.
         lacking: String,
     },
     /// All workers take about as long.
     Even,
-    /// These are slow, the slowest first.
+    /// These workers are slow.
     Stragglers {
-        /// Never empty.
+        /// Slowest first; never empty.
         stragglers: Vec<Straggler>,
     },
 }
@@ -164,13 +164,13 @@ struct Judged {
     cause: Cause,
 }
 
-/// A step of one worker, without the waiting for others, in parts.
+/// One worker's step in parts, without the time spent waiting for others.
 #[derive(Clone, Copy, Default)]
 struct Step {
     compute: f64,
     data: f64,
     network: f64,
-    /// Time that nothing accounts for.
+    /// Unaccounted time.
     absent: f64,
     /// Processor time per second of computing.
     processor: Option<f64>,
@@ -185,7 +185,7 @@ impl Step {
     }
 }
 
-/// Judges the workers in the window that is the `age`th from the end; empty if fewer than two have measured it.
+/// Judges the workers in the window at position `age` from the end; empty if fewer than two have measured it.
 fn judge_window(workers: &[Measured], age: usize) -> Vec<Judged> {
     let window = |worker: &Measured| worker.windows.iter().rev().nth(age).copied();
     let present: Vec<(WorkerId, Window)> =
@@ -201,7 +201,7 @@ fn judge_window(workers: &[Measured], age: usize) -> Vec<Judged> {
         return Vec::new();
     }
     let compare = |(worker, step): &(WorkerId, Step)| {
-        // Of a step that is not finished it is known only that it has taken so long.
+        // An unfinished step gives only a lower bound on its time.
         let others = || steps.iter().filter(|(other, step)| other != worker && step.finished).map(|(_, step)| step);
         let usual = median(others().map(Step::total)).unwrap_or(0.0);
         let slowdown = if usual > 0.0 { step.total() / usual } else { 1.0 };
@@ -210,7 +210,7 @@ fn judge_window(workers: &[Measured], age: usize) -> Vec<Judged> {
     steps.iter().map(compare).collect()
 }
 
-/// What a step of the usual batch costs this worker itself; `None` if it only waited, so that nothing is known.
+/// The worker's own cost of a step with the usual batch; `None` if it only waited, so that nothing is known.
 fn own_step(window: &Window, batch: f64) -> Option<Step> {
     let known = window.compute_secs + window.data_secs + window.network_secs;
     let absent = (window.span_secs - known - window.wait_secs).max(0.0);
@@ -231,7 +231,7 @@ fn own_step(window: &Window, batch: f64) -> Option<Step> {
     (!only_waited && step.total().is_finite()).then_some(step)
 }
 
-/// The part of the step that exceeds the others' most, and what is behind it.
+/// Finds the part of the step that exceeds the others' the most, and the reason for it.
 fn cause(step: &Step, others: &[Step]) -> Cause {
     let excess = |part: fn(&Step) -> f64| (part(step) - median(others.iter().map(part)).unwrap_or(0.0)).max(0.0);
     let parts = [
@@ -261,7 +261,7 @@ fn cause(step: &Step, others: &[Step]) -> Cause {
     }
 }
 
-/// What the windows of one worker say together.
+/// Combines the windows of one worker.
 fn sum_up(worker: WorkerId, judged: Vec<&Judged>) -> Option<Straggler> {
     let slow: Vec<&&Judged> = judged.iter().filter(|judged| judged.slowdown >= SLOW).collect();
     let chronic = slow.len() >= LEAST_WINDOWS && 2 * slow.len() >= judged.len();
@@ -279,7 +279,7 @@ fn sum_up(worker: WorkerId, judged: Vec<&Judged>) -> Option<Straggler> {
     })
 }
 
-/// The lower median: with two values the smaller, so that a worker is compared with the better of two others.
+/// The lower median: of two values the smaller, so that a worker is compared with the faster of two others.
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,10 +1,10 @@
-//! Verdicts on crafted and on random measurements.
+//! Tests of verdicts on crafted and on random measurements.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Ten seconds in which 100 steps of 10 samples were made and nobody waited.
+/// Ten seconds with 100 steps of 10 samples and no waiting.
 fn steady() -> Window {
     Window {
         span_secs: 10.0,
@@ -20,7 +20,7 @@ fn steady() -> Window {
     }
 }
 
-/// As many steps as `steady` in more time, all of which is spent waiting for others.
+/// The same steps as `window` in more time, all of which is spent waiting for others.
 fn waiting(window: Window, more_secs: f64) -> Window {
     Window { span_secs: window.span_secs + more_secs, wait_secs: window.wait_secs + more_secs, ..window }
 }
@@ -31,7 +31,7 @@ fn measured(windows: &[Vec<Window>]) -> Vec<Measured> {
     windows.iter().enumerate().map(of_worker).collect()
 }
 
-/// Three steady workers, and one with these windows.
+/// Judges three steady workers and one with these windows.
 fn beside_steady_ones(windows: Vec<Window>) -> Verdict {
     let usual = vec![steady(); windows.len()];
     judge(&measured(&[usual.clone(), usual.clone(), windows, usual]))

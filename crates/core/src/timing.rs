@@ -1,5 +1,5 @@
-//! Durations counted in buckets, so that percentiles over a whole run cost a fixed amount of memory and
-//! several workers' can be added up.
+//! Durations counted in buckets, so that percentiles over a whole run take a fixed amount of memory and several
+//! workers' histograms can be added up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Durations {
         if self.count == 0 { 0.0 } else { self.total_ms / self.count as f64 }
     }
 
-    /// The duration below which `percent` of them lie, in milliseconds; zero if nothing was counted.
+    /// The duration below which `percent` percent of all durations lie, in milliseconds; zero if nothing was counted.
     pub fn percentile_ms(&self, percent: f64) -> f64 {
         let rank = (self.count as f64 * percent / 100.0).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,9 +1,9 @@
-//! Loops compiled for the vector instructions of the processor at hand.
+//! Loops compiled for the vector instructions of the current processor.
 
-/// Compiles `work` for wide vectors too, and runs the version this processor has. Both compute the same bits: the
+/// Compiles `work` for wide vectors too, and runs the version for this processor. Both compute the same bits: the
 /// compiler never fuses a multiplication with an addition, nor does it change the order of a sum.
 ///
-/// Give a closure marked `#[inline(always)]`, or it stays as narrow as the rest of the program.
+/// Pass a closure marked `#[inline(always)]`, or it stays as narrow as the rest of the program.
 #[inline(always)]
 pub fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! `autoencoder`: squeezes handwritten digits through a narrow layer and draws them again, in four variants.
+//! `autoencoder`: reconstructs handwritten digits through a narrow layer, in four variants.
 
 mod drawing;
 mod standard;
@@ -79,7 +79,8 @@ pub struct Coder {
     output: Linear,
 }
 
-/// The middle of a variational autoencoder: a normal distribution for every image, and a way back to units.
+/// The middle of a variational autoencoder: maps units to a normal distribution for every image, and a code back to
+/// units.
 #[derive(Module, Debug)]
 pub struct Code {
     mean: Linear,
@@ -87,21 +88,21 @@ pub struct Code {
     decoder: Linear,
 }
 
-/// What one step computes on, all standardised.
+/// The inputs of one step, all standardised.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// What is to be drawn.
+    /// The images to reconstruct.
     target: Tensor<2>,
-    /// What is seen, if it is something else.
+    /// The input images, if they differ from the target.
     corrupted: Option<Tensor<2>>,
-    /// Where in its distribution each code is drawn.
+    /// The random draw of each code, in standard deviations from its mean.
     draw: Option<Tensor<2>>,
 }
 
 windlass_worker::travels!(Batch { target, corrupted, draw });
 
 impl Coder {
-    /// What is drawn of the inputs, and how far the codes' distributions are from N(0, 1), summed.
+    /// Returns the reconstructions of the inputs, and the summed divergence of the codes' distributions from N(0, 1).
     fn forward(&self, input: Tensor<2>, draw: Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<1>>) {
         let hidden = softplus(self.encoder.forward(input));
         match &self.code {
@@ -125,9 +126,9 @@ impl Coder {
 }
 
 impl Code {
-    /// The means, and the logarithms of one over the variances. Those are never below zero: no image makes a code less
-    /// certain than N(0, 1). With a free logarithm one image unlike the others, whose rare pixels are hundreds of
-    /// deviations from their means, is enough for a variance beyond all bounds.
+    /// The means, and the logarithms of the inverse variances. The logarithms are never below zero: no image makes a
+    /// code less certain than N(0, 1). If they were free, a single unusual image, whose rare pixels are hundreds of
+    /// deviations from their means, would suffice for an unbounded variance.
     fn distribution(&self, hidden: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
         (self.mean.forward(hidden.clone()), softplus(self.precision.forward(hidden)))
     }
@@ -160,7 +161,7 @@ impl Model for Autoencoder {
     }
 
     fn without_data(flags: &AutoencoderFlags, setup: &Setup, _files: &[(String, String)]) -> anyhow::Result<Self> {
-        // Where a picture is drawn is for the process that has the images.
+        // Pictures are drawn only by the process that has the images.
         let flags = AutoencoderFlags { samples: None, ..flags.clone() };
         flags.check()?;
         let images = digits::none(windlass_data::mnist::SIDE);
@@ -197,7 +198,8 @@ impl Model for Autoencoder {
         Ok(self.make_batch(self.images.train(), samples, device))
     }
 
-    /// Half the squared error, summed over pixels and images; of a variational one also the divergence of its codes.
+    /// Half the squared error, summed over pixels and images; for the variational variant, plus the divergence of the
+    /// codes.
     fn loss(&self, network: &Coder, batch: Batch) -> Tensor<1> {
         let input = batch.corrupted.unwrap_or_else(|| batch.target.clone());
         let (drawn, divergence) = network.forward(input, batch.draw);
@@ -212,7 +214,7 @@ impl Model for Autoencoder {
         true
     }
 
-    /// The mean loss of a test image: as in training, and for a corrupting variant also of drawing clean images.
+    /// The mean loss per test image: as in training, and for a corrupting variant also on clean inputs.
     fn evaluate(&self, network: &Coder, device: &Device) -> anyhow::Result<Metrics> {
         let test = self.images.test();
         let all: Vec<usize> = (0..test.len()).collect();
@@ -272,7 +274,7 @@ impl Autoencoder {
 }
 
 impl AutoencoderFlags {
-    /// Numbers of the code, if there is one.
+    /// The size of the code, if there is one.
     fn latent(&self) -> Option<usize> {
         (self.variant == Variant::Variational).then(|| self.latent.unwrap_or(LATENT))
     }

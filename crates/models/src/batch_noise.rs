@@ -1,11 +1,10 @@
 //! The random numbers that a step needs: noise on inputs, units to drop, draws of a latent code.
 //!
-//! They follow from the run's seed and the batch's samples alone. A global generator would give other numbers after
-//! a restart, or when a trial step or another worker in the process draws from it too. Each epoch and each worker
-//! has an order of its own, so the list of a batch's samples hardly ever comes twice, and with it come fresh
-//! numbers; a run that is repeated or resumed meets the same lists and so the same numbers, bit for bit. (Only a
-//! batch of one sample comes again every epoch, with the same numbers.) Every row has its own stream, so that any
-//! number of threads draws the same.
+//! They are derived only from the run's seed and the batch's samples. A global generator would give other numbers after
+//! a restart, or when a trial step or another worker in the process draws from it too. Each epoch and each worker has
+//! its own order, so the same list of samples hardly ever forms a batch twice, and the numbers are fresh; a run that is
+//! repeated or resumed gets the same lists and so the same numbers, bit for bit. (Only a batch of one sample recurs
+//! every epoch, with the same numbers.) Every row has its own stream, so any number of threads draws the same.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
@@ -13,7 +12,7 @@ use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use windlass_worker::randomness::mix;
 
-/// What numbers are drawn for. Each purpose has streams of its own.
+/// What the numbers are used for. Each purpose has its own streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Corrupting inputs.
@@ -31,7 +30,7 @@ pub(crate) enum Purpose {
 pub(crate) struct BatchNoise(u64);
 
 impl BatchNoise {
-    /// Those of a batch of these samples, in this order.
+    /// The random numbers of a batch of these samples, in this order.
     pub(crate) fn of_batch(seed: u64, samples: &[usize]) -> Self {
         Self(samples.iter().fold(mix(seed), |key, sample| mix(key ^ *sample as u64)))
     }
@@ -43,8 +42,8 @@ impl BatchNoise {
         })
     }
 
-    /// Rows of factors that keep a unit with this probability or set it to zero. Those kept are scaled up by as much
-    /// as is dropped, so that sums stay what they are on average and nothing is to be done when nothing is dropped.
+    /// Rows of factors that keep a unit with this probability or set it to zero. Kept units are scaled up by the
+    /// inverse probability, so sums stay the same on average and nothing needs to be done when nothing is dropped.
     pub(crate) fn keep(self, purpose: Purpose, rows: usize, width: usize, probability: f32) -> Vec<f32> {
         // Compared with 32 random bits; 2³² itself keeps all.
         let limit = (f64::from(probability) * 4_294_967_296.0) as u64;

@@ -1,11 +1,11 @@
-//! How well a network tells classes apart, over all images of a set.
+//! The accuracy and loss of a classifier over all images of a set.
 
 use burn::tensor::{Device, Int, Tensor};
 use windlass_data::{ImageSet, Images};
 use windlass_ops::cross_entropy;
 use windlass_worker::metrics::{Metrics, accuracy};
 
-/// Scores the classes that `classify` gives the images of the test and validation sets, `together` at a time.
+/// Evaluates the scores that `classify` gives the test and validation images, `together` at a time.
 pub(crate) fn evaluate<B>(
     images: &ImageSet,
     together: usize,

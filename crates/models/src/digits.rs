@@ -1,4 +1,4 @@
-//! Handwritten digits for every model that reads or draws them: built in, or the user's own.
+//! Handwritten digits for every model that reads or reconstructs them: built in, or the user's own.
 
 use anyhow::Context;
 use tracing::info;
@@ -6,16 +6,16 @@ use windlass_data::digits::{self, Sizes};
 use windlass_data::{ImageSet, Images, mnist};
 use windlass_worker::model::{Fingerprint, Setup};
 
-/// The digits of the run, as many as people trained on.
+/// The digits of the run, in the customary number.
 pub(crate) fn load(setup: &Setup) -> anyhow::Result<ImageSet> {
     load_or_draw(setup, Sizes::default())
 }
 
-/// All digits of `--data-dir`, or this many built-in ones.
+/// Loads all digits of `--data-dir`, or draws this many built-in ones.
 pub(crate) fn load_or_draw(setup: &Setup, sizes: Sizes) -> anyhow::Result<ImageSet> {
     match &setup.data_dir {
         Some(directory) => {
-            // The text of its error has that of the cause in it.
+            // The error's text already includes that of its cause.
             let images = mnist::load(directory).map_err(anyhow::Error::msg).context("read the images")?;
             info!("{} training images from {}", images.train().len(), directory.display());
             Ok(images)
@@ -27,18 +27,19 @@ pub(crate) fn load_or_draw(setup: &Setup, sizes: Sizes) -> anyhow::Result<ImageS
     }
 }
 
-/// No digits, for a process that computes on those of another.
+/// An empty set, for a process that computes on another's images.
 pub(crate) fn none(side: usize) -> ImageSet {
     let none = || Images::new(side, side, Vec::new(), Vec::new());
     ImageSet::new(none(), none(), none())
 }
 
-/// Of all images and their labels.
+/// The fingerprint of all images and their labels.
 pub(crate) fn fingerprint(images: &Images) -> Fingerprint {
     Fingerprint::of_all([&images.pixels[..], &images.labels[..]])
 }
 
-/// At most this many images to show: the first of each class in the order of classes, then the second of each, …
+/// Picks at most this many images to show: the first of each class in the order of classes, then the second of each,
+/// and so on.
 pub(crate) fn one_of_each(labels: &[u8], count: usize) -> Vec<usize> {
     let mut seen = [0usize; mnist::CLASSES as usize];
     let mut ranked: Vec<(usize, u8, usize)> = Vec::with_capacity(labels.len());

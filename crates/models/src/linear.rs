@@ -1,4 +1,4 @@
-//! `linear`: a line through 101 noisy points of y = 2x + 10, one point a step.
+//! `linear`: fits a line to 101 noisy points of y = 2x + 10, one point per step.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -8,7 +8,7 @@ use rand_distr::{Distribution, StandardNormal};
 use windlass_core::optimizer::Optimizer;
 use windlass_worker::model::{Defaults, FlagRole, Metrics, Model, Setup};
 
-/// How many points there are.
+/// The number of points.
 const POINTS: usize = 101;
 
 /// Fits a line.
@@ -88,7 +88,7 @@ impl Model for Linear {
         Ok(self.points(samples, device))
     }
 
-    /// The mean squared error: for one point its gradient is 2 · error · x, as in the original experiment.
+    /// The mean squared error. For one point its gradient is 2 · error · x, as in the original experiment.
     fn loss(&self, line: &Line, (x, y): Self::Batch) -> Tensor<1> {
         let error = x * line.weight.val() + line.bias.val() - y;
         (error.clone() * error).mean()

@@ -1,4 +1,4 @@
-//! `mnist`: a network of 784-100-10 that reads handwritten digits, in the two variants that people ran.
+//! `mnist`: a 784-100-10 network that recognises handwritten digits, in two well-known variants.
 
 use anyhow::Context;
 use burn::module::{Module, Param};
@@ -23,7 +23,7 @@ const EVALUATION_BATCH: usize = 1000;
 /// The last stage.
 const OUTPUT: &str = "output";
 
-/// Reads handwritten digits.
+/// Recognises handwritten digits.
 pub struct Mnist {
     flags: MnistFlags,
     images: ImageSet,
@@ -65,12 +65,12 @@ pub struct Perceptron {
 }
 
 impl Perceptron {
-    /// A row of scores for every image.
+    /// Returns a row of scores for every image.
     fn forward(&self, images: Tensor<2>) -> Tensor<2> {
         (0..self.layers.len()).fold(images, |input, layer| self.layer(layer, input))
     }
 
-    /// What one layer makes of its input. Only the last has no activation function.
+    /// The output of one layer. Only the last layer has no activation function.
     fn layer(&self, layer: usize, input: Tensor<2>) -> Tensor<2> {
         let output = self.layers[layer].forward(input);
         match () {
@@ -157,7 +157,8 @@ impl Model for Mnist {
     }
 }
 
-/// Each layer is a stage: `hidden` and `output`, or `hidden0`, `hidden1`… and `output` if there are several hidden ones.
+/// Each layer is a stage: `hidden` and `output`, or `hidden0`, `hidden1`… and `output` if there are several hidden
+/// layers.
 impl Staged for Mnist {
     fn stages(&self) -> Vec<Stage> {
         let names = self.layer_names();
@@ -191,7 +192,7 @@ impl Mnist {
         (0..hidden).map(name).chain([OUTPUT.to_owned()]).collect()
     }
 
-    /// The loss of a batch from those of its images.
+    /// Combines the losses of a batch's images into the loss of the batch.
     fn joined(&self, losses: Tensor<1>) -> Tensor<1> {
         match self.flags.variant {
             Variant::Relu => losses.sum(),

@@ -1,6 +1,6 @@
 //! Pictures of what a network has learned: labelled rows of small grey images, as a PNG file.
 //!
-//! Draws on memory and writes one file. It must not know any model or tensor.
+//! Draws in memory and writes one file. It must not know any model or tensor.
 
 mod canvas;
 
@@ -15,10 +15,10 @@ use self::canvas::{Canvas, Colour, RIGHT, SCALE, TEXT, TEXT_HEIGHT, WRONG, text_
 /// Between two images, and around everything.
 const GAP: usize = 4;
 const MARGIN: usize = 16;
-/// Before a row that begins a new group.
+/// The space before a row that begins a new group.
 const GROUP_GAP: usize = 16;
 
-/// Rows of images, one below the other, under a title.
+/// Rows of images, one below another, under a title.
 #[derive(Debug, Clone, Default)]
 pub struct Picture {
     title: String,
@@ -51,41 +51,41 @@ struct Caption {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PictureError {
-    /// The name promises another format.
+    /// The file name has the extension of another format.
     #[error("cannot write a picture to {}: expected a name that ends in .png", path.display())]
     NotPng {
         /// The file.
         path: PathBuf,
     },
-    /// The file system refuses.
+    /// The file cannot be written.
     #[error("cannot write a picture to {}: {cause}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
 }
 
 impl Tile {
-    /// An image of `side` × `side` values, 0 for background and 1 for full ink; values beyond are cut off.
+    /// An image of `side` × `side` values, 0 for background and 1 for full ink; values outside that range are clamped.
     ///
     /// # Panics
-    /// If there are not as many values as that.
+    /// Panics if there are not `side` × `side` values.
     pub fn new(side: usize, values: &[f32]) -> Self {
         assert_eq!(values.len(), side * side, "values of an image of {side}×{side}");
-        // What is not a number becomes 0.
+        // NaN becomes 0.
         let pixels = values.iter().map(|value| (value * 255.0).round() as u8).collect();
         Self { side, pixels, ..Self::default() }
     }
 
-    /// Draws a line around four corners, (x, y) in pixels of the image. Parts outside of it are not seen.
+    /// Draws a line around four corners, (x, y) in pixels of the image. Parts outside the image are not visible.
     #[must_use]
     pub fn with_outline(self, corners: [(f32, f32); 4]) -> Self {
         Self { outline: Some(corners), ..self }
     }
 
-    /// Writes a word below, in another colour where it is wrong.
+    /// Writes a word below the image, in another colour if it is wrong.
     #[must_use]
     pub fn with_caption(self, text: &str, right: bool) -> Self {
         let caption = Caption { text: text.to_owned(), colour: if right { RIGHT } else { WRONG } };
@@ -105,7 +105,7 @@ impl Picture {
         self.with(Row { label: label.to_owned(), tiles, begins_group: true })
     }
 
-    /// Adds a row to the group.
+    /// Adds a row to the current group.
     #[must_use]
     pub fn with_row(self, label: &str, tiles: Vec<Tile>) -> Self {
         self.with(Row { label: label.to_owned(), tiles, begins_group: false })
@@ -129,10 +129,10 @@ impl Picture {
         written.map_err(|cause| PictureError::Write { path: path.into(), cause })
     }
 
-    /// The picture as a PNG file.
+    /// Encodes the picture as a PNG file.
     ///
     /// # Errors
-    /// If it is too large for one.
+    /// Fails if the picture is too large for one.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let mut file = Vec::new();
         self.draw().encode(&mut file)?;
@@ -169,7 +169,7 @@ impl Row {
         self.tiles.iter().map(|tile| tile.side * SCALE + GAP).sum::<usize>().saturating_sub(GAP)
     }
 
-    /// Of the images alone.
+    /// The height of the images alone.
     fn side(&self) -> usize {
         self.tiles.iter().map(|tile| tile.side * SCALE).max().unwrap_or(0)
     }
@@ -184,10 +184,10 @@ impl Row {
     }
 }
 
-/// Checks up front that a picture can be written there, so that no training is wasted.
+/// Checks in advance that a picture can be written there, so that no training is wasted.
 ///
 /// # Errors
-/// If it cannot.
+/// Fails if it cannot.
 pub fn check(path: &Path) -> Result<(), PictureError> {
     if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("png")) {
         return Err(PictureError::NotPng { path: path.into() });

@@ -1,5 +1,5 @@
-//! `stn`: reads digits that are lost in clutter, by learning where to look: a spatial transformer before a small
-//! convolutional network.
+//! `stn`: recognises digits in clutter by learning where to look: a spatial transformer before a small convolutional
+//! network.
 
 mod drawing;
 mod network;
@@ -24,7 +24,7 @@ const CLASSES: usize = windlass_data::mnist::CLASSES as usize;
 /// Images scored at a time.
 const EVALUATION_BATCH: usize = 250;
 
-/// Reads digits in clutter.
+/// Recognises digits in clutter.
 pub struct SpatialTransformer {
     flags: StnFlags,
     seed: u64,
@@ -79,7 +79,7 @@ pub enum Transformer {
     Off,
 }
 
-/// What one step computes on.
+/// The inputs of one step.
 #[derive(Debug, Clone)]
 pub struct Batch {
     images: Tensor<4>,
@@ -96,7 +96,7 @@ impl Model for SpatialTransformer {
     type Network = Reader;
     type Batch = Batch;
 
-    /// 10,000 images in batches of 101 are the 99 steps an epoch that people ran.
+    /// 10,000 images in batches of 101 make the customary 99 steps per epoch.
     fn defaults(flags: &StnFlags) -> Defaults {
         let epochs = match flags.variant {
             Variant::Small => 5,
@@ -122,7 +122,7 @@ impl Model for SpatialTransformer {
     }
 
     fn without_data(flags: &StnFlags, setup: &Setup, _files: &[(String, String)]) -> anyhow::Result<Self> {
-        // Where a picture is drawn is for the process that has the images.
+        // Pictures are drawn only by the process that has the images.
         let flags = StnFlags { samples: None, ..flags.clone() };
         flags.check()?;
         Ok(Self { flags, seed: setup.seed, images: digits::none(SIDE) })
@@ -170,7 +170,8 @@ impl Model for SpatialTransformer {
 }
 
 impl SpatialTransformer {
-    /// Which units a step drops: drawn with the batch, so that a network and a batch always give the same loss.
+    /// The units that a step drops. They are derived from the batch, so that a network and a batch always give the same
+    /// loss.
     fn dropout(&self, samples: &[usize], device: &Device) -> Dropout {
         let StnFlags { keep_probability, localisation, hidden, .. } = self.flags;
         if keep_probability == 1.0 {

@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 
-/// Values further out than this many standard deviations are drawn anew.
+/// Values further from the mean than this many standard deviations are redrawn.
 const CUT: f64 = 2.0;
 
 /// A parameter of this shape with such weights, from Burn's random numbers.
@@ -39,7 +39,7 @@ mod tests {
         let weights: Vec<f64> = weights.iter::<f64>().collect();
         assert!(weights.iter().all(|weight| weight.abs() <= 0.2 + 1e-9));
         let variance = weights.iter().map(|weight| weight * weight).sum::<f64>() / weights.len() as f64;
-        // The deviation of a normal distribution cut off at two is 0.880 of it.
+        // A normal distribution cut off at two deviations has 0.880 of its original deviation.
         assert!((variance.sqrt() - 0.0880).abs() < 0.001, "{}", variance.sqrt());
     }
 }

@@ -1,4 +1,4 @@
-//! The default network, ReLU and Adam, leaves no denormal number behind, though a third of its units die.
+//! Training the default network, ReLU with Adam, leaves no denormal numbers, though a third of its units die.
 
 use windlass_core::block::Block;
 use windlass_core::optimizer::Update;
@@ -35,7 +35,7 @@ fn a_thousand_steps_of_mnist_leave_no_denormal_number_behind() {
     let state = || blocks.iter().flat_map(|block| block.slots.iter().chain([&block.values])).flatten();
     let denormal = state().filter(|value| value.is_subnormal()).count();
     assert_eq!(denormal, 0, "of {}", state().count());
-    // Means of gradients that stopped coming are zero.
+    // The means of gradients that are now zero have become zero.
     let means = &blocks[0].slots[0];
     assert!(means.iter().filter(|mean| **mean == 0.0).count() > means.len() / 10);
 }

@@ -1,5 +1,5 @@
-//! `--accumulate` and `--towers`: a step computed in parts, one after the other or side by side, is the step of the whole
-//! batch, for every model.
+//! `--accumulate` and `--towers`: for every model, a step computed in parts, one after another or in parallel, equals
+//! the step on the whole batch.
 
 use burn::tensor::Device;
 use clap::{Args, Command, FromArgMatches};
@@ -33,7 +33,7 @@ fn replica<M: Model>(model: M, split: Split) -> Box<dyn Replica> {
     }
 }
 
-/// The first step of a model on its first samples.
+/// Makes the first step of a model on its first samples.
 fn step<M: Model>(flags: &str, samples: usize, split: Split) -> StepResult {
     let command = M::Flags::augment_args(Command::new(M::NAME).no_binary_name(true));
     let flags = M::Flags::from_arg_matches(&command.get_matches_from(flags.split_whitespace())).unwrap();
@@ -97,7 +97,7 @@ fn pictures_make_the_same_gradient_in_parts() {
     assert_same::<SpatialTransformer>("--images 100 --keep-probability 1", 24);
 }
 
-/// With tables by row each part has the rows of its own sentences, and the step those of all.
+/// With tables by row, each part has the rows of its own sentences, and the step has those of all.
 #[test]
 fn translation_makes_the_same_gradient_in_parts() {
     for tables in ["", "--dense-tables"] {

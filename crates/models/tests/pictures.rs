@@ -1,4 +1,4 @@
-//! The models on pictures, each on its own: that it learns a few samples by heart, the same way every time.
+//! Tests each image model on its own: it memorises a few samples, and does so the same way every time.
 
 use windlass_core::block::Block;
 use windlass_core::optimizer::{Adam, Optimizer, Update};
@@ -11,7 +11,7 @@ use windlass_worker::replica::{Local, LocalConfig, Replica};
 
 const SAMPLES: [usize; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// These models draw their own numbers, by their samples.
+/// These models derive their random numbers from their samples.
 const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
 fn setup(seed: u64) -> Setup {
@@ -44,7 +44,7 @@ fn stn(variant: stn::Variant, transformer: Transformer, seed: u64) -> SpatialTra
     SpatialTransformer::load(&flags, &setup(seed)).unwrap()
 }
 
-/// The loss on the same few samples before each of so many steps of Adam.
+/// The loss on the same few samples before each of `steps` steps of Adam.
 fn losses<M: Model>(model: M, steps: u64) -> Vec<f32> {
     let optimizer = Optimizer::Adam(Adam::default());
     let mut replica = Local::new(model, LocalConfig::on_cpu(1)).unwrap();

@@ -1,5 +1,5 @@
-//! The number of threads changes no bit of a step of any model, so that what a run computes does not depend on how many
-//! a worker has, or found to be fastest.
+//! The number of threads does not change a single bit of any model's step, so the results of a run do not depend on how
+//! many threads a worker has, or found to be fastest.
 
 use clap::{Args, Command, FromArgMatches};
 use windlass_models::{Autoencoder, Mnist, Seq2Seq, SpatialTransformer};
@@ -21,7 +21,7 @@ fn load<M: Model>(flags: &str, samples: usize) -> (Local<M>, Vec<usize>) {
     (replica, samples)
 }
 
-/// The loss and the gradients of a step, as bits, on so many threads.
+/// Returns the loss and the gradients of a step, as bits, computed on this many threads.
 fn step<M: Model>(replica: &mut Local<M>, samples: &[usize], threads: usize) -> Vec<Vec<u32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     let result = pool.install(move || replica.step(replica.batch(samples, DRAW).unwrap())).unwrap();
@@ -30,7 +30,7 @@ fn step<M: Model>(replica: &mut Local<M>, samples: &[usize], threads: usize) -> 
     std::iter::once(vec![result.loss.to_bits()]).chain(result.gradients.iter().map(|gradient| bits(gradient))).collect()
 }
 
-/// Of parameters reached by rows, a step has those that its batch touches.
+/// Loads the rows that the batch touches: a step has no others.
 fn load_rows<M: Model>(replica: &mut Local<M>, samples: &[usize]) {
     let batch = replica.batch(samples, DRAW).unwrap();
     let mut values = replica.values();

@@ -1,4 +1,4 @@
-//! What must be true of a run whatever goes wrong, checked from outside by its messages and effects.
+//! The invariants of a run whatever goes wrong, checked from outside by its messages and effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,47 +11,48 @@ use windlass_core::ledger::Incarnation;
 use crate::shard::{Asked, Pushed, Values};
 use crate::store::Store;
 
-/// What has been seen of a run.
+/// Everything observed of a run.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// Which pushes each server has acknowledged since the parameters were last prepared.
+    /// For each server, the pushes that it has acknowledged since its parameters were last prepared.
     acknowledged: BTreeMap<u32, BTreeSet<Pushed>>,
-    /// Which pushes were in the parameters of each server when they were last prepared.
+    /// For each server, the pushes that were in its parameters when they were last prepared.
     restored_with: BTreeMap<u32, BTreeSet<Pushed>>,
-    /// The latest process of each worker that each server has applied a push of.
+    /// By server and worker, the latest process of the worker whose push the server has applied.
     applied: BTreeMap<(u32, u32), Incarnation>,
-    /// The latest process of each worker that each server knows to be dead, gone or replaced.
+    /// By server and worker, the latest process of the worker that the server knows to be dead, gone or replaced.
     gone: BTreeMap<(u32, u32), Incarnation>,
     /// The clocks of bounded staleness by server and worker.
     clocks: BTreeMap<u32, BTreeMap<u32, u64>>,
-    /// The checkpoint that was published last.
+    /// The checkpoint published last.
     newest: Option<CheckpointId>,
-    /// True if no batch may be found in the parameters twice.
+    /// True if a batch must not be in the parameters twice.
     batches_count_once: bool,
     /// The first violation.
     pub wrong: Option<String>,
     /// How many checkpoints were published.
     pub published: u64,
-    /// How often a server was restored.
+    /// How many times a server was restored.
     pub restored: u64,
-    /// How often a batch was found in values twice: once by a process that died unheard, and once by the next.
+    /// How many times values held a batch twice: once from a process whose death went unnoticed, and once from its
+    /// successor.
     pub repeated: u64,
 }
 
 impl Watch {
-    /// Nothing has been seen yet.
+    /// A watch that has not seen anything yet.
     pub fn new(batches_count_once: bool) -> Self {
         Self { batches_count_once, ..Self::default() }
     }
 
-    /// Notes a violation.
+    /// Records a violation, if it is the first.
     pub fn fail(&mut self, wrong: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(wrong);
     }
 
-    /// A server has new parameters, with the pushes of this checkpoint in them, or none. Only the newest checkpoint will do:
-    /// with any other, acknowledged pushes would be lost that could have been kept. While one is looked for nothing is
-    /// published, and what cannot be read is looked for again, so there is no excuse.
+    /// Checks a server's new parameters, which hold the pushes of this checkpoint, or none. It must be the newest one:
+    /// any other would lose acknowledged pushes that could have been kept. There is no excuse, since nothing is
+    /// published during the lookup of a checkpoint, and a failed lookup is retried.
     pub fn prepared(
         &mut self,
         server: u32,
@@ -71,7 +72,7 @@ impl Watch {
         self.clocks.insert(server, living.map(|worker| (worker, 0)).collect());
     }
 
-    /// A server has acknowledged a push as applied.
+    /// Records and checks that a server has acknowledged a push as applied.
     pub fn acknowledge(&mut self, server: u32, asked: &Asked, mode: Mode, over: bool) {
         let worker = asked.request.push.worker.0;
         self.acknowledged.entry(server).or_default().insert(asked.pushed());
@@ -84,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// A server has applied a push of this process for the first time, or a piece of it.
+    /// Checks that a server may apply a push of this process, or its first piece.
     pub fn apply(&mut self, server: u32, asked: &Asked) {
         let push = asked.request.push;
         let gone = self.gone.get(&(server, push.worker.0)).copied().unwrap_or_default();
@@ -100,32 +101,34 @@ impl Watch {
         }
     }
 
-    /// A process of a worker is dead or has left, as this server knows: it changes nothing any more.
+    /// Records that a server knows a worker's process to be dead or gone: that process must not change anything any
+    /// more.
     pub fn gone(&mut self, server: u32, worker: u32, incarnation: Incarnation) {
         let gone = self.gone.entry((server, worker)).or_default();
         *gone = (*gone).max(incarnation);
     }
 
-    /// A process of a worker has joined at this clock: it is waited for from now on, and those before it are gone.
+    /// Records that a process of a worker has joined at this clock: the others wait for it from now on, and its
+    /// predecessors are gone.
     pub fn join(&mut self, server: u32, (worker, incarnation): (u32, Incarnation), clock: u64) {
         self.gone(server, worker, Incarnation(incarnation.0.saturating_sub(1)));
         self.clocks.entry(server).or_default().insert(worker, clock);
     }
 
-    /// A worker's push has wholly been applied, for bounded staleness.
+    /// Records that a worker's push has been applied completely, for bounded staleness.
     pub fn advance(&mut self, server: u32, worker: u32) {
         if let Some(clock) = self.clocks.entry(server).or_default().get_mut(&worker) {
             *clock += 1;
         }
     }
 
-    /// A worker is no longer waited for.
+    /// Records that the others no longer wait for a worker.
     pub fn leave(&mut self, server: u32, worker: u32) {
         self.clocks.entry(server).or_default().remove(&worker);
     }
 
-    /// A server has read its values as of a cut: they have every push up to the cut that was acknowledged, no push twice,
-    /// and none after.
+    /// Checks a server's values as of a cut: they have every acknowledged push up to the cut, no push twice, and none
+    /// after the cut.
     pub fn check_cut(&mut self, server: u32, cut: &Pushes, blocks: &[Values]) {
         let place = format!("the cut of ps {server}");
         let had = self.restored_with.get(&server).cloned().unwrap_or_default();
@@ -144,12 +147,12 @@ impl Watch {
         }
     }
 
-    /// A checkpoint was published: every part of it is there, of one step.
+    /// Checks a published checkpoint: all its parts exist, and are of one step if all processes live.
     pub fn check_published(&mut self, manifest: &Manifest, store: &Store, all_live: bool) {
         self.published += 1;
         self.newest = Some(manifest.id);
         for (part, state) in manifest.parts.iter().zip(&manifest.servers) {
-            // A push of a worker that died may have reached some servers only.
+            // A push of a worker that died may have reached only some servers.
             let whole = store.part(&part.object).is_some() && (state.version == manifest.id.step || !all_live);
             if !whole {
                 self.fail(|| {
@@ -159,7 +162,7 @@ impl Watch {
         }
     }
 
-    /// No push is in a block twice.
+    /// Checks that no push is in a block twice.
     fn check_block(&mut self, block: &Values, place: &str) {
         let mut sorted = block.clone();
         sorted.sort_unstable();
@@ -174,7 +177,8 @@ impl Watch {
         }
     }
 
-    /// The parameters of a server when its run has ended well: exactly this many updates, every acknowledged push once.
+    /// Checks a server's parameters after a successful run: exactly this many updates, and every acknowledged push
+    /// once.
     pub fn check_end(&mut self, server: u32, blocks: &[Values], (version, steps): (u64, u64)) {
         if version != steps {
             self.fail(|| format!("ps {server} ended at step {version} of {steps}"));
@@ -188,7 +192,7 @@ impl Watch {
         }
     }
 
-    /// Synchronous rounds of a run that has lost no process: each has the batch of its number of every worker.
+    /// Checks the synchronous rounds of a run that has lost no process: round n has the nth batch of every worker.
     pub fn check_rounds(&mut self, server: u32, block: &Values, workers: u32) {
         for (round, batches) in (1..).zip(block.chunks(workers as usize)) {
             let mut sorted: Vec<(u32, u64)> = batches.iter().map(|pushed| (pushed.worker, pushed.batch)).collect();

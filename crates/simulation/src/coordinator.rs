@@ -22,13 +22,13 @@ use crate::shard::Shard;
 use crate::store::{self, LOCATION};
 use crate::world::{Connection, Message, Pid, Port, Timer, World};
 
-/// How long nothing may move while a checkpoint is written or published.
+/// How long a checkpoint may be written or published without progress.
 const STALL: Duration = Duration::from_secs(15);
 
 /// The shard of a process, if it has one.
 pub type SharedShard = Rc<RefCell<Option<Shard>>>;
 
-/// The shard beside the coordinator. Its server polls what waits at it a moment later.
+/// The shard beside the coordinator. Its server polls the shard's waiting threads a moment later.
 #[derive(Debug)]
 pub struct Beside(SharedShard);
 
@@ -50,30 +50,30 @@ impl OwnShard for Beside {
     }
 }
 
-/// A coordinator at work.
+/// A running coordinator.
 pub struct CoordinatorNode {
     pid: Pid,
     shard: SharedShard,
     machine: Option<Coordinator<Beside>>,
-    /// What arrives before the checkpoints are open.
+    /// The events that arrive before the checkpoints are open.
     early: Vec<CoordinatorEvent>,
     opened: BTreeSet<Connection>,
     generation: u64,
-    /// The claim before, as first generation and whether it crashed.
+    /// The previous claim: its first generation, and whether it crashed.
     followed: Option<(u64, bool)>,
-    /// The time at the last tick, by a clock that stands still while the process does.
+    /// The time at the last tick, by a clock that stops while the process is paused.
     ticked_at: Duration,
     ticked: Duration,
-    /// A later checkpoint is not published before an earlier one.
+    /// When the last publication ends. A later checkpoint is not published before an earlier one.
     published_by: Duration,
-    /// Those that are being published.
+    /// The checkpoints that are being published.
     under_way: BTreeSet<CheckpointId>,
-    /// The number of the last attempt at the run's last checkpoint, and since when that has been published.
+    /// The number of the latest attempt at the run's last checkpoint, and since when it has been publishing.
     last: Option<(u64, Option<Duration>)>,
 }
 
 impl CoordinatorNode {
-    /// A coordinator that opens its checkpoints.
+    /// Starts a coordinator that opens its checkpoints.
     pub fn start(pid: Pid, shard: SharedShard, world: &mut World) -> Self {
         let (ready, _) = world.store_delay();
         let ready = if world.scenario.checkpoints.is_some() { ready } else { world.now };
@@ -94,7 +94,7 @@ impl CoordinatorNode {
         }
     }
 
-    /// The checkpoints are open.
+    /// Handles the opening of the checkpoints.
     pub fn open(&mut self, world: &mut World) {
         let scenario = &world.scenario;
         let config = CoordinatorConfig {
@@ -132,12 +132,12 @@ impl CoordinatorNode {
         world.remind(self.pid, world.now, Timer::Tick);
     }
 
-    /// How many tasks have not heard that the run is over, once it is.
+    /// How many tasks have not learned yet that the run is over, once it is.
     pub fn unheard(&self) -> Option<usize> {
         self.machine.as_ref().and_then(Coordinator::unheard)
     }
 
-    /// How the run has ended, if it has and nothing is left to do for it. As long as that is not recorded, a killed
+    /// The exit code of the run, if it has ended and nothing is left to do for it. Until that is recorded, a killed
     /// process has to be restarted: otherwise the tasks that have not been told of the end cannot learn of it.
     pub fn exit_code(&self, world: &World) -> Option<u8> {
         let recorded = world.scenario.checkpoints.is_none() || world.store.is_released(self.generation);
@@ -147,7 +147,7 @@ impl CoordinatorNode {
         }
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub fn tick(&mut self, world: &mut World) {
         (self.ticked_at, self.ticked) = (self.now(world), world.now);
         self.handle(CoordinatorEvent::Tick { has_read_on: false }, world);
@@ -163,7 +163,7 @@ impl CoordinatorNode {
         self.ticked_at + (world.now - self.ticked).min(2 * TICK)
     }
 
-    /// Something arrives on a session.
+    /// Handles a message on a session.
     pub fn arrived(&mut self, connection: Connection, message: Message, world: &mut World) {
         let Message::Task(message) = message else { return };
         if self.opened.insert(connection) {
@@ -172,7 +172,7 @@ impl CoordinatorNode {
         self.take(CoordinatorEvent::Message(connection as u64, *message), world);
     }
 
-    /// A session was closed.
+    /// Handles the end of a session.
     pub fn closed(&mut self, connection: Connection, world: &mut World) {
         if self.opened.contains(&connection) {
             self.take(CoordinatorEvent::Closed(connection as u64), world);
@@ -186,7 +186,7 @@ impl CoordinatorNode {
         }
     }
 
-    /// The store has done something.
+    /// Handles the completion of a store operation.
     pub fn stored(&mut self, timer: Timer, world: &mut World) {
         let event = match timer {
             Timer::Found(lookup, first) => CoordinatorEvent::Found(lookup, self.find(first, world)),
@@ -209,7 +209,7 @@ impl CoordinatorNode {
         self.handle(event, world);
     }
 
-    /// Looks up what to begin from, or to go back to. What is still being published by then is given up.
+    /// Looks up the checkpoint to begin from, or to roll back to. Publications still under way are abandoned.
     fn find(&mut self, first: Option<Box<Beginning>>, world: &mut World) -> Result<Box<Beginning>, CheckpointError> {
         if world.store.is_unreadable(world.now) {
             world.store.kept_a_run_from_beginning |= first.is_none() && self.followed.is_none();
@@ -241,7 +241,7 @@ impl CoordinatorNode {
                 }
                 Effect::Dismiss(id) | Effect::Close(id) => {
                     world.close(id as Connection, self.pid, Port::Coordinator);
-                    // The task closes its end when it hears, and then this one is told.
+                    // The task closes its end when it learns of this, and then the coordinator is told.
                 }
                 Effect::Admit(..) => {}
                 Effect::Look(lookup, first) => {
@@ -268,8 +268,8 @@ impl CoordinatorNode {
     }
 }
 
-/// Once all parts of the last checkpoint are written, the loss of a server neither rolls the run back nor leaves it unsaved,
-/// unless the store takes too long for it.
+/// Checks that once all parts of the last checkpoint are written, the loss of a server neither rolls the run back nor
+/// leaves it unsaved, unless the store takes too long.
 fn check_that_nobody_is_missed(phase: &Phase, published_for: Option<Duration>, world: &mut World) {
     let missed = match phase {
         Phase::Gathering => Some("the run rolls back"),

@@ -1,7 +1,7 @@
-//! A simulated cluster: the production machines of session, coordinator, server and shard on virtual time, with a network,
-//! processes and a store that fail by a seed. One seed is one run, which can be run again.
+//! A simulated cluster: the production machines of session, coordinator, server and shard on virtual time, with a
+//! network, processes and a store whose failures derive from a seed. Each seed is one reproducible run.
 //!
-//! For tests only. It moves no bytes and knows no tensors: a value is the set of pushes that are in it.
+//! For tests only. It moves no bytes and knows no tensors: a value is the set of pushes that it contains.
 
 mod check;
 mod cluster;

@@ -1,5 +1,4 @@
-//! The production session machine at work in a simulated process: its effects are carried out, and what is delivered is
-//! handed on.
+//! Runs the production session machine in a simulated process: carries out its effects, and passes on what it delivers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,21 +12,21 @@ use crate::world::{Connection, Event, Happening, Message, Pid, Port, Timer, Worl
 /// A session with its connection.
 #[derive(Debug)]
 pub struct Line {
-    /// What decides.
+    /// The session's state machine.
     pub session: SessionMachine,
     connection: Option<Connection>,
     pid: Pid,
     port: Port,
     armed: Option<Duration>,
-    /// What the task has said before the coordinator takes it, and whether that is all.
+    /// The task's messages that the coordinator has not accepted yet, and whether they are the last.
     to_say: VecDeque<task_message::Kind>,
     finished: bool,
-    /// True once the coordinator has let the task in.
+    /// True once the coordinator has admitted the task.
     pub let_in: bool,
 }
 
 impl Line {
-    /// A session that begins now.
+    /// Starts a session.
     pub fn new(hello: Hello, pid: Pid, port: Port, world: &World) -> Self {
         let config = SessionConfig { hello, patience: world.scenario.peer_timeout, place: String::new() };
         let session = SessionMachine::new(config, world.now);
@@ -43,25 +42,25 @@ impl Line {
         }
     }
 
-    /// True if this is its connection.
+    /// True if this is the session's connection.
     pub fn is_on(&self, connection: Connection) -> bool {
         self.connection == Some(connection)
     }
 
-    /// A connection was made, or not.
+    /// Handles the result of an attempt to connect.
     pub fn connected(&mut self, connection: Option<Connection>, world: &mut World) -> Vec<coordinator_message::Kind> {
         self.connection = connection;
         let refused = || SessionEvent::NotOpened("nobody is there".to_owned());
         self.handle(connection.map_or_else(refused, |_| SessionEvent::Opened), world)
     }
 
-    /// The task says something.
+    /// Sends a message of the task.
     pub fn say(&mut self, kind: task_message::Kind, world: &mut World) {
         self.to_say.push_back(kind);
         self.say_what_is_taken(world);
     }
 
-    /// The task has nothing more to say.
+    /// Ends the session after the messages so far.
     pub fn finish(&mut self, world: &mut World) {
         self.finished = true;
         self.say_what_is_taken(world);
@@ -76,7 +75,7 @@ impl Line {
         }
     }
 
-    /// Lets the session decide, and does what it says. Returns what it hands to the task.
+    /// Passes an event to the machine and carries out its effects. Returns the messages for the task.
     pub fn handle(&mut self, event: SessionEvent, world: &mut World) -> Vec<coordinator_message::Kind> {
         let delivered = self.decide(event, world);
         self.say_what_is_taken(world);

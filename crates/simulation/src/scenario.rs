@@ -1,4 +1,4 @@
-//! What a seed stands for: a cluster, a run, and its faults.
+//! The scenario of a seed: a cluster, a run, and its faults.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use windlass_core::schedule::Schedule;
 use crate::random::Random;
 use crate::store::Trouble;
 
-/// What goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process of a task dies, and is restarted after a while. If true, its host vanishes without closing
-    /// connections.
+    /// The process of a task dies, and is restarted after a while. If the flag is true, its host vanishes without
+    /// closing connections.
     Kill(TaskId, Duration, bool),
     /// The process of a task is paused for a while.
     Pause(TaskId, Duration),
@@ -27,7 +27,7 @@ pub enum Fault {
     CutOff(TaskId, Duration),
     /// The connections of the process of a task break.
     Disconnect(TaskId),
-    /// The checkpoint store is in trouble for a while.
+    /// The checkpoint store fails for a while.
     Store(Trouble, Duration),
     /// Processes are told to stop, one after another.
     Stop(Whom),
@@ -35,10 +35,10 @@ pub enum Fault {
     ScaleDown(TaskId),
 }
 
-/// Which tasks are told to stop.
+/// The tasks that are told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whom {
-    /// Everyone.
+    /// All tasks.
     All,
     /// Every worker.
     Workers,
@@ -47,7 +47,7 @@ pub enum Whom {
 }
 
 impl Whom {
-    /// Whether this task is told.
+    /// Whether this task is told to stop.
     pub fn includes(self, task: TaskId) -> bool {
         match self {
             Self::All => true,
@@ -57,7 +57,7 @@ impl Whom {
     }
 }
 
-/// A cluster, a run, and what goes wrong in it.
+/// A cluster, a run, and its faults.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     /// What all tasks agree on.
@@ -68,26 +68,26 @@ pub struct Scenario {
     pub workers: u32,
     /// Whether the number of workers is open.
     pub dynamic: bool,
-    /// Whether worker 0 comes long after the others.
+    /// Whether worker 0 joins long after the others.
     pub first_worker_is_late: bool,
-    /// Whether each ps is in the process of the worker of its number.
+    /// Whether each ps shares the process of the worker with the same number.
     pub colocated: bool,
-    /// Steps and time between two checkpoints, if there are any.
+    /// Steps and time between two checkpoints; `None` without checkpoints.
     pub checkpoints: Option<(Option<u64>, Option<Duration>)>,
-    /// When a silent task counts as dead.
+    /// When a silent task is declared dead.
     pub patience: Patience,
-    /// How long peers are waited for.
+    /// How long a task waits for peers.
     pub peer_timeout: Duration,
-    /// In how many pieces a push travels.
+    /// The number of pieces in which a push travels.
     pub pieces: usize,
-    /// How long a step takes to compute at the most, in milliseconds.
+    /// The longest time that computing a step takes, in milliseconds.
     pub compute: u64,
-    /// What goes wrong, and when.
+    /// The faults, and when they happen.
     pub faults: Vec<(Duration, Fault)>,
 }
 
 impl Scenario {
-    /// What a seed stands for.
+    /// Derives the scenario from a seed's random numbers.
     pub fn new(random: &mut Random) -> Self {
         let servers = random.within(1, 3) as u32;
         let colocated = random.percent(20);
@@ -130,10 +130,10 @@ impl Scenario {
         scenario
     }
 
-    /// In the place of everything else that goes wrong, a server and the chief die together. The server is soon back, the
-    /// chief only when the run cannot have waited for it.
+    /// Replaces all faults by one: a server and the chief die together. The server is soon back, the chief only when
+    /// the run cannot have waited for it.
     pub fn lose_chief_with_server(&mut self, random: &mut Random) {
-        // The run has begun by then.
+        // The run has begun by this time.
         let (at, server) = (random.millis(1000, 2000), TaskId::ps(self.servers.max(2) - 1));
         let dies = |task, lasts| Fault::Kill(task, lasts, false);
         self.faults = vec![
@@ -145,8 +145,8 @@ impl Scenario {
         self.checkpoints.get_or_insert((Some(10), None));
     }
 
-    /// Somebody leaves when it matters: a server whose connection breaks, or that dies, while the last checkpoint is written,
-    /// or while that is published, all workers while a run rolls back, or a worker before the run begins.
+    /// Adds a departure at a critical moment: a server whose connection breaks, or that dies, while the last checkpoint
+    /// is written or published; all workers while a run rolls back; or a worker before the run begins.
     fn leave_in_the_middle(&mut self, random: &mut Random) {
         let (at, server) = (random.millis(500, 4000), TaskId::ps(random.below(u64::from(self.servers)) as u32));
         match random.below(4) {
@@ -199,9 +199,9 @@ impl Scenario {
         }
     }
 
-    /// True if the parameters may hold no batch twice, whatever dies. Pushes count once, but a worker's successor
-    /// continues from what the parameters of the first server hold: of several servers, a push may have reached only
-    /// some when its worker dies, and a gradient in the open round will count though it does not yet.
+    /// True if the parameters must not hold a batch twice, whatever dies. Pushes count once, but a worker's successor
+    /// continues from what the parameters of the first server hold: a push may have reached only some servers when its
+    /// worker dies, and a gradient in the open round will count though it does not yet.
     pub fn counts_batches_once(&self) -> bool {
         self.run.parameters.len() == 1 && !matches!(self.run.mode, Mode::Sync { .. })
     }
@@ -212,7 +212,7 @@ impl Scenario {
     }
 }
 
-/// A run whose parameters are spread over some of the servers or all of them.
+/// A run whose parameters are spread over some or all of the servers.
 fn random_run(servers: u32, random: &mut Random) -> RunSpec {
     let mode = match random.below(3) {
         0 => Mode::Async,

@@ -12,17 +12,17 @@ use windlass_server::{generation_of, judge_end};
 
 use crate::shard::Values;
 
-/// Where the store is.
+/// The location of the store.
 pub const LOCATION: &str = "store";
 
-/// What is wrong with the store.
+/// A failure of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// It takes nothing.
+    /// The store accepts no writes.
     Full,
-    /// It does not answer.
+    /// The store does not answer.
     Hangs,
-    /// It takes parts, but manifests only later.
+    /// The store accepts parts, but manifests only later.
     SlowToPublish,
     /// Nothing can be read or listed.
     Unreadable,
@@ -31,7 +31,7 @@ pub enum Trouble {
 /// A claimed generation.
 #[derive(Debug, Clone, Default)]
 struct Claim {
-    /// How its run ended, once it is released.
+    /// How the claim's run ended, once the claim is released.
     ending: Option<Ending>,
     first_generation: u64,
 }
@@ -44,17 +44,17 @@ pub struct Store {
     claims: BTreeMap<u64, Claim>,
     trouble: Option<(Trouble, Duration)>,
     disowned: BTreeSet<CheckpointId>,
-    /// True if a run could not begin because it could not be read.
+    /// True if a run could not begin because the store could not be read.
     pub kept_a_run_from_beginning: bool,
 }
 
 impl Store {
-    /// Something is wrong until then.
+    /// Makes the store fail in this way until then.
     pub fn fail(&mut self, trouble: Trouble, until: Duration) {
         self.trouble = Some((trouble, until));
     }
 
-    /// When an operation that starts now can finish at the earliest, and whether it fails.
+    /// The earliest time at which an operation that starts now can finish, and whether it fails.
     pub fn outlook(&self, now: Duration) -> (Duration, bool) {
         match self.trouble {
             Some((Trouble::Hangs, until)) if until > now => (until, false),
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    /// When a manifest that is handed over now can be taken at the earliest.
+    /// The earliest time at which a manifest that is submitted now can be accepted.
     pub fn takes_manifests_from(&self, now: Duration) -> Duration {
         match self.trouble {
             Some((Trouble::SlowToPublish, until)) => until.max(now),
@@ -76,13 +76,13 @@ impl Store {
         matches!(self.trouble, Some((Trouble::Unreadable, until)) if until > now)
     }
 
-    /// Gives up a checkpoint that is being published.
+    /// Abandons a checkpoint that is being published.
     pub fn disown(&mut self, id: CheckpointId) {
         self.disowned.insert(id);
     }
 
-    /// Claims the next generation: its number, and the claim before it as first generation and whether it crashed.
-    /// Every coordinator after the first is a restarted one, so its claim says that it continues the run.
+    /// Claims the next generation. Returns its number and, of the claim before it, the first generation and whether it
+    /// crashed. Every coordinator after the first is a restarted one, so its claim says that it continues the run.
     pub fn claim(&mut self) -> (u64, Option<(u64, bool)>) {
         let last = self.claims.last_key_value().map(|(_, claim)| (claim.first_generation, claim.ending.is_none()));
         let generation = self.newest_generation() + 1;
@@ -91,19 +91,19 @@ impl Store {
         (generation, last)
     }
 
-    /// The generation that was claimed last.
+    /// The generation claimed last.
     pub fn newest_generation(&self) -> u64 {
         self.claims.last_key_value().map_or(0, |(generation, _)| *generation)
     }
 
-    /// Notes with a claim in which generation its run began.
+    /// Records in a claim the generation in which its run began.
     pub fn began_in(&mut self, generation: u64, first: u64) {
         if let Some(claim) = self.claims.get_mut(&generation) {
             claim.first_generation = first;
         }
     }
 
-    /// Releases a claim of a run that has ended like this.
+    /// Releases the claim of a run that has ended with this outcome.
     pub fn release(&mut self, generation: u64, Outcome { exit_code, reason }: Outcome) {
         if let Some(claim) = self.claims.get_mut(&generation) {
             claim.ending = Some(Ending { exit_code, reason });
@@ -115,7 +115,7 @@ impl Store {
         self.claims.get(&generation).is_some_and(|claim| claim.ending.is_some())
     }
 
-    /// What a coordinator of this generation begins from, if it followed another.
+    /// What a coordinator of this generation begins from. `followed` is the claim before it, if any.
     pub fn find(&self, generation: u64, followed: Option<(u64, bool)>) -> Beginning {
         let (first_generation, crashed) = followed.unwrap_or((generation, false));
         let found = self.newest(first_generation);
@@ -133,7 +133,7 @@ impl Store {
         self.manifests.values().rev().find(|manifest| manifest.id.generation >= since).cloned()
     }
 
-    /// Keeps a part.
+    /// Stores a part.
     pub fn write(&mut self, object: String, blocks: Vec<Values>) {
         self.parts.insert(object, blocks);
     }
@@ -148,12 +148,12 @@ impl Store {
         self.parts.get(object)
     }
 
-    /// A checkpoint.
+    /// The manifest of a checkpoint.
     pub fn manifest(&self, id: &str) -> Option<&Manifest> {
         self.manifests.values().find(|manifest| manifest.id.to_string() == id)
     }
 
-    /// Publishes a checkpoint, unless a later coordinator has claimed the store.
+    /// Publishes a checkpoint, unless a later coordinator has claimed the store or the checkpoint was abandoned.
     pub fn publish(&mut self, manifest: Manifest) -> Result<CheckpointId, CheckpointError> {
         let (generation, newest) = (manifest.id.generation, self.newest_generation());
         if newest > generation {
@@ -167,7 +167,7 @@ impl Store {
         Ok(id)
     }
 
-    /// What the store tells a task that has missed the end of its run of this many steps.
+    /// What the store reports to a task that has missed the end of its run of this many steps.
     pub fn outcome(&self, incarnation: Option<Incarnation>, steps: u64) -> Option<Outcome> {
         let (newest, claim) = self.claims.last_key_value().filter(|(_, claim)| claim.ending.is_some())?;
         let generations = claim.first_generation..=*newest;
@@ -179,12 +179,12 @@ impl Store {
     }
 }
 
-/// How a store says that it is full.
+/// The error of a full store.
 pub fn full() -> CheckpointError {
     CheckpointError::Full { location: LOCATION.to_owned(), object: "part".to_owned() }
 }
 
-/// How a store says that it cannot be read.
+/// The error of a store that cannot be read.
 pub fn unreadable() -> CheckpointError {
     let (location, object, reason) = (LOCATION.to_owned(), "/".to_owned(), "it is not there".to_owned());
     CheckpointError::Store { location, action: "list", object, reason }

@@ -1,12 +1,12 @@
-//! Faults that were mended, put back one at a time: the simulation finds each of them.
+//! Fixed faults, reintroduced one at a time: the simulation finds each of them.
 
 use windlass_core::fault::{Fault, put_back};
 use windlass_simulation::{Report, run, run_without_chief};
 
-/// By then each has been found.
+/// Enough seeds to find each fault.
 const SEEDS: u64 = 10_000;
 
-/// As many of a scenario that was made for the fault.
+/// The same for a scenario made for the fault.
 const TARGETED_SEEDS: u64 = 100;
 
 fn assert_found(fault: Fault) {

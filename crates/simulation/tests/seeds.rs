@@ -1,4 +1,4 @@
-//! Runs of a simulated cluster, one a seed. `WINDLASS_SEED=n` runs one and prints everything that happens in it,
+//! Runs of a simulated cluster, one per seed. `WINDLASS_SEED=n` runs one seed and prints everything that happens in it,
 //! `WINDLASS_SEEDS=n` runs the first n, and `WINDLASS_SEEDS=m..n` those from m up to n.
 
 use std::ops::Range;
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use windlass_simulation::{Report, run};
 
-/// Events, checkpoints, restores, and what was wrong.
+/// Events, checkpoints, restores, and the reports with violations.
 type Found = (u64, u64, u64, Vec<Report>);
 
-/// Whether one seed is to be run, and else which.
+/// The single seed to run, if requested, or else the range.
 fn asked_for() -> (Option<u64>, Range<u64>) {
     let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is not a seed"));
     let one = std::env::var("WINDLASS_SEED").ok();

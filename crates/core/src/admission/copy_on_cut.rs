@@ -1,27 +1,27 @@
-//! A piece of the parameters that can be read as it was at a cut, while pushes go on changing it. What it costs to copy
-//! is for the caller to measure.
+//! A piece of the parameters that can be read as it was at a cut while pushes keep changing it. Measuring what a copy
+//! costs is up to the caller.
 
 use std::time::Duration;
 
 use crate::fault::{self, Fault};
 
-/// Whether a change belongs before the cut that is under way.
+/// The side of the current cut that a change belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CutSide {
     /// The number of the cut; 0 if none is under way.
     pub cut: u64,
-    /// True if the change is part of what the cut keeps.
+    /// True if the change is part of the state that the cut keeps.
     pub before: bool,
 }
 
 impl CutSide {
-    /// How much of a wait for a lock is the checkpoint's: all of it while one is under way.
+    /// The part of a wait for a lock that is due to the checkpoint: all of it while a cut is under way.
     pub fn held_up(self, waited: Duration) -> Duration {
         if self.cut > 0 { waited } else { Duration::ZERO }
     }
 }
 
-/// A value, and a copy of it as of a cut if it has changed since.
+/// A value, and its copy as of a cut if the value has changed since.
 #[derive(Debug)]
 pub struct CopyOnCut<T> {
     now: T,
@@ -31,22 +31,22 @@ pub struct CopyOnCut<T> {
 }
 
 impl<T> CopyOnCut<T> {
-    /// A value that no cut has been made of.
+    /// Wraps a value that no cut has been made of.
     pub fn new(now: T) -> Self {
         Self { now, copy: None, cut: 0 }
     }
 
-    /// The value as it is now.
+    /// The current value.
     pub fn get(&self) -> &T {
         &self.now
     }
 
-    /// The value, to be changed where no cut can be under way: before training.
+    /// Mutable access to the value before training, when no cut can be under way.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.now
     }
 
-    /// Changes the value, and the copy too if the change belongs before the cut. The first change after a cut makes the
+    /// Changes the value, and its copy too if the change belongs before the cut. The first change after a cut makes the
     /// copy.
     pub fn change(&mut self, side: CutSide, copy: impl FnOnce(&T) -> T, change: impl Fn(&mut T)) {
         if side.cut > self.cut && !side.before {
@@ -61,8 +61,8 @@ impl<T> CopyOnCut<T> {
         change(&mut self.now);
     }
 
-    /// The value as of a cut, every change before which has been made. `None` if a later cut has been made: this one was
-    /// given up, and what is copied belongs to the other.
+    /// Returns the value as of a cut. All changes before the cut must have been made. Returns `None` if a later cut has
+    /// been made: this cut was abandoned, and the copy belongs to the later one.
     pub fn take(&mut self, cut: u64, copy: impl FnOnce(&T) -> T) -> Option<T> {
         let torn = fault::is_back(Fault::TornSnapshot);
         if self.cut > cut && !torn {

@@ -1,5 +1,5 @@
-//! What the gate decides about cuts: where this shard stands, whether it can be cut there, and on which side of the cut
-//! a push is.
+//! The gate's decisions about cuts: where this shard stands, whether it can be cut there, and which side of the cut a
+//! push is on.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ pub(super) enum CutStage {
     /// No checkpoint is under way.
     #[default]
     None,
-    /// Nothing new is applied until then, or until it is known where the cut is. Nothing new has been if the version
-    /// is, or is about to be, still this one.
+    /// No new push is applied until `until`, or until the cut is known. Nothing new has been applied if the version
+    /// still is, or is about to become, `at`.
     Held { number: u64, until: Duration, at: u64 },
-    /// The cut is after a round that is still to come.
+    /// The cut comes after a round that has not ended yet.
     Coming { number: u64, version: u64 },
-    /// This is the state that is kept.
+    /// The cut has been made: this state is kept.
     Made { number: u64, mark: CutPoint, notes: Notes, learning_rate: LearningRate },
 }
 
 impl CutStage {
-    /// The number of the checkpoint that is under way.
+    /// The number of the current checkpoint.
     fn number(&self) -> Option<u64> {
         match self {
             CutStage::None => None,
@@ -35,28 +35,28 @@ impl CutStage {
     }
 }
 
-/// Why a shard is not cut.
+/// Why a shard cannot be cut.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CutError {
-    /// Updates were applied before the cut was known: the hold had ended.
+    /// Updates were applied after the hold had ended and before the cut was known.
     #[error("the cut came more than {} ms after the mark", HOLD.as_millis())]
     Late,
-    /// The cut cannot be made from where this shard stands.
+    /// The cut cannot be made from this shard's version.
     #[error("this server is at step {at}, and the cut at {cut}")]
     Passed {
-        /// Where it stands.
+        /// The version of this shard.
         at: u64,
-        /// Where the cut is.
+        /// The version of the cut.
         cut: u64,
     },
-    /// It was given up, or the run has ended.
+    /// The checkpoint was abandoned, or the run has ended.
     #[error("the checkpoint was abandoned")]
     GivenUp,
 }
 
 impl Gate {
-    /// Holds back what is new from now on, and says which state that leaves: after the round that is being applied, if
-    /// one is. Callers do not have to wait for that.
+    /// Holds back new pushes from now on, and returns the state that this leaves: after the round that is being
+    /// applied, if any. Callers need not wait for that round.
     pub fn hold(&mut self, number: u64, now: Duration) -> CutPoint {
         let at = self.comes_to();
         self.cut = CutStage::Held { number, until: now + HOLD, at };
@@ -64,19 +64,19 @@ impl Gate {
         CutPoint { version: at, pushes: self.pushes() }
     }
 
-    /// The version that the parameters have, or are about to have.
+    /// The version after the round that is being applied, if any.
     fn comes_to(&self) -> u64 {
         self.version() + u64::from(self.applying)
     }
 
-    /// For how long what is new is still to be held back.
+    /// How much longer new pushes are held back.
     pub fn held_for(&self, now: Duration) -> Option<Duration> {
         let CutStage::Held { until, .. } = self.cut else { return None };
         let left = until.saturating_sub(now);
         (!left.is_zero() && !self.closed).then_some(left)
     }
 
-    /// Cuts where all servers do. After the hold that is possible too, if nothing new has come.
+    /// Makes the cut that all servers make. This also works after the hold, if nothing new has been applied.
     pub fn cut(&mut self, number: u64, cut: &CutPoint) -> Result<(), CutError> {
         let stage = std::mem::take(&mut self.cut);
         if !matches!(stage, CutStage::Held { number: held, at, .. } if held == number && at == self.comes_to()) {
@@ -97,13 +97,13 @@ impl Gate {
         Ok(())
     }
 
-    /// Cuts here, or where the last of these pushes will have come; their notes are kept as they come.
+    /// Makes the cut here, or where the last of these pushes will have arrived; their notes are kept as they arrive.
     fn make_cut(&mut self, number: u64, mark: CutPoint) {
         let notes = self.notes.of(&mark.pushes);
         self.cut = CutStage::Made { number, mark, notes, learning_rate: self.learning_rate };
     }
 
-    /// Cuts after the round that has just ended, if that is where the cut is.
+    /// Makes the cut after the round that has just ended, if the cut belongs there.
     pub(super) fn cut_after_round(&mut self) {
         if let CutStage::Coming { number, version } = self.cut
             && version == self.version()
@@ -112,7 +112,7 @@ impl Gate {
         }
     }
 
-    /// The state that is kept, once all of it is there.
+    /// Returns the state that is kept, once it is complete.
     pub fn cut_made(&self, number: u64) -> Result<Option<(CutPoint, Notes, LearningRate)>, CutError> {
         match &self.cut {
             CutStage::Made { number: made, mark, notes, learning_rate } if *made == number => {
@@ -124,12 +124,12 @@ impl Gate {
         }
     }
 
-    /// True while this cut is wanted.
+    /// True while this cut is still wanted.
     pub fn is_cutting(&self, number: u64) -> bool {
         self.cut.number() == Some(number) && !self.closed
     }
 
-    /// Ends the hold or the cut of this number. False if another is under way, or none.
+    /// Ends the hold or the cut with this number. False if another one or none is under way.
     pub fn end_cut(&mut self, number: u64) -> bool {
         let ends = self.cut.number() == Some(number);
         if ends {
@@ -138,17 +138,17 @@ impl Gate {
         ends
     }
 
-    /// Notes for how long a checkpoint has held up a push.
+    /// Records how long a checkpoint has held up a push.
     pub fn note_held_up(&mut self, held_up: Duration) {
         self.longest_held_up = self.longest_held_up.max(held_up);
     }
 
-    /// For how long at the most the last checkpoint has held up a push.
+    /// The longest time that the last checkpoint has held up a push.
     pub fn longest_held_up(&self) -> Duration {
         self.longest_held_up
     }
 
-    /// On which side of the cut a push is.
+    /// The side of the cut that a push is on.
     pub(super) fn side(&self, request: &Request) -> CutSide {
         match &self.cut {
             CutStage::Made { number, mark, .. } => {
@@ -159,7 +159,7 @@ impl Gate {
         }
     }
 
-    /// On which side of the cut the update of a round is.
+    /// The side of the cut that the update of a round is on.
     pub fn round_side(&self) -> CutSide {
         match &self.cut {
             CutStage::Made { number, .. } => CutSide { cut: *number, before: false },
@@ -180,7 +180,7 @@ impl Gate {
         self.notes.add(worker, (incarnation, sequence), note);
     }
 
-    /// A push that belongs before the cut brings its rate along, too.
+    /// Keeps the learning rate of a push that belongs before the cut.
     pub(super) fn keep_rate(&mut self, request: &Request) {
         let before = self.side(request).before;
         if let CutStage::Made { learning_rate, .. } = &mut self.cut

@@ -1,9 +1,9 @@
-//! What may be done with a request on one shard: the consistency model, the ledger, the learning rate, the cut of a
-//! checkpoint, and counts for the summary, behind one [`Gate`].
+//! Decides what may be done with a request on one shard: the consistency model, the ledger, the learning rate, the cut
+//! of a checkpoint, and counts for the summary, behind one [`Gate`].
 //!
 //! A pure state machine. It has no clock and no lock, holds no values and never waits: the shard keeps it behind a
-//! small lock, asks it, and does what it says. `processes` knows who may ask, `pushes` and `rounds` decide what counts,
-//! `waiting` who has to wait, and `cutting` what a checkpoint holds.
+//! small lock, asks it, and does what it says. `processes` decides who may ask, `pushes` and `rounds` what counts,
+//! `waiting` who has to wait, and `cutting` what a checkpoint contains.
 
 mod copy_on_cut;
 mod cutting;
@@ -30,7 +30,7 @@ pub use pushes::{Skip, Verdict};
 pub use rounds::Contribution;
 pub use waiting::Turn;
 
-/// What a worker asks for.
+/// The operation that a worker requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// To set the values, before training.
@@ -41,14 +41,14 @@ pub enum RequestKind {
     Push,
 }
 
-/// What decisions about a request depend on.
+/// The properties of a request that decisions depend on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request {
-    /// What is asked.
+    /// The requested operation.
     pub kind: RequestKind,
-    /// Who asks, and the number of the push.
+    /// The sender, and the number of the push.
     pub push: PushId,
-    /// In a push, the version of the parameters it was computed from; in a pull, the lowest version that is of use.
+    /// For a push, the version of the parameters it was computed from; for a pull, the lowest version that is of use.
     pub base: u64,
     /// The newest learning rate that the worker knows.
     pub learning_rate: LearningRate,
@@ -57,9 +57,9 @@ pub struct Request {
 /// Counts and times of a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardStatistics {
-    /// Updates applied, those before a checkpoint that was restored included.
+    /// Updates applied, including those before a restored checkpoint.
     pub steps: u64,
-    /// Updates that were in that checkpoint.
+    /// Updates contained in the restored checkpoint.
     pub resumed_at: u64,
     /// Pushes dropped as stale.
     pub dropped: u64,
@@ -67,7 +67,7 @@ pub struct ShardStatistics {
     pub first_step: Option<Duration>,
     /// When the last update was applied.
     pub last_step: Option<Duration>,
-    /// Over all pushes, how many updates there had been since their parameters were read.
+    /// The total staleness: over all pushes, how many updates there had been since their parameters were read.
     pub staleness: u64,
     /// Pushes that were applied or counted in a round.
     pub pushes: u64,
@@ -77,7 +77,7 @@ pub struct ShardStatistics {
 #[derive(Debug)]
 pub struct Gate {
     closed: bool,
-    /// True once a push has been let in.
+    /// True once a push has been admitted.
     begun: bool,
     consistency: Consistency,
     /// The run's last step, if it ends by steps.
@@ -88,19 +88,20 @@ pub struct Gate {
     notes: LastNotes,
     /// The rate of the last update, which workers are told.
     learning_rate: LearningRate,
-    /// The newest that a worker has announced. A round has one rate, so this becomes the other when a round ends: what
-    /// workers know of the rate after a round does not depend on who is how far in the next.
+    /// The newest rate that a worker has announced. A round has one rate, so this becomes `learning_rate` only when a
+    /// round ends: what workers learn about the rate after a round does not depend on how far any of them is in the
+    /// next.
     announced: LearningRate,
     statistics: ShardStatistics,
-    /// True while the update of a round that is complete is applied.
+    /// True while the update of a complete round is being applied.
     applying: bool,
     cut: CutStage,
-    /// For how long at the most the last checkpoint has held up a push.
+    /// The longest time that the last checkpoint has held up a push.
     longest_held_up: Duration,
 }
 
 impl Gate {
-    /// A gate in front of parameters without a push.
+    /// A gate in front of parameters that have had no push yet.
     pub fn new(run: &RunSpec, workers: &[WorkerId]) -> Self {
         Self {
             closed: false,
@@ -119,14 +120,14 @@ impl Gate {
         }
     }
 
-    /// Resumes where a checkpoint was taken.
+    /// Resumes from the state of a checkpoint.
     pub fn resume_at(&mut self, version: u64, learning_rate: LearningRate) {
         self.consistency.resume_at(version);
         self.statistics.resumed_at = version;
         (self.learning_rate, self.announced) = (learning_rate, learning_rate);
     }
 
-    /// Which pushes are in the parameters.
+    /// The pushes that are in the parameters.
     fn pushes(&self) -> Pushes {
         let mut pushes = self.ledger.decided();
         self.consistency.without_open_round(&mut pushes);
@@ -148,7 +149,7 @@ impl Gate {
         self.consistency.version()
     }
 
-    /// True once the run's last update has been given.
+    /// True once the run's last update has been assigned.
     pub fn is_over(&self) -> bool {
         self.consistency.is_over()
     }

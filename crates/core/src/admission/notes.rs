@@ -1,6 +1,6 @@
-//! What workers need in order to continue from here.
+//! The notes that workers need in order to resume from a state of the parameters.
 //!
-//! A note belongs to a push: the process that continues after that push gets it. Whether a worker's last push is in the
+//! A note belongs to a push: the process that resumes after that push gets it. Whether a worker's last push is in the
 //! parameters is often not known yet, so the note of the push before it is kept, too.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::checkpoint::{Notes, Pushes};
 use crate::cluster::WorkerId;
 use crate::ledger::Incarnation;
 
-/// The notes that came with the last two pushes of each worker.
+/// The notes of each worker's last two pushes.
 #[derive(Debug, Default)]
 pub(super) struct LastNotes(BTreeMap<WorkerId, [Option<Noted>; 2]>);
 
@@ -26,7 +26,7 @@ impl LastNotes {
         *before = last.replace(Noted { push, note });
     }
 
-    /// The notes of these pushes, or of those before them where they have not come.
+    /// The notes of these pushes; where a note has not arrived, that of the push before it.
     pub(super) fn of(&self, pushes: &Pushes) -> Notes {
         let note_of = |(worker, (incarnation, sequence)): (&WorkerId, &(Incarnation, u64))| {
             let mut noted = self.0.get(worker)?.iter().flatten();

@@ -1,36 +1,36 @@
-//! Which process plays which worker: those that were declared dead or replaced are refused.
+//! Tracks which process plays which worker. Processes that were declared dead or replaced are refused.
 
 use super::{Gate, Request};
 use crate::checkpoint::Standing;
 use crate::cluster::WorkerId;
 use crate::ledger::{Acquaintance, Incarnation};
 
-/// Why first values are not taken.
+/// Why first values are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooLate {
-    /// Their process was declared dead or replaced.
+    /// The sending process was declared dead or replaced.
     Fenced,
-    /// Training has begun.
+    /// Training has already begun.
     Begun,
 }
 
 impl Gate {
-    /// Refuses every process up to this one that is not announced.
+    /// Refuses every process up to this incarnation that is not announced.
     pub fn fence_up_to(&mut self, latest: Incarnation) {
         self.ledger.fence_up_to(latest);
     }
 
-    /// Refuses the processes before this one from now on, and says how far the workers are.
+    /// Refuses all earlier processes of this worker from now on, and returns how far the workers are.
     pub fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) -> Standing {
         let standing = self.standing();
         self.ledger.fence(worker, incarnation);
         standing
     }
 
-    /// As [`Gate::fence`], for a worker that joins in the middle of a run, at this clock.
+    /// Like [`Gate::fence`], for a worker that joins in the middle of a run, at this clock.
     pub fn join(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
-        // On the first server it is announced twice: at once, and with the word to all servers. By then it may have been
-        // replaced, and the clock is the next one's.
+        // The first server learns of it twice: at once, and with the announcement to all servers. By the second time it
+        // may have been replaced, and the clock is then its successor's.
         let was_living = self.ledger.is_living(worker, incarnation);
         let standing = self.fence(worker, incarnation);
         if !was_living && self.ledger.is_living(worker, incarnation) {
@@ -39,7 +39,7 @@ impl Gate {
         standing
     }
 
-    /// Refuses a process that has left from now on, and says how far the workers are.
+    /// Refuses a process that has left from now on, and returns how far the workers are.
     pub fn retire(&mut self, worker: WorkerId, incarnation: Incarnation) -> Standing {
         let standing = self.standing();
         self.ledger.retire(worker, incarnation);
@@ -51,12 +51,12 @@ impl Gate {
         self.consistency.clock()
     }
 
-    /// What is known of the process that sends a request.
+    /// What is known about the process that sends a request.
     pub fn acquaintance(&self, request: &Request) -> Acquaintance {
         self.ledger.acquaintance(request.push.worker, request.push.incarnation)
     }
 
-    /// True if this process plays its worker, as far as is known here yet.
+    /// True if this process plays its worker, as far as is known here.
     pub fn is_living(&self, request: &Request) -> bool {
         self.ledger.is_living(request.push.worker, request.push.incarnation)
     }
@@ -66,7 +66,7 @@ impl Gate {
         self.ledger.is_replaced(request.push.worker, request.push.incarnation)
     }
 
-    /// Why the first values are not taken from a request, if they are not.
+    /// Why the first values in a request are refused, if they are.
     pub fn refuses_first_values(&self, request: &Request) -> Option<TooLate> {
         if self.ledger.is_fenced(request.push.worker, request.push.incarnation) {
             Some(TooLate::Fenced)
@@ -75,7 +75,7 @@ impl Gate {
         }
     }
 
-    /// How far the workers are in the parameters of now.
+    /// How far the workers are in the current parameters.
     fn standing(&self) -> Standing {
         let (pushes, decided) = (self.pushes(), self.ledger.decided());
         let notes = self.notes.of(&decided);

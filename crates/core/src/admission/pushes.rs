@@ -1,4 +1,4 @@
-//! Whether a push counts, as which update, and which pieces of it are still to be applied.
+//! Decides whether a push counts, as which update, and which of its pieces are still to be applied.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::run::staleness_scaled;
 /// server is never far behind; a corrupt version would block all later rates.
 const RATE_LEAD: u64 = 1 << 16;
 
-/// Why a push is read and not applied.
+/// Why a push is read but not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// It has been counted before.
+    /// The push has been counted before.
     Counted,
-    /// It was computed from parameters that a round has replaced.
+    /// The push was computed from parameters that a round has replaced.
     Stale,
     /// The run has had its last step.
     Over,
@@ -26,21 +26,21 @@ pub enum Skip {
 /// What is to be done with a push.
 #[derive(Debug)]
 pub enum Verdict {
-    /// Apply it as it arrives, those pieces of it that can be claimed.
+    /// Apply the pieces that can be claimed, as they arrive.
     Apply {
-        /// As this update.
+        /// The update to apply them as.
         update: Update,
-        /// How many updates old the parameters are that it was computed from; `None` if the push was counted before and
-        /// continues where it was cut off.
+        /// How many updates old the parameters are that the push was computed from; `None` if the push was counted
+        /// before and resumes where it was cut off.
         staleness: Option<u64>,
     },
-    /// Keep it for the round.
+    /// Keep the gradient for the round.
     Collect,
-    /// Read it, do nothing, and answer so.
+    /// Read the push, do nothing, and report that in the answer.
     Skip(Skip),
-    /// Refuse it: the process was declared dead.
+    /// Refuse the push: its process was declared dead.
     Fenced,
-    /// Refuse it: its numbers do not follow from what this server has said, in these words.
+    /// Refuse the push: its numbers contradict what this server has reported. The text says how.
     Refused(String),
 }
 
@@ -95,7 +95,7 @@ impl Gate {
         }
     }
 
-    /// What a push of the living process says that cannot be so.
+    /// Describes what a push of the living process claims that cannot be true.
     fn contradiction(&self, request: &Request) -> Option<String> {
         if !self.is_living(request) {
             return None;
@@ -109,8 +109,8 @@ impl Gate {
         (rate > newest).then(|| format!("a learning rate of version {rate}, far beyond any step"))
     }
 
-    /// The update that one push makes. What it was computed from is as old as there are updates in between; that does
-    /// not change when a push that was cut off goes on later.
+    /// The update that one push makes. Its staleness is the number of updates since its parameters were read; that does
+    /// not change when a push that was cut off resumes later.
     fn push_update(&self, step: u64, request: &Request) -> Update {
         let update = self.update(step, 1.0);
         if !self.scales_by_staleness {
@@ -120,12 +120,12 @@ impl Gate {
         Update { learning_rate: staleness_scaled(update.learning_rate, staleness), ..update }
     }
 
-    /// Claims this piece of a push for the first caller, which must apply it; returns the side of the cut.
+    /// Claims this piece of a push for the first caller, which must then apply it. Returns the side of the cut.
     pub fn claim(&mut self, request: &Request, piece: usize) -> Option<CutSide> {
         self.ledger.claim(request.push, piece).then(|| self.side(request))
     }
 
-    /// Notes that the last piece of a push has been applied, if it was not before.
+    /// Records that the last piece of a push has been applied, if this was not recorded before.
     pub fn applied(&mut self, request: &Request, pieces: usize) {
         if self.claim(request, pieces).is_some() {
             self.ledger.complete(request.push);

@@ -1,4 +1,4 @@
-//! Synchronous rounds: which gradients count in the open one, and when it is complete.
+//! Synchronous rounds: which gradients count in the open round, and when it is complete.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use crate::consistency::Consistency;
 use crate::ledger::{Fate, Incarnation};
 use crate::optimizer::Update;
 
-/// What became of a gradient that has wholly arrived.
+/// The fate of a gradient that has arrived completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contribution {
-    /// It is to be added to the round, and perhaps completes it.
+    /// The gradient is to be added to the round, and may complete it.
     Counted {
-        /// True if the round is now to be applied.
+        /// True if the round is to be applied now.
         complete: bool,
     },
-    /// The same push has been counted, having come twice.
+    /// The same push arrived before and has been counted.
     Again,
-    /// The round went by while it was on its way.
+    /// The round ended while the gradient was on its way.
     Late,
-    /// Its process was declared dead or replaced, or has continued without waiting for it.
+    /// The sending process was declared dead or replaced, or has continued without waiting for the answer.
     Fenced,
 }
 
 impl Gate {
-    /// Notes a gradient for a round that has wholly arrived.
+    /// Records a gradient for a round that has arrived completely.
     pub fn arrived(&mut self, request: &Request) -> Contribution {
         let push = request.push;
         match (self.ledger.fate(push), &self.consistency) {
@@ -44,26 +44,27 @@ impl Gate {
         }
     }
 
-    /// Lets a worker go that asks for a later version than there is. True if that completes a round. The word of another
-    /// process than the living one does not count: after a server was restored, it may ask for what it has seen before.
+    /// Takes a worker that asks for a later version than the current one out of the open round. True if that completes
+    /// the round. Only the living process counts: after a server was restored, an older process may ask for a version
+    /// that it has seen before.
     pub fn skip_to(&mut self, request: &Request) -> bool {
         let complete = self.is_living(request) && self.consistency.skip_to(request.push.worker, request.base);
         self.completes(complete)
     }
 
-    /// Notes that a process of a worker has left. True if that completes a round.
+    /// Records that a process of a worker has left. True if that completes a round.
     pub fn leave(&mut self, worker: WorkerId, incarnation: Incarnation) -> bool {
         let complete = self.ledger.retire(worker, incarnation) && self.consistency.leave(worker);
         self.completes(complete)
     }
 
-    /// Notes that the caller will apply the round, if it is complete.
+    /// Records that the caller will apply the round, if it is complete.
     fn completes(&mut self, complete: bool) -> bool {
         self.applying |= complete;
         complete
     }
 
-    /// The update from this many gradients of a round.
+    /// The update of a round with this many gradients.
     pub fn round_update(&self, gradients: usize) -> Update {
         self.update(self.consistency.version() + 1, 1.0 / gradients as f32)
     }

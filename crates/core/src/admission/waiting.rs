@@ -3,7 +3,7 @@
 use super::{Gate, Request, RequestKind};
 use crate::cluster::WorkerId;
 
-/// What is to be done with a request whose sender waits for its answer.
+/// What to do with a request whose sender waits for an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
     /// Answer it now.
@@ -14,13 +14,14 @@ pub enum Turn {
     Fenced,
     /// Take its worker out of the open round with [`Gate::skip_to`], and ask again.
     SkipRound,
-    /// Ask again when something has changed. It waits for these.
+    /// Ask again when something has changed. The request waits for these workers.
     Wait(Vec<WorkerId>),
 }
 
 impl Gate {
-    /// What to do with a request whose sender waits. A worker that asks for a future version takes no part in the
-    /// rounds until then, once it is known to be the living process; `may_skip` is false if that has been done.
+    /// Decides what to do with a request whose sender waits. A worker that asks for a future version takes no part in
+    /// the rounds until then, once it is known to be the living process; `may_skip` is false if it has already been
+    /// taken out.
     pub fn turn(&self, request: &Request, may_skip: bool) -> Turn {
         match self.waits_for(request) {
             None => Turn::Answer,
@@ -31,7 +32,7 @@ impl Gate {
         }
     }
 
-    /// Whom the sender of a request has to wait for before it is answered; `None` if it may be answered now.
+    /// The workers that the sender of a request has to wait for; `None` if the request may be answered now.
     fn waits_for(&self, request: &Request) -> Option<Vec<WorkerId>> {
         match request.kind {
             RequestKind::Push => self.consistency.waits_for(request.push.worker, request.base),
@@ -39,7 +40,7 @@ impl Gate {
         }
     }
 
-    /// In words, whom a worker waits for.
+    /// Describes which workers a worker waits for.
     pub fn describe_wait(&self, missing: &[WorkerId]) -> String {
         const NAMED: usize = 8;
         let mut names: Vec<String> = missing.iter().take(NAMED).map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! When checkpoints are taken, and how far one has come: marks, the cut, the servers' parts, the manifest.
+//! When checkpoints are taken, and how far one has progressed: marks, the cut, the servers' parts, the manifest.
 //!
 //! A pure state machine with the time passed in. It touches no parameters and no files.
 
@@ -8,23 +8,23 @@ use std::time::Duration;
 use super::{CutPoint, cut};
 use crate::cluster::ServerId;
 
-/// How long servers have to mark where they stand. Those who have marked train on meanwhile.
+/// How long servers have to mark where they stand. Those that have marked continue training meanwhile.
 const MARKING: Duration = Duration::from_millis(400);
 
-/// How long after one that could not be taken the next is tried.
+/// How long after a failed checkpoint the next one is tried.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How long a checkpoint is waited for before the log says which task it waits for.
+/// How long a checkpoint may wait for a task before the log names that task.
 const MENTION: Duration = Duration::from_secs(3);
 
 /// When checkpoints are taken, and how many are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Time between two.
+    /// Time between two checkpoints.
     pub every: Option<Duration>,
-    /// Global steps between two.
+    /// Global steps between two checkpoints.
     pub every_steps: Option<u64>,
-    /// How many whole ones are kept.
+    /// How many complete checkpoints are kept.
     pub keep: usize,
 }
 
@@ -33,50 +33,50 @@ pub struct Policy {
 pub enum Next<P> {
     /// Ask every server to mark where it stands.
     Mark,
-    /// Tell every server to take the state at this cut, and to write it.
+    /// Tell every server to snapshot the state at this cut, and to write it.
     Cut(CutPoint),
-    /// Publish a checkpoint of these parts.
+    /// Publish a checkpoint that consists of these parts.
     Publish(BTreeMap<ServerId, P>),
-    /// Tell every server that this one is given up.
+    /// Tell every server that the checkpoint is abandoned.
     Abandon(Setback),
-    /// Wait no longer for this one to be published. The servers' parts stay: it may be published yet.
+    /// Stop waiting for the checkpoint to be published. The servers' parts stay, since it may still be published.
     Overdue(Setback),
 }
 
 /// Why a checkpoint was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setback {
-    /// In words.
+    /// The reason in words.
     pub reason: String,
-    /// What the next attempt can be expected to come to.
+    /// How likely the next attempt is to succeed.
     pub kind: SetbackKind,
 }
 
-/// What the next attempt can be expected to come to.
+/// How likely the next attempt is to succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetbackKind {
-    /// Servers were too slow for each other: it may well succeed.
+    /// The servers did not mark in time: the next attempt may well succeed.
     Missed,
     /// Something failed, and may fail again.
     Failed,
-    /// Nothing moved for a long time, and nothing will.
+    /// Nothing progressed for a long time, and nothing will.
     Stalled,
 }
 
-/// What a cycle has to know of its run.
+/// What a cycle needs to know about its run.
 #[derive(Debug, Clone, Default)]
 pub struct CycleRun {
     /// The servers that have a part in checkpoints.
     pub servers: BTreeSet<ServerId>,
-    /// Whether updates are rounds, in which all servers go on together, or single pushes.
+    /// Whether updates are rounds, in which all servers advance together, or single pushes.
     pub rounds: bool,
-    /// The run's last step, if it ends by steps. What comes after it is dropped, wherever it has been heard of.
+    /// The run's last step, if it ends by steps. Later pushes are dropped, even if some server has heard of them.
     pub limit: Option<u64>,
-    /// How long nothing may move while a checkpoint is written or published.
+    /// How long a checkpoint may be written or published without any progress.
     pub stall: Duration,
 }
 
-/// The checkpoints of a run, one after another. `P` is what a server says of the part it has written.
+/// The checkpoints of a run, one after another. `P` is what a server reports about the part it has written.
 #[derive(Debug)]
 pub struct Cycle<P> {
     policy: Policy,
@@ -85,9 +85,9 @@ pub struct Cycle<P> {
     stage: Stage<P>,
     /// The time at the last tick.
     now: Duration,
-    /// When, and at which step, the last was begun.
+    /// When, and at which step, the last checkpoint was begun.
     last: (Duration, u64),
-    /// True if that one could not be taken.
+    /// True if the last checkpoint could not be taken.
     missed: bool,
 }
 
@@ -98,7 +98,7 @@ enum Stage<P> {
         since: Duration,
         marks: BTreeMap<ServerId, CutPoint>,
     },
-    /// With the time at which each server was last heard to get on with its part.
+    /// With the time at which each server last reported progress on its part.
     Writing {
         parts: BTreeMap<ServerId, P>,
         heard: BTreeMap<ServerId, Duration>,
@@ -109,7 +109,7 @@ enum Stage<P> {
 }
 
 impl<P: Clone> Cycle<P> {
-    /// No checkpoint is under way. The first is due an interval after `now`.
+    /// Starts with no checkpoint under way. The first is due an interval after `now`.
     pub fn new(policy: Policy, now: Duration, step: u64) -> Self {
         let run = CycleRun::default();
         Self { policy, run, number: 0, stage: Stage::Idle, now, last: (now, step), missed: false }
@@ -120,7 +120,7 @@ impl<P: Clone> Cycle<P> {
         self.last.0
     }
 
-    /// Training begins, or resumes from a checkpoint: of this run, at this step. A checkpoint under way is forgotten.
+    /// Starts from this run and step when training begins or resumes from a checkpoint. Forgets a checkpoint under way.
     pub fn go_on_from(&mut self, run: CycleRun, now: Duration, step: u64) {
         (self.run, self.now, self.last, self.missed) = (run, now, (now, step), false);
         self.stage = Stage::Idle;
@@ -131,17 +131,17 @@ impl<P: Clone> Cycle<P> {
         &self.run.servers
     }
 
-    /// The number of the checkpoint under way, or of the last.
+    /// The number of the current or last checkpoint.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// True while none is under way.
+    /// True while no checkpoint is under way.
     pub fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// True if one should be begun.
+    /// True if a checkpoint should be begun.
     pub fn is_due(&self, now: Duration, step: u64) -> bool {
         let (then, at) = self.last;
         let by_time = self.policy.every.is_some_and(|every| now.saturating_sub(then) >= every);
@@ -150,7 +150,7 @@ impl<P: Clone> Cycle<P> {
         self.is_idle() && (again || step > at && (by_time || by_steps))
     }
 
-    /// Begins one, unless one is under way.
+    /// Begins a checkpoint, unless one is under way.
     pub fn begin(&mut self, now: Duration, step: u64) -> Option<Next<P>> {
         if !self.is_idle() {
             return None;
@@ -161,7 +161,7 @@ impl<P: Clone> Cycle<P> {
         Some(Next::Mark)
     }
 
-    /// A server has marked where it stands.
+    /// Records where a server stands.
     pub fn marked(&mut self, number: u64, server: ServerId, mark: CutPoint) -> Option<Next<P>> {
         let Stage::Marking { marks, .. } = &mut self.stage else { return None };
         if number != self.number || !self.run.servers.contains(&server) {
@@ -178,7 +178,7 @@ impl<P: Clone> Cycle<P> {
         Some(Next::Cut(cut))
     }
 
-    /// A server gets on with its part.
+    /// Records a server's progress on its part.
     pub fn progressed(&mut self, number: u64, server: ServerId) {
         if let Stage::Writing { heard, .. } = &mut self.stage
             && number == self.number
@@ -188,7 +188,7 @@ impl<P: Clone> Cycle<P> {
         }
     }
 
-    /// A server has written its part.
+    /// Records that a server has written its part.
     pub fn written(&mut self, number: u64, server: ServerId, part: P) -> Option<Next<P>> {
         let Stage::Writing { parts, .. } = &mut self.stage else { return None };
         if number != self.number || !self.run.servers.contains(&server) {
@@ -203,7 +203,7 @@ impl<P: Clone> Cycle<P> {
         Some(Next::Publish(parts))
     }
 
-    /// The checkpoint has been published, or could not be. False if that is not waited for any more.
+    /// Records whether the checkpoint was published. False if that is no longer awaited.
     pub fn published(&mut self, number: u64, success: bool) -> bool {
         let awaited = number == self.number && matches!(self.stage, Stage::Publishing { .. });
         if awaited {
@@ -212,7 +212,7 @@ impl<P: Clone> Cycle<P> {
         awaited
     }
 
-    /// A server could not mark, or could not write its part.
+    /// Records a server's failure to mark, or to write its part.
     pub fn failed(&mut self, number: u64, setback: Setback) -> Option<Next<P>> {
         if number != self.number || matches!(self.stage, Stage::Idle | Stage::Publishing { .. }) {
             return None;
@@ -221,7 +221,7 @@ impl<P: Clone> Cycle<P> {
         Some(Next::Abandon(setback))
     }
 
-    /// Lets time pass. Nothing is waited for for ever: neither a mark, nor a server that writes, nor the store.
+    /// Advances the time. Every wait has a timeout: for marks, for servers that write, and for the store.
     pub fn tick(&mut self, now: Duration) -> Option<Next<P>> {
         self.now = now;
         let (number, stall) = (self.number, self.run.stall);
@@ -244,7 +244,7 @@ impl<P: Clone> Cycle<P> {
         }
     }
 
-    /// What the checkpoint under way waits for in words, once it has waited for a while.
+    /// Describes what the current checkpoint waits for, once it has waited for a while.
     pub fn describe_wait(&self) -> Option<String> {
         let seconds = |waited: Duration| (waited >= MENTION).then_some(waited.as_secs());
         match &self.stage {
@@ -261,7 +261,7 @@ impl<P: Clone> Cycle<P> {
         }
     }
 
-    /// The servers that are waited for, and for how long nothing has been heard of each.
+    /// The awaited servers, and how long ago each last reported progress.
     fn waits(&self) -> Waits {
         let since = |server: &ServerId| match &self.stage {
             Stage::Marking { since, marks } => (!marks.contains_key(server)).then_some(*since),
@@ -272,15 +272,15 @@ impl<P: Clone> Cycle<P> {
         Waits(waits.map(|(server, since)| (server, self.now.saturating_sub(since))).collect())
     }
 
-    /// Forgets what is under way: a server was lost. Returns its number if the servers have yet to write all of it, and have
-    /// to be told.
+    /// Forgets the checkpoint under way, because a server was lost. Returns its number if the servers have not all
+    /// written their parts yet, and must be told.
     pub fn reset(&mut self) -> Option<u64> {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
         matches!(stage, Stage::Marking { .. } | Stage::Writing { .. }).then_some(self.number)
     }
 }
 
-/// Servers, and for how long each has been waited for.
+/// Servers, and how long each has been awaited.
 struct Waits(Vec<(ServerId, Duration)>);
 
 impl Waits {
@@ -288,7 +288,7 @@ impl Waits {
         self.0.iter().map(|(_, waited)| *waited).max().unwrap_or_default()
     }
 
-    /// Those that have been waited for the longest.
+    /// The servers that have been awaited for at least [`MENTION`], or else the longest.
     fn names(&self) -> String {
         let longest = self.longest().min(MENTION);
         let names = self.0.iter().filter(|(_, waited)| *waited >= longest).map(|(server, _)| server.to_string());

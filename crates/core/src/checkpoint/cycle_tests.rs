@@ -1,4 +1,4 @@
-//! How checkpoints come to be, one after another, and what becomes of those that do not.
+//! Checkpoints that succeed, one after another, and what becomes of those that fail.
 
 use super::*;
 use crate::checkpoint::HOLD;
@@ -23,7 +23,7 @@ fn run(servers: u32) -> CycleRun {
     CycleRun { servers: (0..servers).map(ServerId).collect(), rounds: false, limit: None, stall: seconds(30) }
 }
 
-/// One of two servers that writes, begun at one second.
+/// A cycle of two servers that write a checkpoint begun at one second.
 fn writing() -> Cycle<&'static str> {
     let mut cycle = cycle(2);
     cycle.begin(seconds(1), 5);
@@ -51,7 +51,8 @@ fn one_is_due_after_the_time_or_the_steps_whichever_comes_first_and_only_if_some
 
 #[test]
 fn the_cut_of_a_run_that_has_come_to_its_end_is_at_its_last_step() {
-    // The first server has dropped the push after the last step, of which the second has made its own last step.
+    // The first server has dropped the push after the last step; for the second server, the same push was its last
+    // step.
     let mut cycle = cycle(2);
     cycle.go_on_from(CycleRun { limit: Some(9), ..run(2) }, seconds(0), 0);
     cycle.begin(seconds(1), 5);

@@ -1,4 +1,4 @@
-//! The address of a task: host and port, as text. Must not look names up or connect.
+//! The address of a task: host and port, as text. Must not resolve names or connect.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// An address of its parts. An IPv6 host is given without brackets.
+    /// Builds an address from its parts. An IPv6 host is given without brackets.
     pub fn new(host: &str, port: u16) -> Result<Address, AddressError> {
         if port == 0 {
             return Err(AddressError::PortZero);
@@ -120,27 +120,27 @@ pub enum AddressError {
     /// White space, mostly after a comma.
     #[error("contains white space, expected host:port")]
     Space,
-    /// A URL where an address belongs.
+    /// The text is a URL.
     #[error("starts with a scheme, {scheme:?}, expected plain host:port")]
     Scheme {
-        /// What stands before `://`.
+        /// The part before `://`.
         scheme: String,
-        /// What stands after it.
+        /// The part after it.
         rest: String,
     },
-    /// A host alone.
+    /// A host without a port.
     #[error("no port, expected host:port")]
     NoPort,
-    /// A port alone.
+    /// A port without a host.
     #[error("no host before the port, expected host:port")]
     NoHost,
-    /// A port that is not a number that fits.
+    /// The port is not a number in the valid range.
     #[error("port {port:?} is not a number from 1 to 65535")]
     Port {
-        /// What stands after the last colon.
+        /// The text after the last colon.
         port: String,
     },
-    /// Port 0, which names no port that others could reach.
+    /// Port 0, which others cannot connect to.
     #[error("port 0 cannot be reached by others, expected 1 to 65535")]
     PortZero,
     /// An opening bracket not followed by an IPv6 address and a closing one.
@@ -152,7 +152,7 @@ pub enum AddressError {
         /// Whether the whole text is an IPv6 address.
         bare_ipv6: bool,
     },
-    /// A host that can be neither a name nor an IP address.
+    /// The host can be neither a name nor an IP address.
     #[error("host {host:?} is neither a host name nor an IP address")]
     Host {
         /// The host as given.
@@ -161,7 +161,7 @@ pub enum AddressError {
 }
 
 impl AddressError {
-    /// What to do about it, where that is more than what the text says already.
+    /// What the user can do about it, if that goes beyond the message.
     pub fn hint(&self) -> Option<String> {
         match self {
             AddressError::Empty => Some("remove the extra comma, or add the missing host:port".to_owned()),
@@ -185,13 +185,13 @@ fn parse_port(text: &str) -> Result<u16, AddressError> {
     if text.is_empty() {
         return Err(AddressError::NoPort);
     }
-    // u16's own parser would also take "+2222".
+    // u16's own parser would also accept "+2222".
     let port = if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None };
     port.ok_or_else(|| AddressError::Port { port: text.to_owned() })
 }
 
-/// Host names as DNS, Docker and Kubernetes have them (so with underscores), and IPv4. A name whose
-/// last label is a number can only be a mistyped IPv4 address.
+/// Checks a host name by the rules of DNS, Docker and Kubernetes (so underscores are allowed), or an IPv4 address. A
+/// name whose last label is a number can only be a mistyped IPv4 address.
 fn check_name(host: &str) -> Result<(), AddressError> {
     if host.is_empty() {
         return Err(AddressError::NoHost);

@@ -1,12 +1,12 @@
-//! What can be wrong with a cluster description, and what to do about it. Texts and hints only: the
-//! checks are where the values are.
+//! The errors of a cluster description, and hints on what to do about them. Texts and hints only: the checks are where
+//! the values are.
 
 use super::{Address, AddressError, Job, SlurmError, Source, TaskId};
 
-/// A cluster, or this process's place in it, could not be worked out.
+/// Why a cluster, or this process's place in it, could not be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    /// The error is in what this source says. (Flags name themselves and are not wrapped.)
+    /// The error is in this source. (Errors in flags name the flag and are not wrapped.)
     #[error("{origin}: {error}")]
     In {
         /// The file, `TF_CONFIG` or Slurm.
@@ -19,9 +19,9 @@ pub enum ClusterError {
     Entry {
         /// The list: `--ps_hosts`, or `cluster.ps` of a file or `TF_CONFIG`.
         list: String,
-        /// Which entry, from 1.
+        /// The position of the entry, from 1.
         position: usize,
-        /// Of how many.
+        /// The number of entries.
         count: usize,
         /// The entry as given.
         entry: String,
@@ -35,7 +35,7 @@ pub enum ClusterError {
         first: TaskId,
         /// The task named second.
         second: TaskId,
-        /// What both claim.
+        /// The shared address.
         address: Address,
     },
     /// A job that every cluster needs has no tasks.
@@ -55,7 +55,7 @@ pub enum ClusterError {
     /// Co-located shards and separate parameter servers at once.
     #[error("the cluster is co-located, but also names ps tasks ({ps})")]
     ColocatedWithPs {
-        /// Their addresses, separated by commas.
+        /// The addresses of the parameter servers, separated by commas.
         ps: String,
     },
     /// Co-located shards, but no workers to put them in.
@@ -64,7 +64,7 @@ pub enum ClusterError {
     /// Co-located shards in a cluster whose workers do not know each other.
     #[error("the cluster is co-located, but does not name all its workers")]
     ColocatedSparse,
-    /// A parameter server task in a cluster that has none of its own.
+    /// This process is to be a parameter server in a co-located cluster, which has no separate ones.
     #[error("job ps has no tasks in a co-located cluster, expected job worker")]
     ColocatedPsTask,
     /// A job that does not exist.
@@ -73,13 +73,13 @@ pub enum ClusterError {
         /// The job as given.
         job: String,
     },
-    /// A task was named by flags, but no cluster by anything.
+    /// Flags name a task, but nothing names a cluster.
     #[error("--job_name {job} is given without a cluster")]
     JobWithoutCluster {
         /// The job named.
         job: Job,
     },
-    /// An index was given without the job it counts in.
+    /// An index was given without the job that it belongs to.
     #[error("--task_index {index} is given without --job_name")]
     IndexWithoutJob {
         /// The index given.
@@ -106,7 +106,7 @@ pub enum ClusterError {
         index: u32,
         /// The job it was given for.
         job: Job,
-        /// How many tasks that has.
+        /// How many tasks the job has.
         count: u32,
     },
     /// A sparse cluster leaves out this task's own address.
@@ -124,22 +124,22 @@ pub enum ClusterError {
     /// The cluster file is not TOML, or not of the form described in `file`.
     #[error("line {line}, column {column}: {problem}")]
     File {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1.
+        /// The column, from 1.
         column: usize,
-        /// What the parser says.
+        /// The parser's message.
         problem: String,
     },
-    /// `TF_CONFIG` is not JSON, or not of its form.
+    /// `TF_CONFIG` is not JSON, or does not have the expected structure.
     #[error("malformed JSON near `{near}`: {problem}")]
     Json {
         /// The text just before the position.
         near: String,
-        /// What the parser says, with line and column.
+        /// The parser's message, with line and column.
         problem: String,
     },
-    /// A task index in `TF_CONFIG` that is not one.
+    /// A task index in `TF_CONFIG` is not a valid index.
     #[error("task index {value} is not a whole number from 0")]
     TaskIndex {
         /// The JSON value given.
@@ -148,10 +148,10 @@ pub enum ClusterError {
     /// `TF_CONFIG` names more than one chief.
     #[error("the cluster names {count} tasks under chief and master, expected one at most")]
     SeveralChiefs {
-        /// How many it names.
+        /// The number of tasks it names.
         count: usize,
     },
-    /// `TF_CONFIG` says this is the chief of a cluster without one.
+    /// `TF_CONFIG` says that this process is the chief, but its cluster has none.
     #[error("this process is the {job}, but the cluster names none")]
     NoChief {
         /// `chief` or `master`, as given.
@@ -163,10 +163,10 @@ pub enum ClusterError {
     /// `JOB_COMPLETION_INDEX` is not an index.
     #[error("JOB_COMPLETION_INDEX is {value:?}, expected a whole number from 0")]
     JobIndex {
-        /// Its value.
+        /// The value of the variable.
         value: String,
     },
-    /// What Slurm says cannot be a cluster.
+    /// Slurm's variables do not describe a cluster.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
 }
@@ -241,7 +241,7 @@ impl ClusterError {
         Some(hint.to_owned())
     }
 
-    /// Says which source the error is in, unless the text names its flag already.
+    /// Adds the source that the error is in, unless the message already names a flag.
     pub(super) fn at(self, origin: &Source) -> ClusterError {
         match origin {
             Source::Flags => self,

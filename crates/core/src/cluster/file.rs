@@ -10,14 +10,14 @@
 //! index = 0                        # optional where the job has one task
 //! ```
 //!
-//! Must not decide what overrides what: that is `resolve`.
+//! Must not decide precedence: that is done in `resolve`.
 
 use serde::Deserialize;
 
 use super::spec::{ClusterDraft, JobAddresses, parse_entries};
 use super::{ClusterError, NamedTask, Statement};
 
-/// What the file's text says.
+/// Parses the file's text.
 pub(super) fn parse(text: &str) -> Result<Statement, ClusterError> {
     let document: Document = toml::from_str(text).map_err(|error| syntax_error(text, &error))?;
     let read = |list, hosts: &[String]| parse_entries(list, hosts.iter().map(String::as_str)).map(JobAddresses::listed);

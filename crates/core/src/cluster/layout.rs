@@ -1,4 +1,4 @@
-//! How the tasks of a run are laid out in processes, as far as one that serves parameters was told.
+//! How the tasks of a run are laid out in processes, as far as a process that serves parameters was told.
 
 /// Who holds the parameters, and who computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -6,24 +6,24 @@ pub enum RunLayout {
     /// Servers and workers are processes of their own.
     #[default]
     Apart,
-    /// One process is all there is.
+    /// The run consists of one process.
     OneProcess,
     /// Each worker's process also serves a part of the parameters.
     Colocated,
-    /// A client has joined workers compute. To servers its process is a worker, or several.
+    /// A client has joined workers compute its steps. To servers its process is one worker, or several.
     Client {
-        /// Whether its process serves the parameters, too.
+        /// Whether the client's process serves the parameters, too.
         holds_parameters: bool,
     },
 }
 
 impl RunLayout {
-    /// Whether the workers that servers see are the client of joined workers.
+    /// Whether the workers that servers see are really the client of joined workers.
     pub fn has_client(self) -> bool {
         matches!(self, Self::Client { .. })
     }
 
-    /// In words, with so many servers, and so many workers that compute.
+    /// Describes the layout, given how many servers hold parameters and how many workers compute.
     pub fn in_words(self, ps: usize, workers: usize) -> String {
         let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         match self {

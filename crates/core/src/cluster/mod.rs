@@ -1,4 +1,4 @@
-//! Which tasks there are, where each is reached, and which of them this process is.
+//! Determines which tasks there are, where each is reached, and which of them this process is.
 //!
 //! The answer comes from flags, a cluster file (TOML), `TF_CONFIG` (JSON) or a scheduler's variables, in this
 //! precedence; [`resolve()`] puts them together. Everything here works on strings and values already read: it must
@@ -31,7 +31,7 @@ struct Statement {
     task: Option<NamedTask>,
 }
 
-/// A task as a source names it: the index may be left out where the job has one task only.
+/// A task as a source names it: the index may be omitted where the job has only one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NamedTask {
     job: Job,

@@ -1,6 +1,6 @@
-//! Puts together what flags, cluster file, `TF_CONFIG` and a scheduler's variables say. For the cluster and for this
-//! process's place in it separately, flags override the file, the file overrides `TF_CONFIG`, and the variables come
-//! last. Must not parse formats (`file`, `tf_config`, `environment`) or check addresses (`spec`, `address`).
+//! Combines flags, cluster file, `TF_CONFIG` and a scheduler's variables. Precedence, for the cluster and for this
+//! process's place in it separately: flags, then the file, then `TF_CONFIG`, then the variables. Must not parse formats
+//! (`file`, `tf_config`, `environment`) or check addresses (`spec`, `address`).
 
 use std::fmt;
 
@@ -22,14 +22,14 @@ pub struct ClusterInput {
     pub colocate: bool,
     /// The cluster file's name and text.
     pub cluster_file: Option<(String, String)>,
-    /// The variable `TF_CONFIG`; read only for what flags and file leave open.
+    /// The variable `TF_CONFIG`; read only for what flags and file do not give.
     pub tf_config: Option<String>,
-    /// The variables of a scheduler; used only for what all of these leave open.
+    /// The variables of a scheduler; used only for what all of these do not give.
     pub environment: Environment,
 }
 
 impl ClusterInput {
-    /// True if this process is to score what others train: by flag, or by `TF_CONFIG` if no flag names a task.
+    /// True if this process is to score the training of others: by flag, or by `TF_CONFIG` if no flag names a task.
     pub fn is_evaluator(&self) -> bool {
         match (&self.job_name, &self.tf_config) {
             (Some(job), _) => job == "evaluator",
@@ -44,9 +44,9 @@ impl ClusterInput {
 pub enum Source {
     /// The command line.
     Flags,
-    /// The cluster file of this name.
+    /// The cluster file with this name.
     File(String),
-    /// The environment variable.
+    /// The environment variable `TF_CONFIG`.
     TfConfig,
     /// The index of a pod in Kubernetes' Indexed Job.
     JobIndex,
@@ -71,20 +71,20 @@ impl fmt::Display for Source {
 pub struct ResolvedTask {
     /// The cluster.
     pub cluster: ClusterSpec,
-    /// This process.
+    /// This process's task.
     pub task: TaskId,
     /// Where others reach this process.
     pub address: Address,
-    /// Where the cluster was named.
+    /// The source of the cluster.
     pub cluster_source: Source,
-    /// Where the task was named.
+    /// The source of the task.
     pub task_source: Source,
-    /// Where its index was named, if elsewhere.
+    /// The source of the task's index, if different.
     pub index_source: Option<Source>,
 }
 
 impl ResolvedTask {
-    /// What was resolved and from where, for `--print-cluster`.
+    /// The resolved cluster and task, with their sources, for `--print-cluster`.
     pub fn print_lines(&self) -> Vec<String> {
         let at = |task| match self.cluster.address(task) {
             Some(address) => address.to_string(),
@@ -204,7 +204,7 @@ fn from_flags(input: &ClusterInput) -> Result<Statement, ClusterError> {
     Ok(Statement { cluster, task })
 }
 
-/// Finds the named task in the cluster, and makes sure that it is told enough to work.
+/// Finds the named task in the cluster, and checks that it knows enough of the cluster to work.
 fn place(cluster: &ClusterSpec, named: NamedTask) -> Result<(TaskId, Address), ClusterError> {
     let NamedTask { job, index } = named;
     if cluster.is_colocated() && job == Job::Ps {

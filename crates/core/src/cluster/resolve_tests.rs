@@ -1,4 +1,4 @@
-//! Tests of `resolve`: who overrides whom, and what is refused.
+//! Tests of `resolve`: precedence, and refused inputs.
 
 use std::collections::BTreeSet;
 

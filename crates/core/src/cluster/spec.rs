@@ -1,5 +1,5 @@
-//! The tasks of a cluster and their addresses, checked. Knows nothing of where they were read from,
-//! nor which task this process is.
+//! The tasks of a cluster and their addresses, checked. Does not know where they were read from, nor which task this
+//! process is.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use super::{Address, ClusterError, Job, TaskId};
 
 /// The tasks of a cluster and where each is reached.
 ///
-/// Mostly every address is known. In the *sparse* cluster that Kubeflow describes to a TFJob with
-/// `enableDynamicWorker`, a task is told less: a worker is told all ps tasks and itself, a ps task only itself, and the
+/// Usually every address is known. In the *sparse* cluster that Kubeflow describes to a TFJob with
+/// `enableDynamicWorker`, a task knows less: a worker knows all ps tasks and itself, a ps task only itself, and the
 /// number of workers is open, since it may change. Then [`task_count`](Self::task_count) is `None` and the addresses of
-/// the others are unknown; a ps task learns who is there from the workers that connect to it.
+/// the others are unknown; a ps task learns of the workers when they connect to it.
 ///
 /// In a *co-located* cluster each worker process also holds a shard of the parameters, at the
 /// worker's own address: ps `i` is then found in worker `i`, and no process has job ps.
@@ -27,7 +27,7 @@ impl ClusterSpec {
         ClusterDraft { ps: JobAddresses::listed(ps), workers: JobAddresses::listed(workers), colocated: false }.check()
     }
 
-    /// A cluster of workers that hold the parameters among themselves.
+    /// A cluster in which the workers hold the parameters.
     pub fn colocated(workers: Vec<Address>) -> Result<ClusterSpec, ClusterError> {
         ClusterDraft { ps: JobAddresses::default(), workers: JobAddresses::listed(workers), colocated: true }.check()
     }
@@ -50,39 +50,38 @@ impl ClusterSpec {
         !(self.ps.complete && self.workers.complete)
     }
 
-    /// How many tasks the job has; `None` if this task was not told. With co-located shards, job ps
-    /// counts those.
+    /// How many tasks the job has; `None` if this task does not know. In a co-located cluster, job ps counts the
+    /// shards.
     pub fn task_count(&self, job: Job) -> Option<u32> {
         let addresses = self.job(job);
         addresses.complete.then_some(addresses.known.len() as u32)
     }
 
-    /// The job's addresses in order of index; `None` if this task was not told all of them.
+    /// The job's addresses in order of index; `None` if this task does not know all of them.
     pub fn addresses(&self, job: Job) -> Option<Vec<&Address>> {
         let addresses = self.job(job);
         addresses.complete.then(|| addresses.known.values().collect())
     }
 
-    /// Where a task is reached; `None` if there is no such task or this task was not told.
+    /// The address of a task; `None` if there is no such task or this task does not know it.
     pub fn address(&self, task: TaskId) -> Option<&Address> {
         self.job(task.job).known.get(&task.index)
     }
 
-    /// The tasks whose addresses are known, ps first, one for each process: a co-located shard is no
-    /// task of its own.
+    /// The tasks whose addresses are known, ps first, one for each process: a co-located shard is not a separate task.
     pub fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
         let ps = self.ps.known.keys().map(|index| TaskId::ps(*index));
         let workers = self.workers.known.keys();
         ps.filter(|_| !self.colocated).chain(workers.map(|index| TaskId::worker(*index)))
     }
 
-    /// The known addresses of a job as `--ps_hosts` and `--worker_hosts` take them.
+    /// The known addresses of a job, in the format of `--ps_hosts` and `--worker_hosts`.
     pub fn host_list(&self, job: Job) -> String {
         self.job(job).host_list()
     }
 
-    /// The cluster map, a line a job, in TensorFlow's form: `job ps -> {0 -> a:2222}`. The entry of
-    /// `own` is marked.
+    /// The cluster map, one line per job, in TensorFlow's form: `job ps -> {0 -> a:2222}`. The entry of `own` is
+    /// marked.
     pub fn map_lines(&self, own: Option<TaskId>) -> Vec<String> {
         let line = |job| {
             let own = own.filter(|task| task.job == job).map(|task| task.index);
@@ -95,7 +94,7 @@ impl ClusterSpec {
     fn job(&self, job: Job) -> &JobAddresses {
         match job {
             Job::Ps => &self.ps,
-            // A client is in no list; its workers are.
+            // A client is not in any list; its workers are.
             Job::Worker | Job::Client => &self.workers,
         }
     }
@@ -152,7 +151,7 @@ impl ClusterSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JobAddresses {
     pub(super) known: BTreeMap<u32, Address>,
-    /// Whether `known` is all of them, with indices from 0 without gaps.
+    /// Whether `known` has all addresses, with indices from 0 without gaps.
     pub(super) complete: bool,
 }
 
@@ -198,7 +197,7 @@ impl JobAddresses {
 
 const UNKNOWN: &str = "unknown (sparseCluster)";
 
-/// Reads the entries of a host list, and names list, entry and position if one is malformed.
+/// Parses the entries of a host list. The error for a malformed entry names the list, the entry and its position.
 pub(super) fn parse_entries<'a>(
     list: &str,
     entries: impl ExactSizeIterator<Item = &'a str>,

@@ -15,8 +15,8 @@ pub enum Job {
     Ps,
     /// Computes gradients.
     Worker,
-    /// Has the data and the loop of a run whose steps joined workers compute. To servers it is a worker, or several; only
-    /// where people read of tasks it goes by this name, and the joined workers are the workers.
+    /// Holds the data and the training loop of a run whose steps joined workers compute. Servers see it as one worker,
+    /// or several; it has this name only where users read about tasks, and the joined workers are the workers there.
     Client,
 }
 
@@ -33,8 +33,8 @@ impl fmt::Display for Job {
 impl FromStr for Job {
     type Err = ClusterError;
 
-    /// Accepts `ps` and `worker`. `TF_CONFIG`'s `chief` and `master` are turned into worker 0 where
-    /// that is read, since they mean an index as well as a job.
+    /// Accepts `ps` and `worker`. `TF_CONFIG`'s `chief` and `master` are converted to worker 0 where the variable is
+    /// read, since they mean an index as well as a job.
     fn from_str(text: &str) -> Result<Self, ClusterError> {
         match text {
             "ps" => Ok(Job::Ps),
@@ -69,7 +69,7 @@ impl fmt::Display for ServerId {
 pub struct TaskId {
     /// The job the task belongs to.
     pub job: Job,
-    /// Its number within the job, from 0.
+    /// The task's number within the job, from 0.
     pub index: u32,
 }
 
@@ -90,7 +90,7 @@ impl TaskId {
         TaskId { job: Job::Worker, index }
     }
 
-    /// The task that is shown by this name, such as `worker 3`.
+    /// Parses a task's display name, such as `worker 3`.
     pub fn named(name: &str) -> Option<TaskId> {
         let (job, index) = name.split_once(' ')?;
         Some(TaskId { job: job.parse().ok()?, index: index.parse().ok()? })

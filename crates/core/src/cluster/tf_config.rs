@@ -5,7 +5,7 @@
 //!  "task": {"type": "worker", "index": 0}, "environment": "cloud"}
 //! ```
 //!
-//! A chief (or `master`) becomes worker 0 and the workers follow it, so worker 0 above is our worker 1.
+//! A chief (or `master`) becomes worker 0 and the workers follow it, so worker 0 above is Windlass's worker 1.
 //!
 //! With `enableDynamicWorker` the operator writes a sparse cluster, in which `worker` is a map from
 //! index to address, under the key `sparseCluster` before May 2023 and under `cluster` since
@@ -13,7 +13,7 @@
 //! task is told `{"worker": {}, "ps": [itself]}`: itself alone, at the list's first place whatever
 //! its index. A chief is told nothing.
 //!
-//! Must not decide what overrides what: that is `resolve`.
+//! Must not decide precedence: that is done in `resolve`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,10 +25,10 @@ use serde_json::Value;
 use super::spec::{ClusterDraft, JobAddresses, parse_entries};
 use super::{Address, ClusterError, Job, NamedTask, Statement};
 
-/// The task type, and the job, of one that takes no part in training.
+/// The task type and job of a task that takes no part in training.
 const EVALUATOR: &str = "evaluator";
 
-/// What the variable's text says. Empty text, or none of the keys, says nothing.
+/// Parses the variable's text. Empty text, or none of the keys, states nothing.
 pub(super) fn parse(text: &str) -> Result<Statement, ClusterError> {
     if text.trim().is_empty() {
         return Ok(Statement::default());
@@ -67,14 +67,14 @@ struct TaskEntry {
     index: Value,
 }
 
-/// The task in `TF_CONFIG`'s own numbering.
+/// A task in `TF_CONFIG`'s own numbering.
 struct Task {
     r#type: String,
     index: u32,
 }
 
 impl Task {
-    /// `None` for a task without a type, as local jobs have it.
+    /// Returns `None` for a task without a type, as in local jobs.
     fn named(entry: TaskEntry) -> Option<Result<Task, ClusterError>> {
         let r#type = entry.r#type?;
         let index = match &entry.index {
@@ -88,13 +88,13 @@ impl Task {
         })
     }
 
-    /// The task in our numbering, in which the chief is worker 0.
+    /// Converts the task to our numbering, in which the chief is worker 0.
     fn translate(&self, jobs: Option<&Jobs>) -> Result<NamedTask, ClusterError> {
         let has_chief = jobs.is_some_and(|jobs| jobs.chief.is_some());
         let (job, index) = match self.r#type.as_str() {
             "ps" => (Job::Ps, Some(self.index)),
             "worker" => {
-                // Checked here, so that the error counts as TF_CONFIG does.
+                // Checked here, so that the error uses TF_CONFIG's numbering.
                 if let Some(Hosts::List(hosts)) = jobs.map(|jobs| &jobs.workers)
                     && self.index as usize >= hosts.len()
                 {
@@ -119,7 +119,7 @@ impl Task {
     }
 }
 
-/// The hosts of the jobs we know, as given.
+/// The hosts of the known jobs, as given.
 struct Jobs {
     ps: Hosts,
     workers: Hosts,
@@ -141,7 +141,7 @@ impl Jobs {
                 "chief" | "master" => {
                     chiefs.extend(hosts.parse(&format!("cluster.{job}"))?.known.into_values());
                 }
-                // It takes no part in training, so the others need not know it.
+                // The evaluator takes no part in training, so the others need not know it.
                 EVALUATOR => {}
                 _ => return Err(ClusterError::UnknownJob { job }),
             }
@@ -195,7 +195,7 @@ impl Hosts {
     }
 }
 
-// By hand, since serde's untagged enums lose the position and say nothing of what was expected.
+// Written by hand, since serde's untagged enums lose the position and do not say what was expected.
 impl<'de> Deserialize<'de> for Hosts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Hosts, D::Error> {
         struct HostsVisitor;

@@ -1,4 +1,4 @@
-//! Tests of `tf_config`: the texts are what Kubeflow's operator writes, shortened.
+//! Tests of `tf_config`: the texts are shortened versions of what Kubeflow's operator writes.
 
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use super::Admission;
 
-/// The count of updates and where it ends.
+/// The number of updates so far, and the limit.
 #[derive(Debug)]
 pub struct Asynchronous {
     step: u64,
@@ -20,7 +20,7 @@ impl Asynchronous {
         self.step = step;
     }
 
-    /// Gives a push the next step, until the last has been given.
+    /// Assigns a push the next step, until the last has been assigned.
     pub fn admit(&mut self) -> Admission {
         if self.is_over() {
             return Admission::Over;
@@ -34,7 +34,7 @@ impl Asynchronous {
         self.step
     }
 
-    /// True once the last step has been given.
+    /// True once the last step has been assigned.
     pub fn is_over(&self) -> bool {
         self.limit.is_some_and(|limit| self.step >= limit)
     }

@@ -1,8 +1,8 @@
 //! Stale-synchronous parallel: as asynchronous, but the fastest worker waits for the slowest.
 //!
-//! A worker's clock is the number of its pushes that have arrived. A worker that joins late starts at a clock that all
-//! servers are told alike: the slowest of the others on the first server. If each server chose one by itself, a worker
-//! could be ahead of another on one server and behind it on the next, and both would wait for ever.
+//! A worker's clock is the number of its pushes that have arrived. A worker that joins late starts at a clock that is
+//! the same on all servers: that of the slowest other worker on the first server. If each server chose a clock by
+//! itself, a worker could be ahead of another on one server and behind it on the next, and both would wait forever.
 
 use std::collections::BTreeMap;
 
@@ -29,20 +29,20 @@ impl BoundedStaleness {
         self.order.resume_at(step);
     }
 
-    /// A worker joins at this clock, and is waited for from now on: until its first push comes, the others must not get
-    /// further ahead of it than they may.
+    /// Adds a worker at this clock. The others wait for it from now on: even before its first push they must not get
+    /// further ahead of it than the bound.
     pub fn join(&mut self, worker: WorkerId, clock: u64) {
         self.clocks.insert(worker, clock);
     }
 
-    /// Gives a push the next step; its worker is waited for from now on.
+    /// Assigns a push the next step. The others wait for its worker from now on.
     pub fn admit(&mut self, worker: WorkerId) -> Admission {
         let slowest = self.slowest();
         self.clocks.entry(worker).or_insert(slowest);
         self.order.admit()
     }
 
-    /// Advances the clock of a worker whose push has arrived whole.
+    /// Advances the clock of a worker whose push has arrived completely.
     pub fn advance(&mut self, worker: WorkerId) {
         if let Some(clock) = self.clocks.get_mut(&worker) {
             *clock += 1;
@@ -71,7 +71,7 @@ impl BoundedStaleness {
         self.order.step()
     }
 
-    /// True once the last step has been given.
+    /// True once the last step has been assigned.
     pub fn is_over(&self) -> bool {
         self.order.is_over()
     }
@@ -103,7 +103,7 @@ mod tests {
             push(server, SLOW);
             server.join(late, 1);
         }
-        // On one server its first push comes before those of the others, on the other after them.
+        // The late worker's first push arrives before those of the others on one server, and after them on the other.
         let [one, other] = &mut servers;
         for worker in [late, FAST, SLOW] {
             push(one, worker);

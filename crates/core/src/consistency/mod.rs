@@ -1,9 +1,9 @@
-//! When a push may be applied and when its worker may go on: the three consistency models as state machines.
+//! When a push may be applied and when its worker may continue: the three consistency models as state machines.
 //!
-//! Each server runs one of these for its own shard, so that no step needs a second round trip to agree on
-//! anything. A state machine only decides: it holds no gradients, no locks and no clock. The server applies
-//! what [`Consistency::admit`] allows, reports it with [`Consistency::applied`], and lets a worker's answer go
-//! when [`Consistency::waits_for`] is empty.
+//! Each server runs one of these for its own shard, so no step needs a second round trip to agree on anything. A state
+//! machine only decides: it holds no gradients, no locks and no clock. The server applies what [`Consistency::admit`]
+//! allows, reports it with [`Consistency::applied`], and sends a worker's answer when [`Consistency::waits_for`]
+//! returns `None`.
 
 mod asynchronous;
 mod bounded;
@@ -24,9 +24,9 @@ pub use synchronous::Synchronous;
 pub enum Mode {
     /// Every push is applied as it arrives.
     Async,
-    /// One update a round: the mean of the round's gradients.
+    /// One update per round: the mean of the round's gradients.
     Sync {
-        /// Gradients that make a round; fewer than there are workers makes the rest backups. `None`: all.
+        /// The number of gradients in a round. If there are more workers, the rest are backups. `None`: all workers.
         replicas_to_aggregate: Option<u32>,
     },
     /// Every push is applied as it arrives, but no worker runs more than `staleness` steps ahead of the slowest.
@@ -37,7 +37,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word users write for this mode.
+    /// The name of this mode in flags.
     pub fn name(&self) -> &'static str {
         match self {
             Mode::Async => "async",
@@ -55,7 +55,7 @@ pub enum Admission {
         /// The number of this update, counted from one.
         step: u64,
     },
-    /// Keep the gradient for the open round, and report it with [`Consistency::applied`] once it is whole.
+    /// Keep the gradient for the open round, and report it with [`Consistency::applied`] once it is complete.
     Collect,
     /// Drop it: it was computed from parameters that a finished round has replaced.
     Stale,
@@ -75,7 +75,7 @@ pub enum Consistency {
 }
 
 impl Consistency {
-    /// Starts a model with the workers that are expected from the first step, ending after `limit` updates.
+    /// Starts a model with the workers that are expected from the first step; it ends after `limit` updates.
     pub fn new(mode: Mode, workers: &[WorkerId], limit: Option<u64>) -> Self {
         match mode {
             Mode::Async => Consistency::Async(Asynchronous::new(limit)),
@@ -95,7 +95,7 @@ impl Consistency {
         }
     }
 
-    /// A worker joins in the middle of a run, at this clock.
+    /// Adds a worker that joins in the middle of a run, at this clock.
     pub fn join(&mut self, worker: WorkerId, clock: u64) {
         if let Consistency::Ssp(state) = self {
             state.join(worker, clock);
@@ -110,7 +110,7 @@ impl Consistency {
         }
     }
 
-    /// Takes out of `pushes` what is only in the open round, and not yet in the parameters.
+    /// Removes from `pushes` those that are only in the open round and not yet in the parameters.
     pub fn without_open_round(&self, pushes: &mut Pushes) {
         if let Consistency::Sync(state) = self {
             for (_, (_, sequence)) in pushes.iter_mut().filter(|(worker, _)| state.has(**worker)) {
@@ -128,8 +128,8 @@ impl Consistency {
         }
     }
 
-    /// Notes that an admitted push has wholly arrived. True if that completes a round, which the caller must
-    /// then apply and end with [`Consistency::end_round`].
+    /// Records that an admitted push has arrived completely. True if that completes a round, which the caller must then
+    /// apply and end with [`Consistency::end_round`].
     pub fn applied(&mut self, worker: WorkerId) -> bool {
         match self {
             Consistency::Async(_) => false,
@@ -148,8 +148,8 @@ impl Consistency {
         }
     }
 
-    /// The workers that `worker`, having pushed from version `base`, has to wait for before it may go on.
-    /// `None` if it may go on now; an empty list if it waits for a round that is just being applied.
+    /// The workers that `worker`, having pushed from version `base`, has to wait for before it may continue. `None` if
+    /// it may continue now; an empty list if it waits for a round that is just being applied.
     pub fn waits_for(&self, worker: WorkerId, base: u64) -> Option<Vec<WorkerId>> {
         match self {
             Consistency::Async(_) => None,
@@ -158,8 +158,8 @@ impl Consistency {
         }
     }
 
-    /// A worker asks for parameters of at least this version, which other servers have given it: until then it
-    /// contributes to no round here. True if that completes a round, as in [`Consistency::applied`].
+    /// Handles a worker's request for parameters of at least this version, which other servers already have: until then
+    /// it contributes to no round here. True if that completes a round, as in [`Consistency::applied`].
     pub fn skip_to(&mut self, worker: WorkerId, version: u64) -> bool {
         match self {
             Consistency::Sync(state) if state.version() < version => state.leave(worker),
@@ -167,7 +167,7 @@ impl Consistency {
         }
     }
 
-    /// The workers that are waited for before the parameters have a version; as [`Consistency::waits_for`].
+    /// The workers that have to push before the parameters reach a version, in the form of [`Consistency::waits_for`].
     pub fn waits_for_version(&self, version: u64) -> Option<Vec<WorkerId>> {
         match self {
             Consistency::Sync(state) => state.waits_for(version),
@@ -175,12 +175,12 @@ impl Consistency {
         }
     }
 
-    /// True if versions are rounds, in which all servers are meant to go on together.
+    /// True if versions are rounds, in which all servers are meant to advance together.
     pub fn has_rounds(&self) -> bool {
         matches!(self, Consistency::Sync(_))
     }
 
-    /// Notes that a worker has finished or died. True if that completes a round, as in [`Consistency::applied`].
+    /// Records that a worker has finished or died. True if that completes a round, as in [`Consistency::applied`].
     pub fn leave(&mut self, worker: WorkerId) -> bool {
         match self {
             Consistency::Async(_) => false,

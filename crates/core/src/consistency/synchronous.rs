@@ -1,8 +1,8 @@
-//! Synchronous rounds: one update from the gradients of distinct workers, who then all go on together.
+//! Synchronous rounds: one update from the gradients of distinct workers, who then all continue together.
 //!
-//! A round counts who has contributed and knows who is missing; it shrinks when a worker finishes or dies.
-//! A worker that joins during the run is waited for only once a push of its own has begun to arrive, so that
-//! servers which learn of it at different moments still end their rounds alike.
+//! A round tracks who has contributed and who is missing; it shrinks when a worker finishes or dies. It waits for a
+//! worker that joins during the run only once a push of that worker has begun to arrive, so that servers which learn of
+//! the worker at different moments still end their rounds alike.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub struct Synchronous {
 }
 
 impl Synchronous {
-    /// Opens the first round. Every one of `workers` is expected in it.
+    /// Opens the first round, which expects all `workers`.
     pub fn new(workers: &[WorkerId], replicas_to_aggregate: Option<u32>, limit: Option<u64>) -> Self {
         Self {
             version: 0,
@@ -38,7 +38,7 @@ impl Synchronous {
         self.version = version;
     }
 
-    /// A push belongs to the open round if it was computed from this round's parameters.
+    /// Decides about a push, which belongs to the open round if it was computed from its parameters.
     pub fn admit(&mut self, worker: WorkerId, base: u64) -> Admission {
         if self.is_over() {
             Admission::Over
@@ -50,9 +50,9 @@ impl Synchronous {
         }
     }
 
-    /// Counts a gradient that has arrived whole. True if the round is now complete and closed.
+    /// Counts a gradient that has arrived completely. True if the round is now complete and closed.
     ///
-    /// The round may have closed, or gone by, while the gradient was on its way: then it is not counted, and
+    /// The round may have closed, or ended, while the gradient was on its way. Then the gradient is not counted, and
     /// [`Synchronous::takes`] has told the caller to drop it.
     pub fn collected(&mut self, worker: WorkerId) -> bool {
         if self.closed || !self.members.contains(&worker) {
@@ -62,7 +62,7 @@ impl Synchronous {
         self.close_if_complete()
     }
 
-    /// True if the round still takes a gradient that `worker` computed from version `base`.
+    /// True if the round still accepts a gradient that `worker` computed from version `base`.
     pub fn takes(&self, worker: WorkerId, base: u64) -> bool {
         let expected = self.members.contains(&worker) && !self.contributors.contains(&worker);
         expected && !self.closed && base == self.version && !self.is_over()
@@ -81,16 +81,16 @@ impl Synchronous {
         self.contributors.clear();
     }
 
-    /// Who is missing before the parameters have this version. `None` if they have it, or if nobody is left who
-    /// could take them there.
+    /// The workers that are missing before the parameters reach this version. `None` if they have it, or if no worker
+    /// is left to bring them there.
     pub fn waits_for(&self, version: u64) -> Option<Vec<WorkerId>> {
         let nobody = self.members.is_empty() && self.contributors.is_empty();
         (self.version < version && !nobody && !self.is_over())
             .then(|| self.members.difference(&self.contributors).copied().collect())
     }
 
-    /// Takes a worker out of this and later rounds, until it contributes again; what it has contributed to this
-    /// one stays. True if the round is now complete and closed.
+    /// Removes a worker from this and later rounds until it contributes again; its contribution to this round stays.
+    /// True if the round is now complete and closed.
     pub fn leave(&mut self, worker: WorkerId) -> bool {
         self.members.remove(&worker);
         !self.closed && self.close_if_complete()

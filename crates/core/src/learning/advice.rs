@@ -1,33 +1,33 @@
-//! What is wrong with a run in words, and what its user can try in this situation.
+//! Describes a learning problem in words, and what the user can try in this situation.
 
 use super::{Finding, Trouble};
 use crate::consistency::Mode;
 
-/// What decides which advice helps.
+/// The circumstances that decide which advice helps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Situation {
     /// How pushes become updates.
     pub mode: Mode,
-    /// How many workers take part, if that is known beforehand.
+    /// How many workers take part, if that is known in advance.
     pub workers: Option<u32>,
-    /// The learning rate of now.
+    /// The current learning rate.
     pub learning_rate: f32,
-    /// Whether the rate of a push is divided by its staleness already.
+    /// Whether the rate of a push is already divided by its staleness.
     pub staleness_scaling: bool,
-    /// How many updates there were, on average, between reading parameters and pushing their gradient.
+    /// The mean number of updates between reading parameters and pushing their gradient.
     pub mean_staleness: f64,
 }
 
 impl Situation {
-    /// The workers whose gradients make each other's old, if there are any.
+    /// The number of workers that make each other's gradients stale, if any.
     fn stale_workers(&self) -> Option<u32> {
-        // Between two pushes of one worker each of the others has one, more or less.
+        // Between two pushes of one worker, each of the others makes about one.
         let workers = self.workers.unwrap_or(1 + self.mean_staleness.round() as u32);
         (workers > 1 && !matches!(self.mode, Mode::Sync { .. })).then_some(workers)
     }
 }
 
-/// What is wrong, in one sentence.
+/// Describes the problem in one sentence.
 pub fn describe(finding: &Finding, situation: &Situation) -> String {
     let Finding { trouble, step, loss, best, best_step, start, chance } = *finding;
     let mut told = match trouble {
@@ -53,7 +53,7 @@ pub fn describe(finding: &Finding, situation: &Situation) -> String {
     told
 }
 
-/// What to try, the best first.
+/// Suggests what to try, the best first.
 pub fn advise(finding: &Finding, situation: &Situation) -> String {
     let Situation { learning_rate, staleness_scaling, .. } = *situation;
     if learning_rate == 0.0 {
@@ -76,13 +76,13 @@ pub fn advise(finding: &Finding, situation: &Situation) -> String {
     }
 }
 
-/// A rate with two digits that count, as people write it.
+/// Formats a rate with two significant digits.
 fn rate(rate: f32) -> String {
     let written: f32 = format!("{rate:.1e}").parse().unwrap_or(rate);
     if (1e-4..1e4).contains(&written) { written.to_string() } else { format!("{written:e}") }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with thousands separators.
 fn count(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());

@@ -2,7 +2,7 @@ use super::*;
 
 const CHANCE: f64 = std::f64::consts::LN_10;
 
-/// Even noise between -1 and 1 (splitmix64).
+/// Uniform noise between -1 and 1 (splitmix64).
 fn noise(step: u64) -> f64 {
     let mut mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -10,7 +10,7 @@ fn noise(step: u64) -> f64 {
     (mixed >> 11) as f64 / (1u64 << 52) as f64 - 1.0
 }
 
-/// Lets a run after global step `from` have these losses, and returns what was told and what remains at the end.
+/// Feeds these losses to a run that starts after global step `from`. Returns the findings and the finding that remains.
 fn judge(
     chance: Option<f64>,
     from: u64,
@@ -20,7 +20,7 @@ fn judge(
     judge_stale(0, chance, from, steps, loss)
 }
 
-/// The same of gradients that are this many updates old.
+/// Like [`judge`], with gradients that are this many updates old.
 fn judge_stale(
     staleness: u64,
     chance: Option<f64>,

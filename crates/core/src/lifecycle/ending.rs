@@ -1,16 +1,16 @@
-//! How a run ends: with a last checkpoint if there are parameters worth one, and else at once.
+//! How a run ends: with a last checkpoint if there are parameters worth saving, otherwise at once.
 
 use super::{Decision, Lifecycle, NOT_SAVED, Outcome, Phase, exit_code};
 use crate::cluster::{Job, TaskId, WorkerId};
 use crate::membership::Presence;
 
 impl Lifecycle {
-    /// Something failed in a way that ends the run.
+    /// Handles a failure that ends the run.
     pub fn failed(&mut self, outcome: Outcome) -> Vec<Decision> {
         self.end(outcome)
     }
 
-    /// A task failed in a way that ends the run. A worker then says goodbye.
+    /// Handles a failure of a task that ends the run. If the task is a worker, it will say goodbye.
     pub fn task_failed(&mut self, task: TaskId, exit_code: u8, error: String) -> Vec<Decision> {
         let name = self.named(task).to_string();
         let reason = if error.starts_with(&name) { error.clone() } else { format!("{name}: {error}") };
@@ -20,12 +20,12 @@ impl Lifecycle {
         self.end(Outcome { exit_code, reason })
     }
 
-    /// Another coordinator has taken over the run: it ends here, and nothing of it can be saved any more.
+    /// Ends the run because another coordinator has taken it over. Nothing can be saved any more.
     pub fn overtaken(&mut self, outcome: Outcome) -> Vec<Decision> {
         self.end_at_once(outcome)
     }
 
-    /// Ends the run, after a last checkpoint if there are parameters worth one.
+    /// Ends the run, after a last checkpoint if there are parameters worth saving.
     pub fn end(&mut self, outcome: Outcome) -> Vec<Decision> {
         let trained = matches!(self.phase, Phase::Training | Phase::Finishing);
         let sound = outcome.exit_code != exit_code::NUMERIC;
@@ -37,20 +37,20 @@ impl Lifecycle {
         if matches!(self.phase, Phase::Saving(_)) { Vec::new() } else { self.end_at_once(outcome) }
     }
 
-    /// All parts of the last checkpoint are written, and it is about to be published: whatever becomes of the servers now,
-    /// nothing of it is lost.
+    /// Records that all parts of the last checkpoint are written, and that it is about to be published. Losing a server
+    /// from now on does not affect it.
     pub fn parts_written(&mut self) {
         self.parts_are_written = matches!(self.phase, Phase::Saving(_));
     }
 
-    /// The last checkpoint could not be published. Another attempt needs the servers again, and one that was lost meanwhile
-    /// is missed.
+    /// Handles a failure to publish the last checkpoint. Another attempt needs the servers again, so a server that was
+    /// lost meanwhile counts as lost now.
     pub fn not_published(&mut self) -> Vec<Decision> {
         self.parts_are_written = false;
         self.lost_meanwhile.take().map_or_else(Vec::new, |reason| self.server_lost(reason))
     }
 
-    /// The last checkpoint is written.
+    /// Records that the last checkpoint is written.
     pub fn saved(&mut self) -> Vec<Decision> {
         match &self.phase {
             Phase::Saving(outcome) => {
@@ -61,8 +61,8 @@ impl Lifecycle {
         }
     }
 
-    /// The last checkpoint could not be written, for this reason. Whatever the run has come to, that is no success, and
-    /// not what the user who stopped it expects.
+    /// Handles a failure to write the last checkpoint, with the reason. Even if the run had succeeded otherwise, this
+    /// is not a success, and not what a user who stopped it expects.
     pub fn not_saved(&mut self, reason: &str) -> Vec<Decision> {
         let Phase::Saving(Outcome { exit_code, reason: ended }) = &self.phase else { return Vec::new() };
         let not_saved = format!("{NOT_SAVED}: {reason}");

@@ -1,4 +1,4 @@
-//! How tasks come in: which process may play a task, and what follows from it in each phase.
+//! How tasks join: which process may play a task, and what follows in each phase.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use crate::cluster::{Job, TaskId, WorkerId};
 use crate::ledger::Incarnation;
 use crate::membership::Occupied;
 
-/// Why a task was not let in.
+/// Why a task was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// Another process plays that task.
     #[error("{0} is already running: two processes were started with the same --task_index")]
     Taken(TaskId),
-    /// Another process plays that task, or did until a moment ago: ask again.
+    /// Another process plays the task, or did until a moment ago: retry.
     #[error("another process already runs as {0}; waiting to see whether it is still alive")]
     Contested(TaskId),
     /// The task is not in the cluster.
     #[error("{0} is not in the cluster that ps 0 was started with ({1})")]
     Unknown(TaskId, String),
-    /// All steps have been made, and the chief scores the network: ask again.
+    /// All steps have been made, and the chief is scoring the network: retry.
     #[error("all steps have been made, and the network is being scored; waiting to hear how the run ends")]
     Scoring,
-    /// The run ends once its last checkpoint is written: ask again.
+    /// The run ends once its last checkpoint is written: retry.
     #[error("the last checkpoint of the run is being written; waiting to hear how the run ends")]
     Saving,
     /// The run has ended, or is about to.
@@ -31,7 +31,7 @@ pub enum JoinError {
 }
 
 impl Lifecycle {
-    /// A process offers to play a task, perhaps again after a broken connection.
+    /// Handles a process that offers to play a task, perhaps again after a broken connection.
     pub fn join(
         &mut self,
         task: TaskId,
@@ -71,16 +71,16 @@ impl Lifecycle {
             Phase::Over(outcome) => Err(JoinError::Over(outcome.clone())),
             // The end is not certain yet: if a server is lost now, the run continues.
             Phase::Saving(_) if task.job == Job::Worker => Err(JoinError::Saving),
-            // The chief itself, started again before its process is known to be dead, still has to score.
+            // The chief itself, restarted before its old process is known to be dead, still has to score.
             Phase::Finishing if task.job == Job::Worker && task != chief && !self.is_abandoned() => {
-                // Should the chief be lost, somebody else has to score.
+                // If the chief is lost, another worker has to score.
                 Err(JoinError::Scoring)
             }
             _ => Ok(()),
         }
     }
 
-    /// Counts a worker among those who train. Without a chief it is chief.
+    /// Adds a worker to those that train. If there is no chief, it becomes chief.
     fn worker_joined(&mut self, worker: WorkerId, incarnation: Incarnation) -> Decision {
         self.left.remove(&worker);
         self.leaving.remove(&worker);
@@ -91,13 +91,13 @@ impl Lifecycle {
         Decision::Joined(worker, incarnation)
     }
 
-    /// What a task that has come in is to do, or what follows from its coming.
+    /// Decides what a task that has joined is to do, and what else follows from its joining.
     fn go_on_with(&mut self, task: TaskId) -> Vec<Decision> {
         match self.phase {
             Phase::Gathering if self.missing().is_empty() => self.prepare(),
             Phase::Initialising if task == TaskId::from(self.chief) => vec![Decision::Initialise(self.chief)],
             Phase::Training if task.job == Job::Worker => vec![Decision::Start(WorkerId(task.index))],
-            // No worker was left to score the network. This one finds nothing to train and scores it.
+            // No worker was left to score the network. This one finds nothing left to train, and scores it.
             Phase::Finishing if task.job == Job::Worker => {
                 self.phase = Phase::Training;
                 vec![Decision::Start(WorkerId(task.index))]

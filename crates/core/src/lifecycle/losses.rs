@@ -1,5 +1,5 @@
 //! Tasks that leave or die: a run continues without a worker, under another chief if need be, and rolls back to a
-//! checkpoint when a server was lost.
+//! checkpoint when it loses a server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::fault::{self, Fault};
 use crate::ledger::Incarnation;
 use crate::membership::Presence;
 
-/// How long the others wait for a worker that was told to stop before they train without it. When all are told to stop
-/// one after another, this leaves no update that only some of them had a part in.
+/// How long the others wait for a worker that was told to stop before they train without it. When all workers are told
+/// to stop one after another, this prevents an update that only some of them took part in.
 pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 
 impl Lifecycle {
-    /// Lets time pass: declares the silent dead, and gives up on those who do not come.
+    /// Advances the time: declares silent tasks dead, and gives up on tasks that do not come.
     pub fn tick(&mut self, now: Duration) -> Vec<Decision> {
         let mut decisions = self.part_with_leavers(now);
         let has_to_write = self.servers_with_a_part_to_write();
@@ -37,20 +37,21 @@ impl Lifecycle {
         decisions
     }
 
-    /// A task leaves because it was told to stop. The others go on without a worker, but not without a server.
+    /// Handles a task that leaves because it was told to stop. The run continues without a worker, but not without a
+    /// server.
     pub fn goodbye(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) -> Vec<Decision> {
         if !self.membership.finished(task, incarnation) {
             return Vec::new();
         }
         let others = match self.phase {
             Phase::Saving(_) => true,
-            // After a server was lost, they may be about to rejoin, unless they were told to stop, too.
+            // After a server was lost, the other workers may be about to rejoin, unless they were told to stop, too.
             Phase::Gathering if self.again && fault::is_back(Fault::StoppedWorkersAwaited) => self.workers().len() > 1,
             Phase::Gathering if self.again => self.workers().iter().any(|worker| !self.was_told_to_stop(*worker)),
             _ => !self.present_workers().is_empty(),
         };
         if task.job == Job::Worker {
-            // Even the last of them: the checkpoint waits for a push that has arrived in part, but not forever.
+            // Even the last worker: the checkpoint waits for a push that has partly arrived, but not forever.
             self.leaving.insert(WorkerId(task.index), now);
             if others {
                 return Vec::new();
@@ -67,20 +68,20 @@ impl Lifecycle {
         self.membership.presence(task.into()) == Some(Presence::Finished)
     }
 
-    /// The servers that the last checkpoint cannot be written without, though they may have said goodbye.
+    /// The servers that the last checkpoint needs, even if they have said goodbye.
     fn servers_with_a_part_to_write(&self) -> BTreeSet<TaskId> {
         let saves = matches!(self.phase, Phase::Saving(_)) && !fault::is_back(Fault::StoppedServerNotMissed);
         self.active_servers().filter(|_| saves && !self.needs_no_server()).collect()
     }
 
-    /// True while the last checkpoint waits for the store alone.
+    /// True while the last checkpoint waits only for the store.
     fn needs_no_server(&self) -> bool {
         self.parts_are_written && !fault::is_back(Fault::NeededWhilePublished)
     }
 
-    /// Training continues without the workers that said goodbye a while ago: they were told to stop, or have failed.
+    /// Continues training without the workers that said goodbye a while ago: they were told to stop, or have failed.
     pub(super) fn part_with_leavers(&mut self, now: Duration) -> Vec<Decision> {
-        // By then the cut of a last checkpoint is made, and no round that one of them is missing from is before it.
+        // By then the cut of a last checkpoint has been made, and contains no round that one of them missed.
         let patience = if matches!(self.phase, Phase::Saving(_)) { 3 * FAREWELL } else { FAREWELL };
         let parted = |_: &WorkerId, since: &mut Duration| now.saturating_sub(*since) >= patience;
         let parted: Vec<WorkerId> = self.leaving.extract_if(.., parted).map(|(worker, _)| worker).collect();
@@ -94,8 +95,8 @@ impl Lifecycle {
     }
 
     fn worker_left(&mut self, worker: WorkerId, reason: String) -> Vec<Decision> {
-        // Told even while the last checkpoint is written: that waits for a push that has come in part, of a worker that
-        // has left the rest unsaid.
+        // Reported even while the last checkpoint is written, since that waits for a push that has partly arrived, and
+        // the worker that left will not send the rest.
         if matches!(self.phase, Phase::Over(_) | Phase::Gathering) {
             return Vec::new();
         }
@@ -116,10 +117,10 @@ impl Lifecycle {
         decisions
     }
 
-    /// Worker 0 is chief while it lives; then the lowest of the living takes over, and keeps it.
+    /// Worker 0 is chief while it lives; then the lowest-numbered living worker takes over for good.
     fn name_another_chief(&mut self) -> Vec<Decision> {
         let Some(next) = self.present_workers().first().copied() else {
-            // With parameters that can outlive them, workers are waited for as servers are.
+            // With checkpoints, the parameters can outlive the workers, so the run waits for workers, too.
             if self.config.checkpoints {
                 if self.phase == Phase::Preparing {
                     self.phase = Phase::Gathering;
@@ -137,9 +138,9 @@ impl Lifecycle {
         }
     }
 
-    /// Without one server's parameters the others' are useless: all roll back to the last checkpoint once that server
-    /// is back. So does a run that was done but for its last checkpoint; its workers stay until that is written. Once
-    /// all parts of that are, the loss matters only if it cannot be published.
+    /// Without one server's parameters the others' are useless: all tasks roll back to the last checkpoint once that
+    /// server is back, even if only the last checkpoint was left to write; the workers stay until it is written. Once
+    /// all its parts are, the loss matters only if it cannot be published.
     pub(super) fn server_lost(&mut self, reason: String) -> Vec<Decision> {
         match &self.phase {
             Phase::Over(_) => return Vec::new(),
@@ -166,8 +167,8 @@ impl Lifecycle {
         vec![Decision::Regather(reason)]
     }
 
-    /// True if a run that was to end like this continues when its last checkpoint is lost. A run that was told to stop
-    /// or has failed is not trained further, and tasks that were told to stop meanwhile do not stay for it.
+    /// True if a run that was to end with this outcome continues when its last checkpoint is lost. A run that was told
+    /// to stop or has failed is not trained further, nor is one whose tasks have been told to stop meanwhile.
     fn trains_again_after(&self, outcome: &Outcome) -> bool {
         let servers_stay = !self.active_servers().any(|server| self.was_told_to_stop(server));
         let workers_stay = self.workers().iter().any(|worker| !self.was_told_to_stop(*worker));

@@ -1,4 +1,4 @@
-//! The life of a run, as the coordinator decides it: gather, prepare, initialise, train, finish, end.
+//! The life of a run, as decided by the coordinator: gather, prepare, initialise, train, finish, end.
 //!
 //! A pure state machine. Every event returns the decisions that the coordinator has to carry out; it sends no messages
 //! itself and has no clock. `joining` admits tasks, `phases` moves from one phase to the next, `losses` decides how a
@@ -21,10 +21,10 @@ use crate::membership::{Membership, Patience, Presence};
 pub use joining::JoinError;
 pub use outcome::{NOT_SAVED, Outcome, exit_code};
 
-/// Where a run stands.
+/// The current phase of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Waiting for tasks to arrive: at the start, and again when a server was lost.
+    /// Waiting for tasks to arrive: at the start, and again after losing a server.
     Gathering,
     /// Servers allocate their shards, or restore them.
     Preparing,
@@ -40,7 +40,7 @@ pub enum Phase {
     Over(Outcome),
 }
 
-/// What the coordinator has to do.
+/// An action that the coordinator has to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Tell every server to allocate its shard, or to restore it.
@@ -55,34 +55,34 @@ pub enum Decision {
     Start(WorkerId),
     /// Tell the servers that this process plays the worker now.
     Joined(WorkerId, Incarnation),
-    /// Tell everyone that this process of a worker has left, and why if it did not finish.
+    /// Tell all tasks that this process of a worker has left, and why if it did not finish.
     Left(WorkerId, Incarnation, String),
-    /// Tell a server that came in the middle of a run that it holds nothing.
+    /// Tell a server that joined in the middle of a run that it holds nothing.
     PrepareIdle(TaskId),
     /// Forget a server that held nothing and was lost, for this reason.
     IdleLeft(TaskId, String),
     /// Tell the workers that all of them have finished training.
     AllFinished,
-    /// Tell everyone to end.
+    /// Tell all tasks to end.
     Over(Outcome),
 }
 
-/// What a run needs to know of its cluster.
+/// What a run needs to know about its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LifecycleConfig {
     /// How many parameter servers there are.
     pub servers: u32,
     /// How many workers there are; `None` if the number is open and every worker is admitted.
     pub workers: Option<u32>,
-    /// When a silent task counts as dead.
+    /// When a silent task is declared dead.
     pub patience: Patience,
-    /// How long tasks that are needed are waited for.
+    /// How long the run waits for tasks that it needs.
     pub peer_timeout: Duration,
-    /// True if there are checkpoints: a lost server is waited for, and the parameters are saved at the end.
+    /// True if there are checkpoints: the run waits for a lost server, and the parameters are saved at the end.
     pub checkpoints: bool,
-    /// Incarnations are later than this one.
+    /// The new incarnations are later than this one.
     pub before: Incarnation,
-    /// True if the workers are the client of joined workers, and are called that.
+    /// True if the workers are really the client of joined workers, and are called that.
     pub has_client: bool,
 }
 
@@ -91,18 +91,18 @@ pub struct LifecycleConfig {
 pub struct Lifecycle {
     config: LifecycleConfig,
     tasks: BTreeSet<TaskId>,
-    /// Servers that hold nothing.
+    /// The servers that hold nothing.
     idle: BTreeSet<TaskId>,
     membership: Membership,
     phase: Phase,
     ready: BTreeSet<TaskId>,
     chief: WorkerId,
     left: BTreeMap<WorkerId, String>,
-    /// Workers that have said goodbye, and since when; the others still train with them.
+    /// Workers that have said goodbye, and since when; the others still wait for them.
     leaving: BTreeMap<WorkerId, Duration>,
-    /// The reasons that failed workers have given.
+    /// The reasons given by failed workers.
     failures: BTreeMap<WorkerId, String>,
-    /// The tasks that the run waits for, since when without progress, and in which phase.
+    /// The tasks that the run waits for, with the time of their last progress.
     awaited_since: BTreeMap<TaskId, Duration>,
     awaited_in: std::mem::Discriminant<Phase>,
     /// Since when only workers are missing from a gathering.
@@ -111,15 +111,15 @@ pub struct Lifecycle {
     again: bool,
     /// True if the run had ended under an earlier coordinator, and no worker has asked for more steps.
     finished_before: bool,
-    /// True while the last checkpoint is published: all of its parts are written, and no server is needed for it.
+    /// True while the last checkpoint is being published: all its parts are written, and it needs no server.
     parts_are_written: bool,
-    /// Why a server was lost meanwhile, should it be needed after all.
+    /// Why a server was lost during that time, in case it is needed after all.
     lost_meanwhile: Option<String>,
 }
 
 impl Lifecycle {
-    /// A run whose tasks have not come yet. If it is not known how many workers there are, it begins with worker 0 and
-    /// those who have come before it.
+    /// A run whose tasks have not joined yet. If the number of workers is unknown, it begins with worker 0 and those
+    /// that joined before it.
     pub fn new(config: LifecycleConfig) -> Self {
         let workers = config.workers.unwrap_or(1);
         let tasks = (0..config.servers).map(TaskId::ps).chain((0..workers).map(TaskId::worker)).collect();
@@ -144,13 +144,13 @@ impl Lifecycle {
         }
     }
 
-    /// What people know a task by.
+    /// The name of a task for users.
     pub fn named(&self, task: impl Into<TaskId>) -> TaskId {
         let task = task.into();
         if self.config.has_client && task.job == Job::Worker { TaskId::CLIENT } else { task }
     }
 
-    /// Where the run stands.
+    /// The current phase.
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -160,7 +160,8 @@ impl Lifecycle {
         self.chief
     }
 
-    /// The tasks that have not joined yet. If the number of workers is open, a run needs worker 0 to begin.
+    /// The tasks that have not joined yet. If the number of workers is open, the run can begin once worker 0 has
+    /// joined.
     pub fn missing(&self) -> Vec<TaskId> {
         let dynamic = self.config.workers.is_none() && !fault::is_back(Fault::EarlyWorkerAwaited);
         let is_needed = |task: &TaskId| match self.again {
@@ -176,13 +177,13 @@ impl Lifecycle {
         self.tasks.iter().copied().filter(|task| task.job == Job::Ps && !self.idle.contains(task))
     }
 
-    /// Incarnations that this coordinator gives are later than this.
+    /// The incarnations that this coordinator assigns are later than this one.
     pub fn before(&self) -> Incarnation {
         self.config.before
     }
 
-    /// The latest incarnation that any process has been given. A process with an earlier one that plays no task is dead
-    /// to the run.
+    /// The latest incarnation that any process has been given. A process with an earlier one that plays no task counts
+    /// as dead.
     pub fn latest_incarnation(&self) -> Incarnation {
         self.membership.latest()
     }
@@ -209,12 +210,12 @@ impl Lifecycle {
         self.membership.incarnation(task)
     }
 
-    /// Notes a sign of life.
+    /// Records a sign of life.
     pub fn heard(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
         self.membership.heard(task, incarnation, now);
     }
 
-    /// Notes that a task's connection broke.
+    /// Records that a task's connection broke.
     pub fn disconnected(&mut self, task: TaskId, incarnation: Incarnation, now: Duration) {
         self.membership.disconnected(task, incarnation, now);
     }
@@ -224,7 +225,7 @@ impl Lifecycle {
         self.tasks.iter().copied()
     }
 
-    /// What is known of the process that plays a task; `None` if none has come yet.
+    /// The presence of the process that plays a task; `None` if none has joined yet.
     pub fn presence(&self, task: TaskId) -> Option<Presence> {
         self.membership.presence(task)
     }
@@ -234,7 +235,7 @@ impl Lifecycle {
         self.membership.last_heard(task)
     }
 
-    /// Since when the run has been waiting for a task, without any progress of it.
+    /// Since when the run has been waiting for a task without progress.
     pub fn awaited_since(&self, task: TaskId) -> Option<Duration> {
         self.awaited_since.get(&task).copied()
     }

@@ -1,16 +1,16 @@
-//! How a run ends: its exit code, and why. What makes it end is decided elsewhere.
+//! How a run ends: its exit code and the reason. When it ends is decided elsewhere.
 
 /// How a run ended, for every process's exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The exit code.
     pub exit_code: u8,
-    /// Why, if it did not go well.
+    /// The reason, if the run was not successful.
     pub reason: String,
 }
 
 impl Outcome {
-    /// Training ended as it should.
+    /// Training ended successfully.
     pub fn done() -> Self {
         Self { exit_code: 0, reason: String::new() }
     }
@@ -24,9 +24,9 @@ impl Outcome {
 /// The phrase in the reason of a run whose last checkpoint could not be written.
 pub const NOT_SAVED: &str = "the last checkpoint could not be written";
 
-/// Exit codes of a task that did not end well, as users see them.
+/// Exit codes of a task that did not succeed, as users see them.
 pub mod exit_code {
-    /// Something failed that is not the user's doing.
+    /// An internal failure that is not the user's fault.
     pub const INTERNAL: u8 = 1;
     /// Bad usage or configuration.
     pub const USAGE: u8 = 2;

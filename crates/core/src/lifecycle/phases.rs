@@ -1,4 +1,4 @@
-//! The steps from one phase to the next: all tasks are present, servers ready, values initialised, training finished,
+//! The transitions from one phase to the next: all tasks present, servers ready, values initialised, training finished,
 //! run concluded.
 
 use std::collections::BTreeSet;
@@ -9,25 +9,25 @@ use crate::cluster::{Job, ServerId, TaskId, WorkerId};
 use crate::fault::{self, Fault};
 
 impl Lifecycle {
-    /// Notes that a task comes from a run that had begun: this coordinator is a second one.
+    /// Records that a task comes from a run that had already begun: this coordinator replaces an earlier one.
     pub fn begun_before(&mut self) -> Vec<Decision> {
         self.again |= self.phase == Phase::Gathering;
         self.prepare_if_all_are_here()
     }
 
-    /// Notes that the run had ended when the coordinator before this one died: it continues only if a worker comes who
-    /// wants more.
+    /// Records that the run had ended when the previous coordinator died: it continues only if a worker joins that
+    /// wants more steps.
     pub fn finished_before(&mut self) {
         self.finished_before = self.phase == Phase::Gathering;
     }
 
-    /// Notes that a worker has come who wants more than the run has had.
+    /// Records that a worker has joined that wants more steps than the run has had.
     pub fn wants_more(&mut self) {
         self.finished_before = false;
     }
 
-    /// Says which servers take part in the run, once that is known. A run begins when all servers have come, so that all
-    /// hear of its end; from then on it neither waits for the others nor loses anything with them.
+    /// Sets the servers that take part in the run, once that is known. A run begins when all servers have joined, so
+    /// that all of them learn of its end; from then on it neither waits for the idle ones nor loses anything with them.
     pub fn set_active_servers(&mut self, active: &BTreeSet<ServerId>) -> Vec<Decision> {
         let holds_nothing = |task: &TaskId| task.job == Job::Ps && !active.contains(&ServerId(task.index));
         self.idle = self.tasks.iter().copied().filter(holds_nothing).collect();
@@ -39,11 +39,11 @@ impl Lifecycle {
         if all_here { self.prepare() } else { Vec::new() }
     }
 
-    /// The servers are to prepare for those who are here. If the chief is not, another is named.
+    /// Lets the servers prepare for the tasks that are present. If the chief is not, another worker becomes chief.
     pub(super) fn prepare(&mut self) -> Vec<Decision> {
         let present = self.present_workers();
         if self.config.workers.is_none() && !self.again {
-            // Workers that came and left are not waited for after a rollback.
+            // After a rollback, the run does not wait for workers that joined and left before.
             self.tasks.retain(|task| task.job == Job::Ps || self.membership.is_present(*task));
         }
         if !present.contains(&self.chief) && !fault::is_back(Fault::ChiefLostWithServer) {
@@ -54,7 +54,7 @@ impl Lifecycle {
         vec![Decision::Prepare]
     }
 
-    /// A server has its shard: new, or with the values of a checkpoint.
+    /// Records that a server has its shard, new or restored from a checkpoint.
     pub fn server_ready(&mut self, server: TaskId, restored: bool) -> Vec<Decision> {
         self.ready.insert(server);
         let all = self.active_servers().all(|task| self.ready.contains(&task));
@@ -68,7 +68,7 @@ impl Lifecycle {
         vec![Decision::Initialise(self.chief)]
     }
 
-    /// The chief has pushed the first values.
+    /// Records that the chief has pushed the first values.
     pub fn initialised(&mut self) -> Vec<Decision> {
         if self.phase != Phase::Initialising {
             return Vec::new();
@@ -77,7 +77,7 @@ impl Lifecycle {
         self.present_workers().into_iter().map(Decision::Start).collect()
     }
 
-    /// A worker has done its share of the training; it stays for the end.
+    /// Records that a worker has done its share of the training; it stays for the end.
     pub fn worker_finished(&mut self, worker: WorkerId) -> Vec<Decision> {
         if !matches!(self.phase, Phase::Training | Phase::Finishing) {
             return Vec::new();
@@ -100,7 +100,7 @@ impl Lifecycle {
         vec![Decision::AllFinished]
     }
 
-    /// The chief has scored the network and summed the run up, and nothing is left to do.
+    /// Records that the chief has scored the network, so that nothing is left to do.
     pub fn concluded(&mut self, worker: WorkerId) -> Vec<Decision> {
         let last = self.phase == Phase::Finishing && worker == self.chief;
         if last { self.end(Outcome::done()) } else { Vec::new() }

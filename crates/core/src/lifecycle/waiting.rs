@@ -1,19 +1,19 @@
-//! Which tasks a run waits for, what for, and for how long. Every phase that can wait has a deadline here.
+//! Which tasks a run waits for, why, and for how long. Every phase that can wait has a deadline here.
 
 use std::time::Duration;
 
 use super::{Decision, Lifecycle, Outcome, Phase, exit_code};
 use crate::cluster::{Job, TaskId};
 
-/// How many times longer than for a silent worker a run that had come to its end waits for one that wants more.
+/// How long an ended run waits for a worker that wants more steps, in multiples of the patience with silence.
 const MORE: u32 = 6;
 
-/// How many times longer than for a missing task the others wait for a living chief to score the network.
+/// How long the others wait for a living chief to score the network, in multiples of the peer timeout.
 const SCORING: u32 = 12;
 
 impl Lifecycle {
-    /// The tasks that the run waits for: those that have not joined, servers that prepare, the chief with the first
-    /// values or the final scores, or any worker at all.
+    /// The tasks that the run waits for: tasks that have not joined, servers that prepare, the chief that pushes the
+    /// first values or scores the network, or any worker at all.
     pub fn awaited(&self) -> Vec<TaskId> {
         let prepares = |task: &TaskId| !self.ready.contains(task);
         match self.phase {
@@ -25,7 +25,7 @@ impl Lifecycle {
         }
     }
 
-    /// What the awaited tasks are to do, as a clause after their names; empty if they only have to join.
+    /// What the run waits for, as a clause after the names of the awaited tasks; empty if they only have to join.
     pub fn awaited_for(&self) -> &'static str {
         match self.phase {
             Phase::Preparing => " to prepare its parameters",
@@ -42,12 +42,12 @@ impl Lifecycle {
         trains && self.present_workers().is_empty()
     }
 
-    /// Notes that one of the awaited tasks makes progress.
+    /// Records that one of the awaited tasks has made progress.
     pub fn progressed(&mut self, now: Duration) {
         self.awaited_since.values_mut().for_each(|since| *since = now);
     }
 
-    /// Waits for the tasks that the run cannot continue without, and for none of them longer than the timeout.
+    /// Waits for the tasks that the run cannot continue without, but for none of them longer than the timeout.
     pub(super) fn wait_for_tasks(&mut self, now: Duration) -> Vec<Decision> {
         let phase = std::mem::discriminant(&self.phase);
         let awaited = self.awaited();
@@ -61,14 +61,14 @@ impl Lifecycle {
         }
         let waited = self.awaited_since.values().map(|since| now.saturating_sub(*since)).max().unwrap_or_default();
         let (silent, nobody) = (self.config.patience.silent, self.present_workers().is_empty());
-        // Tasks of the ended run rejoin within that time. The others have been told of the end.
+        // Tasks of the ended run rejoin within that time. The missing ones have been told of its end.
         if self.finished_before && self.again && !nobody && waited >= silent {
             return self.end(Outcome::done());
         }
         if awaited.iter().any(|task| task.job == Job::Ps) {
             self.servers_here_since = None;
         } else if self.phase == Phase::Gathering {
-            // Workers rejoin after the servers, and have as long for that as if they had just been lost.
+            // Workers rejoin after the servers, and get as much time as if they had just been lost.
             let servers_here = now.saturating_sub(*self.servers_here_since.get_or_insert(now));
             if self.again && !nobody && servers_here >= silent {
                 return self.prepare();

@@ -10,7 +10,7 @@ use super::{Rule, Slots, Update};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adagrad {
-    /// What `a` starts from, which keeps the first steps small.
+    /// The initial value of `a`, which keeps the first steps small.
     pub initial_accumulator: f32,
     /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,

@@ -12,9 +12,9 @@ use super::{Rule, Slots, Update};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adam {
-    /// How much of the mean gradient stays, `β₁`.
+    /// The decay rate of the mean gradient, `β₁`.
     pub beta1: f32,
-    /// How much of the mean squared gradient stays, `β₂`.
+    /// The decay rate of the mean squared gradient, `β₂`.
     pub beta2: f32,
     /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,
@@ -24,13 +24,13 @@ pub struct Adam {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamW {
-    /// How much of the mean gradient stays, `β₁`.
+    /// The decay rate of the mean gradient, `β₁`.
     pub beta1: f32,
-    /// How much of the mean squared gradient stays, `β₂`.
+    /// The decay rate of the mean squared gradient, `β₂`.
     pub beta2: f32,
     /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,
-    /// What share of a value one unit of learning rate takes away, `λ`.
+    /// The share of a value that decays per unit of learning rate, `λ`.
     pub weight_decay: f32,
 }
 
@@ -78,14 +78,14 @@ impl Rule for AdamW {
             let gradient = flush_below(*gradient, least) * scale;
             *square = flush_square(beta2 * *square + rest2 * (gradient * gradient));
             let moved = flush(beta1 * *mean + rest1 * gradient);
-            // Both or none: over an epsilon that is smaller still, a mean without its root would be a leap.
+            // Flush both or neither: with an even smaller epsilon, a mean without its root would make a huge step.
             *mean = if *square == 0.0 { 0.0 } else { moved };
             *value = flush(keep * *value - rate * *mean / (square.sqrt() * root + epsilon));
         }
     }
 }
 
-/// `1 - βᵗ`, in f64 because a β near 1 leaves few digits of it in f32.
+/// `1 - βᵗ`, in f64 because a β near 1 leaves few significant digits in f32.
 fn bias_correction(beta: f32, step: u64) -> f64 {
     1.0 - f64::from(beta).powi(i32::try_from(step).unwrap_or(i32::MAX))
 }
@@ -99,8 +99,8 @@ mod tests {
 
     const GRADIENTS: [f64; 3] = [0.5, -0.25, 1.0];
 
-    /// What Adam subtracts in each of three steps with β₁ = 0.5, β₂ = 0.75, ε = 0.1 and rate 0.1,
-    /// from the moments written out as weighted means of the gradients so far.
+    /// The amount that Adam subtracts in each of three steps with β₁ = 0.5, β₂ = 0.75, ε = 0.1 and rate 0.1, with the
+    /// moments written out as weighted means of the gradients so far.
     fn steps() -> [f64; 3] {
         let [a, b, c] = GRADIENTS;
         let means = [a, (a + 2.0 * b) / 3.0, (a + 2.0 * b + 4.0 * c) / 7.0];
@@ -121,7 +121,7 @@ mod tests {
         let [first, second, third] = steps();
         let (beta1, beta2, epsilon) = (0.5, 0.75, 0.1);
         let optimizer = Optimizer::AdamW(AdamW { beta1, beta2, epsilon, weight_decay: 0.2 });
-        // 1 - 0.1·0.2 = 0.98 stays in each step.
+        // Each step keeps 1 - 0.1·0.2 = 0.98 of the value.
         let expected = [0.98 - first, 0.98 * (0.98 - first) - second, 0.98 * (0.98 * (0.98 - first) - second) - third];
         assert_trajectory(optimizer, 0.1, &GRADIENTS, &expected);
     }
@@ -133,7 +133,7 @@ mod tests {
         assert_trajectory(optimizer, 0.001, &[-7e3], &[1.001]);
     }
 
-    /// Adam in double precision, from the value 0.
+    /// Adam in double precision, starting from the value 0.
     fn oracle(adam: Adam, learning_rate: f64, gradients: impl Iterator<Item = f64>) -> f64 {
         let [beta1, beta2, epsilon] = [adam.beta1, adam.beta2, adam.epsilon].map(f64::from);
         let (mut value, mut mean, mut square) = (0.0, 0.0, 0.0);
@@ -146,7 +146,7 @@ mod tests {
         value
     }
 
-    /// What the value 0 becomes.
+    /// The result of training the value 0.
     fn trained(adam: Adam, learning_rate: f32, gradients: impl Iterator<Item = f64>, scale: f32) -> f64 {
         let optimizer = Optimizer::Adam(adam);
         let mut block = Block::new(1, &optimizer);
@@ -173,7 +173,7 @@ mod tests {
     fn however_small_a_gradient_is_it_never_moves_a_value_further_than_the_formula() {
         let adam = Adam { epsilon: 1e-20, ..Adam::default() };
         for power in 0..30 {
-            // They fade, so that both means come to the limit below which they are zero.
+            // The gradients fade, so that both means reach the limit below which they are zero.
             let gradients = || (0..5000).map(|step| 1e-12 * 0.5_f64.powi(power) * 0.99_f64.powi(step));
             let (expected, got) = (oracle(adam, 0.01, gradients()), trained(adam, 0.01, gradients(), 1.0));
             assert!(got.abs() <= expected.abs() * 1.001, "2^-{power}: {got} instead of {expected}");

@@ -1,5 +1,5 @@
-//! How a gradient changes values: one fused pass over plain slices, one file an optimizer. State
-//! ("slots") is kept by the caller, who also decides when to apply and counts the steps.
+//! How a gradient changes values: one fused pass over plain slices, one file per optimizer. The state ("slots") is kept
+//! by the caller, who also decides when to apply and counts the steps.
 
 use std::fmt;
 
@@ -24,26 +24,26 @@ pub use rmsprop::RmsProp;
 use sgd::Sgd;
 pub(crate) use tiny::flush;
 
-/// The most slots an optimizer has.
+/// The largest number of slots of any optimizer.
 pub const MAX_SLOTS: usize = 2;
 
-/// An optimizer's state beside the values, each slot as long as they are. Those past
-/// [`Optimizer::slots`] are not looked at and may be empty.
+/// An optimizer's state besides the values; each slot is as long as the values. Slots from [`Optimizer::slots`] on are
+/// ignored and may be empty.
 pub type Slots<'a> = [&'a mut [f32]; MAX_SLOTS];
 
 /// One application of a gradient.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Update {
-    /// How far to move.
+    /// The learning rate.
     pub learning_rate: f32,
-    /// How many updates these values will have had with this one; the first is 1.
+    /// How many updates these values will have had, this one included; the first is 1.
     pub step: u64,
-    /// What the gradient is multiplied by first: 1/k for the mean of k summed gradients.
+    /// A factor for the gradient: 1/k for the mean of k summed gradients.
     pub scale: f32,
 }
 
-/// An optimizer and its constants, chosen once for a run. Serialised as a map with its `name`;
-/// constants left out take their defaults.
+/// An optimizer and its constants, chosen once for a run. Serialised as a map with its `name`; omitted constants take
+/// their defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum Optimizer {
@@ -55,7 +55,7 @@ pub enum Optimizer {
     Adagrad(Adagrad),
     /// Bias-corrected moving averages of the gradient and its square.
     Adam(Adam),
-    /// Adam with weight decay apart from the gradient.
+    /// Adam with weight decay decoupled from the gradient.
     AdamW(AdamW),
     /// Steps divided by the root of a moving average of squared gradients.
     RmsProp(RmsProp),
@@ -82,7 +82,7 @@ impl Optimizer {
             .ok_or_else(|| UnknownOptimizer { name: name.to_owned() })
     }
 
-    /// Its name in flags, files and messages.
+    /// The name in flags, files and messages.
     pub fn name(&self) -> &'static str {
         match self {
             Optimizer::Sgd => "sgd",
@@ -94,28 +94,28 @@ impl Optimizer {
         }
     }
 
-    /// How many numbers of state it keeps for each value; at most [`MAX_SLOTS`].
+    /// The number of slots it keeps for each value; at most [`MAX_SLOTS`].
     pub fn slots(&self) -> usize {
         self.rule().slot_names().len()
     }
 
-    /// What a slot holds before the first update.
+    /// The value of a slot before the first update.
     pub fn slot_initial(&self, slot: usize) -> f32 {
         self.rule().slot_initial(slot)
     }
 
-    /// What a slot is called in files, such as `velocity`.
+    /// The name of a slot in files, such as `velocity`.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// Panics if there is no such slot.
     pub fn slot_name(&self, slot: usize) -> &'static str {
         self.rule().slot_names()[slot]
     }
 
-    /// Moves the values, and their slots, by one gradient.
+    /// Updates the values, and their slots, by one gradient.
     ///
     /// # Panics
-    /// If the lengths differ or the step is 0: what came over the network was checked before.
+    /// Panics if the lengths differ or the step is 0. Data from the network has been checked before.
     pub fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
         assert_eq!(values.len(), gradient.len(), "a gradient is as long as its values");
         for slot in &slots[..self.slots()] {
@@ -143,21 +143,21 @@ impl fmt::Display for Optimizer {
     }
 }
 
-/// A name that is no [`Optimizer`].
+/// A name that is not an [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown optimizer `{name}`: expected one of {}", Optimizer::all().map(|known| known.name()).join(", "))]
 pub struct UnknownOptimizer {
-    /// What was given.
+    /// The name given.
     pub name: String,
 }
 
-/// What each optimizer's file provides. [`Optimizer::apply`] has checked the lengths.
+/// The update rule of one optimizer. [`Optimizer::apply`] has checked the lengths.
 ///
-/// Loops zip over slices and have no branches, so that they compile to vector instructions, and
-/// multiply and add apart: without a guaranteed instruction for it `mul_add` is a slow call. What they
-/// read and write is never denormal (see `tiny`).
+/// Loops zip over slices and have no branches, so that they compile to vector instructions. They multiply and add
+/// separately: without a guaranteed instruction for it `mul_add` is a slow call. The numbers that they read and write
+/// are never denormal (see `tiny`).
 trait Rule {
-    /// One name a slot; there are at most [`MAX_SLOTS`].
+    /// The names of the slots; at most [`MAX_SLOTS`].
     fn slot_names(&self) -> &'static [&'static str];
 
     fn slot_initial(&self, _slot: usize) -> f32 {
@@ -167,7 +167,7 @@ trait Rule {
     /// One pass over the slices, `#[inline(always)]`.
     fn pass(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]);
 
-    /// The same, with the vector instructions of this processor.
+    /// Like [`Rule::pass`], with the vector instructions of this processor.
     fn apply(&self, update: &Update, values: &mut [f32], slots: Slots<'_>, gradient: &[f32]) {
         vectorised(
             #[inline(always)]

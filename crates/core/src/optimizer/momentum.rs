@@ -1,5 +1,5 @@
-//! Gradient descent with a velocity, in the form TensorFlow and PyTorch share: the learning rate is
-//! outside the velocity.
+//! Gradient descent with a velocity, in the form that TensorFlow and PyTorch share: the learning rate is outside the
+//! velocity.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +10,9 @@ use super::{Rule, Slots, Update};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Momentum {
-    /// How much of the velocity stays from one step to the next, `m`.
+    /// The share of the velocity that is kept from one step to the next, `m`.
     pub momentum: f32,
-    /// Whether to look ahead.
+    /// Whether to use Nesterov's look-ahead.
     pub nesterov: bool,
 }
 

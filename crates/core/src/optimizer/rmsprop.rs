@@ -1,5 +1,5 @@
-//! RMSProp (Tieleman and Hinton, 2012) as TensorFlow 1's `RMSPropOptimizer`, not centered: epsilon
-//! inside the root, the mean square starting from 1, the learning rate inside the momentum.
+//! RMSProp (Tieleman and Hinton, 2012) as in TensorFlow 1's `RMSPropOptimizer`, not centered: epsilon inside the root,
+//! the mean square starting from 1, the learning rate inside the momentum.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +10,9 @@ use super::{Rule, Slots, Update};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RmsProp {
-    /// How much of the mean square stays, `d`.
+    /// The decay rate of the mean square, `d`.
     pub decay: f32,
-    /// How much of the last movement stays, `m`; at 0 no slot is kept for it.
+    /// The share of the last movement that is kept, `m`; if 0, there is no slot for it.
     pub momentum: f32,
     /// Keeps the divisor from zero, `ε`.
     pub epsilon: f32,
@@ -83,7 +83,7 @@ mod tests {
     fn rmsprop_with_momentum_repeats_part_of_the_last_movement() {
         let [first, second, third] = pushes();
         let optimizer = Optimizer::RmsProp(RmsProp { decay: 0.75, momentum: 0.5, epsilon: 0.5 });
-        // Half of each push comes again a step later, and a quarter the step after that.
+        // Half of each push is repeated a step later, and a quarter the step after that.
         let expected = [1.0 - first, 1.0 - 1.5 * first - second, 1.0 - 1.75 * first - 1.5 * second - third];
         assert_trajectory(optimizer, 0.1, &GRADIENTS, &expected);
     }

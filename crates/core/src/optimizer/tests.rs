@@ -1,11 +1,11 @@
-//! What holds for every optimizer, and the measure by which each file's formula is tested.
+//! Tests that hold for every optimizer, and the helper that tests each file's formula.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::block::Block;
 
-/// Applies the gradients one after another to the value 1 and compares what it becomes each time.
+/// Applies the gradients one after another to the value 1, and compares the value after each.
 pub(super) fn assert_trajectory(optimizer: Optimizer, learning_rate: f32, gradients: &[f64], expected: &[f64]) {
     let mut block = Block::new(1, &optimizer);
     block.values[0] = 1.0;
@@ -18,7 +18,7 @@ pub(super) fn assert_trajectory(optimizer: Optimizer, learning_rate: f32, gradie
     }
 }
 
-/// Every optimizer, and those variants that take another path.
+/// Every optimizer, and those variants that take a different code path.
 pub(super) fn variants() -> Vec<Optimizer> {
     let mut variants = Optimizer::all().to_vec();
     variants.push(Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() }));
@@ -26,7 +26,7 @@ pub(super) fn variants() -> Vec<Optimizer> {
     variants
 }
 
-/// Three steps over a block that starts from these values.
+/// Makes three steps over a block that starts from these values.
 fn train(optimizer: &Optimizer, values: &[f32], gradient: &[f32], scale: f32) -> Block {
     let mut block = Block::new(values.len(), optimizer);
     block.values.copy_from_slice(values);

@@ -1,42 +1,42 @@
-//! Numbers too small to matter count as zero, long before they are denormal.
+//! Treats numbers too small to matter as zero, long before they are denormal.
 //!
 //! A mean that decays ends among the denormal numbers, below 2^-126, and stays there: rounding stops it before zero.
-//! Intel's processors take a hundred times as long for each of them. They could be told to flush them to zero, as
-//! TensorFlow has it, but Rust code must not run in that mode; and this way the same zeros are stored on every
-//! processor. The limits are far enough above 2^-126 that products with rates and decays are not denormal either.
+//! Intel's processors take a hundred times as long for each of them. TensorFlow sets the processor to flush them to
+//! zero, but Rust code must not run in that mode; and this way the same zeros are stored on every processor. The limits
+//! are far enough above 2^-126 that products with rates and decays are not denormal either.
 
-/// What is closer to zero than this, about 8e-31, is zero: 2^-100.
+/// Numbers closer to zero than this, about 8e-31, become zero: 2^-100.
 const TINY: f32 = f32::from_bits((127 - 100) << 23);
-/// The same for what is to be squared, about 9e-16: 2^-50.
+/// The same limit for numbers that will be squared, about 9e-16: 2^-50.
 const TINY_ROOT: f32 = f32::from_bits((127 - 50) << 23);
-/// The same for means of squares by whose root something as small is divided, about 8e-37: 2^-120. They only ever decay
-/// and have their root taken, which this is far enough from 2^-126 for.
+/// The same limit for means of squares whose root divides equally small numbers, about 8e-37: 2^-120. Such a mean only
+/// ever decays and has its root taken, and for that this is far enough from 2^-126.
 const TINY_SQUARE: f32 = f32::from_bits((127 - 120) << 23);
 
-/// A value, a slot or a gradient, or zero if it is tiny. What is not a number stays so.
+/// Returns a value, slot or gradient, or zero if it is tiny. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn flush(value: f32) -> f32 {
     if value.abs() < TINY { 0.0 } else { value }
 }
 
-/// A gradient that will be squared, or zero if its square would be tiny.
+/// Returns a gradient that will be squared, or zero if its square would be tiny.
 #[inline(always)]
 pub(super) fn flush_root(gradient: f32) -> f32 {
     if gradient.abs() < TINY_ROOT { 0.0 } else { gradient }
 }
 
-/// A mean of squares, or zero if it is tiny.
+/// Returns a mean of squares, or zero if it is tiny.
 #[inline(always)]
 pub(super) fn flush_square(mean: f32) -> f32 {
     if mean < TINY_SQUARE { 0.0 } else { mean }
 }
 
-/// The least gradient that leaves a mean of squares behind which is not tiny, if its square counts for this share.
+/// The smallest gradient whose square, weighted by this share, leaves a mean of squares that is not tiny.
 pub(super) fn least_root(share: f32) -> f32 {
     (TINY_SQUARE / share).sqrt()
 }
 
-/// A gradient, or zero if it is closer to that than `least`.
+/// Returns a gradient, or zero if its absolute value is less than `least`.
 #[inline(always)]
 pub(super) fn flush_below(gradient: f32, least: f32) -> f32 {
     if gradient.abs() < least { 0.0 } else { gradient }
@@ -68,7 +68,7 @@ mod tests {
         let none = vec![0.0; gradients.len()];
         for optimizer in variants() {
             let mut block = Block::new(gradients.len(), &optimizer);
-            // Values as small as what they are moved by.
+            // Values as small as the gradients that change them.
             block.values.copy_from_slice(&gradients);
             for step in 1..=2_000 {
                 // Three gradients, and then none: all means decay.

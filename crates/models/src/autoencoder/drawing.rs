@@ -1,4 +1,4 @@
-//! The picture of an autoencoder: test images, what it saw of them, what it drew, and what it makes up.
+//! The picture of an autoencoder: test images, its inputs, its reconstructions, and images made from random codes.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -8,9 +8,9 @@ use crate::digits;
 use crate::picture::{Picture, Tile};
 
 const SIDE: usize = windlass_data::mnist::SIDE;
-/// Images a row.
+/// The number of images per row.
 const COLUMNS: usize = 10;
-/// Groups of test images, and rows of made-up ones.
+/// The number of groups of test images; below, of rows of generated ones.
 const GROUPS: usize = 2;
 const SAMPLE_ROWS: usize = 4;
 

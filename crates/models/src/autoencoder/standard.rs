@@ -1,8 +1,8 @@
-//! Standardised pixels: each with mean 0 and deviation 1 over the training images.
+//! Standardises pixels: each gets mean 0 and deviation 1 over the training images.
 
 use windlass_data::Images;
 
-/// How each pixel is standardised, and how that is undone.
+/// The mean and deviation of each pixel, for standardising and undoing it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Standard {
     means: Vec<f32>,
@@ -10,7 +10,7 @@ pub(super) struct Standard {
 }
 
 impl Standard {
-    /// From the training images. A pixel that is the same in all of them is only shifted.
+    /// Computes them from the training images. A pixel that is the same in all of them is only shifted.
     pub(super) fn of(images: &Images) -> Self {
         let size = images.image_size();
         let (mut sums, mut squares) = (vec![0u64; size], vec![0u64; size]);
@@ -23,7 +23,7 @@ impl Standard {
         }
         let count = images.len().max(1) as u64;
         let deviation = |(sum, square): (&u64, &u64)| {
-            // In integers nothing is lost: a constant pixel has a variance of exactly zero.
+            // Integer arithmetic is exact: a constant pixel has a variance of exactly zero.
             let spread = u128::from(count) * u128::from(*square) - u128::from(*sum) * u128::from(*sum);
             if spread == 0 { 1.0 } else { ((spread as f64).sqrt() / count as f64 / 255.0) as f32 }
         };
@@ -33,7 +33,7 @@ impl Standard {
         }
     }
 
-    /// Replaces what is in `out` by the chosen images, standardised.
+    /// Replaces the contents of `out` with the chosen images, standardised.
     pub(super) fn gather(&self, images: &Images, samples: &[usize], out: &mut Vec<f32>) {
         images.gather(samples, out);
         for image in out.chunks_exact_mut(self.means.len()) {
@@ -43,7 +43,7 @@ impl Standard {
         }
     }
 
-    /// Standardised images as they were.
+    /// Converts standardised images back in place.
     pub(super) fn undo(&self, values: &mut [f32]) {
         for image in values.chunks_exact_mut(self.means.len()) {
             for ((value, mean), deviation) in image.iter_mut().zip(&self.means).zip(&self.deviations) {

@@ -1,4 +1,4 @@
-//! The pixels of a picture in the making: images, lines and text on paper.
+//! The pixels of a picture while it is drawn: images, lines and text on paper.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_wid
 
 use super::Tile;
 
-/// How many pixels of the picture show one pixel of an image, in each direction.
+/// How many pixels of the picture show one pixel of an image, in each dimension.
 pub(super) const SCALE: usize = 2;
 pub(super) const TEXT_HEIGHT: usize = RasterHeight::Size16.val();
 
@@ -17,7 +17,7 @@ pub(super) const RIGHT: Colour = [40, 130, 70];
 pub(super) const WRONG: Colour = [200, 50, 40];
 pub(super) const OUTLINE: Colour = [255, 140, 0];
 
-/// The picture in the making.
+/// The picture while it is drawn.
 pub(super) struct Canvas {
     width: usize,
     height: usize,
@@ -48,12 +48,12 @@ impl Canvas {
         }
     }
 
-    /// A line on a tile of `side` pixels of the picture, between the middles of two pixels of its image.
+    /// Draws a line on a tile of `side` pixels of the picture, between the centres of two pixels of its image.
     fn line(&mut self, (left, top): (usize, usize), side: usize, from: (f32, f32), to: (f32, f32)) {
         let scaled = |at: (f32, f32)| ((at.0 + 0.5) * SCALE as f32, (at.1 + 0.5) * SCALE as f32);
         let (from, to) = (scaled(from), scaled(to));
         let (across, down) = (to.0 - from.0, to.1 - from.1);
-        // Corners far outside would make an endless line without showing more of it.
+        // Corners far outside would make an extremely long line without showing more of it.
         let steps = (across.abs().max(down.abs()).ceil() as usize).clamp(1, 16 * side.max(1));
         for step in 0..=steps {
             let along = step as f32 / steps as f32;
@@ -110,7 +110,7 @@ impl Canvas {
     }
 }
 
-/// Of one line.
+/// The width of one line of text.
 pub(super) fn text_width(text: &str) -> usize {
     text.chars().count() * get_raster_width(FontWeight::Regular, RasterHeight::Size16)
 }

@@ -1,4 +1,4 @@
-//! A batch as a step computes on it: which rows of the tables it touches, and all words by their place among those.
+//! The form of a batch that a step computes on: the table rows that it touches, and all words as positions among those.
 
 use burn::tensor::Device;
 use rand::SeedableRng;
@@ -11,28 +11,28 @@ use windlass_worker::travel::{Parcel, Travel, TravelError};
 #[derive(Clone, Debug)]
 pub struct StepBatch {
     pub(super) sentences: usize,
-    /// Places in the embedding of the language that is translated, time by time.
+    /// Positions in the embedding of the source language, by time step.
     pub(super) encoder_inputs: Vec<u32>,
-    /// Places in the embedding of the language that it is translated to, time by time.
+    /// Positions in the embedding of the target language, by time step.
     pub(super) decoder_inputs: Vec<u32>,
-    /// Which of the decoder's outputs count: those that are not padding.
+    /// The decoder's outputs that count: those that are not padding.
     pub(super) counted: Vec<u32>,
-    /// Their weights in the loss.
+    /// The weights of those outputs in the loss.
     pub(super) weights: Vec<f32>,
-    /// What they should have said.
+    /// The targets of those outputs.
     pub(super) choice: Choice,
-    /// The rows of the two embeddings and of the output layer; none if the tables are whole.
+    /// The rows of the two embeddings and of the output layer; `None` if the step has whole tables.
     pub(super) rows: Option<[Vec<u32>; 3]>,
 }
 
 windlass_worker::travels!(StepBatch { sentences, encoder_inputs, decoder_inputs, counted, weights, choice, rows });
 
-/// What the right words are told apart from.
+/// The correct words, and the words that they compete with.
 #[derive(Clone, Debug)]
 pub(super) enum Choice {
     /// All words.
     Full { right: Vec<u32> },
-    /// A sample of them. Places are rows of the output layer.
+    /// A sample of negative words. Places are rows of the output layer.
     Sampled { right: Vec<usize>, right_places: Vec<u32>, candidates: Candidates, candidate_places: Vec<u32> },
 }
 
@@ -63,19 +63,19 @@ impl Travel for Choice {
     }
 }
 
-/// How batches are made.
+/// The settings for making batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batching {
-    /// Words of the language that it is translated to.
+    /// The number of words of the target language.
     pub(super) to_words: usize,
-    /// How many of them the right one is told apart from, if that is not all.
+    /// The number of negative samples; `None` for all words.
     pub(super) samples: Option<usize>,
     /// Whether a step has only the rows that its batch touches.
     pub(super) by_rows: bool,
 }
 
 impl Batching {
-    /// What is drawn follows from `draw` alone.
+    /// Makes the batch of a step. Random choices depend only on `draw`.
     pub(super) fn batch(&self, batch: &Batch, draw: u64) -> StepBatch {
         let counted: Vec<u32> =
             (0..).zip(&batch.weights).filter(|(_, weight)| **weight > 0.0).map(|(at, _)| at).collect();
@@ -97,7 +97,7 @@ impl Batching {
 
     fn choice(&self, right: Vec<u32>, draw: u64) -> (Choice, Rows) {
         let Some(samples) = self.samples else {
-            // With all rows there, a word's place is its number.
+            // With all rows present, a word's position is its number.
             return (Choice::Full { right }, Rows((0..self.to_words as u32).collect()));
         };
         let candidates = LogUniformSampler::new(self.to_words).sample(samples, &mut StdRng::seed_from_u64(draw));
@@ -123,11 +123,11 @@ impl Batching {
     }
 }
 
-/// The rows of a table that a step has, rising; no rows for the whole table.
+/// The rows of a table that a step has, in ascending order; empty if it has the whole table.
 struct Rows(Vec<u32>);
 
 impl Rows {
-    /// Where these words are.
+    /// The positions of these words.
     fn places(&self, words: &[u32]) -> Vec<u32> {
         if self.0.is_empty() {
             return words.to_vec();
@@ -137,7 +137,7 @@ impl Rows {
     }
 }
 
-/// Weights by which the sum over words is the mean over sentences of the mean over a sentence's words.
+/// The weights with which the sum over words is the mean over sentences of the mean over each sentence's words.
 fn sentence_means(batch: &Batch, counted: &[u32]) -> Vec<f32> {
     let sentence = |at: &u32| *at as usize % batch.rows;
     let mut words = vec![0.0; batch.rows];
@@ -183,7 +183,7 @@ mod tests {
     fn padding_does_not_count_and_every_sentence_weighs_the_same() {
         let made = batching(None, true).batch(&batch(), 1);
         let Choice::Full { right } = &made.choice else { panic!("nothing is sampled") };
-        // Time by time: 8 8, 6 EOS, EOS PAD.
+        // By time step: 8 8, 6 EOS, EOS PAD.
         assert_eq!((&made.counted[..], &right[..]), (&[0, 1, 2, 3, 4][..], &[8, 8, 6, EOS, EOS][..]));
         let sums = [0, 1].map(|sentence| {
             let own = made.counted.iter().zip(&made.weights).filter(|(at, _)| **at as usize % 2 == sentence);

@@ -1,4 +1,4 @@
-//! Recurrent layers: gated units or long short-term memory, over a whole sequence or a step at a time.
+//! Recurrent layers, GRU or LSTM, over a whole sequence or one step at a time.
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
@@ -20,7 +20,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// How many products a unit has with its inputs.
+    /// How many products with its inputs a unit computes.
     pub(super) fn gates(self) -> usize {
         match self {
             Cell::Gru => 3,
@@ -28,7 +28,7 @@ impl Cell {
         }
     }
 
-    /// How many numbers a unit keeps from step to step.
+    /// How many numbers a unit keeps from one step to the next.
     pub(super) fn states(self) -> usize {
         match self {
             Cell::Gru => 1,
@@ -47,17 +47,17 @@ pub struct Layer {
     cell: Cell,
 }
 
-/// What a layer keeps from step to step, [batch, size] each.
+/// A layer's state between steps, [batch, size] each.
 #[derive(Clone, Debug)]
 pub struct LayerState {
-    /// What it puts out.
+    /// The layer's output.
     pub hidden: Tensor<2>,
-    /// What long short-term memory remembers beside it.
+    /// The cell state of an LSTM.
     pub memory: Option<Tensor<2>>,
 }
 
 impl Layer {
-    /// A layer before training. Gated units start with open gates.
+    /// A layer before training. GRUs start with open gates.
     pub fn new(cell: Cell, input: usize, size: usize, device: &Device) -> Self {
         let gates = cell.gates();
         let weight = |rows: usize| {
@@ -71,7 +71,8 @@ impl Layer {
         Self { input_weight: weight(input), recurrent_weight: weight(size), bias: Param::from_tensor(bias), cell }
     }
 
-    /// The outputs [time, batch, size] for inputs [time, batch, input] from a state of zeros, and the last state.
+    /// Returns the outputs [time, batch, size] for inputs [time, batch, input] from a state of zeros, and the last
+    /// state.
     pub fn over(&self, input: Tensor<3>) -> (Tensor<3>, LayerState) {
         let [time, batch, _] = input.dims();
         let zeros = Tensor::zeros([batch, self.recurrent_weight.dims()[0]], &input.device());
@@ -88,7 +89,7 @@ impl Layer {
         }
     }
 
-    /// The state after one more input [batch, input].
+    /// Returns the state after one more input [batch, input].
     pub fn step(&self, input: Tensor<2>, state: LayerState) -> LayerState {
         match (self.gru(), state.memory) {
             (Some(parameters), _) => LayerState { hidden: gru_cell(input, state.hidden, parameters), memory: None },
@@ -100,7 +101,7 @@ impl Layer {
         }
     }
 
-    /// Its parameters, if its units are gated recurrent ones.
+    /// The layer's parameters, if it is a GRU.
     pub(super) fn gru(&self) -> Option<GruParameters> {
         (self.cell == Cell::Gru).then(|| GruParameters {
             input_weight: self.input_weight.val(),
@@ -120,7 +121,7 @@ impl Layer {
 }
 
 impl LayerState {
-    /// All that is kept.
+    /// All tensors of the state.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Tensor<2>> + '_ {
         [Some(&self.hidden), self.memory.as_ref()].into_iter().flatten().cloned()
     }

@@ -1,6 +1,6 @@
-//! Finds translations: word by word the likeliest, or by a beam the likeliest as a whole.
+//! Finds translations: greedily, word by word, or with a beam search for the likeliest whole sentence.
 //!
-//! The network has its whole tables. Padding and the start of a sentence are never said.
+//! The network has its whole tables. Padding and the start of a sentence are never emitted.
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::log_softmax;
@@ -10,33 +10,34 @@ use windlass_data::text::{Batch, Bucket};
 use super::decoder::{DecoderState, Encoded};
 use super::network::{Translator, places};
 
-/// A translation that was found.
+/// A translation found by a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Translation {
-    /// Its words, without the end of the sentence.
+    /// The translated words, without the end of the sentence.
     pub words: Vec<u32>,
     /// The logarithm of its probability.
     pub log_probability: f64,
-    /// For each of its words, how much attention each word of the sentence had; what is missing to 1 went to padding.
+    /// For each of these words, the attention on each word of the source sentence; what is missing from 1 went to
+    /// padding.
     pub attention: Vec<Vec<f32>>,
     /// Whether the sentence ended, rather than reaching the limit of its bucket.
     pub is_whole: bool,
 }
 
-/// How wide to search.
+/// The settings of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Beam {
-    /// How many translations are followed at a time.
+    /// How many translations are followed at the same time.
     pub width: usize,
-    /// How much long translations are helped: scores are divided by ((5 + length) / 6) to this power. At 0, what
-    /// counts is the probability.
+    /// How much long translations are favoured: scores are divided by ((5 + length) / 6) to this power. At 0, the score
+    /// is the probability alone.
     pub length_penalty: f64,
 }
 
-/// Translates sentences of one bucket, each word being the likeliest after those before it.
+/// Translates sentences of one bucket, choosing the likeliest word after the previous ones each time.
 ///
 /// # Panics
-/// If a sentence does not fit the bucket.
+/// Panics if a sentence does not fit the bucket.
 pub fn greedy(network: &Translator, bucket: Bucket, sentences: &[&[u32]]) -> Vec<Translation> {
     let mut search = Search::new(network, bucket, sentences);
     let mut found: Vec<Translation> = sentences.iter().map(|_| Translation::empty()).collect();
@@ -57,11 +58,11 @@ pub fn greedy(network: &Translator, bucket: Bucket, sentences: &[&[u32]]) -> Vec
     found
 }
 
-/// The likeliest translations of a sentence that a beam finds, best first: those that came to an end, or if none did,
-/// those that did not.
+/// Returns the likeliest translations of a sentence that a beam search finds, best first: those that ended, or if none
+/// did, the unfinished ones.
 ///
 /// # Panics
-/// If the sentence does not fit the bucket, or the beam has no width.
+/// Panics if the sentence does not fit the bucket, or the beam has no width.
 pub fn beam(network: &Translator, bucket: Bucket, sentence: &[u32], beam: Beam) -> Vec<Translation> {
     assert!(beam.width > 0, "a beam has a width");
     let mut search = Search::new(network, bucket, &[sentence]);
@@ -101,7 +102,7 @@ impl Beam {
         translation.log_probability / ((5.0 + length) / 6.0).powf(self.length_penalty)
     }
 
-    /// Whether a live translation could still beat the worst whole one. Probabilities only fall.
+    /// Whether an unfinished translation could still beat the worst finished one. Probabilities only fall.
     fn may_improve(&self, whole: &[Translation], live: &[Translation]) -> bool {
         let worst = whole.last().map_or(f64::NEG_INFINITY, |translation| self.score(translation));
         self.length_penalty > 0.0 || live.iter().any(|translation| translation.log_probability > worst)
@@ -124,12 +125,12 @@ impl Translation {
     }
 }
 
-/// Translations in the making, one a row.
+/// Unfinished translations, one per row.
 struct Search<'a> {
     network: &'a Translator,
     encoded: Encoded,
     state: DecoderState,
-    /// Steps of the encoder.
+    /// The number of encoder steps.
     time: usize,
 }
 
@@ -141,7 +142,7 @@ impl<'a> Search<'a> {
         Self { network, state: encoded.start(), encoded, time: bucket.encoder_steps() }
     }
 
-    /// Says these words and tells what may come next.
+    /// Feeds these words to the decoder, and returns what may come next.
     fn say(&mut self, words: &[u32]) -> Said {
         let word = self.network.take_in(words);
         let (state, weights) = self.network.decoder().step(word, &self.encoded, self.state.clone());
@@ -151,7 +152,7 @@ impl<'a> Search<'a> {
         Said { log_probabilities, vocabulary, weights: floats(weights), time: self.time }
     }
 
-    /// Continues from these rows, each as often as it is named.
+    /// Continues from these rows; a row may occur several times.
     fn follow(&mut self, parents: &[u32]) {
         let device = self.encoded.device();
         self.state = self.state.clone().select(&places(parents, &device));
@@ -161,7 +162,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What may come next in every row.
+/// The possible continuations of every row.
 struct Said {
     log_probabilities: Vec<f32>,
     vocabulary: usize,
@@ -170,14 +171,14 @@ struct Said {
 }
 
 impl Said {
-    /// The words that may be said, and the logarithms of their probabilities.
+    /// The words that may come next, and the logarithms of their probabilities.
     fn choices(&self, row: usize) -> impl Iterator<Item = (u32, f64)> + '_ {
         let row = &self.log_probabilities[row * self.vocabulary..][..self.vocabulary];
         let words = (0..).zip(row).filter(|(word, _)| ![PAD, GO].contains(word));
         words.map(|(word, log_probability)| (word, f64::from(*log_probability)))
     }
 
-    /// The attention that each word of the sentence has. Sentences are read backwards, after their padding.
+    /// The attention on each word of the sentence. Sentences are read backwards, after their padding.
     fn attention(&self, row: usize, words: usize) -> Vec<f32> {
         let row = &self.weights[row * self.time..][..self.time];
         row.iter().rev().take(words).copied().collect()

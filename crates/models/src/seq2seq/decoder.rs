@@ -1,8 +1,8 @@
-//! The decoder: recurrent layers that look back at the encoder's outputs with one additive attention head.
+//! The decoder: recurrent layers that attend to the encoder's outputs with one additive attention head.
 //!
-//! A step, as in TensorFlow's attention decoder: the cells' input is a linear map of the word and the attention of the
-//! step before; the attention is softmax(vᵀ tanh(W·encoded + U·states)); the output is a linear map of the top cells
-//! and the attention. The first attention is zero.
+//! A step works as in TensorFlow's attention decoder: the cells' input is a linear map of the word and the previous
+//! step's attention; the attention is softmax(vᵀ tanh(W·encoded + U·states)); the output is a linear map of the top
+//! cells and the attention. The first attention is zero.
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
@@ -12,7 +12,7 @@ use windlass_ops::{Attended, GruDecoderParameters, GruParameters, attention, gru
 use super::cells::{Layer, LayerState};
 use super::network::Shape;
 
-/// The decoder's parameters. The linear maps of two things are kept as one of each, which is the same.
+/// The decoder's parameters. A linear map of two inputs is kept as two maps, one for each input, which is equivalent.
 #[derive(Module, Debug)]
 pub struct Decoder {
     layers: Vec<Layer>,
@@ -24,22 +24,22 @@ pub struct Decoder {
     output: Linear,
 }
 
-/// What the encoder has made of a batch.
+/// The encoder's results for a batch.
 #[derive(Clone, Debug)]
 pub struct Encoded {
-    /// [batch, time, size]: what the attention looks for.
+    /// [batch, time, size]: the keys of the attention.
     keys: Tensor<3>,
-    /// [batch, time, size]: what it finds.
+    /// [batch, time, size]: the values of the attention.
     values: Tensor<3>,
-    /// The encoder's last states, where the decoder starts.
+    /// The encoder's last states, from which the decoder starts.
     states: Vec<LayerState>,
 }
 
-/// What the decoder keeps from step to step.
+/// The decoder's state between steps.
 #[derive(Clone, Debug)]
 pub struct DecoderState {
     layers: Vec<LayerState>,
-    /// [batch, size]: what the attention found last.
+    /// [batch, size]: the last result of the attention.
     found: Tensor<2>,
 }
 
@@ -61,7 +61,7 @@ impl Decoder {
         }
     }
 
-    /// Gets ready to attend to the encoder's outputs [time, batch, size].
+    /// Prepares for attending to the encoder's outputs [time, batch, size].
     pub fn attend_to(&self, outputs: Tensor<3>, states: Vec<LayerState>) -> Encoded {
         let [time, batch, size] = outputs.dims();
         let values = outputs.swap_dims(0, 1).reshape([batch * time, size]);
@@ -69,13 +69,13 @@ impl Decoder {
         Encoded { keys: keys.reshape([batch, time, size]), values: values.reshape([batch, time, size]), states }
     }
 
-    /// Words [any, size] as the cells take them in.
+    /// Maps words [any, size] to the input of the cells.
     pub fn take_in(&self, words: Tensor<2>) -> Tensor<2> {
         self.word.forward(words)
     }
 
-    /// The state after one more word [batch, size] of [`Decoder::take_in`], and where the attention went:
-    /// [batch, time] weights.
+    /// Returns the state after one more word [batch, size] from [`Decoder::take_in`], and the attention weights [batch,
+    /// time].
     pub fn step(&self, word: Tensor<2>, encoded: &Encoded, state: DecoderState) -> (DecoderState, Tensor<2>) {
         let mut input = word + self.attended.forward(state.found);
         let mut layers = Vec::with_capacity(self.layers.len());
@@ -90,7 +90,7 @@ impl Decoder {
         (DecoderState { layers, found }, weights)
     }
 
-    /// What was [`said`](DecoderState::said) after each of the words of [`Decoder::take_in`], time by time.
+    /// Returns [`said`](DecoderState::said) after each of the words from [`Decoder::take_in`], by time step.
     pub fn over(&self, words: Tensor<2>, encoded: &Encoded) -> Tensor<2> {
         let [batch, _, size] = encoded.values.dims();
         let time = words.dims()[0] / batch;
@@ -117,7 +117,7 @@ impl Decoder {
         said.reshape([time * batch, 2 * size])
     }
 
-    /// What the output layer is given [any, size] for what [`DecoderState::said`] was [any, 2 · size].
+    /// Maps [`DecoderState::said`] [any, 2 · size] to the input of the output layer [any, size].
     pub fn output(&self, said: Tensor<2>) -> Tensor<2> {
         self.output.forward(said)
     }
@@ -130,7 +130,7 @@ impl Encoded {
         DecoderState { layers: self.states.clone(), found: Tensor::zeros([batch, size], &self.values.device()) }
     }
 
-    /// How many sentences there are.
+    /// The number of sentences.
     pub(super) fn rows(&self) -> usize {
         self.values.dims()[0]
     }
@@ -151,7 +151,7 @@ impl Encoded {
 }
 
 impl DecoderState {
-    /// [batch, 2 · size]: the top cells and what the attention found.
+    /// [batch, 2 · size]: the outputs of the top cells, and the last result of the attention.
     pub fn said(&self) -> Tensor<2> {
         let top = self.layers.last().expect("a decoder has a layer");
         Tensor::cat(vec![top.hidden.clone(), self.found.clone()], 1)

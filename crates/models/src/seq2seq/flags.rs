@@ -1,4 +1,4 @@
-//! The flags of `seq2seq`, and what they mean once they are checked.
+//! The flags of `seq2seq`, and the validated settings.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -66,18 +66,18 @@ pub struct Seq2SeqFlags {
     pub text_cache: PathBuf,
 }
 
-/// Where the sentences come from.
+/// The source of the sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Numbers in words.
+    /// Built-in numbers in words.
     BuiltIn,
-    /// A few sentences of no meaning.
+    /// A few meaningless sentences.
     MadeUp,
-    /// Parallel text.
+    /// Files with parallel text.
     Files(Files),
 }
 
-/// The flags, checked.
+/// The validated flags.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) layers: usize,
@@ -138,7 +138,7 @@ impl Settings {
         Ok(if flags.self_test { settings.tiny() } else { settings })
     }
 
-    /// What the self-test trains: small enough for a second, and with every part in use.
+    /// What the self-test trains: small enough for a second, and using every part.
     fn tiny(self) -> Self {
         let buckets = vec![Bucket::new(4, 6), Bucket::new(7, 9)];
         Self { layers: 2, size: 32, samples: 8, buckets, ..self }
@@ -159,7 +159,7 @@ fn source(flags: &Seq2SeqFlags) -> Source {
 fn bucket(text: &str) -> Result<Bucket, String> {
     let side = |text: &str| usize::from_str(text.trim()).ok().filter(|words| *words > 1);
     let sides = text.split_once(',').and_then(|(from, to)| Some((side(from)?, side(to)?)));
-    // The end of a sentence is a word of its translation too.
+    // The end of a sentence counts as a word of its translation.
     let sides = sides.filter(|(_, to)| *to > 2);
     sides
         .map(|(from, to)| Bucket::new(from, to))

@@ -1,4 +1,4 @@
-//! Translates text: the network, the two vocabularies and the buckets together.
+//! Translates text, with the network, the two vocabularies and the buckets together.
 
 use windlass_data::text::buckets::first_fit_to_translate;
 use windlass_data::text::tokenise::{detokenise, tokenise};
@@ -8,35 +8,35 @@ use windlass_data::text::{Bucket, Vocabulary};
 use super::decode::{Beam, Translation, beam, greedy};
 use super::network::Translator;
 
-/// All that it takes to translate a sentence. The network has its whole tables.
+/// Everything needed to translate a sentence. The network has its whole tables.
 pub struct Interpreter {
     /// The network.
     pub network: Translator,
-    /// The words of the language that is translated.
+    /// The vocabulary of the source language.
     pub from: Vocabulary,
-    /// The words of the language that it is translated to.
+    /// The vocabulary of the target language.
     pub to: Vocabulary,
     /// The lengths that the network was trained with.
     pub buckets: Vec<Bucket>,
 }
 
-/// A sentence that was translated.
+/// A translated sentence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Interpreted {
-    /// The sentence, split into words.
+    /// The source sentence, split into words.
     pub source: Vec<String>,
-    /// Its translation, to read.
+    /// The translation as readable text.
     pub text: String,
     /// The translation in words.
     pub words: Vec<String>,
-    /// What was found, with the attention of each word.
+    /// The translation as found, with the attention of each word.
     pub translation: Translation,
 }
 
 /// Why a sentence cannot be translated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
-    /// There is nothing to translate.
+    /// The sentence is empty.
     #[error("the sentence has no words")]
     Blank,
     /// No bucket is long enough.
@@ -44,14 +44,14 @@ pub enum InterpretError {
     TooLong {
         /// Words of the sentence.
         words: usize,
-        /// The longest bucket.
+        /// The length of the longest bucket.
         longest: usize,
     },
 }
 
 impl Interpreter {
-    /// Translates a sentence, greedily or by a beam. In place of a word that the vocabulary does not have stands the
-    /// word of the sentence that had the most attention: often it is a name.
+    /// Translates a sentence, greedily or with a beam search. A word that is not in the vocabulary is replaced by the
+    /// source word with the most attention: often it is a name.
     pub fn translate(&self, sentence: &str, search: Option<Beam>) -> Result<Interpreted, InterpretError> {
         let source: Vec<String> = tokenise(sentence).map(String::from).collect();
         if source.is_empty() {

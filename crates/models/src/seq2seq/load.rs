@@ -1,4 +1,4 @@
-//! Makes a network of values that are known by name, as a checkpoint has them.
+//! Builds a network from values by name, as in a checkpoint.
 
 use burn::tensor::Device;
 pub use windlass_worker::replica::tensors::MissingValues;
@@ -7,7 +7,7 @@ use windlass_worker::replica::tensors::load_by_name;
 use super::network::{Shape, Translator};
 
 impl Shape {
-    /// Whether the values are of such a network. It looks before a network as large as the shape says is made.
+    /// Checks that the values fit a network of this shape, before such a network is allocated.
     pub(super) fn check(&self, values: &impl Fn(&str) -> Option<Vec<f32>>) -> Result<(), MissingValues> {
         let encoder = |layer: usize| format!("encoder.{layer}.bias");
         let expect = |name: String, shape: Vec<usize>| {
@@ -29,7 +29,7 @@ impl Shape {
 }
 
 impl Translator {
-    /// The network with these values, by the names of its parameters; tables are whole.
+    /// Builds the network with these values, by the names of its parameters; tables are whole.
     pub fn with_values(
         shape: &Shape,
         values: impl FnMut(&str) -> Option<Vec<f32>>,

@@ -1,8 +1,8 @@
-//! `seq2seq`: translation by an encoder, and a decoder that attends to it, as in TensorFlow's translation tutorial.
+//! `seq2seq`: translation with an encoder and an attention decoder, as in TensorFlow's translation tutorial.
 //!
-//! Sentences are padded to the length of their bucket. With a large vocabulary the right word is told apart from a
-//! sample of the others, and of the embeddings and the output layer a step moves only the rows that its batch needs.
-//! What is drawn in a step follows from the seed and the samples of its batch, never from a generator that others use.
+//! Sentences are padded to the length of their bucket. With a large vocabulary, the loss compares the correct word with
+//! a sample of the others, and a step moves only those rows of the embeddings and the output layer that its batch
+//! needs. Random choices in a step derive from the seed and the samples of its batch, never from a shared generator.
 
 mod batch;
 mod cells;
@@ -42,7 +42,7 @@ use text::Text;
 
 /// As in the tutorial.
 const CLIP_NORM: f32 = 5.0;
-/// Pairs of a bucket that a report scores.
+/// The number of pairs per bucket that a report scores.
 const HELD_OUT_PAIRS: usize = 64;
 
 /// Translates.
@@ -158,13 +158,13 @@ impl Model for Seq2Seq {
     }
 
     fn reports(&self) -> Option<Reports> {
-        // Among a sample of the words it is another score, lower than among all as `eval` has it.
+        // Over a sample of the words this is a different score, lower than the one over all words in `eval`.
         let score = if self.batching.samples.is_some() { "sampled perplexity" } else { "perplexity" };
         let policy = Box::new(Judge::new(self.settings.decay, score));
         Some(Reports { every: self.settings.report_every, score, kind: MetricKind::Perplexity, policy })
     }
 
-    /// A batch a bucket, with the loss that is trained on: sampled if that is.
+    /// Returns one batch per bucket, with the loss used in training: sampled if that is.
     fn held_out(&self, draw: u64, _device: &Device) -> anyhow::Result<Vec<(String, Option<StepBatch>)>> {
         let dev = &self.text.dev;
         let part = |bucket: usize| {
@@ -179,7 +179,7 @@ impl Model for Seq2Seq {
     }
 }
 
-/// One number from many, for a generator of one's own (FNV-1a, word by word).
+/// Mixes several numbers into one seed for a separate generator (FNV-1a, word by word).
 fn mixed(seed: u64, parts: impl Iterator<Item = u64>) -> u64 {
     parts.fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3))
 }

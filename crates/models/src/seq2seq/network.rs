@@ -10,21 +10,21 @@ use super::batch::{Choice, StepBatch};
 use super::cells::{Cell, Layer, LayerState};
 use super::decoder::{Decoder, Encoded};
 
-/// The parameters that are reached by rows: one row a word.
+/// The parameters that are accessed by row: one row per word.
 pub(super) const TABLES: [&str; 4] = ["from_embedding", "to_embedding", "output_weight", "output_bias"];
 
-/// What decides the shapes of all parameters.
+/// The sizes that determine the shapes of all parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Layers of the encoder, and of the decoder.
     pub layers: usize,
     /// Units of a layer, of an embedding and of the attention.
     pub size: usize,
-    /// What they are.
+    /// The kind of recurrent cell.
     pub cell: Cell,
-    /// Words of the language that is translated.
+    /// The number of words of the source language.
     pub from_words: usize,
-    /// Words of the language that it is translated to.
+    /// The number of words of the target language.
     pub to_words: usize,
 }
 
@@ -43,7 +43,7 @@ impl Translator {
     /// A network before training.
     pub fn new(shape: &Shape, device: &Device) -> Self {
         let Shape { layers, size, cell, from_words, to_words } = *shape;
-        // Of variance 1, as the inputs of a network should be.
+        // Variance 1, as the inputs of a network should have.
         let spread = f64::sqrt(3.0);
         let embedding = |words: usize| {
             Param::from_tensor(Tensor::random([words, size], Distribution::Uniform(-spread, spread), device))
@@ -63,13 +63,14 @@ impl Translator {
         }
     }
 
-    /// Reads sentences: `words` are indices into the embedding, time step by time step, of this many sentences.
+    /// Encodes sentences: `words` are indices into the embedding, time step by time step, of this many sentences.
     pub fn encode(&self, words: &[u32], sentences: usize) -> Encoded {
         let (outputs, states) = self.read(words, sentences);
         self.decoder.attend_to(outputs, states)
     }
 
-    /// The same before the decoder has seen it: the encoder's outputs [time, batch, size] and its last states.
+    /// Like [`Translator::encode`], but without the decoder's part: the encoder's outputs [time, batch, size] and its
+    /// last states.
     pub(super) fn read(&self, words: &[u32], sentences: usize) -> (Tensor<3>, Vec<LayerState>) {
         let table = self.from_embedding.val();
         let (device, size) = (table.device(), table.dims()[1]);
@@ -90,15 +91,15 @@ impl Translator {
         self.weighted_loss(hidden, &batch.choice, &batch.weights)
     }
 
-    /// What the output layer is given for those of the decoder's outputs that count, when it has heard these words.
+    /// Returns the input of the output layer for those of the decoder's outputs that count, given these input words.
     pub(super) fn decode(&self, encoded: &Encoded, words: &[u32], counted: &[u32]) -> Tensor<2> {
         let device = self.to_embedding.device();
-        // A word that comes up often is taken in once.
+        // A word that occurs often is mapped only once.
         let taken_in = self.decoder.take_in(self.to_embedding.val()).select(0, places(words, &device));
         self.decoder.output(self.decoder.over(taken_in, encoded).select(0, places(counted, &device)))
     }
 
-    /// The loss of what the decoder has put out.
+    /// The loss of the decoder's outputs.
     pub(super) fn weighted_loss(&self, hidden: Tensor<2>, choice: &Choice, weights: &[f32]) -> Tensor<1> {
         let weights = Tensor::<1>::from_data(TensorData::new(weights.to_vec(), [weights.len()]), &hidden.device());
         (self.losses(hidden, choice) * weights).sum()
@@ -127,21 +128,21 @@ impl Translator {
         &self.decoder
     }
 
-    /// Words [any, size] as the decoder's cells take them in.
+    /// Maps words [any, size] to the input of the decoder's cells.
     pub(super) fn take_in(&self, words: &[u32]) -> Tensor<2> {
         let table = self.to_embedding.val();
         let device = table.device();
         self.decoder.take_in(table.select(0, places(words, &device)))
     }
 
-    /// The scores [any, words] of all words for what the decoder [`said`](super::decoder::DecoderState::said).
+    /// The scores [any, words] of all words after the decoder's [`said`](super::decoder::DecoderState::said).
     pub(super) fn scores(&self, said: Tensor<2>) -> Tensor<2> {
         let bias: Tensor<2> = self.output_bias.val().transpose();
         self.decoder.output(said).matmul(self.output_weight.val().transpose()) + bias
     }
 }
 
-/// Row numbers as a tensor.
+/// Converts row numbers to a tensor.
 pub(super) fn places(rows: &[u32], device: &Device) -> Tensor<1, Int> {
     let rows: Vec<i64> = rows.iter().map(|row| i64::from(*row)).collect();
     let count = rows.len();

@@ -1,15 +1,15 @@
-//! Detects overfitting: the loss on held-out data rises while training continues getting better.
+//! Detects overfitting: the loss on held-out data rises while the training loss keeps falling.
 
 use serde::{Deserialize, Serialize};
 
-/// Held-out losses vary from batch to batch: this many in a row must be worse.
+/// Held-out losses vary from batch to batch, so this many consecutive ones must be worse.
 const IN_A_ROW: u32 = 3;
-/// By how much, as a factor of the perplexity.
+/// How much worse, as a factor of the perplexity.
 const WORSE: f64 = 1.1;
-/// A warning is repeated when the perplexity has grown by this factor since.
+/// A warning is repeated when the perplexity has grown by this factor since the last one.
 const AGAIN: f64 = 2.0;
 
-/// The best held-out loss so far, and how things have gone since.
+/// The best held-out loss so far, and what has happened since.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Overfitting {
     best: Option<Best>,
@@ -25,8 +25,8 @@ struct Best {
 }
 
 impl Overfitting {
-    /// Notes the mean losses of a report; a warning in words, if there is to be one. `score` is what the exponential of a
-    /// loss is called.
+    /// Records the mean losses of a report. Returns the text of a warning if one is due. `score` is the name of the
+    /// exponential of a loss.
     pub(super) fn observe(&mut self, step: u64, training: f64, held_out: f64, score: &str) -> Option<String> {
         if !held_out.is_finite() {
             return None;

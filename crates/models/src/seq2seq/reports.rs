@@ -1,5 +1,5 @@
-//! What follows from a worker's reports on training a translator: the learning rate falls when the loss no longer does,
-//! and a model that begins to learn its training data by heart is warned of.
+//! Reacts to a worker's training reports: lowers the learning rate when the loss stops falling, and warns of a model
+//! that starts to memorise its training data.
 
 use serde::{Deserialize, Serialize};
 use windlass_core::plateau::Plateau;
@@ -7,11 +7,11 @@ use windlass_worker::report::{Figures, ReportPolicy, Verdict};
 
 use super::overfitting::Overfitting;
 
-/// Judges by perplexities.
+/// The report policy, based on perplexities.
 pub(super) struct Judge {
-    /// What the learning rate is multiplied with when a worker's loss is above that of its last three reports.
+    /// The factor for the learning rate when a worker's loss is above that of its last three reports.
     decay: f32,
-    /// What the exponential of a loss is called.
+    /// The name of the exponential of a loss.
     score: &'static str,
     memory: Memory,
 }
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// At which reports the rate falls, if another process continues from what was remembered after each of `ends`.
+    /// The reports at which the rate falls, if another process resumes from the saved memory after each of `ends`.
     fn falls(ends: &[u64]) -> Vec<(u64, f32)> {
         let (mut judge, mut rate, mut falls) = (Judge::new(0.5, "perplexity"), LearningRate::initial(1.0), Vec::new());
         for step in 1..=40 {

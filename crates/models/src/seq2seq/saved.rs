@@ -1,4 +1,5 @@
-//! What a translator is beside its values: shapes, buckets and vocabularies, as a file that stays with the run.
+//! The description of a translator besides its values: shapes, buckets and vocabularies, as a file that stays with the
+//! run.
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -21,29 +22,29 @@ pub(super) struct Saved {
     to: Vec<String>,
 }
 
-/// Why a network cannot be made of a file and values.
+/// Why a network cannot be built from a file and values.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    /// The file is not what was written.
+    /// The file is not a valid description.
     #[error("it does not describe a translator: {0}")]
     Unreadable(#[from] serde_json::Error),
     /// A list of words is not a vocabulary.
     #[error("it has no vocabulary: {0}")]
     Vocabulary(#[from] Malformed),
-    /// It contradicts itself.
+    /// The file contradicts itself.
     #[error("its vocabularies have {from} and {to} words, and its network {} and {}", shape.from_words, shape.to_words)]
     Words {
-        /// Words of the one vocabulary.
+        /// Words of one vocabulary.
         from: usize,
-        /// Words of the other.
+        /// Words of the other vocabulary.
         to: usize,
-        /// What the network has.
+        /// The shape of the network.
         shape: Shape,
     },
-    /// There are no lengths to translate.
+    /// The file has no usable buckets.
     #[error("it has no buckets, or one without length")]
     Buckets,
-    /// It is of another network than the values are.
+    /// The file belongs to another network than the values.
     #[error("it belongs to another network: {0}")]
     Values(#[from] MissingValues),
 }
@@ -56,7 +57,7 @@ impl Saved {
     }
 }
 
-/// Both vocabularies of a description.
+/// The two vocabularies of a description.
 pub(super) fn vocabularies(description: &str) -> Result<(Vocabulary, Vocabulary), SavedError> {
     let Saved { from, to, .. } = serde_json::from_str(description)?;
     Ok((vocabulary(&from)?, vocabulary(&to)?))
@@ -67,7 +68,7 @@ fn vocabulary(words: &[String]) -> Result<Vocabulary, Malformed> {
 }
 
 impl Interpreter {
-    /// A translator as a run has described it in [`TRANSLATOR_FILE`], with these values by name.
+    /// Builds a translator from a run's description in [`TRANSLATOR_FILE`], and these values by name.
     pub fn new(
         description: &str,
         values: impl Fn(&str) -> Option<Vec<f32>>,

@@ -1,4 +1,4 @@
-//! How well a network translates sentences that it was not trained on.
+//! Scores a network's translations of sentences that it was not trained on.
 
 use windlass_data::text::score::{exact_matches, perplexity};
 use windlass_data::text::{Bleu, BucketedPairs};
@@ -12,8 +12,8 @@ use super::text::Text;
 /// Pairs that are scored at a time.
 const TOGETHER: usize = 64;
 
-/// The perplexity over each bucket of the dev text and over all of it, among all words and not a sample of them. At
-/// the most `most` pairs are scored. The network has its whole tables.
+/// The perplexity on each bucket of the dev text and on all of it, over all words instead of a sample. At most `most`
+/// pairs are scored. The network has its whole tables.
 pub(super) fn perplexities(network: &Translator, text: &Text, most: usize) -> Metrics {
     let batching = Batching { to_words: text.to.size(), samples: None, by_rows: false };
     let buckets = text.dev.buckets().len();
@@ -40,7 +40,7 @@ pub(super) fn perplexities(network: &Translator, text: &Text, most: usize) -> Me
     }
 }
 
-/// Adds how many greedy translations are right to the word, and their BLEU.
+/// Adds the number of greedy translations that match word for word, and their BLEU score.
 pub(super) fn translations(network: &Translator, text: &Text, metrics: Metrics) -> Metrics {
     if text.scored.is_empty() {
         return metrics;
@@ -57,7 +57,7 @@ pub(super) fn translations(network: &Translator, text: &Text, metrics: Metrics) 
     metrics.fraction("exact_match", exact_matches(corpus())).number("bleu", Bleu::of(corpus()).score)
 }
 
-/// Samples of one bucket at a time.
+/// Chunks of samples, each from one bucket.
 fn chunks(pairs: &BucketedPairs) -> Vec<Vec<usize>> {
     let buckets = (0..pairs.buckets().len()).map(|bucket| pairs.samples_of(bucket).collect::<Vec<_>>());
     buckets.flat_map(|samples| samples.chunks(TOGETHER).map(<[usize]>::to_vec).collect::<Vec<_>>()).collect()

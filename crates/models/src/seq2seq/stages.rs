@@ -1,4 +1,4 @@
-//! The translator in three stages: `encoder`, `decoder` and `output`, each with the table of words that it uses.
+//! The translator in three stages, `encoder`, `decoder` and `output`, each with the word table that it uses.
 
 use anyhow::bail;
 use burn::tensor::Tensor;
@@ -50,7 +50,7 @@ impl Staged for Seq2Seq {
 }
 
 impl Seq2Seq {
-    /// The state of the next layer of those that the encoder has put out.
+    /// Reads the state of the next layer from the encoder's output.
     fn state(&self, input: &mut StageInput) -> anyhow::Result<LayerState> {
         let hidden = input.tensor()?;
         let memory = (self.settings.cell.states() > 1).then(|| input.tensor()).transpose()?;

@@ -1,4 +1,4 @@
-//! The network against oracles: finite differences for its gradients, brute force for its searches.
+//! Tests the network against oracles: finite differences for its gradients, brute force for its searches.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ const SHAPE: Shape = Shape { layers: 2, size: 5, cell: Cell::Gru, from_words: 9,
 const BUCKET: Bucket = Bucket::new(4, 5);
 const PLAIN: Beam = Beam { width: 100, length_penalty: 0.0 };
 
-/// Burn's random numbers are global: tests draw them one at a time.
+/// Burn's random numbers are global, so tests draw them one at a time.
 fn alone<T>(draw: impl FnOnce() -> T) -> T {
     static DRAWING: Mutex<()> = Mutex::new(());
     let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +31,7 @@ fn network(shape: &Shape, device: &Device) -> Translator {
     alone(|| {
         device.seed(11);
         let network = Translator::new(shape, device);
-        // By being looked at, all parameters are drawn.
+        // Reading all parameters makes Burn draw them.
         named_values(&network);
         network
     })
@@ -43,7 +43,7 @@ fn batch(samples: Option<usize>) -> StepBatch {
     batching.batch(&Batch::new(BUCKET, &pairs), 3)
 }
 
-/// Moves one value of one parameter.
+/// Changes one value of one parameter.
 struct Nudge {
     parameter: usize,
     element: usize,
@@ -84,7 +84,7 @@ fn assert_gradients_are_differences(shape: Shape, samples: Option<usize>) {
     recorded.visit(&mut taken);
     let step = 1e-2;
     for (parameter, gradient) in taken.1.iter().enumerate() {
-        // A few of each are as good as all.
+        // Checking a few elements of each parameter is enough.
         for element in (0..gradient.len()).step_by(gradient.len().div_ceil(6)) {
             let at = |by: f32| {
                 let nudged = plain.clone().map(&mut Nudge { parameter, element, by });
@@ -107,14 +107,14 @@ fn gradients_with_long_short_term_memory_and_a_sampled_softmax_are_finite_differ
     assert_gradients_are_differences(Shape { cell: Cell::Lstm, ..SHAPE }, Some(3));
 }
 
-/// The logarithm of a translation's probability, by the loss that is trained on.
+/// The logarithm of a translation's probability, from the training loss.
 fn log_probability(network: &Translator, sentence: &[u32], words: &[u32]) -> f64 {
     let batching = Batching { to_words: SHAPE.to_words, samples: None, by_rows: false };
     let batch = batching.batch(&Batch::new(BUCKET, &[(sentence, words)]), 0);
     -network.loss(&batch).into_data().iter::<f64>().next().unwrap() * (words.len() + 1) as f64
 }
 
-/// Everything that can be said and ended in the bucket.
+/// Every sentence that can end within the bucket.
 fn everything() -> Vec<Vec<u32>> {
     let mut all = vec![Vec::new()];
     let mut start = 0;
@@ -222,7 +222,7 @@ fn sentences_go_to_the_first_bucket_that_they_fit_and_others_are_refused() {
     assert_eq!(most("  "), Err(InterpretError::Blank));
 }
 
-/// The values of all parameters, by their paths.
+/// The values of all parameters, by path.
 fn named_values(network: &Translator) -> HashMap<String, Vec<f32>> {
     struct Named(Vec<String>, HashMap<String, Vec<f32>>);
     impl ModuleVisitor for Named {
@@ -264,7 +264,7 @@ fn a_network_is_made_of_values_by_name() {
     assert_eq!(missing.to_string(), "parameter `to_embedding` of shape [8, 5] has 35 values");
 }
 
-/// A translator of what a run has written, with a part of it replaced.
+/// A translator from a run's description in which a part has been replaced.
 fn described(replaced: &str, by: &str) -> Result<Interpreter, SavedError> {
     let trained = interpreter(network(&SHAPE, &Device::flex()));
     let saved = Saved::new(SHAPE, &trained.buckets, &trained.from, &trained.to);

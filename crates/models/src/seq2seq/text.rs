@@ -1,4 +1,4 @@
-//! The sentences that a network is trained on, watched with and scored with.
+//! The sentences for training, for monitoring it, and for scoring the network.
 
 use anyhow::Context;
 use tracing::{info, warn};
@@ -8,20 +8,20 @@ use windlass_worker::model::Fingerprint;
 
 use super::flags::{Settings, Source};
 
-/// Of the built-in numbers, those that are scored have at most this many words.
+/// The largest number of words in those built-in numbers that are used for scoring.
 const SCORED_WORDS: usize = 10;
-/// The words of the made-up language, and how many sentences there are of it.
+/// The words of the made-up language; below, the number of its sentences.
 const MADE_UP_WORDS: [&str; 8] = ["ba", "de", "fi", "go", "ku", "la", "me", "no"];
 const MADE_UP_PAIRS: usize = 96;
 
-/// Everything that is known of two languages.
+/// All data of the two languages.
 pub(super) struct Text {
     pub(super) from: Vocabulary,
     pub(super) to: Vocabulary,
     pub(super) train: BucketedPairs,
-    /// Watched while training.
+    /// For monitoring the training.
     pub(super) dev: BucketedPairs,
-    /// Translated to score the network.
+    /// For scoring the network.
     pub(super) scored: BucketedPairs,
 }
 
@@ -35,7 +35,7 @@ impl Text {
                     if event.is_warning() { warn!("{event}") } else { info!("{event}") }
                 };
                 let cache = Some(settings.text_cache.as_path());
-                // The text of its error has that of the cause in it.
+                // The error's text already includes that of its cause.
                 let read = parallel::load(files, settings.vocabularies, cache, &mut tell);
                 let corpus = read.map_err(anyhow::Error::msg).context("read the text")?;
                 let scored = corpus.dev.clone();
@@ -62,16 +62,16 @@ impl Text {
 }
 
 impl Text {
-    /// The words alone, for a process that computes on batches of another.
+    /// Only the vocabularies, for a process that computes on another's batches.
     pub(super) fn without_sentences(from: Vocabulary, to: Vocabulary, settings: &Settings) -> Self {
         let none = || BucketedPairs::new(Pairs::default(), &settings.buckets);
         Self { from, to, train: none(), dev: none(), scored: none() }
     }
 
-    /// Of the pairs to train on, as numbers.
+    /// The fingerprint of the training pairs, as numbers.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         let pairs = self.train.pairs();
-        // With the lengths, or a word could go from one sentence to the next unnoticed.
+        // Lengths are included, or a word could move from one sentence to the next unnoticed.
         let lengths: Vec<u32> = pairs.iter().flat_map(|(from, to)| [from.len() as u32, to.len() as u32]).collect();
         let bytes = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
         let numbers = [pairs.from().words(), pairs.to().words(), &lengths];
@@ -89,7 +89,7 @@ fn built_in(seed: u64, vocabularies: VocabularySizes) -> (Corpus, Pairs) {
     (corpus, paired(&from, &to))
 }
 
-/// Sentences that are said backwards. There is nothing to hold out: the test is to learn them.
+/// Sentences whose translation is the same words backwards. Nothing is held out: the test is to learn them.
 fn made_up(vocabularies: VocabularySizes) -> (Corpus, Pairs) {
     let pair = |index: usize| {
         let length = 1 + index % 5;

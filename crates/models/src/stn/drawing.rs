@@ -1,4 +1,4 @@
-//! The picture of a spatial transformer: canvases, where it looks on them, what it sees there and what it reads.
+//! The picture of a spatial transformer: canvases, the regions that it looks at, what it sees there and what it reads.
 
 use burn::tensor::{Device, Tensor};
 
@@ -6,7 +6,7 @@ use super::{Dropout, PIXELS, Reader, SIDE, SpatialTransformer, Variant, gather};
 use crate::digits;
 use crate::picture::{Picture, Tile};
 
-/// Images a row.
+/// The number of images per row.
 const COLUMNS: usize = 10;
 const GROUPS: usize = 3;
 
@@ -49,7 +49,7 @@ fn tiles(images: Tensor<4>) -> Vec<Tile> {
     values.chunks_exact(PIXELS).map(|image| Tile::new(SIDE, image)).collect()
 }
 
-/// Where the corners of what is seen are on the canvas, in its pixels.
+/// The corners of the visible region on the canvas, in its pixels.
 fn corners(transform: &[f32]) -> [(f32, f32); 4] {
     let pixel = |coordinate: f32| (coordinate + 1.0) * (SIDE - 1) as f32 / 2.0;
     [(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)].map(|(x, y)| {

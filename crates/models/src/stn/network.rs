@@ -11,17 +11,18 @@ use super::{CLASSES, PIXELS, SIDE, StnFlags, Transformer, Variant};
 
 const KERNEL: usize = 3;
 const PADDING: usize = 1;
-/// Two rows of three: where a pixel looks depends on where it is.
+/// Two rows of three, which map a pixel's position to the position it shows.
 const TRANSFORM: usize = 6;
 const IDENTITY: [f32; TRANSFORM] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0];
 /// Convolutions and pooling halve the canvas twice.
 const REDUCED: usize = SIDE / 4;
-/// Of local response normalisation: the channels on either side and at a place itself, and the usual constants.
+/// Local response normalisation: the number of channels it spans, including the channel itself, and the usual
+/// constants.
 const NEIGHBOURS: usize = 9;
 const ALPHA: f64 = 0.001;
 const BETA: f64 = 0.75;
 
-/// The whole network: perhaps a spatial transformer, convolutions, a fully connected layer, scores.
+/// The whole network: an optional spatial transformer, convolutions, a fully connected layer, scores.
 #[derive(Module, Debug)]
 pub struct Reader {
     localiser: Option<Localiser>,
@@ -30,7 +31,7 @@ pub struct Reader {
     output: Linear,
 }
 
-/// Says where to look in an image.
+/// Decides where to look in an image.
 #[derive(Module, Debug)]
 pub struct Localiser {
     hidden: Linear,
@@ -54,27 +55,27 @@ pub struct Reduction {
     norm: LocalResponseNorm,
 }
 
-/// Factors that drop units of a batch; none outside of training.
+/// Factors that drop units in a batch; `None` outside training.
 #[derive(Debug, Clone, Default)]
 pub struct Dropout {
-    /// Of the localisation network.
+    /// For units of the localisation network.
     pub(super) localisation: Option<Tensor<2>>,
-    /// Of the fully connected layer.
+    /// For units of the fully connected layer.
     pub(super) hidden: Option<Tensor<2>>,
 }
 
 windlass_worker::travels!(Dropout { localisation, hidden });
 
-/// What the network makes of images.
+/// The network's results for a batch of images.
 pub(super) struct Reading {
-    /// The transforms, and what is seen through them.
+    /// The transforms, and what the network sees through them.
     pub(super) look: Option<(Tensor<2>, Tensor<4>)>,
     /// A row of scores for every image.
     pub(super) scores: Tensor<2>,
 }
 
 impl Reader {
-    /// Convolutions and ReLU layers have He's initial weights, the others Xavier's; biases start at zero.
+    /// Convolutions and ReLU layers have He's initial weights, all others Xavier's; biases start at zero.
     pub(super) fn new(flags: &StnFlags, device: &Device) -> Self {
         let he = || Initializer::KaimingNormal { gain: std::f64::consts::SQRT_2, fan_out_only: false };
         let xavier = || Initializer::XavierUniform { gain: 1.0 };
@@ -120,8 +121,8 @@ impl Reader {
 }
 
 impl Localiser {
-    /// A transform for every image. The bias is the identity, but behind tanh: the network begins by looking at the
-    /// inner three quarters of the canvas.
+    /// Returns a transform for every image. The bias is the identity, but passes through tanh, so the network starts by
+    /// looking at the inner three quarters of the canvas.
     fn forward(&self, images: Tensor<4>, dropout: &Dropout) -> Tensor<2> {
         let hidden = tanh(self.hidden.forward(images.flatten(1, 3)));
         tanh(self.transform.forward(drop_units(hidden, dropout.localisation.as_ref())))

@@ -1,4 +1,4 @@
-//! Which exit codes the faults of a run explain.
+//! Checks which exit codes the faults of a run explain.
 
 use std::time::Duration;
 
@@ -16,30 +16,31 @@ impl Cluster {
         for (task, code) in self.exit_codes.clone() {
             let (task_away, coordinator_away) = (self.away.contains(&task), self.away.contains(&TaskId::ps(0)));
             let was_away = task_away || coordinator_away;
-            // Its claim may not have been released, or not have said in which generation the run began.
+            // The claim of the run may not have been released, or may not record the generation in which the run began.
             let unrecorded = task_away && coordinator_away;
             let right = match code {
                 0 => true,
                 exit_code::TERMINATED => {
                     self.stopped.contains(&task) || self.scaled_down.contains(&task) || self.stop_ends_the_run()
                 }
-                // A run whose last checkpoint could not be written, because the store was away just then, or that could not
-                // begin: one that has begun waits for its store. Without a server, only one that was told to stop ends so.
+                // The last checkpoint of a run could not be written because the store was failing just then, or the run
+                // could not begin: a run that has begun waits for its store. If a server is missing, only a run that
+                // was told to stop ends so.
                 exit_code::CHECKPOINT => {
                     let stopped_without_a_server = self.server_lost && !self.stopped.is_empty();
                     let without_its_store = self.store_failed || self.world.store.kept_a_run_from_beginning;
                     checkpoints && (without_its_store || stopped_without_a_server || self.stopped_in_half_a_push())
                 }
-                // Without checkpoints a run does not outlive its servers or all of its workers, and a task that was
-                // away when it ended finds no trace of it.
+                // Without checkpoints, a run does not outlive its servers or all of its workers, and a task that was
+                // away when the run ended finds no trace of it.
                 exit_code::PEERS => {
                     let excused = unrecorded || self.lost_at_the_end || self.stopped_unheard();
-                    // A task that is stopped before the run begins is waited for, as is one that is killed; but no task
+                    // The run waits for a task that is stopped before it begins, as for one that is killed; but no task
                     // is restarted once others were told to stop.
                     let not_started_again = !self.stopped.is_empty() && !self.killed.is_empty();
                     let excused = excused || self.stopped_before_it_began || not_started_again;
                     let came_too_late = self.unknown.contains(&task) && (was_away || self.was_over_early());
-                    // Workers that were scaled down left without a goodbye.
+                    // Workers that were scaled down left without saying goodbye.
                     let nobody_is_left = !self.scaled_down.is_empty() && self.all_workers(|_| false);
                     let excused = excused || came_too_late || nobody_is_left;
                     let was_not_there = |worker: &TaskId| self.away.contains(worker) || self.unknown.contains(worker);
@@ -54,7 +55,7 @@ impl Cluster {
         }
     }
 
-    /// A dead server is reported as lost, not as slow to write its part of the last checkpoint.
+    /// Checks that a dead server is reported as lost, not as slow to write its part of the last checkpoint.
     pub(super) fn check_whom_it_blames(&mut self, outcome: &Outcome) {
         let missed_after = self.world.scenario.patience.silent + Duration::from_secs(2);
         for server in (0..self.world.scenario.servers).map(TaskId::ps) {
@@ -67,13 +68,13 @@ impl Cluster {
         }
     }
 
-    /// True if every worker is gone or missed in this way.
+    /// True if every worker is gone, or missed according to `is_missed`.
     fn all_workers(&self, is_missed: impl Fn(&TaskId) -> bool) -> bool {
         let is_gone = |worker: &TaskId| self.stopped.contains(worker) || self.scaled_down.contains(worker);
         (0..self.world.scenario.workers).map(TaskId::worker).all(|worker| is_gone(&worker) || is_missed(&worker))
     }
 
-    /// True if the run may have been over before a task that it did not need, or not yet, came to it.
+    /// True if the run may have ended before a task joined that it did not need, or did not need yet.
     fn was_over_early(&self) -> bool {
         let Scenario { dynamic, checkpoints, .. } = &self.world.scenario;
         let could_not_begin = self.world.store.kept_a_run_from_beginning;
@@ -89,7 +90,8 @@ impl Cluster {
         rounds && self.world.scenario.servers > 1 && !self.stopped.is_empty() && self.away.iter().any(is_a_worker)
     }
 
-    /// True if those who were told to stop end the run for all: a server among them, or every worker that was there.
+    /// True if the tasks that were told to stop end the run for all: one of them is a server, or they are all workers
+    /// present.
     fn stop_ends_the_run(&self) -> bool {
         let is_there = |worker: &TaskId| !self.stopped.contains(worker) && !self.away.contains(worker);
         let any_server = self.stopped.iter().any(|task| task.job == Job::Ps);
@@ -97,8 +99,9 @@ impl Cluster {
         any_server || !self.stopped.is_empty() && (self.some_were_away_at_stop || !others)
     }
 
-    /// True if somebody who was told to stop, and is not started again, may have gone without the coordinator hearing of
-    /// it, so that it is waited for in vain: either of them was just away, or the goodbye was lost with a connection.
+    /// True if a task that was told to stop, and is not restarted, may have left without the coordinator learning of
+    /// it, so that the run waits for it in vain: the task or the coordinator was away just then, or the goodbye was
+    /// lost with a connection.
     fn stopped_unheard(&self) -> bool {
         let is_between =
             |task: &TaskId| self.world.scenario.colocated || self.stopped.contains(task) || *task == TaskId::ps(0);

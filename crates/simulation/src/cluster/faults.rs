@@ -10,7 +10,7 @@ use crate::scenario::{Fault, Scenario, Whom};
 use crate::store::Trouble;
 use crate::world::{Event, Happening, Pid};
 
-/// A process that is paused for less is not missed: a task that has lost its connection has a second to reconnect.
+/// A process paused for less than this is not missed: a task that has lost its connection has a second to reconnect.
 const UNNOTICED: Duration = Duration::from_millis(500);
 
 impl Cluster {
@@ -20,7 +20,7 @@ impl Cluster {
         let now = self.world.now;
         match fault {
             Fault::Store(trouble, lasts) => {
-                // What cannot be read or published now can be later.
+                // These only delay reading and publishing.
                 self.store_failed |= !matches!(trouble, Trouble::Unreadable | Trouble::SlowToPublish);
                 self.world.store.fail(trouble, now + lasts);
             }
@@ -39,7 +39,7 @@ impl Cluster {
                 let Some(pid) = self.living(task) else { return };
                 let cut_off_until = &mut self.world.conditions[pid].cut_off_until;
                 *cut_off_until = (*cut_off_until).max(now + lasts);
-                // However short: a task that tries to connect just then notices only seconds later.
+                // Even if it is short: a task that tries to connect just then notices only seconds later.
                 self.note_away(task);
                 if lasts > Duration::from_secs(8) {
                     let at = Duration::from_secs(8);
@@ -99,7 +99,8 @@ impl Cluster {
     fn pause(&mut self, task: TaskId, lasts: Duration) {
         let now = self.world.now;
         let Some(pid) = self.living(task) else { return };
-        // A second pause does not end the first: what waits for its end would come after what is sent later.
+        // A second pause must not end the first early: the events that the first holds back would come after later
+        // ones.
         let paused_until = &mut self.world.conditions[pid].paused_until;
         *paused_until = (*paused_until).max(now + lasts);
         let (since, until) = self.paused.entry(task).or_insert((now, now));

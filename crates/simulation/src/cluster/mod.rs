@@ -1,5 +1,5 @@
-//! A whole simulated cluster: its processes are started, things happen to them until all have ended, and those that are
-//! killed are started again. What goes wrong is in `faults`, and which exit codes that explains in `exit_codes`.
+//! A whole simulated cluster: starts its processes, delivers events until all have ended, and restarts those that are
+//! killed. `faults` carries out the faults, and `exit_codes` decides which exit codes they explain.
 
 mod exit_codes;
 mod faults;
@@ -20,7 +20,7 @@ use crate::worker::WorkerNode;
 use crate::world::{Condition, Event, Happening, Pid, Timer, World};
 use process::Process;
 
-/// How long a run may go on after the last fault is over.
+/// How long a run may take after the last fault is over.
 const BOUND: Duration = Duration::from_secs(190);
 
 /// The result of a seed.
@@ -28,17 +28,17 @@ const BOUND: Duration = Duration::from_secs(190);
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// What is wrong, if something is.
+    /// The first violation, if any.
     pub wrong: Option<String>,
-    /// How long it took, in virtual time.
+    /// The virtual time that the run took.
     pub time: Duration,
-    /// How many things happened.
+    /// The number of events.
     pub events: u64,
     /// How many checkpoints were published.
     pub published: u64,
-    /// How often a server was restored from one.
+    /// How many times a server was restored from a checkpoint.
     pub restored: u64,
-    /// How often values held a batch twice, from two processes of a worker.
+    /// How many times values held a batch twice, from two processes of a worker.
     pub repeated: u64,
     /// The exit codes of all tasks.
     pub exit_codes: BTreeMap<String, u8>,
@@ -48,42 +48,42 @@ struct Cluster {
     world: World,
     processes: Vec<Process>,
     exit_codes: BTreeMap<TaskId, u8>,
-    /// Tasks that lost a process, or were away for long enough to be missed.
+    /// Tasks that lost a process, or were away long enough to be missed.
     away: BTreeSet<TaskId>,
-    /// When the processes that have not been restarted yet were killed.
+    /// When each process was killed that has not been restarted yet.
     killed: BTreeMap<TaskId, Duration>,
     /// When each task was last paused, and until when.
     paused: BTreeMap<TaskId, (Duration, Duration)>,
     /// Tasks whose processes were told to stop.
     stopped: BTreeSet<TaskId>,
-    /// True if somebody who was to be told, or the coordinator, was not there: not started yet, to be started again, or
-    /// without a session to say goodbye on.
+    /// True if the coordinator, or a task to be stopped, was absent at the time: not started yet, waiting for a
+    /// restart, or without a session to say goodbye on.
     stopped_some: bool,
-    /// True if any task was absent or had no session when others were told.
+    /// True if any task was absent or had no session when others were told to stop.
     some_were_away_at_stop: bool,
-    /// True if a worker was told before the run began: it is waited for as if it were started again.
+    /// True if a worker was told to stop before the run began: the run waits for it as for a restarted one.
     stopped_before_it_began: bool,
     /// True once a server has had parameters.
     begun: bool,
-    /// Workers that left for good without a goodbye.
+    /// Workers that left for good without saying goodbye.
     scaled_down: BTreeSet<TaskId>,
     store_failed: bool,
     server_lost: bool,
     lost_at_the_end: bool,
-    /// Tasks whose process was never admitted. The records do not tell them of a run that failed before they came:
-    /// another may be about to begin. Workers unknown to the coordinator are not waited for at the end.
+    /// Tasks whose process was never admitted. The records do not tell them of a run that failed before they joined,
+    /// since another may be about to begin. At the end, the run does not wait for workers unknown to the coordinator.
     unknown: BTreeSet<TaskId>,
     last_fault: Duration,
 }
 
-/// Runs what a seed stands for.
+/// Runs the scenario of a seed.
 pub fn run(seed: u64, trace: bool) -> Report {
     let mut random = Random::new(seed);
     let scenario = Scenario::new(&mut random);
     run_scenario(seed, scenario, random, trace)
 }
 
-/// Runs the cluster of a seed, in which a server and the chief are lost together and nothing else goes wrong.
+/// Runs the cluster of a seed, with one fault only: a server and the chief are lost together.
 pub fn run_without_chief(seed: u64, trace: bool) -> Report {
     let mut random = Random::new(seed);
     let mut scenario = Scenario::new(&mut random);
@@ -186,8 +186,8 @@ impl Cluster {
     /// Starts the process of a task, unless the run has ended meanwhile.
     fn start(&mut self, task: TaskId) {
         let ended = self.exit_codes.iter().find(|(ended, _)| ended.job == Job::Ps).map(|(_, code)| *code);
-        // The tasks that were told of the end have exited, but it is not recorded yet: ps 0 was killed before it could,
-        // and the others are told only once it is restarted.
+        // The tasks that were told of the end have exited, but it is not recorded yet: ps 0 was killed before recording
+        // it, and the others are told only once ps 0 is restarted.
         let unrecorded = task == TaskId::ps(0)
             && self.world.scenario.checkpoints.is_some()
             && self.exit_codes.values().all(|code| *code == 0);
@@ -195,7 +195,7 @@ impl Cluster {
             return;
         }
         if let Some(code) = ended.filter(|_| !unrecorded) {
-            // Its supervisor sees that the run has ended, and how.
+            // The task's supervisor sees that the run has ended, and how.
             self.exit_codes.insert(task, code);
             if self.world.scenario.colocated {
                 self.exit_codes.entry(TaskId::worker(task.index)).or_insert(code);

@@ -1,4 +1,4 @@
-//! A simulated process: its parts, and which of them an event is for.
+//! A simulated process: its parts, and the dispatch of events to them.
 
 use windlass_core::cluster::TaskId;
 use windlass_core::lifecycle::Outcome;
@@ -11,29 +11,29 @@ use crate::server::ServerNode;
 use crate::worker::WorkerNode;
 use crate::world::{Connection, Happening, Message, Port, Timer, World};
 
-/// A process of one task, or of a parameter server and the worker beside it.
+/// A process of one task, or of a parameter server and its co-located worker.
 pub(super) struct Process {
     pub(super) server: Option<ServerNode>,
     pub(super) coordinator: Option<CoordinatorNode>,
     pub(super) worker: Option<WorkerNode>,
-    /// How long it still stays for others to hear of the end, if it is ps 0 and has ended.
+    /// How much longer the process stays so that others can learn of the end, if it is ps 0 and has ended.
     pub(super) farewell: Option<Farewell>,
 }
 
 impl Process {
-    /// The tasks that it plays.
+    /// The tasks that the process plays.
     pub(super) fn tasks(&self) -> Vec<TaskId> {
         let server = self.server.as_ref().map(ServerNode::task);
         server.into_iter().chain(self.worker.as_ref().map(WorkerNode::task)).collect()
     }
 
-    /// True if all that is in it has a session with the coordinator.
+    /// True if all parts of the process have a session with the coordinator.
     pub(super) fn is_in_session(&self) -> bool {
         let server = self.server.as_ref().is_none_or(ServerNode::is_in_session);
         server && self.worker.as_ref().is_none_or(WorkerNode::is_in_session)
     }
 
-    /// Passes an event to the part of the process that it is for.
+    /// Passes an event to the part of the process that it is meant for.
     pub(super) fn happen(&mut self, happening: Happening, world: &mut World) {
         match happening {
             Happening::Arrived(connection, port, message) => self.arrived(connection, port, Some(message), world),
@@ -88,7 +88,7 @@ impl Process {
 
     fn remind(&mut self, timer: Timer, world: &mut World) {
         match timer {
-            // It is the process that stays, not what is in it.
+            // The process stays, not its parts.
             Timer::Farewell => {}
             Timer::Worker => self.worker(WorkerNode::tick, world),
             Timer::Tick => self.coordinator(CoordinatorNode::tick, world),

@@ -1,5 +1,5 @@
-//! A simulated parameter server at its shard: hands it what arrives, carries out its effects, and shows them to the
-//! checks.
+//! A simulated parameter server's access to its shard: passes on what arrives, carries out the shard's effects, and
+//! reports them to the checks.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::shard::{AnswerKind, Frame, Shard, ShardEffect};
 use crate::world::{Connection, Message, Port, ShardTimer, Timer, World};
 
 impl ServerNode {
-    /// Something arrives on a stream, or it was closed.
+    /// Handles a frame on a stream, or its end.
     pub fn stream(&mut self, connection: Connection, frame: Option<Frame>, world: &mut World) {
         let here = self.with(world, |shard, now| match frame {
             Some(frame) => shard.arrive(connection, frame, now),
             None => shard.disconnected(connection, now),
         });
         if here.is_none() && frame.is_some() {
-            // The worker tries again.
+            // The worker will retry.
             world.close(connection, self.pid, Port::Stream);
         }
     }
 
-    /// The time has come for the shard.
+    /// Handles a timer of the shard.
     pub fn remind_shard(&mut self, shards: u64, timer: &ShardTimer, world: &mut World) {
         if shards == self.shards {
             self.with(world, |shard, now| match timer {
@@ -34,12 +34,12 @@ impl ServerNode {
         }
     }
 
-    /// Polls the threads that wait at the shard: the coordinator may have announced their processes.
+    /// Polls the threads that wait in the shard: the coordinator may have announced their processes.
     pub fn poll(&mut self, world: &mut World) {
         self.with(world, Shard::poll);
     }
 
-    /// Does something with the shard, and then carries out its effects.
+    /// Runs `act` on the shard, and then carries out the shard's effects.
     pub(super) fn with<T>(&mut self, world: &mut World, act: impl FnOnce(&mut Shard, Duration) -> T) -> Option<T> {
         let mut guard = self.shard.borrow_mut();
         let shard = guard.as_mut()?;
@@ -50,9 +50,9 @@ impl ServerNode {
         for effect in effects {
             match effect {
                 ShardEffect::Answer(connection, asked, answer) => {
-                    // A process that was declared dead in the middle of a push may be told that it is applied, though
-                    // its last pieces were refused. Nothing follows from that: it has to rejoin before its pushes count
-                    // again, and continues where the servers say.
+                    // A process that was declared dead in the middle of a push may be told that the push is applied,
+                    // though its last pieces were refused. That does no harm: the process has to rejoin before its
+                    // pushes count again, and continues from where the servers say.
                     let living = self.shard.borrow().as_ref().is_some_and(|shard| shard.gate.is_living(&asked.request));
                     if answer.kind == AnswerKind::Values && asked.request.kind == RequestKind::Push && living {
                         world.watch.acknowledge(self.id, &asked, world.scenario.run.mode, answer.over);
@@ -96,13 +96,13 @@ impl ServerNode {
             self.read(number, cut, world);
         }
         if !self.backlog.is_empty() || !self.effects.is_empty() {
-            // A worker that was about to leave may have left.
+            // A worker that was about to leave may now have left.
             self.work(world);
         }
         Some(result)
     }
 
-    /// Checks the parameters of a run that has ended well.
+    /// Checks the parameters after a successful run.
     pub fn check_end(&self, world: &mut World) {
         let guard = self.shard.borrow();
         let Some(shard) = guard.as_ref() else { return };

@@ -1,5 +1,5 @@
-//! A simulated parameter server: the production machine, whose effects are carried out here. Its shard is made in
-//! `preparing`, worked at in `at_shard`, and written part by part in `saving`.
+//! A simulated parameter server: the production machine, with its effects carried out here. `preparing` creates its
+//! shard, `at_shard` serves it, and `saving` writes its parts.
 
 mod at_shard;
 mod preparing;
@@ -33,23 +33,23 @@ pub struct ServerNode {
     line: Line,
     machine: ServerMachine,
     shard: SharedShard,
-    /// Counts the shards, so that what is meant for an earlier one does not reach the next.
+    /// The number of shards so far, so that events meant for an earlier shard do not reach the next.
     shards: u64,
     preparing: Option<Prepare>,
-    /// The part that is being written, and those that wait for it.
+    /// The part that is being written, and those queued behind it.
     saving: VecDeque<PartJob>,
     written: Option<(u64, String)>,
-    /// Events that wait until somebody has left a round.
+    /// Events that wait until a worker has left a round.
     backlog: VecDeque<ServerEvent>,
     effects: VecDeque<ServerEffect>,
-    /// True while an effect is carried out: those behind it wait for it, as they do in the server's task.
+    /// True while an effect is carried out: the following effects wait for it, as in the server's task.
     working: bool,
-    /// How it has ended.
+    /// How the server ended.
     pub ended: Option<Outcome>,
 }
 
 impl ServerNode {
-    /// A server that has just been started.
+    /// Starts a server.
     pub fn start(id: u32, pid: Pid, shard: SharedShard, world: &mut World) -> Self {
         let hello = Hello {
             protocol: PROTOCOL,
@@ -78,19 +78,19 @@ impl ServerNode {
         server
     }
 
-    /// Something happens on the session.
+    /// Handles an event of the session.
     pub fn session(&mut self, event: SessionEvent, world: &mut World) {
         let told = self.line.handle(event, world);
         self.told(told, world);
     }
 
-    /// The session is connected, or not.
+    /// Handles the result of connecting the session.
     pub fn connected(&mut self, connection: Option<Connection>, world: &mut World) {
         let told = self.line.connected(connection, world);
         self.told(told, world);
     }
 
-    /// A session's message or end.
+    /// Handles a message of the session, or its end.
     pub fn arrived(&mut self, connection: Connection, message: Option<Message>, world: &mut World) {
         if !self.line.is_on(connection) {
             return;
@@ -110,7 +110,7 @@ impl ServerNode {
         }
     }
 
-    /// Something happens to the server.
+    /// Handles an event of the server.
     pub fn handle(&mut self, event: ServerEvent, world: &mut World) {
         self.backlog.push_back(event);
         self.work(world);
@@ -212,22 +212,22 @@ impl ServerNode {
         }
     }
 
-    /// True while the coordinator listens to it.
+    /// True while the server has a session with the coordinator.
     pub fn is_in_session(&self) -> bool {
         self.line.session.is_welcomed()
     }
 
-    /// True if the coordinator has ever let it in.
+    /// True if the coordinator has ever admitted the server.
     pub fn was_let_in(&self) -> bool {
         self.line.let_in
     }
 
-    /// True if it has had a shard.
+    /// True if the server has had a shard.
     pub fn was_prepared(&self) -> bool {
         self.shards > 0
     }
 
-    /// The task that this is.
+    /// The server's task.
     pub fn task(&self) -> TaskId {
         TaskId::ps(self.id)
     }

@@ -1,4 +1,4 @@
-//! How a simulated parameter server gets its shard, new or restored, and lets go of it.
+//! How a simulated parameter server gets its shard, new or restored, and drops it.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::store::LOCATION;
 use crate::world::{Port, Timer, World};
 
 impl ServerNode {
-    /// The shard is allocated or restored.
+    /// The shard has been allocated or restored.
     pub fn prepared(&mut self, number: u64, world: &mut World) {
         let is_restored = |prepare: &Prepare| !prepare.restore.is_empty();
         if self.preparing.as_ref().is_some_and(is_restored) && world.store.is_unreadable(world.now) {
-            // It is tried again.
+            // The restore is retried.
             return world.remind(self.pid, world.now + Duration::from_secs(1), Timer::Prepared(number));
         }
         let Some(prepare) = self.preparing.take_if(|prepare| prepare.number == number) else { return };

@@ -1,4 +1,4 @@
-//! The saver of a simulated parameter server: it reads one cut after another and writes its part.
+//! The saver of a simulated parameter server: reads one cut after another and writes its part of each.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::ServerNode;
 use crate::shard::{ShardAtCut, Values};
 use crate::world::{Timer, World};
 
-/// A part that is to be written.
+/// A part to be written.
 #[derive(Debug)]
 pub(super) struct PartJob {
     pub(super) number: u64,
     pub(super) id: String,
-    /// What was read, while it is written.
+    /// The contents, while they are being written.
     pub(super) part: Option<(Part, Vec<Values>)>,
 }
 
@@ -27,7 +27,7 @@ impl ServerNode {
         self.with(world, |shard, now| shard.read(number, now));
     }
 
-    /// A cut has been read, or was given up.
+    /// Handles a cut that has been read, or was abandoned.
     pub(super) fn read(&mut self, number: u64, cut: Option<ShardAtCut>, world: &mut World) {
         let Some(job) = self.saving.front_mut().filter(|job| job.number == number) else { return };
         let Some(ShardAtCut { mark, notes, learning_rate, blocks }) = cut else {
@@ -57,7 +57,7 @@ impl ServerNode {
         world.remind(self.pid, at, Timer::Written(self.shards, number, fails));
     }
 
-    /// A part is written, or could not be.
+    /// Handles a part that has been written, or could not be.
     pub fn part_written(&mut self, (shards, number): (u64, u64), fails: bool, world: &mut World) {
         if shards != self.shards || self.saving.front().is_none_or(|job| job.number != number) {
             return;

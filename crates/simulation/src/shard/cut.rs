@@ -1,4 +1,4 @@
-//! The reading of a shard's cut, one block after another.
+//! Reads a shard's cut, one block after another.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::{Shard, ShardEffect, Values};
 /// A shard as of a cut.
 #[derive(Debug)]
 pub struct ShardAtCut {
-    /// Where it is.
+    /// The position of the cut.
     pub mark: CutPoint,
-    /// The notes of its last pushes.
+    /// The notes of the last pushes before the cut.
     pub notes: Notes,
-    /// The rate there.
+    /// The learning rate at the cut.
     pub learning_rate: LearningRate,
-    /// The blocks there.
+    /// The blocks as of the cut.
     pub blocks: Vec<Values>,
 }
 
@@ -28,13 +28,13 @@ pub(super) struct Reader {
 }
 
 impl Shard {
-    /// Begins to read a cut that was made, or is to come.
+    /// Starts to read a cut that has been made, or will be.
     pub fn read(&mut self, number: u64, now: Duration) {
         self.readers.push(Reader { number, found: None, blocks: Vec::new() });
         self.poll(now);
     }
 
-    /// Abandons a cut. A reader of it notices.
+    /// Abandons a cut. Its reader notices.
     pub fn abandon(&mut self, number: u64, now: Duration) {
         if self.gate.end_cut(number) {
             self.blocks.iter_mut().for_each(|block| drop(block.forget()));
@@ -42,7 +42,7 @@ impl Shard {
         }
     }
 
-    /// Reads the next block of a cut, the last first.
+    /// Reads the next block of a cut, starting from the last.
     pub fn read_piece(&mut self, number: u64) {
         let Some(index) = self.readers.iter().position(|reader| reader.number == number) else { return };
         let reader = &mut self.readers[index];
@@ -71,7 +71,7 @@ impl Shard {
         }
     }
 
-    /// Lets those begin to read whose cut is made, and gives up those that cannot be.
+    /// Starts the readers whose cut has been made, and abandons those whose cut cannot be made.
     pub(super) fn poll_readers(&mut self) {
         let mut given_up = Vec::new();
         for reader in self.readers.iter_mut().filter(|reader| reader.found.is_none()) {

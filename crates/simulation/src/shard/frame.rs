@@ -1,43 +1,43 @@
-//! What travels between workers and shards: a value is the set of pushes that are in it, so that it can be seen which are.
+//! The messages between workers and shards. A value is the set of pushes that it contains, so that checks can see them.
 
 use windlass_core::admission::Request;
 use windlass_core::ledger::{Incarnation, PushId};
 
-/// A push as it is seen in values.
+/// A push as it appears in values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pushed {
-    /// Whose it is.
+    /// The worker.
     pub worker: u32,
-    /// Of which process, and its number there.
+    /// The worker's process, and the number of the push in it.
     pub push: (Incarnation, u64),
-    /// Which of the worker's batches it was computed from.
+    /// The worker's batch that the push was computed from.
     pub batch: u64,
 }
 
-/// The pushes that are in a block.
+/// The pushes in a block.
 pub type Values = Vec<Pushed>;
 
-/// A request as it travels: what the gate asks, and which batch a push is of.
+/// A request as sent: the gate's request, and the batch of a push.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
-    /// What decisions depend on.
+    /// The properties that decisions depend on.
     pub request: Request,
     /// The batch of a push.
     pub batch: u64,
 }
 
 impl Asked {
-    /// As it is seen in values.
+    /// The push as it appears in values.
     pub fn pushed(&self) -> Pushed {
         let PushId { worker, incarnation, sequence } = self.request.push;
         Pushed { worker: worker.0, push: (incarnation, sequence), batch: self.batch }
     }
 }
 
-/// What an answer is.
+/// The kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// Values of now; a push is in them.
+    /// The current values, which include the push.
     Values,
     /// The push was dropped as stale.
     Stale,
@@ -52,7 +52,7 @@ pub enum AnswerKind {
 /// An answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer {
-    /// What it is.
+    /// The kind of the answer.
     pub kind: AnswerKind,
     /// True once the last step has been applied.
     pub over: bool,
@@ -62,7 +62,7 @@ pub struct Answer {
     pub version: u64,
 }
 
-/// What arrives on a stream.
+/// The frames that arrive on a stream.
 #[derive(Debug, Clone, Copy)]
 pub enum Frame {
     /// A request begins.

@@ -1,8 +1,8 @@
-//! A simulated shard. What may be done with a request is decided by the production gate. Here are its blocks and the open
-//! round; the connections' threads are in `serving`, the reading of a cut in `cut`, and what travels in `frame`. Everything
-//! is done in pieces that others come between.
+//! A simulated shard. The production gate decides what may be done with a request. This file has the blocks and the
+//! open round; `serving` has the connections' threads, `cut` reads cuts, and `frame` has the messages. Everything is
+//! done in pieces that other work can interleave with.
 //!
-//! It judges nothing: what is to be watched leaves it as an effect.
+//! The shard checks nothing: whatever is to be checked leaves it as an effect.
 
 mod cut;
 mod frame;
@@ -23,14 +23,14 @@ pub use cut::ShardAtCut;
 pub use frame::{Answer, AnswerKind, Asked, Frame, Pushed, Values};
 use serving::Thread;
 
-/// What a shard is to have done for it.
+/// An effect that the shard's owner has to carry out.
 #[derive(Debug)]
 pub enum ShardEffect {
     /// Answer on a connection.
     Answer(usize, Asked, Answer),
     /// Close a connection.
     Close(usize),
-    /// Look again at this time.
+    /// Poll the shard again at this time.
     Poll(Duration),
     /// Apply the next block of the complete round in a moment.
     RoundPiece,
@@ -38,9 +38,9 @@ pub enum ShardEffect {
     ReadPiece(u64),
     /// A process of a worker has joined at this clock.
     Joined(WorkerId, Incarnation, u64),
-    /// A process of a worker is waited for no more.
+    /// A process of a worker is no longer waited for.
     Left(WorkerId, Incarnation),
-    /// A push was applied to a block, or counted in a round; the last of its blocks if true.
+    /// A push was applied to a block, or counted in a round; true for the last of its blocks.
     Applied(Asked, bool),
     /// A cut has been read, or cannot be.
     Read(u64, Option<ShardAtCut>),
@@ -49,23 +49,23 @@ pub enum ShardEffect {
 /// One server's share of the parameters.
 #[derive(Debug)]
 pub struct Shard {
-    /// The decisions.
+    /// Makes the decisions.
     pub gate: Gate,
     blocks: Vec<CopyOnCut<Values>>,
     is_async: bool,
     threads: BTreeMap<usize, Thread>,
     open_round: Values,
-    /// The round that is being applied, its side of the cut, and how many blocks have it.
+    /// The round that is being applied, its side of the cut, and the number of blocks that have it.
     applying: Option<(Values, CutSide, usize)>,
     leaving: VecDeque<(WorkerId, Incarnation)>,
     readers: Vec<Reader>,
     effects: Vec<ShardEffect>,
-    /// The processes that the gate has heard of since the shard was prepared.
+    /// The processes announced to the gate since the shard was prepared.
     announced: BTreeSet<(WorkerId, Incarnation)>,
 }
 
 impl Shard {
-    /// A shard of this many blocks, without a push in it.
+    /// A shard of these blocks.
     pub fn new(run: &RunSpec, workers: &[WorkerId], blocks: Vec<Values>) -> Self {
         Self {
             gate: Gate::new(run, workers),
@@ -81,24 +81,24 @@ impl Shard {
         }
     }
 
-    /// The effects to carry out, in this order.
+    /// Takes the effects to carry out, in order.
     pub fn take_effects(&mut self) -> Vec<ShardEffect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// The blocks of now.
+    /// The current blocks.
     pub fn blocks(&self) -> impl Iterator<Item = &Values> {
         self.blocks.iter().map(CopyOnCut::get)
     }
 
-    /// Takes pushes of a process.
+    /// Accepts pushes of a process from now on.
     pub fn join(&mut self, worker: WorkerId, incarnation: Incarnation, clock: u64, now: Duration) -> Standing {
         let standing = self.announce(worker, incarnation, clock);
         self.poll(now);
         standing
     }
 
-    /// Announces to the gate a process that is present from the first step.
+    /// Announces a process to the gate that is present from the first step.
     pub fn announce_living(&mut self, worker: WorkerId, incarnation: Incarnation) {
         self.announced.insert((worker, incarnation));
         self.gate.fence(worker, incarnation);
@@ -119,7 +119,7 @@ impl Shard {
         self.poll(now);
     }
 
-    /// True while a worker is about to leave a round that is being applied or held.
+    /// True while a worker waits to leave a round that is being applied or held.
     pub fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
@@ -146,7 +146,7 @@ impl Shard {
         self.poll_readers();
     }
 
-    /// Lets workers leave, once no round is being applied and nothing is held back.
+    /// Lets workers leave once no round is being applied and no push is held back.
     fn change_rounds(&mut self, now: Duration) {
         while !self.leaving.is_empty() && self.is_free(now) {
             let Some((worker, incarnation)) = self.leaving.pop_front() else { return };
@@ -157,7 +157,7 @@ impl Shard {
         }
     }
 
-    /// True if the open round may change now; otherwise it is polled again.
+    /// True if the open round may change now. If pushes are held back, schedules another poll.
     fn is_free(&mut self, now: Duration) -> bool {
         if self.applying.is_some() {
             return false;

@@ -9,7 +9,7 @@ use windlass_core::ledger::Acquaintance;
 
 use super::{Answer, AnswerKind, Asked, Frame, Shard, ShardEffect};
 
-/// How long a request may be ahead of the coordinator's word that its process plays the worker.
+/// How long a request may wait for the coordinator's announcement that its process plays the worker.
 const ANNOUNCEMENT_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ enum Stage {
     Announce(Duration),
     Initialise,
     Admit,
-    /// With the version that is answered, if it is not that at the end.
+    /// With the version to answer with, if it is not the version at the end.
     Apply(Option<u64>),
     Collect,
     Contribute,
@@ -42,7 +42,7 @@ enum Stage {
 }
 
 impl Thread {
-    /// True if it waits for something that cannot come any more.
+    /// True if the thread waits for something that cannot arrive any more.
     fn is_over(&self) -> bool {
         let reads = self.serving.as_ref().is_none_or(|serving| match serving.stage {
             Stage::Initialise | Stage::Apply(_) | Stage::Collect | Stage::Discard(_) => true,
@@ -59,13 +59,13 @@ enum Progress {
 }
 
 impl Shard {
-    /// Something arrives on a connection.
+    /// Handles a frame that arrives on a connection.
     pub fn arrive(&mut self, connection: usize, frame: Frame, now: Duration) {
         self.threads.entry(connection).or_default().frames.push_back(frame);
         self.poll_thread(connection, now);
     }
 
-    /// A connection has closed. Its thread notices when it reads on or answers.
+    /// Handles a closed connection. Its thread notices when it next reads or answers.
     pub fn disconnected(&mut self, connection: usize, now: Duration) {
         if let Some(thread) = self.threads.get_mut(&connection) {
             thread.left_alone = true;
@@ -73,12 +73,12 @@ impl Shard {
         }
     }
 
-    /// The connection is closed from this side.
+    /// Closes the connection from this side.
     pub fn hang_up(&mut self, connection: usize) {
         self.threads.remove(&connection);
     }
 
-    /// Ends every wait, and closes the connections of those who are being served.
+    /// Ends every wait. Returns the connections with a request being served, which are to be closed.
     pub fn close(&mut self) -> Vec<usize> {
         self.gate.close();
         self.threads.iter().filter(|(_, thread)| thread.serving.is_some()).map(|(connection, _)| *connection).collect()
@@ -115,7 +115,7 @@ impl Shard {
         }
     }
 
-    /// Serves the request of a thread by one stage. Sets `changed` if others may continue because of it.
+    /// Advances the request of a thread by one stage. Sets `changed` if others may continue because of it.
     fn step(&mut self, connection: usize, thread: &mut Thread, now: Duration, changed: &mut bool) -> Progress {
         let Thread { frames, serving: Some(serving), .. } = thread else { return Progress::Blocked };
         match serving.stage {
@@ -170,7 +170,7 @@ impl Shard {
         Progress::Moved
     }
 
-    /// Takes the next piece of a request's values, and after the last what follows from having them all.
+    /// Takes the next piece of a request's values. After the last piece, does what follows from having them all.
     fn take_piece(&mut self, connection: usize, serving: &mut Serving, changed: &mut bool) -> Progress {
         let (asked, request, piece) = (serving.asked, serving.asked.request, serving.pieces);
         let last = piece + 1 == self.blocks.len();
@@ -260,7 +260,7 @@ impl Shard {
         }
     }
 
-    /// Answers the request, with which the thread is done.
+    /// Answers the request and ends its thread's work on it.
     fn answer(&mut self, connection: usize, asked: Asked, kind: AnswerKind, version: Option<u64>) -> Progress {
         let answer = Answer {
             kind,

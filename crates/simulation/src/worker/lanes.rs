@@ -1,4 +1,4 @@
-//! A simulated worker's hold on the servers: it asks all of them at once, and again after a broken connection.
+//! A simulated worker's connections to the servers: asks all of them at once, and retries after a broken connection.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::world::{Connection, Message, Port, Timer, World};
 /// The pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The way to a server.
+/// A worker's connection to one server.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     connection: Option<Connection>,
@@ -26,9 +26,9 @@ pub(super) struct Lane {
     answer: Option<Answer>,
     failures: u32,
     failing: Option<Duration>,
-    /// Counts attempts, so that an old reminder does nothing.
+    /// The number of attempts, so that an old timer has no effect.
     attempt: u64,
-    /// True if the values are asked for again, after others had newer ones.
+    /// True if the values are being requested again because another server had newer ones.
     again: bool,
 }
 
@@ -45,7 +45,7 @@ impl WorkerNode {
         }
     }
 
-    /// Makes the lanes of this incarnation, unless they are there.
+    /// Creates the lanes of this incarnation, unless they exist.
     pub(super) fn join_servers(&mut self, world: &mut World) {
         if self.connected == self.acting && !self.lanes.is_empty() {
             return;
@@ -91,7 +91,7 @@ impl WorkerNode {
         }
     }
 
-    /// Connects anew to the servers of other processes, which may be others by now.
+    /// Reconnects to the servers of other processes, since those may have been replaced.
     pub(super) fn connect_anew(&mut self, world: &mut World) {
         for server in self.lanes.keys().copied().collect::<Vec<_>>() {
             if self.is_local(server, world) {
@@ -113,7 +113,7 @@ impl WorkerNode {
         }
     }
 
-    /// A lane is connected, or not.
+    /// Handles the result of connecting a lane.
     pub fn lane_connected(&mut self, server: u32, connection: Option<Connection>, world: &mut World) {
         let unwanted = |worker: &Self, world: &mut World| {
             if let Some(connection) = connection {
@@ -134,7 +134,7 @@ impl WorkerNode {
         }
     }
 
-    /// A lane's connection broke.
+    /// Handles a lane's broken connection.
     pub fn lane_closed(&mut self, server: u32, connection: Connection, world: &mut World) {
         let is_local = self.is_local(server, world);
         let Some(lane) = self.lanes.get_mut(&server).filter(|lane| lane.connection == Some(connection)) else { return };
@@ -143,7 +143,7 @@ impl WorkerNode {
             return;
         }
         if is_local {
-            // The server in this process has let go of its parameters; the coordinator says what follows.
+            // The server in this process has dropped its parameters; the coordinator decides what follows.
             return self.undo(Cause::Released(ServerId(server)), world);
         }
         let pause = Duration::from_millis((1 << lane.failures.min(10)) - 1).min(Duration::from_millis(100));
@@ -161,14 +161,14 @@ impl WorkerNode {
         world.remind(self.pid, world.now + pause, Timer::Retry(server, lane.attempt));
     }
 
-    /// Tries a server again.
+    /// Retries a server.
     pub fn try_again(&mut self, server: u32, attempt: u64, world: &mut World) {
         if self.lanes.get(&server).is_some_and(|lane| lane.attempt == attempt && lane.connection.is_none()) {
             self.connect(server, world);
         }
     }
 
-    /// A server answers.
+    /// Handles a server's answer.
     pub fn answered(&mut self, server: u32, connection: Connection, answer: Answer, world: &mut World) {
         let Some(lane) = self.lanes.get_mut(&server).filter(|lane| lane.connection == Some(connection)) else { return };
         match answer.kind {
@@ -191,13 +191,13 @@ impl WorkerNode {
         self.go_on(over, world);
     }
 
-    /// Asks servers again whose values are of an earlier round than others'. True if that need not be.
+    /// Pulls again from servers whose values are of an earlier round than those of others. True if there is no need to.
     fn align(&mut self, world: &mut World) -> bool {
         let versions = || self.lanes.values().filter_map(|lane| lane.answer).filter(|answer| answer.rounds);
         let newest = versions().map(|answer| answer.version).max().unwrap_or(0);
         let is_behind = |lane: &Lane| lane.answer.is_some_and(|answer| answer.rounds && answer.version < newest);
         let behind: Vec<u32> = self.lanes.iter().filter(|(_, lane)| is_behind(lane)).map(|(id, _)| *id).collect();
-        // A server that no worker is left to advance stays behind.
+        // A server stays behind if no worker is left to advance it.
         if behind.is_empty() || behind.iter().any(|server| self.lanes[server].again) {
             return true;
         }

@@ -1,5 +1,5 @@
-//! A simulated worker: the production machine that decides what it does, and what it does for that. It pushes one batch
-//! after another, and continues when all servers have answered; its hold on them is in `lanes`.
+//! A simulated worker: the production machine that decides what it does, and the work itself. It pushes one batch after
+//! another, and continues when all servers have answered; its connections to them are in `lanes`.
 
 mod lanes;
 
@@ -21,10 +21,10 @@ use crate::line::Line;
 use crate::world::{Connection, Message, Pid, Port, Timer, World};
 use lanes::Lane;
 
-/// How long a process that leaves waits for its goodbye to be heard.
+/// How long a process that leaves waits for its goodbye to be received.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a worker does.
+/// The current activity of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Nothing,
@@ -43,23 +43,23 @@ pub struct WorkerNode {
     line: Line,
     machine: WorkerMachine,
     doing: Doing,
-    /// As which incarnation it does that.
+    /// The incarnation in which the worker does that.
     acting: Incarnation,
-    /// As which incarnation the lanes were made.
+    /// The incarnation for which the lanes were created.
     connected: Incarnation,
     lanes: BTreeMap<u32, Lane>,
     sequence: u64,
-    /// Batches that it had had before this incarnation's first push.
+    /// The number of batches before this incarnation's first push.
     began: u64,
     ticket: u64,
-    /// How it ends, and until when it waits for its goodbye to be heard.
+    /// The outcome, and the deadline for its goodbye to be received.
     leaving: Option<(Outcome, Duration)>,
-    /// How it has ended.
+    /// How the worker ended.
     pub ended: Option<Outcome>,
 }
 
 impl WorkerNode {
-    /// A worker that has just been started.
+    /// Starts a worker.
     pub fn start(id: u32, pid: Pid, world: &mut World) -> Self {
         let hello = Hello {
             protocol: PROTOCOL,
@@ -89,19 +89,19 @@ impl WorkerNode {
         worker
     }
 
-    /// Something happens on the session.
+    /// Handles an event of the session.
     pub fn session(&mut self, event: SessionEvent, world: &mut World) {
         let told = self.line.handle(event, world);
         self.told(told, world);
     }
 
-    /// The session is connected, or not.
+    /// Handles the result of connecting the session.
     pub fn connected(&mut self, connection: Option<Connection>, world: &mut World) {
         let told = self.line.connected(connection, world);
         self.told(told, world);
     }
 
-    /// A session's message or end.
+    /// Handles a message of the session, or its end.
     pub fn arrived(&mut self, connection: Connection, message: Option<Message>, world: &mut World) {
         if !self.line.is_on(connection) {
             return;
@@ -122,7 +122,7 @@ impl WorkerNode {
         self.end_if_left(world);
     }
 
-    /// Lets the machine decide, and does what it says.
+    /// Passes an event to the machine and carries out its effects.
     fn decide(&mut self, event: WorkerEvent, world: &mut World) {
         for effect in self.machine.handle(event, world.now) {
             match effect {
@@ -139,7 +139,7 @@ impl WorkerNode {
         }
     }
 
-    /// Says goodbye, and waits for a moment until it has been heard.
+    /// Says goodbye, and waits a moment for it to be received.
     fn leave(&mut self, outcome: Outcome, world: &mut World) {
         let until = world.now + LEAVE_WITHIN;
         self.leaving = Some((outcome, until));
@@ -156,7 +156,7 @@ impl WorkerNode {
         }
     }
 
-    /// Connections from before a welcome may lead nowhere; a client of an earlier incarnation has nothing to wait for.
+    /// Handles a welcome. Older connections may lead nowhere, and an earlier incarnation has nothing to wait for.
     fn welcomed(&mut self, incarnation: Incarnation, world: &mut World) {
         if self.acting < incarnation {
             self.drop_lanes(world);
@@ -165,7 +165,7 @@ impl WorkerNode {
         self.connect_anew(world);
     }
 
-    /// What it does comes to nothing, unless it needs no server for it.
+    /// Aborts the current activity, unless it needs no server.
     fn undo(&mut self, cause: Cause, world: &mut World) {
         if self.doing == Doing::Concluding {
             return;
@@ -228,7 +228,7 @@ impl WorkerNode {
         world.remind(self.pid, at, Timer::Computed(self.ticket));
     }
 
-    /// A step is computed, or the network is scored.
+    /// Handles a step that has been computed, or a network that has been scored.
     pub fn computed(&mut self, ticket: u64, world: &mut World) {
         if ticket != self.ticket {
             return;
@@ -243,29 +243,29 @@ impl WorkerNode {
         }
     }
 
-    /// The process is told to stop.
+    /// Handles a request to stop.
     pub fn stop(&mut self, world: &mut World) {
         self.undo(Cause::Interrupted, world);
         self.decide(WorkerEvent::Stop, world);
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub fn tick(&mut self, world: &mut World) {
         self.decide(WorkerEvent::Tick, world);
         self.end_if_left(world);
     }
 
-    /// True while the coordinator listens to it.
+    /// True while the worker has a session with the coordinator.
     pub fn is_in_session(&self) -> bool {
         self.line.session.is_welcomed()
     }
 
-    /// True if the coordinator has ever let it in.
+    /// True if the coordinator has ever admitted the worker.
     pub fn was_let_in(&self) -> bool {
         self.line.let_in
     }
 
-    /// The task that this is.
+    /// The worker's task.
     pub fn task(&self) -> TaskId {
         TaskId::worker(self.id)
     }

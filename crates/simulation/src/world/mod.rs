@@ -1,5 +1,5 @@
-//! Everything outside the simulated processes: virtual time, what happens next, and in `network` the connections between
-//! them.
+//! Everything outside the simulated processes: virtual time, the event queue, and in `network` the connections between
+//! processes.
 
 mod network;
 
@@ -22,7 +22,7 @@ pub type Pid = usize;
 /// A connection.
 pub type Connection = usize;
 
-/// What travels.
+/// A message on a connection.
 #[derive(Debug)]
 pub enum Message {
     /// To the coordinator.
@@ -35,122 +35,122 @@ pub enum Message {
     Answer(Answer),
 }
 
-/// Where in a process a connection ends.
+/// The end of a connection within a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Port {
-    /// The session of its server.
+    /// The session of the process's server.
     ServerSession,
-    /// The session of its worker.
+    /// The session of the process's worker.
     WorkerSession,
-    /// Its coordinator.
+    /// The coordinator of the process.
     Coordinator,
-    /// Its shard.
+    /// The shard of the process.
     Stream,
-    /// Its worker's way to a server.
+    /// The connection of the process's worker to a server.
     Lane(u32),
 }
 
-/// What happens to a process.
+/// An event in a process.
 #[derive(Debug)]
 pub enum Happening {
-    /// Something arrives.
+    /// A message arrives.
     Arrived(Connection, Port, Message),
-    /// A connection has closed.
+    /// A connection was closed.
     Closed(Connection, Port),
     /// A connection was made, or could not be.
     Connected(Port, Option<Connection>),
-    /// The time has come.
+    /// A timer is due.
     Timer(Timer),
-    /// The records have been looked at.
+    /// The lookup of the run's records is done.
     Looked(Port, u64, Option<Outcome>),
-    /// It is told to stop.
+    /// The process is told to stop.
     Stop,
 }
 
-/// What a process wants to be reminded of.
+/// A timer of a process.
 #[derive(Debug)]
 pub enum Timer {
     /// The coordinator's tick.
     Tick,
     /// The coordinator's checkpoints are open.
     StoreOpened,
-    /// The checkpoint to go back to is found for the nth time, or where the run began; or what to begin from.
+    /// The nth lookup is done: of a checkpoint to begin from or, given the run's beginning, to roll back to.
     Found(u64, Option<Box<windlass_server::coordinator::Beginning>>),
-    /// A manifest is written, or it failed.
+    /// A manifest is written, or writing it failed.
     Published(u64, Box<windlass_checkpoint::Manifest>, bool),
-    /// The lease is released, with word of how the run ended.
+    /// The lease is released, with the run's outcome.
     Released(Outcome),
-    /// A session.
+    /// The session's timer.
     Session(Port),
-    /// The shard of this number.
+    /// A timer of the shard with this number.
     Shard(u64, ShardTimer),
     /// The server's shard is prepared.
     Prepared(u64),
-    /// A part is written, or it failed.
+    /// A part is written, or writing it failed.
     Written(u64, u64, bool),
-    /// The server has heard nothing.
+    /// A deadline of the server.
     Quiet,
-    /// The worker waits for something to be heard.
+    /// A deadline of the worker.
     Worker,
     /// The worker has computed its step.
     Computed(u64),
-    /// The worker tries a server again.
+    /// The worker retries a server.
     Retry(u32, u64),
-    /// ps 0 stays for others to hear of the end.
+    /// ps 0 stays so that others can learn of the end.
     Farewell,
 }
 
-/// What a shard wants to be reminded of.
+/// A timer of a shard.
 #[derive(Debug)]
 pub enum ShardTimer {
-    /// Those who wait.
+    /// Polls the waiting threads.
     Poll,
-    /// The round that is applied.
+    /// Applies the next block of the round.
     RoundPiece,
-    /// The cut that is read.
+    /// Reads the next block of a cut.
     ReadPiece(u64),
 }
 
-/// What happens in the world.
+/// An event in the world.
 #[derive(Debug)]
 pub enum Event {
-    /// To a process.
+    /// An event in a process.
     To(Pid, Happening),
     /// A fault of the scenario.
     Fault(usize),
-    /// A task is started again.
+    /// The restart of a task.
     Start(TaskId),
 }
 
-/// A process as the world sees it.
+/// The condition of a process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Condition {
-    /// Until it ends or is killed.
+    /// True until the process ends or is killed.
     pub alive: bool,
-    /// Nothing happens to it before that.
+    /// Events wait until this time.
     pub paused_until: Duration,
-    /// Nothing reaches it or leaves it before that.
+    /// The process cannot send or receive until this time.
     pub cut_off_until: Duration,
 }
 
 /// Everything outside the processes.
 #[derive(Debug)]
 pub struct World {
-    /// The time.
+    /// The current virtual time.
     pub now: Duration,
     /// The random numbers of the run.
     pub random: Random,
-    /// What is simulated.
+    /// The simulated scenario.
     pub scenario: Scenario,
     /// The checkpoint store.
     pub store: Store,
-    /// What is watched.
+    /// The invariant checks.
     pub watch: Watch,
     /// The processes, by their numbers.
     pub conditions: Vec<Condition>,
-    /// Which process listens for a task.
+    /// The process that listens for each task.
     pub directory: BTreeMap<TaskId, Pid>,
-    /// A line for everything that happens, if it is wanted.
+    /// True to print a line for every event.
     pub trace: bool,
     queue: BTreeMap<(Duration, u64), Event>,
     next: u64,
@@ -158,7 +158,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing has happened.
+    /// A world in which nothing has happened yet.
     pub fn new(random: Random, scenario: Scenario, trace: bool) -> Self {
         let watch = Watch::new(scenario.counts_batches_once());
         Self {
@@ -176,18 +176,18 @@ impl World {
         }
     }
 
-    /// Lets something happen at a time.
+    /// Schedules an event.
     pub fn at(&mut self, time: Duration, event: Event) {
         self.next += 1;
         self.queue.insert((time.max(self.now), self.next), event);
     }
 
-    /// Reminds a process at a time.
+    /// Sets a timer of a process.
     pub fn remind(&mut self, pid: Pid, time: Duration, timer: Timer) {
         self.at(time, Event::To(pid, Happening::Timer(timer)));
     }
 
-    /// What happens next, at the time at which it does. What concerns a process that stands still waits.
+    /// Advances the time to the next event, and returns it. Events for a paused process wait.
     pub fn step(&mut self) -> Option<Event> {
         loop {
             let ((time, number), mut event) = self.queue.pop_first()?;
@@ -198,7 +198,8 @@ impl World {
                     continue;
                 }
                 if condition.paused_until > time {
-                    // With its own number: a pause that is made longer must not let later messages of a connection by.
+                    // The event keeps its own number: extending a pause must not let later messages of a connection
+                    // overtake it.
                     self.queue.insert((condition.paused_until, number), event);
                     continue;
                 }
@@ -227,7 +228,7 @@ impl World {
         }
     }
 
-    /// When an operation of the store is over, and whether it fails.
+    /// When an operation of the store will finish, and whether it fails.
     pub fn store_delay(&mut self) -> (Duration, bool) {
         let (from, fails) = self.store.outlook(self.now);
         let delay = if self.random.percent(5) { self.random.millis(50, 1500) } else { self.random.millis(1, 30) };

@@ -1,5 +1,5 @@
-//! The network between simulated processes: connections with delays, in order on each and in any order between them, which
-//! break with what is on its way.
+//! The network between simulated processes: connections with delays. Messages stay in order on a connection, but not
+//! between connections, and those in flight may be lost when a connection breaks.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ pub(super) struct Link {
     pub(super) open: [bool; 2],
     /// When the last message in each direction arrives.
     last: [Duration; 2],
-    /// Nothing more gets through.
+    /// True if nothing more gets through.
     pub(super) broken: bool,
 }
 
 impl World {
-    /// Connects a process to the one that listens for a task, and tells it.
+    /// Connects a process to the one that listens for a task, and reports the result to it.
     pub fn connect(&mut self, pid: Pid, port: Port, to: TaskId, at: Port) {
         let there = self.directory.get(&to).copied().filter(|there| self.conditions[*there].alive);
         let unreachable = |pid: Pid| self.conditions[pid].cut_off_until > self.now;
@@ -38,13 +38,13 @@ impl World {
         self.at(self.now + delay, Event::To(pid, Happening::Connected(port, connection)));
     }
 
-    /// Sends on a connection, from the end of this process.
+    /// Sends a message on a connection, from this process's end.
     pub fn send(&mut self, connection: Connection, pid: Pid, port: Port, message: Message) {
         let Some((arrives, there, at)) = self.arrival(connection, pid, port) else { return };
         self.at(arrives, Event::To(there, Happening::Arrived(connection, at, message)));
     }
 
-    /// Closes a connection at the end of this process; the other is told after what is in flight.
+    /// Closes a connection at this process's end; the other end is told after what is in flight.
     pub fn close(&mut self, connection: Connection, pid: Pid, port: Port) {
         let arrival = self.arrival(connection, pid, port);
         let link = &mut self.links[connection];
@@ -53,8 +53,8 @@ impl World {
         self.at(arrives, Event::To(there, Happening::Closed(connection, at)));
     }
 
-    /// Says no more on a connection at the end of this process. The other end hears of it after what is on its way, and
-    /// closes its side then.
+    /// Stops sending on a connection at this process's end. The other end learns of it after what is in flight, and
+    /// then closes its side.
     pub fn stop_sending(&mut self, connection: Connection, pid: Pid, port: Port) {
         let Some((arrives, there, at)) = self.arrival(connection, pid, port) else { return };
         self.at(arrives, Event::To(there, Happening::Closed(connection, at)));
@@ -84,8 +84,8 @@ impl World {
         Some((arrives, there, link.ports[1 - end]))
     }
 
-    /// Breaks all connections of a process with others. What is on its way is lost. The process hears of it, if it lives,
-    /// and the others do after a delay.
+    /// Breaks all connections of a process with others. Messages in flight may be lost. The process learns of it
+    /// immediately, if it lives, and the others after a delay.
     pub fn disconnect(&mut self, pid: Pid, after: Duration) {
         for connection in 0..self.links.len() {
             let link = &mut self.links[connection];
@@ -100,7 +100,7 @@ impl World {
                 self.at(at, Event::To(pids[end], Happening::Closed(connection, ports[end])));
             }
             self.links[connection].broken = true;
-            // What was held up by a cut of the network is not sent again.
+            // Messages held up by a network partition are not sent again.
             let held_up = pids.iter().any(|pid| self.conditions[*pid].cut_off_until > self.now);
             if self.random.percent(50) || held_up {
                 self.lose(connection);
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Closes all connections of a process that ends, after what is on its way.
+    /// Closes all connections of a process that ends, after what is in flight.
     pub fn disconnect_gently(&mut self, pid: Pid) {
         for connection in 0..self.links.len() {
             for end in 0..2 {
@@ -120,13 +120,13 @@ impl World {
         }
     }
 
-    /// True if the coordinator has closed a session of this process, which has not heard of it yet.
+    /// True if the coordinator has closed a session of this process, and the process does not know it yet.
     pub fn is_being_dismissed(&self, pid: Pid) -> bool {
         let is_closed = |link: &Link| link.ports[1] == Port::Coordinator && link.open == [true, false];
         self.links.iter().any(|link| link.pids[0] == pid && !link.broken && is_closed(link))
     }
 
-    /// Loses what is on its way on a connection.
+    /// Drops the messages in flight on a connection.
     fn lose(&mut self, connection: Connection) {
         let is_lost = |event: &Event| matches!(event, Event::To(_, Happening::Arrived(on, ..)) if *on == connection);
         self.queue.retain(|_, event| !is_lost(event));

@@ -1,5 +1,5 @@
-//! The index that Kubernetes gives each pod of an Indexed Job. It counts within one Job, so it says nothing of the job
-//! (ps or worker) that the pod belongs to.
+//! The index that Kubernetes gives each pod of an Indexed Job. It counts within one Job, so it does not identify the
+//! job (ps or worker) that the pod belongs to.
 
 use crate::cluster::ClusterError;
 

@@ -1,8 +1,8 @@
-//! What a scheduler tells its tasks by variables: Kubernetes' Indexed Jobs by `JOB_COMPLETION_INDEX`, Slurm by
-//! `SLURM_PROCID`, `SLURM_JOB_NODELIST` and the like. They come last in precedence, since a scheduler sets them for
-//! every process, whether or not it is a task of a cluster.
+//! The variables by which schedulers describe their tasks: `JOB_COMPLETION_INDEX` for Kubernetes' Indexed Jobs, and
+//! `SLURM_PROCID`, `SLURM_JOB_NODELIST` and the like for Slurm. They come last in precedence, since a scheduler sets
+//! them for every process, whether or not it is a task of a cluster.
 //!
-//! Must not read the environment: [`Environment::read`] is given a function that does.
+//! Must not read the environment: [`Environment::read`] takes a function that does.
 
 mod job_index;
 mod nodelist;
@@ -23,18 +23,18 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Takes the variables out of an environment. An empty variable counts as unset.
+    /// Picks the variables from an environment. An empty variable counts as unset.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Environment {
         let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         Environment { job_completion_index: get(job_index::VARIABLE), slurm: SlurmVariables::read(get) }
     }
 
-    /// A whole cluster and this process's task in it, if Slurm is told to make one.
+    /// The whole cluster and this process's task in it, if Slurm's variables are to define one.
     pub(super) fn statement(&self) -> Result<Option<(Statement, Source)>, ClusterError> {
         Ok(self.slurm.statement()?.map(|statement| (statement, Source::Slurm)))
     }
 
-    /// Which task of a known cluster this process is.
+    /// The task of a known cluster that this process is.
     pub(super) fn task_in(&self, cluster: &ClusterSpec) -> Result<Option<(NamedTask, Source)>, ClusterError> {
         Ok(self.slurm.task_in(cluster)?.map(|task| (task, Source::Slurm)))
     }

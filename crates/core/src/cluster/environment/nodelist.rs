@@ -1,7 +1,7 @@
 //! Expands Slurm's list of nodes: `node[01-03,07],gpu1` is node01, node02, node03, node07 and gpu1. Several brackets in
-//! one name multiply, the rightmost counting fastest. Knows no hosts: a name is any text.
+//! one name multiply, the rightmost varying fastest. A name may be any text; hosts are not checked here.
 
-/// More nodes than this in one list are refused, before they are expanded.
+/// Lists of more nodes than this are refused before they are expanded.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
 /// Why a text is not a list of nodes.
@@ -10,10 +10,10 @@ pub enum NodeListError {
     /// No name at all, or nothing between two commas.
     #[error("a name is empty")]
     EmptyName,
-    /// A bracket without its counterpart, or within another.
+    /// A bracket is unbalanced or nested.
     #[error("the brackets do not match")]
     Brackets,
-    /// A range that is not a number or two numbers, the first no larger than the second.
+    /// A range is neither a number nor two ascending numbers.
     #[error("{range:?} is not a range")]
     Range {
         /// The range as given.
@@ -82,10 +82,10 @@ fn expand_name(name: &str, nodes: &mut Vec<String>) -> Result<(), NodeListError>
     Ok(())
 }
 
-/// As many digits as any number here has, with leading zeros.
+/// The largest number of digits in a number, leading zeros included.
 const MAX_DIGITS: usize = 20;
 
-/// The numbers of `01-03,07`, as text that keeps its leading zeros.
+/// Expands `01-03,07` to numbers, as text that keeps leading zeros.
 fn numbers(ranges: &str, room: usize) -> Result<Vec<String>, NodeListError> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {

@@ -1,9 +1,9 @@
 //! The cluster that one `srun` starts. Task numbers decide the jobs: with P parameter servers, tasks 0 to P - 1 are ps
-//! and the rest are workers. Every task works out the same cluster from the same list of nodes. Tasks on one node get
-//! ports in a row.
+//! and the rest are workers. Every task derives the same cluster from the same list of nodes. Tasks on one node get
+//! consecutive ports.
 //!
-//! Slurm sets its variables for every process of a job, so they make a cluster only if `WINDLASS_SLURM_PS` says how many
-//! ps there are. Where something else names the cluster, `SLURM_PROCID` still tells which of its tasks this is.
+//! Slurm sets its variables for every process of a job, so they define a cluster only if `WINDLASS_SLURM_PS` gives the
+//! number of ps. Where something else names the cluster, `SLURM_PROCID` still tells which of its tasks this is.
 
 use super::nodelist::{self, NodeListError};
 use crate::cluster::spec::{ClusterDraft, JobAddresses};
@@ -28,7 +28,7 @@ pub struct SlurmVariables {
     pub port: Option<String>,
 }
 
-/// What Slurm says cannot be a cluster.
+/// Why Slurm's variables do not describe a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlurmError {
     /// A variable that Slurm sets is missing.
@@ -37,7 +37,7 @@ pub enum SlurmError {
         /// The missing variable.
         variable: &'static str,
     },
-    /// A variable is no number.
+    /// A variable is not a number.
     #[error("{variable} is {value:?}, expected {expected}")]
     Number {
         /// The variable.
@@ -55,7 +55,7 @@ pub enum SlurmError {
         /// What is wrong with it.
         problem: NodeListError,
     },
-    /// The counts of tasks do not go with the nodes.
+    /// The task counts do not match the nodes.
     #[error("tasks per node are {value:?}, which does not fit {nodes} nodes")]
     TasksPerNode {
         /// The value as given.
@@ -71,24 +71,24 @@ pub enum SlurmError {
         /// How many of them are ps.
         ps: u32,
     },
-    /// The number of this task is outside the cluster.
+    /// This task's number is outside the cluster.
     #[error("SLURM_PROCID is {proc_id}, but the cluster has {tasks} tasks")]
     ProcIdOutside {
-        /// The number.
+        /// This task's number.
         proc_id: u32,
         /// How many tasks there are.
         tasks: u32,
     },
-    /// Tasks are numbered in a way that cannot be worked out.
+    /// Tasks are numbered in a way that is not supported.
     #[error("the tasks are distributed as {value:?}, expected block or cyclic")]
     Distribution {
         /// The distribution.
         value: String,
     },
-    /// A node's name is no host, or its tasks run out of ports.
+    /// A node's name is not a host, or its tasks run out of ports.
     #[error("node {node:?}: {problem}")]
     Node {
-        /// Its name.
+        /// The node's name.
         node: String,
         /// What is wrong with the address.
         problem: AddressError,
@@ -193,10 +193,11 @@ fn number<T: std::str::FromStr>(variable: &'static str, text: &str, expected: &'
     text.trim().parse().map_err(|_| SlurmError::Number { variable, value: text.to_owned(), expected }.into())
 }
 
-/// As many tasks as a step may have. More would be a mistake, and take all memory.
+/// The largest number of tasks in a step. More would be a mistake, and exhaust the memory.
 const MAX_TASKS: usize = 1 << 16;
 
-/// `2(x3),1` for four nodes is 2, 2, 2, 1. `None` if it is malformed, for another number of nodes, or too much.
+/// Expands `2(x3),1` for four nodes to 2, 2, 2, 1. `None` if the text is malformed, does not match the number of nodes,
+/// or gives too many tasks.
 fn tasks_per_node(text: &str, nodes: usize) -> Option<Vec<u16>> {
     let mut counts = Vec::new();
     for part in text.trim().split(',') {
@@ -214,12 +215,12 @@ fn tasks_per_node(text: &str, nodes: usize) -> Option<Vec<u16>> {
     (counts.len() == nodes && tasks <= MAX_TASKS).then_some(counts)
 }
 
-/// Node and number on that node of each task, filling one node after the other.
+/// For each task, its node and its number on that node, filling one node after the other.
 fn block(counts: &[u16]) -> Vec<(usize, u16)> {
     counts.iter().enumerate().flat_map(|(node, count)| (0..*count).map(move |local| (node, local))).collect()
 }
 
-/// The same, going round the nodes.
+/// As [`block`], but going round the nodes.
 fn cyclic(counts: &[u16]) -> Vec<(usize, u16)> {
     let rounds = counts.iter().copied().max().unwrap_or(0);
     let round = |local| counts.iter().enumerate().filter(move |(_, count)| local < **count);

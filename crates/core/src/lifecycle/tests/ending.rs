@@ -214,7 +214,7 @@ fn a_worker_that_leaves_because_it_has_failed_is_not_said_to_have_been_told_to_s
     assert_eq!(run.saved(), [Decision::Over(Outcome { exit_code: exit_code::PEERS, reason })]);
 }
 
-/// As [`saving`], or told to stop by its server; with all parts of the last checkpoint written.
+/// Like [`saving`], or ended because its server was told to stop; with all parts of the last checkpoint written.
 fn publishing(is_told_to_stop: bool) -> Lifecycle {
     let (mut run, server) = if is_told_to_stop {
         let (mut run, _) = training_with_checkpoints();

@@ -1,8 +1,8 @@
-//! Servers that hold nothing: awaited at the beginning, and never missed.
+//! Servers that hold nothing: awaited at the start, never missed later.
 
 use super::*;
 
-/// A run of a ps that holds everything, one that holds nothing, and a worker.
+/// A run with a ps that holds everything, a ps that holds nothing, and a worker.
 fn training_with_an_idle_ps(checkpoints: bool) -> (Lifecycle, Incarnation) {
     let mut run = Lifecycle::new(LifecycleConfig { servers: 2, checkpoints, ..config(1) });
     join(&mut run, PS, 0);

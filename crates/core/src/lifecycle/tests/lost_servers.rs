@@ -69,7 +69,8 @@ fn after_a_loss_a_worker_that_does_not_come_back_is_left_out() {
     assert_eq!(run.server_ready(PS, true), [Decision::Start(WorkerId(1))]);
 }
 
-/// A run with checkpoints whose server and chief were lost together, and whose server and worker 1 are back; it prepares.
+/// A run with checkpoints that lost its server and its chief together. The server and worker 1 are back, and it
+/// prepares.
 fn without_its_chief() -> Lifecycle {
     let (mut run, [chief, _]) = training_with_checkpoints();
     run.disconnected(PS, Incarnation(1), seconds(1));

@@ -1,4 +1,4 @@
-//! Every event of a run's life, and what follows from it. Here are runs to try it on.
+//! Tests of every event of a run's life. Here are the runs that they start from.
 
 mod ending;
 mod idle_servers;
@@ -58,12 +58,12 @@ fn training_of(mut run: Lifecycle) -> (Lifecycle, [Incarnation; 2]) {
     (run, [first, second])
 }
 
-/// As [`training`], with checkpoints.
+/// Like [`training`], with checkpoints.
 fn training_with_checkpoints() -> (Lifecycle, [Incarnation; 2]) {
     training_of(Lifecycle::new(LifecycleConfig { checkpoints: true, ..config(2) }))
 }
 
-/// As [`training_with_checkpoints`], with nothing left to do but to write the last one.
+/// Like [`training_with_checkpoints`], with only the last checkpoint left to write.
 fn saving() -> (Lifecycle, [Incarnation; 2]) {
     let (mut run, incarnations) = training_with_checkpoints();
     run.worker_finished(WorkerId(0));
@@ -72,7 +72,7 @@ fn saving() -> (Lifecycle, [Incarnation; 2]) {
     (run, incarnations)
 }
 
-/// Keeps everybody alive until then, and lets that much time pass.
+/// Reports a sign of life from every task at that time, and advances the time to it.
 fn pass_with_all_alive(run: &mut Lifecycle, now: u64) -> Vec<Decision> {
     for task in [PS, TaskId::worker(0), TaskId::worker(1)] {
         let incarnation = run.membership.incarnation(task).unwrap();

@@ -1,4 +1,4 @@
-//! Whom a run waits for, and when it gives them up.
+//! Whom a run waits for, and when it gives up.
 
 use super::*;
 
@@ -162,8 +162,8 @@ fn a_coordinator_started_again_after_the_end_ends_well_if_no_worker_comes() {
     assert_eq!(run.tick(seconds(60)), [Decision::Over(Outcome::done())]);
 }
 
-/// A coordinator that was started again after the end of its run, with ps 0 and worker 0 of two, who has begun before if
-/// it says so. Another ps has heard of the end and does not come.
+/// A coordinator that was restarted after the end of its run, with ps 0 and worker 0 of two. `begun` is whether the
+/// worker reports that the run had begun. Another ps has learned of the end and does not come.
 fn ended_and_started_again(begun: bool) -> (Lifecycle, impl Fn(&mut Lifecycle, u64) -> Vec<Decision>) {
     let mut run = Lifecycle::new(LifecycleConfig { servers: 2, checkpoints: true, ..config(2) });
     run.finished_before();
