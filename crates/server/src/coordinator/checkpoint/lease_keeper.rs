@@ -1,4 +1,4 @@
-//! Keeps the run's lease on its checkpoints while the coordinator lives, and gives it up at the end.
+//! Keeps the run's lease on its checkpoints while the coordinator lives, and releases it at the end.
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::warn;
@@ -22,13 +22,13 @@ impl LeaseKeeper {
         Self { end: Some(end), first_generation }
     }
 
-    /// Says in which generation the run began, once that is known.
+    /// Records in which generation the run began, once that is known.
     pub(in crate::coordinator) fn set_first_generation(&self, generation: u64) {
         self.first_generation.send_replace(generation);
     }
 
-    /// Gives the lease up, and leaves word of how the run has ended; [`Event::Released`] tells when that is done. False if
-    /// there is none any more: another run has taken over.
+    /// Releases the lease, and records how the run ended; [`Event::Released`] follows when that is done. Returns false
+    /// if the lease is already lost because another run has taken over.
     pub(in crate::coordinator) fn release(&mut self, outcome: Outcome) -> bool {
         self.end.take().is_some_and(|end| end.send(outcome).is_ok())
     }
@@ -48,7 +48,7 @@ async fn keep(
             told = &mut ended => {
                 if let Ok(Outcome { exit_code, reason }) = told {
                     lease.set_ending(Ending { exit_code, reason });
-                    // If it fails, the next run finds out by itself that this one is gone.
+                    // If this fails, the next run notices by itself that this one is gone.
                     let _ = lease.release().await;
                     let _ = done.send(Event::Released).await;
                 }
