@@ -1,5 +1,5 @@
-//! Where each worker is in its data: what it began with, and one batch for every push since. And what it wants back if
-//! it has to go on from there.
+//! Each worker's position in its data: where it began, plus one batch for every push since, and the note that it needs
+//! to continue from there.
 
 use std::collections::BTreeMap;
 
@@ -8,43 +8,43 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 
-/// Where the workers are in their data.
+/// The workers' positions in their data.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DataPositions(BTreeMap<WorkerId, Position>);
 
 #[derive(Debug, Clone, Default)]
 struct Position {
-    /// The living process, whose pushes are counted.
+    /// The worker's current process, whose pushes are counted.
     process: Incarnation,
-    /// Where the worker was before the first push of that process.
+    /// The worker's position before the first push of that process.
     began: Point,
     /// Batches in one pass over the data.
     pass: u64,
-    /// Where that process was when it left or was replaced.
+    /// The position of that process when it left or was replaced.
     left_at: Option<Point>,
 }
 
 /// A point in the data of one worker.
 #[derive(Debug, Clone, Default)]
 struct Point {
-    /// Batches so far.
+    /// The number of batches so far.
     batches: u64,
-    /// The note of the last of them; empty if there was none.
+    /// The note of the last batch; empty if there was none.
     note: String,
-    /// One batch more, if its gradient was in the round that was open.
+    /// One more batch, if its gradient was in the round that was open.
     open: Option<OpenBatch>,
 }
 
 /// A batch whose gradient counts in a round that was open when its worker left.
 #[derive(Debug, Clone)]
 struct OpenBatch {
-    /// The version that the round makes.
+    /// The version that the round produces.
     version: u64,
     note: String,
 }
 
 impl Point {
-    /// Batches in the parameters of this version, and the note of the last.
+    /// Returns the number of batches in the parameters of this version, and the note of the last.
     fn in_version(&self, version: u64) -> (u64, &str) {
         match &self.open {
             Some(open) if open.version <= version => (self.batches + 1, &open.note),
@@ -52,15 +52,17 @@ impl Point {
         }
     }
 
-    /// Batches once the round that was open has ended, which is where the next process begins, and the note of the last.
+    /// Returns the number of batches once the open round has ended, which is where the next process begins, and the
+    /// note of the last.
     fn in_full(&self) -> (u64, &str) {
         self.in_version(u64::MAX)
     }
 }
 
 impl DataPositions {
-    /// Returns to the positions in a checkpoint. If its steps had another number of samples, `samples` holds that
-    /// number and the present one: a worker continues after as many whole passes and samples.
+    /// Returns to the positions in a checkpoint. If the steps of that run had another number of samples, `samples`
+    /// holds that number and the present one, and each worker continues after the same number of full epochs and
+    /// samples.
     pub(super) fn restore(&mut self, states: &[WorkerState], samples: Option<(u64, u64)>) {
         for position in self.0.values_mut() {
             *position = Position { pass: position.pass, ..Position::default() };
@@ -79,55 +81,55 @@ impl DataPositions {
         }
     }
 
-    /// Another process plays a worker from now on, or none; so far it has come to where it is in `standing`.
+    /// Records that another process plays a worker from now on, or none. Its predecessor got as far as `standing` says.
     pub(super) fn replace(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
         let position = self.0.entry(worker).or_default();
         position.began = position.at(worker, standing);
         position.process = process;
     }
 
-    /// The process that plays a worker has left or was replaced; it had come to where it is in `standing`. For positions
-    /// that belong to a cut: servers that take it before that count the pushes of the process, and those that take it
-    /// later have forgotten them, but hold them all.
+    /// Records that the process that plays a worker has left or was replaced, having got as far as `standing` says.
+    /// This is for positions that belong to a cut: servers that cut before this event still count the pushes of the
+    /// process; those that cut later have forgotten it, but hold all of its pushes.
     pub(super) fn note_left(&mut self, worker: WorkerId, standing: &Standing) {
         if let Some(position) = self.0.get_mut(&worker).filter(|position| position.left_at.is_none()) {
             position.left_at = Some(position.at(worker, standing));
         }
     }
 
-    /// Notes how many batches make one pass over a worker's data.
+    /// Sets how many batches make one pass over a worker's data.
     pub(super) fn set_pass(&mut self, worker: WorkerId, pass: u64) {
         self.0.entry(worker).or_default().pass = pass;
     }
 
-    /// The batches that a worker had before its process began.
+    /// Returns the batches that a worker had before its current process began.
     pub(super) fn began(&self, worker: WorkerId) -> u64 {
         self.0.get(&worker).map_or(0, |position| position.began.in_full().0)
     }
 
-    /// The whole passes over its data that a worker had made before its process began.
+    /// Returns the full epochs that a worker had made before its current process began.
     pub(super) fn epochs(&self, worker: WorkerId) -> u64 {
         self.0.get(&worker).map_or(0, |position| position.began.in_full().0 / position.pass.max(1))
     }
 
-    /// The batches that each worker had before its process began.
+    /// Returns the batches that each worker had before its current process began.
     pub(super) fn all_began(&self) -> BTreeMap<WorkerId, u64> {
         self.0.iter().map(|(worker, position)| (*worker, position.began.in_full().0)).collect()
     }
 
-    /// What the worker's process is to be given back when it begins.
+    /// Returns the note that the worker's process gets back when it begins.
     pub(super) fn note(&self, worker: WorkerId) -> &str {
         self.0.get(&worker).map_or("", |position| position.began.in_full().1)
     }
 
-    /// Where everyone is, with the workers this far.
+    /// Returns the state of every worker at this standing.
     pub(super) fn at(&self, standing: &Standing) -> Vec<WorkerState> {
         let state = |(worker, position): (&WorkerId, &Position)| {
             let point = position.at(*worker, standing);
             let (batches, note) = point.in_version(standing.version);
             let pass = position.pass.max(1);
             let position = WorkerPosition { epoch: batches / pass, batch: batches % pass, local_step: batches };
-            // A note that is not JSON could not be restored.
+            // A note that is not JSON could not be restored anyway.
             WorkerState { worker: *worker, position, state: serde_json::from_str(note).unwrap_or_default() }
         };
         self.0.iter().map(state).collect()
@@ -135,7 +137,7 @@ impl DataPositions {
 }
 
 impl Position {
-    /// Where the worker is in the parameters of `standing`.
+    /// Returns the worker's position in the parameters of `standing`.
     fn at(&self, worker: WorkerId, standing: &Standing) -> Point {
         let open = standing.in_open_round.get(&worker);
         match standing.pushes.get(&worker) {

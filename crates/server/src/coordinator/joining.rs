@@ -1,4 +1,4 @@
-//! How tasks join: whether a task that says hello is admitted, and what the others are told of it.
+//! How tasks join: whether a task that says hello is admitted, and what the other tasks are told about it.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::NOTICE;
 
 /// Why a task is not admitted.
 enum Refusal {
-    /// It should ask again later.
+    /// The task should ask again later.
     ForNow(String),
-    /// It should exit.
+    /// The task should exit.
     ForGood(Outcome),
 }
 
@@ -39,7 +39,7 @@ impl<S: OwnShard> Coordinator<S> {
                     let task = format!("{} {}", hello.job, hello.index);
                     let task = TaskId::named(&task).map_or(task, |task| self.lifecycle.named(task).to_string());
                     warn!("refused {task}: {}", outcome.reason);
-                    // The tasks that wait for it are told with the next list of awaited tasks.
+                    // Tasks that wait for this one learn the reason with the next list of awaited tasks.
                     if self.lifecycle.awaited().iter().any(|it| self.lifecycle.named(*it).to_string() == task) {
                         self.refused.insert(task, outcome.reason.clone());
                     }
@@ -75,7 +75,7 @@ impl<S: OwnShard> Coordinator<S> {
         })?;
         if hello.begun {
             decisions.extend(self.lifecycle.begun_before());
-            // From then on, ps 0 knows better.
+            // Once a run is prepared, ps 0 knows the step itself.
             if self.prepare.number == 0 {
                 self.seen_step = self.seen_step.max(hello.global_step);
             }
@@ -110,7 +110,7 @@ impl<S: OwnShard> Coordinator<S> {
         Ok(())
     }
 
-    /// Takes the run that a worker brings, which agrees with that of the others.
+    /// Adopts the run that a worker brings, which agrees with that of the others.
     fn take_run(&mut self, task: TaskId, run: RunSpec, hello: &Hello) -> Vec<Decision> {
         self.mention_difference(task, &run);
         if let Some(checkpoints) = &mut self.checkpoints {
@@ -124,7 +124,7 @@ impl<S: OwnShard> Coordinator<S> {
         decisions
     }
 
-    /// The first worker brings the run; the others must have the same.
+    /// Checks a worker's run. The first worker brings the run, and the others must have the same.
     fn agreed_run(&self, task: TaskId, text: &str) -> Result<RunSpec, String> {
         let theirs: RunSpec = serde_json::from_str(text).map_err(|error| format!("{task} sent no run: {error}"))?;
         let alone = self.lifecycle.present_workers().iter().all(|worker| TaskId::from(*worker) == task);
@@ -138,7 +138,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Tells all tasks of a permitted difference between a worker and the others.
+    /// Notifies all tasks of a permitted difference between a worker and the others.
     fn mention_difference(&mut self, task: TaskId, run: &RunSpec) {
         let others = self.lifecycle.present_workers().iter().any(|worker| TaskId::from(*worker) != task);
         let agreed = self.run.as_ref().filter(|_| others);
