@@ -1,4 +1,4 @@
-//! What several tests of this crate begin from.
+//! Fixtures that several tests of this crate share.
 
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;
@@ -14,7 +14,7 @@ use windlass_core::schedule::Schedule;
 
 use crate::coordinator::OwnShard;
 
-/// An asynchronous run with these parameters, in which a gradient is subtracted as it is.
+/// An asynchronous run with these parameters, which subtracts a gradient unchanged.
 pub(crate) fn run(parameters: Vec<ParameterSpec>) -> RunSpec {
     RunSpec {
         model: "any".into(),

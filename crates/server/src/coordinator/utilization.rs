@@ -1,7 +1,7 @@
-//! `RUN_DIR/utilization.jsonl`: what every node used of its hardware, a line a second.
+//! `RUN_DIR/utilization.jsonl`: the hardware usage of every node, one line per second.
 //!
-//! Tasks report it with their heartbeats, and tasks on one host report the same host. A disk that hangs or is full costs
-//! lines, never time of the coordinator.
+//! Tasks report it in their heartbeats, and tasks on one host report the same host. A disk that hangs or is full costs
+//! lines, never the coordinator's time.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,7 +18,7 @@ use windlass_wire::control::proto::Usage;
 use super::observation::{NodeObservation, Observation};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A larger file is put aside, in place of the one before it.
+/// A larger file is moved aside, replacing the one moved before.
 const LARGEST: u64 = 64 << 20;
 /// The file in the run directory.
 const FILE: &str = "utilization.jsonl";
@@ -59,7 +59,7 @@ struct Task {
     memory_bytes: u64,
 }
 
-/// Writes a line a second for as long as the coordinator lives.
+/// Appends a line per second for as long as the coordinator lives.
 pub(super) async fn record(directory: PathBuf, observed: watch::Receiver<Arc<Observation>>) {
     let path = directory.join(FILE);
     let mut interval = tokio::time::interval(EVERY);
@@ -85,7 +85,7 @@ pub(super) async fn record(directory: PathBuf, observed: watch::Receiver<Arc<Obs
     }
 }
 
-/// Refuses what is there and is no file: opening a pipe, for one, would wait for somebody to read it.
+/// Fails if the path exists and is not a regular file: opening a pipe, for example, would wait for a reader.
 pub(super) fn must_be_a_file(path: &Path) -> std::io::Result<()> {
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => Err(std::io::Error::other("it is not a file")),
@@ -93,7 +93,7 @@ pub(super) fn must_be_a_file(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Begins a line of its own if the one before could not be written to its end.
+/// Appends a line, on a line of its own even if the previous one was written only in part.
 fn append(path: &Path, line: &Line, is_torn: bool) -> std::io::Result<()> {
     must_be_a_file(path)?;
     let mut text = if is_torn { vec![b'\n'] } else { Vec::new() };
@@ -143,7 +143,7 @@ fn gpu(gpu: &windlass_wire::control::proto::Gpu) -> Gpu {
     }
 }
 
-/// More digits would be noise.
+/// Rounds to three decimals, because more digits would be noise.
 fn round(number: f64) -> f64 {
     (number * 1e3).round() / 1e3
 }

@@ -1,5 +1,5 @@
-//! What an earlier ps 0 of the same run left in `RUN_DIR/status.json`, so that the run's figures do not start over when a
-//! new one takes its place.
+//! The status that an earlier ps 0 of the same run left in `RUN_DIR/status.json`. With it, the run's figures do not
+//! start over when a new ps 0 takes its place.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,24 +9,24 @@ use windlass_page::{Event, EventKind, LastStatus, STATUS_FILE, Status, Timeline}
 use crate::coordinator::history::History;
 use crate::coordinator::utilization::must_be_a_file;
 
-/// How long reading the record may take: a disk may hang, and the page has to work without it.
+/// How long reading the record may take. The disk may hang, and the page has to work without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A longer time means that the record is damaged.
+/// The longest plausible time; a longer one means that the record is damaged.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The run until this coordinator took over.
+/// The run before this coordinator took over.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
-    /// How long the run had gone on when this coordinator's clock began.
+    /// How long the run had been going when this coordinator's clock started.
     pub(super) elapsed: Duration,
-    /// Its last status.
+    /// The last status of the earlier ps 0.
     pub(super) status: Status,
 }
 
 impl Earlier {
-    /// Reads what the last ps 0 left; nothing if that one ended by itself or longer ago than tasks have waited, or if its
-    /// record cannot be read soon. `since` is how long this coordinator has been there.
+    /// Reads the record of the last ps 0. Returns nothing if that ps 0 ended by itself, or longer ago than tasks wait,
+    /// or if its record cannot be read quickly. `since` is the age of this coordinator.
     pub(super) async fn read(run_dir: &Path, since: Duration, awaited_for: Duration) -> Option<Self> {
         let path = run_dir.join(STATUS_FILE);
         let reading = tokio::task::spawn_blocking(move || {
@@ -47,7 +47,7 @@ impl Earlier {
         last.exit_code.is_none().then_some(Self { elapsed, status: last.status })
     }
 
-    /// What happened before, that ps 0 was restarted, and what has happened since.
+    /// Returns the earlier events, the restart of ps 0, and the events since.
     pub(super) fn timeline(&self, history: &History) -> Timeline {
         let earlier = &self.status.timeline;
         if history.forgotten > 0 {
@@ -61,7 +61,7 @@ impl Earlier {
     }
 }
 
-/// A time that a run can have taken.
+/// Converts seconds to a duration, if a run can have taken that long.
 fn plausible(secs: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(secs).ok().filter(|time| *time <= LONGEST)
 }
@@ -79,7 +79,7 @@ mod tests {
     fn the_time_in_which_there_was_no_ps_0_belongs_to_the_run() {
         let elapsed = |began| Earlier::new(last(began, None), 1060, Duration::from_secs(2)).unwrap().elapsed.as_secs();
         assert_eq!(elapsed(Some(1000)), 58);
-        // An earlier version has not told when the run began, and a clock may have been set back.
+        // An earlier version did not record when the run began, and a clock may have been set back.
         assert_eq!((elapsed(None), elapsed(Some(2000))), (48, 48));
     }
 
