@@ -1,5 +1,5 @@
-//! A request may come before the coordinator's word that its process plays the worker: it waits for it, and is believed
-//! in nothing until then.
+//! A request may arrive before the coordinator's announcement that its process plays the worker. It then waits for the
+//! announcement and has no effect before that.
 
 use std::io;
 use std::sync::mpsc;
@@ -19,7 +19,7 @@ const WORKER: WorkerId = WorkerId(0);
 const FIRST: Incarnation = Incarnation(7);
 const SECOND: Incarnation = Incarnation(8);
 
-/// A worker's end of requests with gradients of one, which remembers what it was told.
+/// The worker's end of a stream, with gradients of one. It records the answers.
 #[derive(Default)]
 struct Told(Vec<AnswerKind>);
 
@@ -84,7 +84,7 @@ fn a_push_that_comes_before_its_process_is_announced_waits_for_that() {
             serve(shard, &request(RequestKind::Push, SECOND, 1))
         });
         has_begun.recv().unwrap();
-        // Its predecessor plays the worker until the coordinator says otherwise.
+        // The predecessor plays the worker until the coordinator says otherwise.
         assert_eq!(serve(shard, &request(RequestKind::Push, FIRST, 1)), [AnswerKind::Values]);
         shard.fence(WORKER, SECOND);
         assert_eq!(early.join().unwrap(), [AnswerKind::Values]);

@@ -1,5 +1,5 @@
-//! A server's part of a checkpoint: cut where all servers cut, and written while training continues. One at a time, and
-//! dropped as soon as the checkpoint is abandoned.
+//! A server's part of a checkpoint: cut where all servers cut, and written while training continues. Only one part is
+//! written at a time, and it is dropped as soon as the checkpoint is abandoned.
 
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,33 +24,33 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Saver {
     writing: Arc<Writing>,
     background: Background,
-    /// The last checkpoint that was given up.
+    /// The number of the last checkpoint that was given up.
     given_up: watch::Sender<u64>,
 }
 
-/// What it takes to write a part.
+/// What is needed to write a part.
 struct Writing {
     store: Store,
     layout: PartLayout,
-    /// Held for as long as numbers of a part are in memory. A store that hangs has one part's at the most.
+    /// Held as long as numbers of a part are in memory, so that a hanging store keeps those of at most one part.
     turn: Arc<AsyncMutex<()>>,
-    /// The last part that is whole.
+    /// The last complete part: its checkpoint's number and its object.
     written: Mutex<Option<(u64, String)>>,
 }
 
 impl Saver {
-    /// Writes parts of this layout to a store.
+    /// Creates a saver that writes parts of this layout to a store.
     pub(super) fn new(store: Store, layout: PartLayout) -> std::io::Result<Self> {
         let writing = Writing { store, layout, turn: Arc::default(), written: Mutex::default() };
         Ok(Self { writing: Arc::new(writing), background: Background::start()?, given_up: watch::Sender::new(0) })
     }
 
-    /// Where work is done that gives way to training.
+    /// Returns the runtime for work that yields to training.
     pub(super) fn background(&self) -> &Handle {
         self.background.handle()
     }
 
-    /// Cuts the shard, and writes it in the background; the coordinator hears what becomes of it.
+    /// Cuts the shard, and writes its part in the background. The result is reported to the coordinator.
     pub(super) fn cut(&self, shard: Arc<ParameterShard>, sender: Sender, Cut { number, id, cut }: Cut) {
         let foreground = Handle::current();
         let mut given_up = self.given_up.subscribe();
@@ -63,7 +63,7 @@ impl Saver {
                 made?;
                 let id = id.parse().map_err(|error: BadCheckpointId| error.to_string())?;
                 let turn = writing.begin().await;
-                // Not in the background: pushes wait for what it has locked.
+                // The snapshot must not run at low priority, because pushes wait for the locks that it holds.
                 let read = shard.clone();
                 let snapshot = foreground.spawn_blocking(move || read.snapshot(number)).await;
                 let snapshot = snapshot.map_err(|error| error.to_string())??;
@@ -71,7 +71,7 @@ impl Saver {
                 Ok(part.map_err(|error| error.to_string())?)
             };
             let reply = tokio::select! {
-                // Whatever is on its way to the store is dropped.
+                // This drops whatever is on its way to the store.
                 _ = given_up.wait_for(|last| *last >= number) => return,
                 written = written => written,
                 never = report(number, &bytes, &sender) => match never {},
@@ -79,7 +79,7 @@ impl Saver {
             let reply = match reply {
                 Ok(part) => {
                     writing.set_written(Some((number, part.record.object.clone())));
-                    // It may have been given up since, when there was nothing whole to drop yet.
+                    // It may have been given up just now, before there was a complete part to drop.
                     if *given_up.borrow() >= number {
                         if let Some(object) = writing.take_written(number) {
                             writing.store.discard_part(&object).await;
@@ -97,7 +97,7 @@ impl Saver {
         });
     }
 
-    /// Drops the part of a checkpoint that is given up, even if it is whole.
+    /// Drops the part of a checkpoint that is given up, even if it is complete.
     pub(super) fn give_up(&self, number: u64) {
         self.given_up.send_replace(number);
         if let Some(object) = self.writing.take_written(number) {
@@ -108,14 +108,14 @@ impl Saver {
 }
 
 impl Writing {
-    /// Waits until no part is being written, and nothing of one that was dropped is still on its way to the store.
+    /// Waits until no part is being written, and nothing of a dropped one is still on its way to the store.
     async fn begin(&self) -> OwnedMutexGuard<()> {
         let turn = self.turn.clone().lock_owned().await;
         self.set_written(None);
         turn
     }
 
-    /// Writes a snapshot of a shard, and counts the bytes as the store takes them.
+    /// Writes a snapshot of a shard, and counts the bytes as the store accepts them.
     async fn write(
         &self,
         id: &CheckpointId,
@@ -126,7 +126,8 @@ impl Writing {
     ) -> Result<Part, CheckpointError> {
         let Snapshot { mark, notes, learning_rate, blocks, tables } = snapshot;
         let turn = Arc::new(turn);
-        // The values of all blocks, then each slot of all; their buffers go back to the shard, whatever happens.
+        // The values of all blocks come first, then each slot of all blocks. Their buffers return to the shard whatever
+        // happens.
         let mut dense = Vec::new();
         for block in blocks {
             for (index, numbers) in iter::once(block.values).chain(block.slots).enumerate() {
@@ -152,7 +153,7 @@ impl Writing {
         Ok(Part { record, mark, notes, learning_rate, held_up: shard.longest_held_up() })
     }
 
-    /// Takes the part of this number in order to drop it, if it is whole and has not been taken.
+    /// Takes the part of this number in order to drop it, if it is complete and has not been taken yet.
     fn take_written(&self, number: u64) -> Option<String> {
         self.written().take_if(|(last, _)| *last == number).map(|(_, object)| object)
     }
@@ -166,7 +167,7 @@ impl Writing {
     }
 }
 
-/// Numbers of a part, whose turn is not over before they are let go of.
+/// Numbers of a part, which hold the part's turn until they are dropped.
 struct HeldNumbers<T> {
     numbers: T,
     _turn: Arc<OwnedMutexGuard<()>>,
@@ -190,7 +191,7 @@ async fn write_counted(
     Ok(())
 }
 
-/// Tells the coordinator, for as long as there is something to tell, that bytes are written.
+/// Tells the coordinator that bytes are being written, for as long as there are.
 async fn report(number: u64, bytes: &AtomicU64, sender: &Sender) -> std::convert::Infallible {
     let mut told = 0;
     loop {
@@ -202,10 +203,10 @@ async fn report(number: u64, bytes: &AtomicU64, sender: &Sender) -> std::convert
     }
 }
 
-/// Why there is no part.
+/// Why there is no part of this server.
 struct Failed {
     reason: String,
-    /// True if the servers were too slow or too fast for each other.
+    /// True if the servers' cuts missed each other.
     missed: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The gradients of an open synchronous round.
 //!
-//! Two gradients have the same sum in either order, so they are added as they come. More are added in the order
-//! they come too, unless the run is deterministic: then they are kept, and added in the order of workers.
+//! Two gradients have the same sum in either order, so they are added as they arrive. More than two are also added in
+//! order of arrival, unless the run is deterministic: then they are kept, and added in the order of workers.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(in crate::shard) struct RoundGradients {
     kept: Vec<(WorkerId, Gradient)>,
     sum: Option<Gradient>,
     count: usize,
-    /// Buffers for gradients to come; as many as a round has had gradients at the most.
+    /// Spare buffers for gradients, at most as many as the largest round had gradients.
     free: Vec<Vec<f32>>,
     most: usize,
     /// When the last gradient of this round arrived.
@@ -37,7 +37,7 @@ pub(in crate::shard) struct RoundGradients {
 }
 
 impl RoundGradients {
-    /// An empty round. How many workers will take part is not known: some may come later.
+    /// Creates an empty round. The number of workers is not known, because some may join later.
     pub(in crate::shard) fn new(deterministic: bool) -> Self {
         Self {
             keep_order: deterministic,
@@ -50,12 +50,13 @@ impl RoundGradients {
         }
     }
 
-    /// A gradient arrives now: how long the round has waited for it since the one before. The first is not waited for.
+    /// Notes that a gradient arrives now. Returns how long the round has waited for it since the previous one; nothing
+    /// for the first.
     pub(in crate::shard) fn waited_for_next(&mut self, now: Instant) -> Option<Duration> {
         self.arrived.replace(now).map(|before| now - before)
     }
 
-    /// A buffer for a gradient to arrive in.
+    /// Returns a buffer for a gradient to arrive in.
     pub(in crate::shard) fn buffer(&mut self, elements: usize) -> Vec<f32> {
         self.free.pop().unwrap_or_else(|| vec![0.0; elements])
     }
@@ -77,7 +78,7 @@ impl RoundGradients {
         }
     }
 
-    /// The sum of the round's gradients and how many they are; the next round is empty.
+    /// Returns the sum of the round's gradients and their number, and empties the round.
     pub(in crate::shard) fn take(&mut self) -> (Gradient, usize) {
         self.arrived = None;
         let mut kept = std::mem::take(&mut self.kept);
@@ -101,7 +102,7 @@ impl RoundGradients {
     }
 }
 
-/// The sums of one table's rows over a round, by rising row.
+/// Sums one table's row gradients over a round, in ascending order of rows.
 pub(in crate::shard) fn sum_rows(
     pushes: &[RowGradients],
     table: usize,
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_deterministic_sum_does_not_depend_on_the_order_of_arrival() {
-        // In single precision 1e8 + 1 - 1e8 depends on the order.
+        // In single precision, the result of 1e8 + 1 - 1e8 depends on the order.
         let gradients = [1e8, 1.0, -1e8, 0.3];
         let sum = |order: [u32; 4]| {
             let mut round = RoundGradients::new(true);
