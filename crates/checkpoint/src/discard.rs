@@ -1,6 +1,6 @@
-//! Removing at once what an attempt leaves that came to nothing: a store that is full must not fill up with them.
+//! Removes what a failed attempt leaves behind at once, so that a full store does not fill up further.
 //!
-//! What cannot be removed is no trouble: it belongs to no checkpoint, and a later prune sweeps it up.
+//! A failure to remove something does no harm: it belongs to no checkpoint, and a later prune removes it.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::id::CheckpointId;
 use crate::store::Store;
 
 impl Store {
-    /// Removes a part that will belong to no checkpoint, whole or not, and its folder if nothing else is in it.
+    /// Removes a part that will belong to no checkpoint, complete or not, and its folder if nothing else is in it.
     pub async fn discard_part(&self, object: &str) {
         if let Err(error) = self.remove(object).await {
             tracing::debug!(object, %error, "a part of no checkpoint could not be removed");
@@ -23,7 +23,7 @@ impl Store {
         }
     }
 
-    /// Removes all parts of an attempt that could not be published. If it was published after all, they stay.
+    /// Removes all parts of an attempt that could not be published. If it was published after all, its parts stay.
     pub async fn discard(&self, id: &CheckpointId) {
         let manifest = self.objects.head(&self.path(&id.manifest_object())).await;
         let discarded = match manifest {
@@ -48,11 +48,11 @@ fn discard_staged(object: &Path) {
             let _ = fs::remove_file(entry.path());
         }
     }
-    // Refused if something is in it.
+    // This fails if the folder is not empty.
     let _ = fs::remove_dir(folder);
 }
 
-/// Says what a store's error means for a part that was being written, after removing what there is of it.
+/// Removes what there is of a part whose writing failed, and returns the error to report.
 pub(crate) async fn discarded(store: &Store, object: &str, error: object_store::Error) -> CheckpointError {
     store.discard_part(object).await;
     CheckpointError::writing(&store.location, object, error)

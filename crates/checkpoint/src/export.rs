@@ -1,4 +1,4 @@
-//! The values of a checkpoint by the names of the parameters, for other programs and for evaluation.
+//! Exports the values of a checkpoint under the names of its parameters, for other programs and for evaluation.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,22 +14,22 @@ use crate::manifest::Manifest;
 use crate::restore::{Restore, SlotPolicy};
 use crate::store::Store;
 
-/// How many elements are gathered at a time, if no parameter is larger: 64 MiB.
+/// How many elements are gathered at a time, unless a single parameter is larger: 64 MiB.
 const BATCH_ELEMENTS: usize = 16 << 20;
 
 /// A parameter with its values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedValues {
-    /// Its module path.
+    /// The module path of the parameter.
     pub name: String,
-    /// Its dimensions.
+    /// The shape of the parameter.
     pub shape: Vec<usize>,
-    /// Its values, the last dimension running fastest.
+    /// The values in row-major order.
     pub values: Vec<f32>,
 }
 
 impl Store {
-    /// All values of a checkpoint, in the order of the parameter table.
+    /// Loads all values of a checkpoint, in the order of the parameter table.
     pub async fn load_values(&self, manifest: &Manifest) -> Result<Vec<NamedValues>, CheckpointError> {
         let mut all = Vec::with_capacity(manifest.run.parameters.len());
         for batch in batches(manifest) {
@@ -38,8 +38,8 @@ impl Store {
         Ok(all)
     }
 
-    /// Writes all values of a checkpoint to one safetensors file, each under its module path. The file appears when
-    /// it is complete, in place of any that was there. Memory is needed for the largest parameter.
+    /// Writes all values of a checkpoint to one safetensors file, each under its module path. The file appears once it
+    /// is complete, and replaces any that exists. Needs memory for the largest parameter.
     pub async fn export(&self, manifest: &Manifest, path: &Path) -> Result<(), CheckpointError> {
         let failed = |source| CheckpointError::Export { path: path.display().to_string(), source };
         let mut file = AtomicFile::create(path).map_err(failed)?;
@@ -77,7 +77,7 @@ impl Store {
 
 type Parameter<'a> = (ParameterId, &'a ParameterSpec);
 
-/// The parameters in order, a few at a time: a chunk of a part often holds many small ones.
+/// Divides the parameters, in order, into batches: a chunk of a part often holds many small ones.
 fn batches(manifest: &Manifest) -> Vec<Vec<Parameter<'_>>> {
     let mut batches: Vec<Vec<Parameter<'_>>> = Vec::new();
     let mut room = 0;
@@ -99,7 +99,7 @@ fn export_header(manifest: &Manifest) -> Vec<u8> {
     let parameters = manifest.run.parameters.iter();
     let tensors: Vec<_> = parameters.map(|(_, spec)| TensorSpec::f32(&*spec.name, spec.shape.clone())).collect();
     let metadata = [
-        // What loaders of PyTorch's world look for.
+        // PyTorch's loaders look for this entry.
         ("format", "pt".to_owned()),
         ("model", manifest.run.model.clone()),
         ("step", manifest.id.step.to_string()),

@@ -1,15 +1,16 @@
-//! Who may publish: a coordinator claims the next generation when it starts, which revokes the right of its predecessors.
+//! Decides who may publish: a coordinator claims the next generation when it starts, which revokes the right of its
+//! predecessors.
 
 use crate::error::CheckpointError;
 use crate::store::Store;
 
-/// How often to retry a claim when other processes are quicker.
+/// How often to retry a claim if other processes are faster.
 pub(crate) const CLAIMS: usize = 1000;
 
 const FOLDER: &str = "generations";
 
 impl Store {
-    /// The next generation if this is the newest one claimed.
+    /// Returns the generation to claim next if this is the newest one claimed.
     pub(crate) async fn generation_after(&self, newest: u64) -> Result<u64, CheckpointError> {
         let published = self.ids().await?.manifests.iter().map(|id| id.generation).max().unwrap_or(0);
         Ok(newest.max(published) + 1)
@@ -21,14 +22,14 @@ impl Store {
         CheckpointError::Store { location, action: "claim", object, reason }
     }
 
-    /// The newest generation claimed; 0 if there is none.
+    /// Returns the newest generation that was claimed; 0 if there is none.
     pub async fn newest_generation(&self) -> Result<u64, CheckpointError> {
         let listed = self.list_below(FOLDER).await?;
         let number = |name: &str| name.strip_prefix(FOLDER)?.strip_prefix('/')?.parse().ok();
         Ok(listed.iter().filter_map(|object| number(self.name(&object.location))).max().unwrap_or(0))
     }
 
-    /// Refuses a generation that has been overtaken, or whose claim is no longer there.
+    /// Fails if a generation has been superseded, or if its claim no longer exists.
     pub(crate) async fn check_generation(&self, generation: u64) -> Result<(), CheckpointError> {
         let newest = self.newest_generation().await?;
         if newest > generation {

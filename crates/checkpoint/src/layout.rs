@@ -1,4 +1,4 @@
-//! What a server's part holds, and where. Purely a matter of the run and the plan; it moves no bytes.
+//! What a server's part holds, and where. This follows from the run and the plan alone; no bytes are moved here.
 
 use safetensors::tensor::Dtype;
 use windlass_core::parameter::{ParameterId, ParameterKind, ParameterTable};
@@ -8,7 +8,7 @@ use windlass_core::run::RunSpec;
 use crate::header::{self, TensorSpec};
 use crate::id::CheckpointId;
 
-/// What one server writes: its place among the servers, and its plan of the run's parameters.
+/// The layout of one server's part: its place among the servers, and its plan of the run's parameters.
 #[derive(Debug, Clone)]
 pub struct PartLayout {
     pub(crate) run: RunSpec,
@@ -18,18 +18,19 @@ pub struct PartLayout {
 }
 
 impl PartLayout {
-    /// The part of server `server` of `servers`, which holds what `plan` says of the run's parameters.
+    /// Creates the layout of the part of server `server` of `servers`, which holds what `plan` gives it of the run's
+    /// parameters.
     pub fn new(run: &RunSpec, plan: &ServerPlan, server: usize, servers: usize) -> Self {
         assert!(server < servers, "a server is one of all");
         Self { run: run.clone(), plan: plan.clone(), server, servers }
     }
 
-    /// How many bytes of tensors it holds.
+    /// Returns how many bytes of tensors the part holds.
     pub fn tensor_bytes(&self) -> usize {
         self.contents().iter().map(|content| content.bytes(&self.run.parameters, &self.plan)).sum()
     }
 
-    /// How many bytes of row steps come before everything else.
+    /// Returns how many bytes of row steps precede everything else.
     pub(crate) fn step_bytes(&self) -> usize {
         self.plan.stripes.iter().map(|stripe| stripe.count * size_of::<u64>()).sum()
     }
@@ -38,12 +39,12 @@ impl PartLayout {
         contents(&self.run.parameters, &self.plan, self.run.optimizer.slots())
     }
 
-    /// The tensors, in the order of their bytes.
+    /// Returns the tensors in the order of their bytes.
     pub(crate) fn tensors(&self) -> Vec<TensorSpec> {
         self.contents().into_iter().map(|content| self.tensor(content)).collect()
     }
 
-    /// The head of the file, with all that is needed to understand the part by itself.
+    /// Returns the header of the file, with everything that is needed to understand the part by itself.
     pub(crate) fn header(&self, id: &CheckpointId) -> Vec<u8> {
         let json = |value: serde_json::Result<String>| value.expect("plain data are JSON");
         let metadata = [
@@ -89,7 +90,7 @@ impl PartLayout {
     }
 }
 
-/// One tensor of a part. The slot is `None` for the values themselves.
+/// One tensor of a part. The slot is `None` for the parameter's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     Steps { stripe: usize },
@@ -98,7 +99,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The parameter that it is of.
+    /// Returns the parameter that the tensor belongs to.
     pub fn parameter(self, plan: &ServerPlan) -> ParameterId {
         match self {
             Content::Dense { segment, .. } => plan.segments[segment].parameter,
@@ -106,12 +107,12 @@ impl Content {
         }
     }
 
-    /// True for what the optimizer keeps beside the values.
+    /// True for state of the optimizer, as opposed to values.
     pub fn is_optimizer_state(self) -> bool {
         !matches!(self, Content::Dense { slot: None, .. } | Content::Rows { slot: None, .. })
     }
 
-    /// How many bytes it takes in a part with that plan.
+    /// Returns how many bytes the tensor takes in a part with that plan.
     pub fn bytes(self, table: &ParameterTable, plan: &ServerPlan) -> usize {
         match self {
             Content::Steps { stripe } => plan.stripes[stripe].count * size_of::<u64>(),
@@ -124,7 +125,7 @@ impl Content {
     }
 }
 
-/// Everything in a part, in the order of its bytes. Of what never changes there is no optimizer state.
+/// Returns all tensors of a part in the order of their bytes. Frozen parameters have no optimizer state.
 pub(crate) fn contents(table: &ParameterTable, plan: &ServerPlan, slots: usize) -> Vec<Content> {
     let (segments, stripes) = (0..plan.segments.len(), 0..plan.stripes.len());
     let numbers = |slots: usize| std::iter::once(None).chain((0..slots).map(Some));

@@ -1,4 +1,4 @@
-//! Which checkpoints there are, and which of them can be used.
+//! Lists the checkpoints of a store, and finds those that can be used.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,12 +15,12 @@ use crate::store::Store;
 pub struct Listed {
     /// Its id.
     pub id: CheckpointId,
-    /// Its manifest if all parts are there with the right sizes; else the first thing that is wrong.
+    /// The manifest if all parts exist with the right sizes; otherwise the first problem.
     pub outcome: Result<Manifest, CheckpointError>,
 }
 
 impl Listed {
-    /// True if all parts are there with the right sizes.
+    /// True if all parts exist with the right sizes.
     pub fn is_whole(&self) -> bool {
         self.outcome.is_ok()
     }
@@ -31,24 +31,24 @@ impl Listed {
 pub struct Found {
     /// The checkpoint, if there is one.
     pub manifest: Option<Manifest>,
-    /// Those newer than it, newest first, and why each was passed over.
+    /// Newer checkpoints that were skipped, newest first, and why.
     pub skipped: Vec<(CheckpointId, CheckpointError)>,
 }
 
-/// What there is, by name alone.
+/// The checkpoints of a store by their names alone.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     pub manifests: BTreeSet<CheckpointId>,
-    /// Those that have a folder of parts, with or without a manifest.
+    /// Attempts that have a folder of parts, with or without a manifest.
     pub attempts: BTreeSet<CheckpointId>,
 }
 
 impl Store {
-    /// All checkpoints, newest first.
+    /// Lists all checkpoints, newest first.
     pub async fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
         let mut listed = Vec::new();
         for id in self.ids().await?.manifests.into_iter().rev() {
-            // One that is being removed meanwhile is not there.
+            // Skip a checkpoint that is being removed at the same time.
             match self.load_whole(&id).await {
                 Err(CheckpointError::NotFound { .. }) => {}
                 Err(error) if !usable_elsewhere(&error) => return Err(error),
@@ -58,7 +58,7 @@ impl Store {
         Ok(listed)
     }
 
-    /// The manifest of a checkpoint. Its parts are not looked at.
+    /// Loads the manifest of a checkpoint. Does not look at the parts.
     pub async fn load(&self, id: &CheckpointId) -> Result<Manifest, CheckpointError> {
         let object = id.manifest_object();
         match self.read(&object).await? {
@@ -67,13 +67,14 @@ impl Store {
         }
     }
 
-    /// The newest checkpoint whose parts are all there with the right sizes. Their checksums are compared when they
-    /// are read; all servers must restore the same one, so [`Store::newest_verified`] is for before they start.
+    /// Finds the newest checkpoint whose parts all exist with the right sizes. Checksums are only compared when the
+    /// parts are read. Since all servers must restore the same checkpoint, use [`Store::newest_verified`] before they
+    /// start.
     pub async fn newest_whole(&self) -> Result<Found, CheckpointError> {
         self.newest(false).await
     }
 
-    /// The newest checkpoint whose every byte is as it was written.
+    /// Finds the newest checkpoint of which every byte is as it was written.
     pub async fn newest_verified(&self) -> Result<Found, CheckpointError> {
         self.newest(true).await
     }
@@ -91,7 +92,8 @@ impl Store {
             match outcome {
                 Ok(manifest) => return Ok(Found { manifest: Some(manifest), skipped }),
                 Err(CheckpointError::NotFound { .. }) => {}
-                // A later format is no damage: going back behind it unasked would lose what it holds.
+                // A later format is not damage: silently falling back to an older checkpoint would lose what this one
+                // holds.
                 Err(error) if error.is_damage() => {
                     debug!(checkpoint = %id, %error, "skipped a checkpoint");
                     skipped.push((id, error));
@@ -102,7 +104,7 @@ impl Store {
         Ok(Found { manifest: None, skipped })
     }
 
-    /// The manifest of a checkpoint whose parts are all there with the right sizes.
+    /// Loads the manifest of a checkpoint whose parts all exist with the right sizes.
     async fn load_whole(&self, id: &CheckpointId) -> Result<Manifest, CheckpointError> {
         let manifest = self.load(id).await?;
         let objects = self.list_below(&id.to_string()).await?;
@@ -122,7 +124,7 @@ impl Store {
         let listed = listed.map_err(|error| self.list_failed(&error))?;
         let manifests = listed.objects.iter().filter_map(|object| self.name(&object.location).strip_suffix(".json"));
         let attempts = listed.common_prefixes.iter().map(|path| self.name(path));
-        // What has another name is not ours.
+        // Ignore objects with other names: they are not ours.
         Ok(Ids {
             manifests: manifests
                 .filter_map(|name| name.parse().ok())
@@ -133,7 +135,7 @@ impl Store {
     }
 }
 
-/// True if the trouble is with this checkpoint, not with the store.
+/// True if the problem is with this checkpoint and not with the store.
 pub(crate) fn usable_elsewhere(error: &CheckpointError) -> bool {
     error.is_damage() || matches!(error, CheckpointError::LaterFormat { .. })
 }

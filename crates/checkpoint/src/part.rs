@@ -1,5 +1,5 @@
-//! Writing one server's part as a stream, without a copy of what it is given. A part that is not finished leaves
-//! nothing behind, unless the process dies.
+//! Writes one server's part as a stream, without copying its data. An unfinished part leaves nothing behind, unless the
+//! process dies.
 
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, WriteMultipart};
@@ -13,14 +13,14 @@ use crate::layout::PartLayout;
 use crate::manifest::PartRecord;
 use crate::store::Store;
 
-/// How many pieces are on their way to the store at a time.
+/// The maximum number of pieces that are on their way to the store at once.
 const IN_FLIGHT: usize = 4;
 
-/// The most pieces an upload may have: object stores take 10,000.
+/// The maximum number of pieces in an upload: object stores accept 10,000.
 const MAX_PIECES: usize = 9_000;
 
 impl Store {
-    /// Starts to write a server's part of a checkpoint.
+    /// Begins to write a server's part of a checkpoint.
     pub async fn begin_part(&self, id: &CheckpointId, layout: &PartLayout) -> Result<PartWriter, CheckpointError> {
         let object = id.part_object(layout.server, layout.servers);
         self.check_directory().await?;
@@ -31,7 +31,7 @@ impl Store {
 
         let header = layout.header(id);
         let bytes = header.len() + layout.tensor_bytes();
-        // At least the 5 MiB that S3 asks for, and whole chunks.
+        // S3 requires at least 5 MiB per piece; pieces also consist of whole chunks.
         let piece = bytes.div_ceil(MAX_PIECES).next_multiple_of(CHUNK_BYTES).max(2 * CHUNK_BYTES);
         let record = PartRecord {
             server: layout.server,
@@ -54,15 +54,16 @@ impl Store {
     }
 }
 
-/// A part being written: the steps of all rows, then the numbers in the order of its layout, in pieces of any size.
+/// A part that is being written: the steps of all rows, then the numbers in the order of its layout, in pieces of any
+/// size.
 #[derive(Debug)]
 pub struct PartWriter {
-    /// `None` once it has failed.
+    /// `None` once writing has failed.
     upload: Option<WriteMultipart>,
-    /// What has been sent of the chunk that is not yet whole.
+    /// The checksum of the incomplete chunk so far.
     chunk: Summing,
     written: usize,
-    /// Where the steps of rows end and floats begin.
+    /// The offset at which the steps of rows end and the floats begin.
     steps_end: usize,
     record: PartRecord,
     store: Store,
@@ -77,12 +78,12 @@ impl PartWriter {
         self.append(Bytes::copy_from_slice(bytemuck::cast_slice(steps))).await
     }
 
-    /// Writes the next values or slots. They are freed when the store has them.
+    /// Writes the next values or slots. They are freed once the store has them.
     pub async fn write(&mut self, numbers: impl Into<Vec<f32>>) -> Result<(), CheckpointError> {
         self.write_owned(numbers.into()).await
     }
 
-    /// As [`PartWriter::write`], of whatever holds numbers. It is let go of once they are written.
+    /// Like [`PartWriter::write`], for any owner of numbers. The owner is dropped once they are written.
     pub async fn write_owned(&mut self, numbers: impl AsRef<[f32]> + Send + 'static) -> Result<(), CheckpointError> {
         let bytes = size_of_val(numbers.as_ref());
         if self.written < self.steps_end && bytes > 0 {
@@ -153,7 +154,7 @@ impl PartWriter {
     }
 }
 
-/// Numbers as the bytes they are in memory.
+/// Numbers, seen as their bytes in memory.
 struct Numbers<T>(T);
 
 impl<T: AsRef<[f32]>> AsRef<[u8]> for Numbers<T> {
@@ -171,7 +172,7 @@ impl Drop for PartWriter {
     }
 }
 
-/// What could not be cleaned up is swept by a later prune.
+/// Whatever cannot be cleaned up is removed by a later prune.
 async fn abort(upload: WriteMultipart, store: &Store, object: &str) {
     if let Err(error) = upload.abort().await {
         tracing::debug!(object, %error, "an unfinished part could not be removed");
