@@ -1,8 +1,8 @@
 //! The answers to a supervisor's three questions: has the task started, is it alive, is it ready?
 //!
 //! *Alive* means that the event loop answers, whatever training does: a task that waits for its peers is alive, and
-//! killing it would help nobody. *Started* means that it has loaded what it needs, which may take long. *Ready* means
-//! that it takes part in the run.
+//! killing it would not help. *Started* means that it has loaded what it needs, which may take long. *Ready* means that
+//! it takes part in the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 
-/// What the probes of a task answer.
+/// The state that the probes of a task report.
 #[derive(Debug, Clone, Default)]
 pub struct Probes(Arc<Answers>);
 
@@ -22,17 +22,17 @@ struct Answers {
 }
 
 impl Probes {
-    /// The task has loaded what it needs.
+    /// Notes that the task has loaded what it needs.
     pub fn started(&self) {
         self.0.started.store(true, Ordering::Relaxed);
     }
 
-    /// The task takes part in the run, or no longer does.
+    /// Sets whether the task takes part in the run.
     pub fn set_ready(&self, ready: bool) {
         self.0.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// `/livez`, `/startupz`, `/readyz`, and `/healthz` as another name for the first.
+    /// Returns the routes `/livez`, `/startupz` and `/readyz`, and `/healthz` as another name for the first.
     pub fn router(&self) -> Router {
         let (starting, joining) = (self.clone(), self.clone());
         let started = move || async move { answer(&starting.0.started, "loading the model and its data\n") };

@@ -1,4 +1,4 @@
-//! Wherever writing stops, what is found afterwards is a whole checkpoint: the one before, or the new one.
+//! Wherever a write is interrupted, a whole checkpoint is found afterwards: the previous one or the new one.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ use crate::support::{assert_one_version, claim, run, save, small, spec};
 const KILLS: usize = 36;
 const DIRECTORY_VARIABLE: &str = "WINDLASS_CHECKPOINT_CRASH_DIRECTORY";
 
-/// Starts a coordinator that takes the next two checkpoints and keeps one.
+/// Runs a coordinator that takes the next two checkpoints and keeps one.
 async fn one_life(store: &Store, run: &RunSpec, servers: usize) -> Result<(), CheckpointError> {
     let generation = claim(store).await?;
     let newest = store.newest_whole().await?.manifest.map_or(0, |manifest| manifest.id.step);
@@ -46,7 +46,7 @@ async fn survives_a_crash_at_every_change(objects: impl Fn() -> Arc<dyn ObjectSt
         assert!(store.verify(&manifest).await.unwrap().is_whole(), "crash at {limit}");
         assert_one_version(&store, &manifest).await;
 
-        // The next coordinator goes on, and leaves no rubbish.
+        // The next coordinator continues, and leaves no garbage.
         one_life(&store, run, servers).await.unwrap();
         let listed = store.list().await.unwrap();
         assert_eq!(listed.iter().map(|one| one.id.step).collect::<Vec<_>>(), [manifest.id.step + 2]);
@@ -59,7 +59,7 @@ async fn survives_a_crash_at_every_change(objects: impl Fn() -> Arc<dyn ObjectSt
 
 #[tokio::test]
 async fn a_crash_at_any_change_of_an_object_store_leaves_a_whole_checkpoint() {
-    // Parts of several pieces, so that crashes fall within an upload too.
+    // Parts have several pieces, so that some crashes happen in the middle of an upload.
     let dense = spec("w", &[2_200_000], Access::Dense);
     let run = RunSpec { optimizer: Optimizer::Sgd, ..run(vec![dense]) };
     survives_a_crash_at_every_change(|| Arc::new(InMemory::new()), &run, 1).await;
@@ -75,7 +75,7 @@ async fn a_crash_at_any_change_of_a_directory_leaves_a_whole_checkpoint() {
     survives_a_crash_at_every_change(fresh, &small(), 2).await;
 }
 
-/// Not a test of its own: the process that the next one kills. It takes checkpoints until then.
+/// Not a test of its own: this is the process that the next test kills. Until then it takes checkpoints.
 #[tokio::test]
 async fn child_that_takes_checkpoints() {
     let Ok(directory) = std::env::var(DIRECTORY_VARIABLE) else { return };
@@ -112,7 +112,7 @@ async fn a_process_killed_at_any_moment_leaves_a_whole_checkpoint() {
             assert!(line == "begin" || line == "published", "{line}");
             published += u64::from(line == "published");
         }
-        // Somewhere within what follows that line.
+        // Wait for a random moment in the work that follows that line.
         for _ in 0..random.random_range(0..200_000) {
             std::hint::spin_loop();
         }
@@ -134,7 +134,7 @@ async fn a_process_killed_at_any_moment_leaves_a_whole_checkpoint() {
     }
     assert!(newest > 0);
 
-    // What the killed have left is swept once a checkpoint is newer.
+    // What the killed processes left is removed once a newer checkpoint exists.
     let store = Store::open(location).unwrap();
     let generation = claim(&store).await.unwrap();
     let last = save(&store, &small(), 1, CheckpointId::new(newest + 1, generation)).await.unwrap();

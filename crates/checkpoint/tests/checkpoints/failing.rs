@@ -16,8 +16,8 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 
-/// From its `limit`-th operation that changes something, every one of them fails with the given kind of error. If it
-/// is a crash, so does everything else, and an upload in progress stays as it is.
+/// Fails every modifying operation from the `limit`-th on with the given kind of error. In a crash, all other
+/// operations fail as well, and an upload in progress stays as it is.
 #[derive(Debug, Clone)]
 pub struct Failing {
     objects: Arc<dyn ObjectStore>,
@@ -33,12 +33,12 @@ struct State {
 }
 
 impl Failing {
-    /// The process dies after `limit` changes.
+    /// Lets the process die after `limit` modifications.
     pub fn crash(objects: Arc<dyn ObjectStore>, limit: usize) -> Self {
         Self::new(objects, limit, io::ErrorKind::BrokenPipe, true)
     }
 
-    /// Changes fail after `limit` of them, reading goes on.
+    /// Fails modifications after `limit` of them, while reads keep working.
     pub fn refuse(objects: Arc<dyn ObjectStore>, limit: usize, kind: io::ErrorKind) -> Self {
         Self::new(objects, limit, kind, false)
     }
@@ -145,7 +145,7 @@ impl MultipartUpload for FailingUpload {
 
 impl Drop for FailingUpload {
     fn drop(&mut self) {
-        // A dead process cleans nothing up.
+        // A dead process cleans up nothing.
         if self.state.fail_if_due().is_err() {
             std::mem::forget(self.upload.take());
         }

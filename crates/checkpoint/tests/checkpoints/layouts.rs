@@ -1,4 +1,4 @@
-//! A checkpoint of any layout is restored into any other.
+//! A checkpoint of any layout can be restored into any other.
 
 use proptest::prelude::*;
 use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, Restore, SlotPolicy};
@@ -40,7 +40,7 @@ async fn parts_of_many_chunks_are_restored_where_chunks_cut_rows() {
     }
 }
 
-/// The run when some of its parameters are frozen.
+/// The same run with some of its parameters frozen.
 fn frozen(run: RunSpec, parameters: &[u32]) -> RunSpec {
     let freeze = |(id, spec): (ParameterId, &ParameterSpec)| match parameters.contains(&id.0) {
         true => ParameterSpec { kind: ParameterKind::Constant, access: Access::Rows, ..spec.clone() },
@@ -50,8 +50,8 @@ fn frozen(run: RunSpec, parameters: &[u32]) -> RunSpec {
     RunSpec { parameters: ParameterTable::new(parameters).unwrap(), ..run }
 }
 
-/// Restores a checkpoint for a run in which other parameters are frozen. Where one is or was, its values are all that
-/// there is; the optimizer begins anew.
+/// Restores a checkpoint for a run that freezes other parameters. Of a parameter that is or was frozen only the values
+/// are restored, and its optimizer state starts over.
 async fn assert_thaws(from: &RunSpec, servers: usize, to: &RunSpec, restored: usize) {
     let store = memory();
     let manifest = save(&store, from, servers, CheckpointId::new(5, 0)).await.unwrap();
@@ -82,7 +82,7 @@ async fn assert_thaws(from: &RunSpec, servers: usize, to: &RunSpec, restored: us
 
 #[tokio::test]
 async fn what_is_frozen_or_trained_from_a_checkpoint_on_has_its_values() {
-    // A matrix, a table of rows, a scalar and a vector.
+    // The parameters include a matrix, a table of rows, a scalar and a vector.
     let trained = small();
     for parameters in [&[0, 1, 2, 5][..], &[3], &[0, 1, 2, 3, 4, 5]] {
         let some_frozen = frozen(small(), parameters);

@@ -1,4 +1,4 @@
-//! A model, and for every version of it values that are known without having been stored: the oracle of all tests.
+//! A model with values that are known for every version without being stored: the oracle of all tests.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub fn spec(name: &str, shape: &[usize], access: Access) -> ParameterSpec {
     ParameterSpec { name: name.into(), shape: shape.into(), access, kind: ParameterKind::Trained }
 }
 
-/// A few dense parameters, a scalar and two reached by rows.
+/// A few dense parameters, a scalar, and two that are accessed by row.
 pub fn small() -> RunSpec {
     run(vec![
         spec("encoder.weight", &[70, 50], Access::Dense),
@@ -33,7 +33,7 @@ pub fn small() -> RunSpec {
     ])
 }
 
-/// With parts of several chunks, which cut rows in two.
+/// A run whose parts have several chunks, which cut rows in two.
 pub fn large() -> RunSpec {
     run(vec![
         spec("hidden.weight", &[1000, 1300], Access::Dense),
@@ -64,14 +64,14 @@ pub fn plans(run: &RunSpec, servers: usize) -> Vec<ServerPlan> {
     ShardPlan::new(&run.parameters, servers, run.sharding).servers
 }
 
-/// The number at one place of the model: kind 0 are the values, 1 and 2 the slots.
+/// The number at one place of the model: kind 0 is the values, kinds 1 and 2 are the slots.
 pub fn number(version: u64, parameter: ParameterId, kind: usize, element: usize) -> f32 {
     let place = (element as u64) << 8 | u64::from(parameter.0) << 4 | kind as u64;
     let mixed = (place ^ version << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 40) as f32
 }
 
-/// What a server with that plan holds in that version.
+/// The state of a server with that plan at that version.
 pub fn image(run: &RunSpec, plan: &ServerPlan, version: u64) -> ShardImage {
     let block = |places: Vec<(ParameterId, usize)>, slots: usize| {
         let fill =
@@ -83,7 +83,7 @@ pub fn image(run: &RunSpec, plan: &ServerPlan, version: u64) -> ShardImage {
     let tables = plan.stripes.iter().map(|stripe| {
         let width = run.parameters[stripe.parameter].width();
         let rows = (0..stripe.count).map(|local| stripe.global(local));
-        // What is frozen has had no steps and has no slots.
+        // Frozen parameters have had no steps and have no slots.
         let is_frozen = run.parameters[stripe.parameter].kind == ParameterKind::Constant;
         let steps = rows.clone().map(|row| if is_frozen { 0 } else { row as u64 * 7 + version }).collect();
         let slots = if is_frozen { 0 } else { run.optimizer.slots() };
@@ -98,7 +98,7 @@ pub fn memory() -> Store {
     Store::over(Arc::new(InMemory::new()), "memory")
 }
 
-/// Claims the next generation, and takes over from whoever holds the store.
+/// Claims the next generation, taking over from the current holder of the store.
 pub async fn claim(store: &Store) -> Result<u64, CheckpointError> {
     Ok(store.lease(Holder::this_process(""), true).await?.generation())
 }
@@ -116,7 +116,7 @@ pub async fn write(part: &mut PartWriter, image: &ShardImage) -> Result<(), Chec
     Ok(())
 }
 
-/// Writes a whole checkpoint of that version, as its servers and coordinator would.
+/// Writes a whole checkpoint of the version `id.step`, as its servers and coordinator would.
 pub async fn save(store: &Store, run: &RunSpec, servers: usize, id: CheckpointId) -> Result<Manifest, CheckpointError> {
     let mut parts = Vec::new();
     for (server, plan) in plans(run, servers).iter().enumerate() {
@@ -135,7 +135,7 @@ pub async fn restore(store: &Store, manifest: &Manifest, plan: &ServerPlan) -> R
     store.restore(manifest, &Restore { table: parameters, plan, optimizer, slots: SlotPolicy::Restore }).await
 }
 
-/// Fails unless every number in the checkpoint is of its version.
+/// Checks that every number in the checkpoint belongs to its version.
 pub async fn assert_one_version(store: &Store, manifest: &Manifest) {
     for plan in plans(&manifest.run, 3) {
         let restored = restore(store, manifest, &plan).await.unwrap();
