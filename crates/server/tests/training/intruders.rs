@@ -1,4 +1,4 @@
-//! What does not belong on a server's port closes its own connection and disturbs nobody.
+//! A connection that does not belong on a server's port is closed, and disturbs nobody else.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,7 +14,7 @@ use crate::numbers::{Random, SYNC, constant, one_vector, run};
 use crate::streams::{assert_closed, connect, open_stream, push_header};
 use crate::worker::Worker;
 
-/// Lets `intrude` do its worst to a server, again and again while a worker trains there.
+/// Lets `intrude` attack a server repeatedly while a worker trains there.
 pub fn beside_training(mode: Mode, intrude: impl Fn(&str, &Worker) + Clone + Send + 'static) {
     let run = run(mode, one_vector());
     let cluster = Cluster::start_with(1, 1, run.clone(), Options { via: Via::Tcp, ..Options::default() });
@@ -30,7 +30,7 @@ pub fn beside_training(mode: Mode, intrude: impl Fn(&str, &Worker) + Clone + Sen
     assert_eq!(trained.summary.global_step, 5);
 }
 
-/// Sends bytes on a tensor stream, and no more.
+/// Sends bytes on a tensor stream and nothing more.
 fn send(address: &str, bytes: &[u8]) -> TcpStream {
     let mut stream = open_stream(address);
     let _ = stream.write_all(bytes);
@@ -95,7 +95,7 @@ fn a_push_of_another_length() {
 fn a_push_that_is_cut_short() {
     for mode in [Mode::Async, SYNC] {
         beside_training(mode, |address, worker| {
-            // Not the number that the worker itself will use next.
+            // Not the number that the worker's own next push will use.
             let header = push_header(worker, 1_000, 5).encode();
             for length in [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 19] {
                 let bytes = [header.as_slice(), &[0; 20]].concat();
@@ -136,7 +136,7 @@ fn numbers_at_the_edge_of_what_can_be_written() {
             for sequence in [0, u64::MAX] {
                 let header = Request { base: u64::MAX, ..push_header(worker, sequence, 5) };
                 let mut stream = send(address, &[header.encode().as_slice(), &[0; 20]].concat());
-                // Refused or fenced, in so many words.
+                // The push is refused or fenced explicitly.
                 let mut answer = [0; HEADER_BYTES];
                 stream.read_exact(&mut answer).unwrap();
             }
@@ -157,7 +157,7 @@ fn sections_of_more_rows_than_memory_has() {
 
 const MODES: [Mode; 3] = [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }];
 
-/// No process has this incarnation.
+/// An incarnation that no process has.
 const NOBODY: Incarnation = Incarnation(u64::MAX);
 
 #[test]
@@ -209,7 +209,7 @@ fn a_learning_rate_that_is_not_a_number() {
     }
 }
 
-/// Sends a push that would be the worker's next, were it not for what is wrong with it, and expects a refusal.
+/// Sends a push that would be the worker's next but for what is wrong with it, and expects it to be refused.
 fn assert_refused(address: &str, header: Request, words: &str) {
     let mut stream = send(address, &[header.encode().as_slice(), &[0; 20]].concat());
     stream.shutdown(Shutdown::Write).unwrap();

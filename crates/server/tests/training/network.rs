@@ -1,8 +1,8 @@
-//! A network that loses, cuts, repeats and delays what a worker and a server say to each other, as a seed has it.
+//! A network that loses, cuts, repeats and delays messages between a worker and a server, as determined by a seed.
 //!
-//! A [`Link`] stands before one server's port. It takes every request whole, so that it knows what it breaks and
-//! where, and it remembers what the worker was told of each push. Nothing here waits for time to pass: what is
-//! late waits for something else to have happened.
+//! A [`Link`] stands in front of one server's port. It receives every request completely, so that it knows what it
+//! breaks and where, and it remembers what the worker was told about each push. Nothing here waits for time to pass:
+//! what is late waits for another event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use crate::faults::{Fault, Frame, Tally};
 use crate::numbers::Random;
 use crate::proxy::Door;
 
-/// What a worker was told of a push.
+/// What a worker was told about a push.
 #[derive(Debug, Clone, Copy)]
 pub struct Told {
     pub worker: WorkerId,
@@ -29,14 +29,14 @@ pub struct Told {
     pub kind: AnswerKind,
 }
 
-/// A push that was on its way when its process died.
+/// A push that was in flight when its process died.
 #[derive(Debug, Clone, Copy)]
 pub struct Orphan {
     pub worker: WorkerId,
     pub sequence: u64,
     /// True if its header arrived in time.
     pub began: bool,
-    /// How many of its pieces wholly arrived in time.
+    /// How many of its pieces had fully arrived in time.
     pub pieces: usize,
 }
 
@@ -46,7 +46,7 @@ pub struct Link {
     shared: Arc<SharedLink>,
 }
 
-/// A link as its connections see it.
+/// The state of a link that its connections share.
 pub struct SharedLink {
     seed: u64,
     server: usize,
@@ -60,28 +60,28 @@ pub struct SharedLink {
 struct State {
     ended: bool,
     attempts: BTreeMap<RequestId, u64>,
-    /// How far the last process of each worker has come.
+    /// The progress of each worker's latest process.
     reached: BTreeMap<WorkerId, (Incarnation, Milestone)>,
     told: BTreeMap<RequestId, Told>,
-    /// Whether the server has ever said of a push that it counts, told or not.
+    /// Whether the server has ever answered that a push counts, whether or not the worker received the answer.
     said: BTreeMap<RequestId, bool>,
     /// The version of the values that a worker was given last.
     version: u64,
-    /// How many requests of each worker the server may still be at work on, without the worker.
+    /// How many requests of each worker the server may still be processing without the worker.
     late: BTreeMap<WorkerId, usize>,
-    /// Workers whose late requests arrive now.
+    /// Workers whose late requests are being delivered now.
     settling: BTreeSet<WorkerId>,
-    /// The push whose process will die.
+    /// The push during which its process will die.
     last_of: Option<(WorkerId, u64)>,
     orphan: Option<Orphan>,
     faults: BTreeMap<Fault, u64>,
     contradictions: Vec<String>,
 }
 
-/// Which request of which process, the last number being that of its kind. Pulls between two pushes count as one.
+/// Identifies a request of a process; the last number is its kind. Pulls between two pushes count as one.
 type RequestId = (WorkerId, Incarnation, u64, u8);
 
-/// A push, by number (0 for the first values), and what has become of it.
+/// A push, by number (0 for the first values), and its stage.
 type Milestone = (u64, Stage);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +98,7 @@ impl Link {
         let serving = shared.clone();
         let door = Door::open(move |client| {
             let shared = serving.clone();
-            // Connections break here on purpose, and the workers notice.
+            // Errors are expected: connections break here on purpose, and the workers notice.
             std::thread::spawn(move || drop(shared.carry(client)));
         });
         Self { door, shared }
@@ -108,7 +108,7 @@ impl Link {
         self.door.address()
     }
 
-    /// Delivers all that is late of a worker, and waits until the server has dealt with it.
+    /// Delivers all late requests of a worker, and waits until the server has handled them.
     pub fn settle(&self, worker: WorkerId) {
         self.shared.lock().settling.insert(worker);
         self.shared.changed.notify_all();
@@ -116,12 +116,12 @@ impl Link {
         self.shared.lock().settling.remove(&worker);
     }
 
-    /// Keeps that push of a worker's first process, or all of it but a beginning, until a successor has pushed.
+    /// Keeps this push of a worker's first process, or all but its beginning, until a successor has pushed.
     pub fn orphan(&self, worker: WorkerId, sequence: u64) {
         self.shared.lock().last_of = Some((worker, sequence));
     }
 
-    /// Waits until that push is on its way.
+    /// Waits until that push is in flight.
     pub fn wait_for_orphan(&self) {
         self.shared.wait_until("the last push of a process", |state| state.orphan.is_some());
     }
@@ -130,17 +130,17 @@ impl Link {
         self.shared.lock().orphan
     }
 
-    /// What the workers were told of their pushes.
+    /// Returns what the workers were told about their pushes.
     pub fn told(&self) -> Vec<Told> {
         self.shared.lock().told.values().copied().collect()
     }
 
-    /// The version of the values that a worker was given last.
+    /// Returns the version of the values that a worker was given last.
     pub fn version(&self) -> u64 {
         self.shared.lock().version
     }
 
-    /// Where the server said one thing of a push, and later another.
+    /// Returns the pushes on which the server contradicted itself.
     pub fn contradictions(&self) -> Vec<String> {
         self.shared.lock().contradictions.clone()
     }
@@ -167,7 +167,7 @@ impl Drop for Link {
 }
 
 impl SharedLink {
-    /// Carries the requests of one connection, until it breaks.
+    /// Forwards the requests of one connection until it breaks.
     fn carry(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut preface = [0; PREFACE_BYTES];
@@ -187,13 +187,13 @@ impl SharedLink {
         Ok(())
     }
 
-    /// Counts an attempt at a request, and draws its fate.
+    /// Counts an attempt at a request, and draws its fault.
     fn begin(&self, request: &Request) -> (Option<Fault>, Random) {
         let mut state = self.lock();
         let worker = request.worker;
         let first =
             state.attempts.keys().filter(|(of, ..)| *of == worker).map(|(_, incarnation, ..)| *incarnation).min();
-        // Incarnations are numbered in the order in which processes join, which is not the seed's to say.
+        // Incarnations are numbered in the order in which processes join, which the seed does not determine.
         let succeeds = first.is_some_and(|first| first != request.incarnation);
         let attempts = state.attempts.entry(id(request)).or_default();
         let attempt = *attempts;
@@ -219,7 +219,7 @@ impl SharedLink {
         self.changed.notify_all();
     }
 
-    /// Waits until what is late may arrive.
+    /// Waits until a late request may arrive.
     pub fn wait_for(&self, request: &Request, fault: Fault) {
         let milestone = match fault {
             Fault::LateBesideRetry => (request.sequence, Stage::Sent),
@@ -236,7 +236,7 @@ impl SharedLink {
         });
     }
 
-    /// Notes what the server says of a push. It may be lost, but it must not be another the next time.
+    /// Notes the server's verdict on a push. The answer may be lost, but the verdict must not change.
     pub fn says(&self, request: &Request, answer: &Answer, is_told: bool) {
         let mut state = self.lock();
         if is_told {
@@ -255,7 +255,7 @@ impl SharedLink {
         }
     }
 
-    /// Notes that the server may be at work on something of a worker's without the worker, until that is dropped.
+    /// Notes that the server may be processing a worker's request without the worker, until the result is dropped.
     pub fn late(&self, worker: WorkerId) -> Late<'_> {
         *self.lock().late.entry(worker).or_default() += 1;
         Late { link: self, worker }
@@ -279,7 +279,7 @@ impl SharedLink {
     }
 }
 
-/// Something of a worker's that a server may be at work on without it.
+/// A request that the server may be processing without its worker.
 pub struct Late<'a> {
     link: &'a SharedLink,
     worker: WorkerId,

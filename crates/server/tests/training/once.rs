@@ -1,5 +1,6 @@
-//! Exactly once, by the account: on a network that loses, cuts, repeats and delays, every value on every server is
-//! the sum of the pushes that the workers were told count, each once. See [`crate::faults`] for what goes wrong.
+//! Exactly once, verified by accounting: on a network that loses, cuts, repeats and delays, every value on every server
+//! is the sum of the pushes that count, as workers were told, each exactly once. See [`crate::faults`] for what goes
+//! wrong.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -14,11 +15,11 @@ use crate::faults::{Fault, Tally};
 use crate::marks::Scenario;
 use crate::numbers::{SYNC, constant, dense, run, seeds};
 
-/// Gradients that make a round, of three workers.
+/// A round takes the first two gradients of three workers.
 const TWO_OF_THREE: Mode = Mode::Sync { replicas_to_aggregate: Some(2) };
 
-/// Counts the pushes of a scenario for every seed. Only the usual number of seeds or more are sure to have met every
-/// fault, and what else is `expected` of them together.
+/// Checks the accounts of a scenario for every seed. With the usual number of seeds or more, all faults must have
+/// occurred, and the total must be as `expected`.
 fn count_all(usual: u64, count: impl Fn(u64) -> Tally, expected: impl Fn(&Tally) -> bool) {
     let mut tally = Tally::default();
     let counted = seeds(usual).map(|seed| tally.add(&count(seed))).count() as u64;
@@ -29,7 +30,7 @@ fn count_all(usual: u64, count: impl Fn(u64) -> Tally, expected: impl Fn(&Tally)
     }
 }
 
-/// Trains with all workers from the beginning to the end.
+/// Trains with all workers from beginning to end.
 fn count(scenario: Scenario) -> Tally {
     println!("{scenario}");
     let Scenario { servers, workers, .. } = scenario;
@@ -44,7 +45,7 @@ fn nothing_is_dropped(tally: &Tally) -> bool {
     tally.dropped == 0
 }
 
-/// What happened on the ways to all servers.
+/// Returns what happened on the links to all servers.
 fn tally(site: &Site) -> Tally {
     let mut tally = Tally::default();
     site.links.iter().for_each(|link| tally.add(&link.tally()));
@@ -83,7 +84,7 @@ fn the_steps_of_a_run_are_counted_exactly() {
     count_all(40, |seed| count(limited(seed)), |tally| tally.dropped > 0);
 }
 
-/// Shared memory loses nothing between two living processes, so it is counted by itself, and with more pushes.
+/// Shared memory loses nothing between two living processes, so it has its own test with more pushes.
 #[test]
 fn through_shared_memory_every_push_counts_once() {
     const PUSHES: u64 = 150;
@@ -110,7 +111,7 @@ fn a_push_that_arrives_after_its_worker_was_replaced_does_not_count() {
     count_all(30, |seed| replace_a_worker(of_two(seed)), |tally| tally.faults.contains_key(&Fault::Orphaned));
 }
 
-/// A worker dies with a push on its way, which arrives when another process has taken its place and pushed.
+/// A worker dies with a push in flight, which arrives after another process has taken its place and pushed.
 fn replace_a_worker(scenario: Scenario) -> Tally {
     println!("{scenario}");
     let patience = Patience { silent: Duration::from_secs(20), disconnected: Duration::from_millis(50) };

@@ -1,4 +1,4 @@
-//! Tensor streams by hand, for what no client of ours would send, or not at that moment.
+//! Tensor streams by hand, for what our client would never send, or never at that moment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use windlass_wire::stream::frame::{Answer, AnswerKind, Request, RequestKind, pre
 use crate::cluster::LIMIT;
 use crate::worker::Worker;
 
-/// A connection to a server's port.
+/// Connects to a server's port.
 pub fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -18,14 +18,14 @@ pub fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// A tensor stream to a server.
+/// Opens a tensor stream to a server.
 pub fn open_stream(address: &str) -> TcpStream {
     let mut stream = connect(address);
     stream.write_all(&preface()).unwrap();
     stream
 }
 
-/// The header of a push by a worker.
+/// Returns the header of a push by a worker.
 pub fn push_header(worker: &Worker, sequence: u64, dense: u64) -> Request {
     Request {
         kind: RequestKind::Push,
@@ -41,7 +41,7 @@ pub fn push_header(worker: &Worker, sequence: u64, dense: u64) -> Request {
     }
 }
 
-/// Reads until the other end closes the connection, which it must.
+/// Reads until the other end closes the connection, which it must do.
 pub fn assert_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut said = Vec::new();
     match stream.read_to_end(&mut said) {
@@ -51,12 +51,12 @@ pub fn assert_closed(mut stream: TcpStream) -> Vec<u8> {
     said
 }
 
-/// A worker that pushes ones, does something of the test's before each block, and leaves when it is told to wait.
+/// A worker that pushes ones, runs a hook of the test before each block, and leaves when it is told to wait.
 pub struct Scripted<F> {
     before_block: F,
     blocks: usize,
     ones: Vec<f32>,
-    /// What it was told.
+    /// The answers that it has received.
     pub answers: Vec<(AnswerKind, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! A worker's process, as far as servers and coordinator can tell: a session and a client, but no model.
+//! A worker's process as servers and coordinator see it: a session and a client, but no model.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Says hello and waits to be let in.
+    /// Says hello and waits to be admitted.
     pub fn join(site: Arc<Site>, index: u32, run: RunSpec, coordinator: Coordinator) -> Result<Self, Over> {
         let runtime = new_runtime();
         let hello = Hello {
@@ -69,14 +69,14 @@ impl Worker {
         }
     }
 
-    /// The next message of the coordinator.
+    /// Waits for the next message of the coordinator.
     pub fn receive(&mut self) -> Kind {
         let session = &mut self.session;
         let received = self.runtime.block_on(async { tokio::time::timeout(LIMIT, session.receive()).await });
         received.expect("a message of the coordinator in time").expect("the session is open")
     }
 
-    /// What `wanted` makes of the first message that it takes; the others are passed over.
+    /// Waits for the first message that `wanted` accepts, and returns what it makes of that message; skips the others.
     pub fn receive_until<T>(&mut self, wanted: impl Fn(Kind) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(self.receive()) {
@@ -89,7 +89,7 @@ impl Worker {
         self.session.sender().send_blocking(kind);
     }
 
-    /// Lets this worker's tensor streams go through proxies, one a server.
+    /// Makes this worker's tensor streams go through proxies, one per server.
     pub fn go_through(&mut self, proxies: &[Proxy]) {
         self.detours = proxies.iter().map(|proxy| proxy.address().to_owned()).collect();
     }
@@ -149,17 +149,17 @@ impl Worker {
         self.client.as_mut().expect("training has started")
     }
 
-    /// The client, for another thread.
+    /// Takes the client, for use on another thread.
     pub fn take_client(&mut self) -> ParameterClient {
         self.client.take().expect("training has started")
     }
 
-    /// How often this worker has pushed.
+    /// Returns how often this worker has pushed.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Ends this worker's waits for servers, as its session's listener would on hearing that the run is over.
+    /// Returns what interrupts this worker's waits for servers, as its session's listener does when the run is over.
     pub fn interrupt(&self) -> Arc<Interrupt> {
         self.interrupt.clone()
     }
@@ -179,19 +179,20 @@ impl Worker {
         self.client().wait()
     }
 
-    /// Waits until the servers have dealt with all that is late of this worker.
+    /// Waits until the servers have handled all late requests of this worker.
     pub fn settle(&self) {
         self.site.links.iter().for_each(|link| link.settle(self.id));
     }
 
-    /// Says that this worker has done its share.
+    /// Reports that this worker has finished.
     pub fn say_finished(&self) {
         let incarnation = self.incarnation.0;
         let report = WorkerReport { incarnation, worker: self.id.0, steps: self.steps, ..WorkerReport::default() };
         self.send(task_message::Kind::Finished(report));
     }
 
-    /// Stays to the end: finished, all finished, the chief's last look at the values, over.
+    /// Stays to the end: reports that it has finished, waits for the others, pulls the final values if it is the chief,
+    /// and waits until the run is over.
     pub fn finish<T>(mut self, result: T) -> Ended<T> {
         self.say_finished();
         let (mut all_finished, mut last) = (None, None);
@@ -211,8 +212,8 @@ impl Worker {
         }
     }
 
-    /// Dies as a killed process does: its session breaks, and nothing is said. The client is left to whoever
-    /// wants to see what an old process is told.
+    /// Dies like a killed process: its session breaks without a message. Returns the client, for tests of what an old
+    /// process is told.
     pub fn vanish(self) -> Option<ParameterClient> {
         let Self { runtime, session, client, .. } = self;
         runtime.shutdown_background();
@@ -221,11 +222,11 @@ impl Worker {
     }
 }
 
-/// What came of a worker.
+/// The results of a worker.
 pub struct Ended<T> {
     pub result: T,
     pub all_finished: Option<AllFinished>,
-    /// The values when nobody trained any more, if this was the chief.
+    /// The values after all training has ended, if this was the chief.
     pub last: Option<Pulled>,
     pub over: Over,
 }
