@@ -25,7 +25,7 @@ impl Checksum {
     }
 }
 
-/// The checksum of a chunk that arrives in pieces.
+/// The checksum of a chunk that comes in pieces.
 #[derive(Clone)]
 pub(crate) struct Summing {
     hasher: XxHash3_128,
@@ -94,13 +94,13 @@ impl FromStr for Checksum {
     }
 }
 
-/// Returns the bytes of an object that a chunk covers.
+/// The bytes of an object that a chunk covers.
 pub(crate) fn chunk_range(chunk: usize, object_bytes: u64) -> Range<u64> {
     let start = chunk as u64 * CHUNK_BYTES as u64;
     start..object_bytes.min(start + CHUNK_BYTES as u64)
 }
 
-/// Returns how many chunks an object has.
+/// How many chunks an object has.
 pub(crate) fn chunk_count(object_bytes: u64) -> u64 {
     object_bytes.div_ceil(CHUNK_BYTES as u64)
 }

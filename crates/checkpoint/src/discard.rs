@@ -12,7 +12,7 @@ use crate::id::CheckpointId;
 use crate::store::Store;
 
 impl Store {
-    /// Removes a part that will belong to no checkpoint, complete or not, and its folder if nothing else is in it.
+    /// Removes a part that will belong to no checkpoint, whole or not, and its folder if nothing else is in it.
     pub async fn discard_part(&self, object: &str) {
         if let Err(error) = self.remove(object).await {
             tracing::debug!(object, %error, "a part of no checkpoint could not be removed");
@@ -23,7 +23,7 @@ impl Store {
         }
     }
 
-    /// Removes all parts of an attempt that could not be published. If it was published after all, its parts stay.
+    /// Removes all parts of an attempt that could not be published. If it was published after all, they stay.
     pub async fn discard(&self, id: &CheckpointId) {
         let manifest = self.objects.head(&self.path(&id.manifest_object())).await;
         let discarded = match manifest {

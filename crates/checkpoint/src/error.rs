@@ -16,9 +16,9 @@ pub enum CheckpointError {
     /// The location cannot be opened.
     #[error("cannot keep checkpoints in `{location}`: {reason}")]
     BadLocation {
-        /// The location as it was given.
+        /// As it was given.
         location: String,
-        /// What is wrong, and what to do about it.
+        /// What is wrong, and what to do.
         reason: String,
     },
     /// The disk is full.
@@ -29,7 +29,7 @@ pub enum CheckpointError {
         /// What was being written.
         object: String,
     },
-    /// The store can be read but not written.
+    /// The store may be read but not written.
     #[error("`{location}` does not allow writing `{object}`: {reason}")]
     NotWritable {
         /// The store.
@@ -39,7 +39,7 @@ pub enum CheckpointError {
         /// The error of the store.
         reason: String,
     },
-    /// The directory or its contents have disappeared since the run began.
+    /// The directory or its contents have gone since the run began.
     #[error("`{location}` has changed since this run started: has it been removed, emptied or unmounted?")]
     Vanished {
         /// The store.
@@ -52,7 +52,7 @@ pub enum CheckpointError {
         location: String,
         /// The operation.
         action: &'static str,
-        /// The object of the operation.
+        /// The object.
         object: String,
         /// The error of the store.
         reason: String,
@@ -64,7 +64,7 @@ pub enum CheckpointError {
         location: String,
         /// The operation.
         action: &'static str,
-        /// The object of the operation.
+        /// The object.
         object: String,
         /// The error of the store.
         reason: String,
@@ -83,7 +83,7 @@ pub enum CheckpointError {
         /// The store.
         location: String,
     },
-    /// There are checkpoints, but none of them is usable.
+    /// There are checkpoints, and none of them can be used.
     #[error(
         "{} damaged (the newest, {newest}: {error}); `windlass checkpoint verify {location}` shows what is \
          wrong with them; pass --resume never to start from scratch and keep them",
@@ -144,10 +144,10 @@ pub enum CheckpointError {
     Fenced {
         /// The generation that was refused.
         generation: u64,
-        /// The newest generation that was claimed.
+        /// The newest that was claimed.
         newest: u64,
     },
-    /// The manifest of this attempt already exists.
+    /// The manifest of this attempt is there already.
     #[error("checkpoint {id} has already been published")]
     AlreadyPublished {
         /// The attempt.
@@ -159,7 +159,7 @@ pub enum CheckpointError {
         /// The attempt.
         id: CheckpointId,
     },
-    /// The checkpoint belongs to a different model.
+    /// The checkpoint is of another model.
     #[error("checkpoint {id} does not fit: {}", describe_misfit(*.index, .expected.as_deref(), .found.as_deref()))]
     DoesNotFit {
         /// The checkpoint.
@@ -171,7 +171,7 @@ pub enum CheckpointError {
         /// That parameter of the checkpoint, if it has one.
         found: Option<Box<ParameterSpec>>,
     },
-    /// The checkpoint's optimizer state cannot be used by this optimizer.
+    /// The checkpoint's optimizer state is of no use to this optimizer.
     #[error(
         "checkpoint {id} holds the state of `{found}`, not of `{expected}`: train with `{found}`, or reset its state"
     )]
@@ -207,7 +207,7 @@ impl CheckpointError {
         matches!(self, Self::BadManifest { .. } | Self::Damaged { .. })
     }
 
-    /// Suggests how to continue without this checkpoint, if it is damaged.
+    /// How to continue without this checkpoint, if it is damaged.
     pub fn hint(&self) -> Option<&'static str> {
         self.is_damage().then_some("`windlass checkpoint list` shows the others; name the .json file of one of them")
     }
@@ -327,7 +327,7 @@ fn describe_misfit(index: usize, expected: Option<&ParameterSpec>, found: Option
     }
 }
 
-/// Formats seconds since 1970 as a date and a time of day.
+/// Seconds since 1970 as a date and a time of day.
 fn time(seconds: u64) -> String {
     chrono::DateTime::from_timestamp(seconds as i64, 0)
         .map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string())
@@ -345,7 +345,7 @@ fn is_denied(error: &object_store::Error) -> bool {
     refused || io_kind(error) == Some(io::ErrorKind::PermissionDenied)
 }
 
-/// Returns the store's most precise message: outer errors repeat the inner ones.
+/// The store's most precise text: its outer errors repeat the inner ones.
 fn innermost(error: &object_store::Error) -> String {
     let outer = error.to_string();
     match causes(error).last().map(ToString::to_string) {

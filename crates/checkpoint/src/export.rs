@@ -1,4 +1,4 @@
-//! Exports the values of a checkpoint under the names of its parameters, for other programs and for evaluation.
+//! The values of a checkpoint by the names of the parameters, for other programs and for evaluation.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::manifest::Manifest;
 use crate::restore::{Restore, SlotPolicy};
 use crate::store::Store;
 
-/// How many elements are gathered at a time, unless a single parameter is larger: 64 MiB.
+/// How many elements are gathered at a time, if no parameter is larger: 64 MiB.
 const BATCH_ELEMENTS: usize = 16 << 20;
 
 /// A parameter with its values.
@@ -29,7 +29,7 @@ pub struct NamedValues {
 }
 
 impl Store {
-    /// Loads all values of a checkpoint, in the order of the parameter table.
+    /// All values of a checkpoint, in the order of the parameter table.
     pub async fn load_values(&self, manifest: &Manifest) -> Result<Vec<NamedValues>, CheckpointError> {
         let mut all = Vec::with_capacity(manifest.run.parameters.len());
         for batch in batches(manifest) {
@@ -77,7 +77,7 @@ impl Store {
 
 type Parameter<'a> = (ParameterId, &'a ParameterSpec);
 
-/// Divides the parameters, in order, into batches: a chunk of a part often holds many small ones.
+/// The parameters in order, a few at a time: a chunk of a part often holds many small ones.
 fn batches(manifest: &Manifest) -> Vec<Vec<Parameter<'_>>> {
     let mut batches: Vec<Vec<Parameter<'_>>> = Vec::new();
     let mut room = 0;

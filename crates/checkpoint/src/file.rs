@@ -22,7 +22,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the file of this name that a checkpoint was published with; `None` if it has none.
+    /// The file of this name that a checkpoint was published with; `None` if it has none.
     pub async fn file(&self, manifest: &Manifest, name: &str) -> Result<Option<String>, CheckpointError> {
         let Some(fingerprint) = manifest.run.identity.files.get(name) else { return Ok(None) };
         let object = file_object(*fingerprint);

@@ -4,13 +4,13 @@
 use crate::error::CheckpointError;
 use crate::store::Store;
 
-/// How often to retry a claim if other processes are faster.
+/// How often to retry a claim when other processes are quicker.
 pub(crate) const CLAIMS: usize = 1000;
 
 const FOLDER: &str = "generations";
 
 impl Store {
-    /// Returns the generation to claim next if this is the newest one claimed.
+    /// The next generation if this is the newest one claimed.
     pub(crate) async fn generation_after(&self, newest: u64) -> Result<u64, CheckpointError> {
         let published = self.ids().await?.manifests.iter().map(|id| id.generation).max().unwrap_or(0);
         Ok(newest.max(published) + 1)
@@ -22,7 +22,7 @@ impl Store {
         CheckpointError::Store { location, action: "claim", object, reason }
     }
 
-    /// Returns the newest generation that was claimed; 0 if there is none.
+    /// The newest generation claimed; 0 if there is none.
     pub async fn newest_generation(&self) -> Result<u64, CheckpointError> {
         let listed = self.list_below(FOLDER).await?;
         let number = |name: &str| name.strip_prefix(FOLDER)?.strip_prefix('/')?.parse().ok();

@@ -1,5 +1,5 @@
-//! The header of a safetensors file: its length in eight bytes, then names, types, shapes and offsets as JSON. It is
-//! written before the tensors, which then follow as a stream.
+//! The head of a safetensors file: eight bytes with its length, then names, types, shapes and offsets as JSON.
+//! Written before the tensors, so that these can follow as a stream.
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
@@ -38,7 +38,7 @@ pub(crate) fn encode<'a>(metadata: impl IntoIterator<Item = (&'a str, String)>, 
     [(json.len() as u64).to_le_bytes().as_slice(), &json].concat()
 }
 
-/// Decodes the tensors that a header lists, sorted by offset. Fails with the reason if the header cannot be read.
+/// Decodes the tensors that a header lists, by offset, or explains why it cannot.
 pub(crate) fn decode(head: &[u8]) -> Result<Vec<TensorSpec>, String> {
     let (length, json) = head.split_first_chunk().ok_or("it is shorter than eight bytes")?;
     let json = usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|length| json.get(..length));

@@ -29,9 +29,9 @@ pub struct Holder {
 pub(crate) enum Life {
     /// The holder is alive.
     Alive,
-    /// The holder is dead, or it is the same task of the same run as this process, which therefore replaces it.
+    /// It is dead, or the same task of the same run as this process, so that this one replaces it.
     Replaced,
-    /// The holder is on another machine: only the renewals of its claim show that it is alive.
+    /// The holder is on another machine: only its renewals can tell.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ impl Holder {
         }
     }
 
-    /// Returns what this process, described by `other`, can tell about the life of the holder.
+    /// What this process, as `other`, knows of the life of the holder.
     pub(crate) fn life_seen_by(&self, other: &Self) -> Life {
         let here = !self.process_table.is_empty() && self.process_table == other.process_table;
         // An address such as localhost identifies a task only within its machine.
@@ -79,13 +79,13 @@ fn is_of_one_machine(address: &str) -> bool {
     ["127.", "localhost", "[::1]", "0.0.0.0"].iter().any(|prefix| address.starts_with(prefix))
 }
 
-/// Returns when a living process of this machine began, in ticks.
+/// When a living process of this machine began, in ticks.
 fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything.
+    // The name, in parentheses, may hold anything.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
-    // A zombie is dead, and only waits for its parent to notice.
+    // A zombie only waits for its parent to notice.
     (!matches!(state, "Z" | "X")).then_some(())?;
     fields.nth(18)?.parse().ok()
 }

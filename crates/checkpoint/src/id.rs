@@ -7,15 +7,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Identifies one attempt to write a checkpoint. The greater id is the newer checkpoint.
+/// One attempt to write a checkpoint. The greater id is the newer checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CheckpointId {
     /// The global step whose values it holds.
     pub step: u64,
     /// The generation of the coordinator that wrote it; 0 if none was claimed.
     pub generation: u64,
-    /// A partly random number, so that no two attempts share objects. Of two attempts at one step, the later has the
-    /// greater.
+    /// Partly random, so that no two attempts share objects. Of two at one step, the later is the greater.
     pub attempt: u32,
 }
 
@@ -25,19 +24,19 @@ impl CheckpointId {
         Self { step, generation, attempt: rand::random() }
     }
 
-    /// Creates the id of a coordinator's attempt of this number, where `generation` is the coordinator's and `salt` is
-    /// the number that it has drawn. Attempt numbers are capped at 24 bits.
+    /// Creates the id of the attempt of this number by a generation's coordinator, which has drawn `salt`. Attempt
+    /// numbers are capped at 24 bits.
     pub fn of_attempt(step: u64, generation: u64, number: u64, salt: u8) -> Self {
         let number = number.min((1 << 24) - 1) as u32;
         Self { step, generation, attempt: number << 8 | u32::from(salt) }
     }
 
-    /// Returns the name of the manifest within the store.
+    /// The name of its manifest within the store.
     pub fn manifest_object(&self) -> String {
         format!("{self}.json")
     }
 
-    /// Returns the name of one server's part within the store.
+    /// The name of one server's part within the store.
     pub fn part_object(&self, server: usize, servers: usize) -> String {
         format!("{self}/ps-{server}-of-{servers}.safetensors")
     }
@@ -67,7 +66,7 @@ impl fmt::Display for CheckpointId {
     }
 }
 
-/// A text that is not a [`CheckpointId`].
+/// A text that is no [`CheckpointId`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{text}` is not the id of a checkpoint: expected a form like 000000012345-g000003-8f1c77a0")]
 pub struct BadCheckpointId {

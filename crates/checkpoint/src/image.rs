@@ -18,7 +18,7 @@ pub struct ShardImage {
 }
 
 impl ShardImage {
-    /// Splits the dense values into the blocks that a server keeps, and returns the tables as they are.
+    /// Splits the dense values into the blocks that a server keeps.
     pub fn into_blocks(self) -> (Vec<Block>, Vec<RowTable>) {
         let Block { values, slots } = self.dense;
         let blocks = block_ranges(values.len()).map(|range| Block {
@@ -29,10 +29,10 @@ impl ShardImage {
     }
 }
 
-/// An image that is being filled from the bytes of parts.
+/// An image being filled from the bytes of parts.
 pub(crate) struct ShardImageBuilder {
     dense: Block,
-    /// Where each segment begins in the dense values, followed by their end.
+    /// Where each segment begins in the dense values; and the end.
     segments: Vec<usize>,
     rows: Vec<RestoredTable>,
 }
@@ -44,7 +44,7 @@ struct RestoredTable {
 }
 
 impl ShardImageBuilder {
-    /// Creates the initial state of a server: zeros, and the optimizer's state before the first update.
+    /// The initial state of a server: zeros, and the optimizer's state before the first update.
     pub fn new(table: &ParameterTable, plan: &ServerPlan, optimizer: &Optimizer) -> Self {
         let segments = std::iter::once(0).chain(plan.segments.iter().scan(0, |end, segment| {
             *end += segment.range.len();
@@ -62,7 +62,7 @@ impl ShardImageBuilder {
         Self { dense, segments: segments.collect(), rows: rows.collect() }
     }
 
-    /// Returns the memory of one of the plan's tensors.
+    /// The memory of one of the plan's tensors.
     pub fn bytes_mut(&mut self, content: Content) -> &mut [u8] {
         fn numbers(block: &mut Block, slot: Option<usize>) -> &mut [f32] {
             slot.map_or(&mut block.values, |slot| &mut block.slots[slot])

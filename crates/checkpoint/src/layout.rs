@@ -8,7 +8,7 @@ use windlass_core::run::RunSpec;
 use crate::header::{self, TensorSpec};
 use crate::id::CheckpointId;
 
-/// The layout of one server's part: its place among the servers, and its plan of the run's parameters.
+/// What one server writes: its place among the servers, and its plan of the run's parameters.
 #[derive(Debug, Clone)]
 pub struct PartLayout {
     pub(crate) run: RunSpec,
@@ -18,19 +18,18 @@ pub struct PartLayout {
 }
 
 impl PartLayout {
-    /// Creates the layout of the part of server `server` of `servers`, which holds what `plan` gives it of the run's
-    /// parameters.
+    /// The part of server `server` of `servers`, which holds what `plan` says of the run's parameters.
     pub fn new(run: &RunSpec, plan: &ServerPlan, server: usize, servers: usize) -> Self {
         assert!(server < servers, "a server is one of all");
         Self { run: run.clone(), plan: plan.clone(), server, servers }
     }
 
-    /// Returns how many bytes of tensors the part holds.
+    /// How many bytes of tensors it holds.
     pub fn tensor_bytes(&self) -> usize {
         self.contents().iter().map(|content| content.bytes(&self.run.parameters, &self.plan)).sum()
     }
 
-    /// Returns how many bytes of row steps precede everything else.
+    /// How many bytes of row steps come before everything else.
     pub(crate) fn step_bytes(&self) -> usize {
         self.plan.stripes.iter().map(|stripe| stripe.count * size_of::<u64>()).sum()
     }
@@ -39,12 +38,12 @@ impl PartLayout {
         contents(&self.run.parameters, &self.plan, self.run.optimizer.slots())
     }
 
-    /// Returns the tensors in the order of their bytes.
+    /// The tensors, in the order of their bytes.
     pub(crate) fn tensors(&self) -> Vec<TensorSpec> {
         self.contents().into_iter().map(|content| self.tensor(content)).collect()
     }
 
-    /// Returns the header of the file, with everything that is needed to understand the part by itself.
+    /// The head of the file, with all that is needed to understand the part by itself.
     pub(crate) fn header(&self, id: &CheckpointId) -> Vec<u8> {
         let json = |value: serde_json::Result<String>| value.expect("plain data are JSON");
         let metadata = [
@@ -90,7 +89,7 @@ impl PartLayout {
     }
 }
 
-/// One tensor of a part. The slot is `None` for the parameter's values.
+/// One tensor of a part. The slot is `None` for the values themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     Steps { stripe: usize },
@@ -112,7 +111,7 @@ impl Content {
         !matches!(self, Content::Dense { slot: None, .. } | Content::Rows { slot: None, .. })
     }
 
-    /// Returns how many bytes the tensor takes in a part with that plan.
+    /// How many bytes it takes in a part with that plan.
     pub fn bytes(self, table: &ParameterTable, plan: &ServerPlan) -> usize {
         match self {
             Content::Steps { stripe } => plan.stripes[stripe].count * size_of::<u64>(),

@@ -20,7 +20,7 @@ use crate::store::Store;
 
 /// How often a holder renews its claim.
 pub const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// A claim that is watched and not renewed for this long can be taken over.
+/// A claim that is watched and not renewed for this long is taken over.
 pub(crate) const STALE: Duration = Duration::from_secs(12);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -28,9 +28,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) holder: Holder,
-    /// Increased by every renewal.
+    /// Raised with every renewal.
     renewals: u64,
-    /// True once the run has ended.
+    /// True once its run has ended.
     pub(crate) released: bool,
     /// The generation in which the run began.
     first_generation: u64,
@@ -47,7 +47,7 @@ pub struct Ending {
     pub reason: String,
 }
 
-/// A claimed generation. The claim has to be renewed every [`RENEW_EVERY`] and released at the end.
+/// A generation that was claimed, to be renewed every [`RENEW_EVERY`] and released at the end.
 #[derive(Debug, Clone)]
 pub struct Lease {
     store: Store,
@@ -59,29 +59,29 @@ pub struct Lease {
 /// The run that held the store before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Followed {
-    /// The generation in which that run began.
+    /// The generation in which it began.
     pub first_generation: u64,
-    /// True if its holder died or was taken over before the run had ended.
+    /// True if its holder died, or was taken over, without having ended it.
     pub crashed: bool,
 }
 
-/// The newest claim of a store. While its run is alive, it changes every [`RENEW_EVERY`].
+/// The newest claim of a store: while a run lives, it changes every [`RENEW_EVERY`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
     /// The generation that was claimed.
     pub generation: u64,
     /// How often the claim was renewed.
     pub renewals: u64,
-    /// True once the run has ended.
+    /// True once its run has ended.
     pub released: bool,
 }
 
 /// The end of a run, as its store records it.
 #[derive(Debug)]
 pub struct RunEnd {
-    /// The newest whole checkpoint that the run left, if any.
+    /// The newest whole checkpoint that it left, if any.
     pub newest: Option<Manifest>,
-    /// How the run ended, if its coordinator has recorded that.
+    /// How it ended, if its coordinator has recorded that.
     pub ending: Option<Ending>,
 }
 
@@ -93,8 +93,8 @@ impl RunEnd {
 }
 
 impl Store {
-    /// Returns how the run that had this generation ended or, without a generation, the last run of this store. Returns
-    /// `None` if the run has not ended, or if another run has begun since.
+    /// Returns how the run of this generation ended or, without a generation, the last run of this store. `None` if it
+    /// has not ended, or another run has begun since.
     pub async fn run_end(&self, generation: Option<u64>) -> Result<Option<RunEnd>, CheckpointError> {
         let newest = self.newest_generation().await?;
         let Some(claim) = self.read_claim(newest).await?.filter(|claim| claim.released) else { return Ok(None) };
@@ -106,21 +106,21 @@ impl Store {
         Ok(Some(RunEnd { newest, ending: claim.ending }))
     }
 
-    /// Returns the newest claim; `None` if there is none, or if it cannot be read.
+    /// The newest claim; `None` if there is none, or it cannot be read.
     pub async fn pulse(&self) -> Result<Option<Pulse>, CheckpointError> {
         let generation = self.newest_generation().await?;
         let pulse = |claim: Claim| Pulse { generation, renewals: claim.renewals, released: claim.released };
         Ok(self.read_claim(generation).await?.map(pulse))
     }
 
-    /// True if the last run that claimed this store has not ended: it is alive, or its coordinator was killed.
+    /// True if the last run that claimed this store has not ended: it lives, or its coordinator was killed.
     pub async fn has_unfinished_run(&self) -> Result<bool, CheckpointError> {
         let newest = self.newest_generation().await?;
         Ok(self.read_claim(newest).await?.is_some_and(|claim| !claim.released))
     }
 
-    /// Claims the next generation for a run, unless another run that is alive holds the store. With `insist` that run
-    /// is taken over.
+    /// Claims the next generation for a run, unless another run holds the store and lives. With `insist` that run is
+    /// taken over.
     pub async fn lease(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
         self.lease_after(holder, insist, false, STALE).await
     }
@@ -201,7 +201,7 @@ impl Store {
 }
 
 impl Lease {
-    /// Returns the generation that was claimed.
+    /// The generation that was claimed.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -216,8 +216,7 @@ impl Lease {
         self.claim.first_generation = generation;
     }
 
-    /// Renews the claim, which shows that the run is alive. Fails with [`CheckpointError::Fenced`] if another run has
-    /// taken over.
+    /// Shows that the run is alive. Fails with [`CheckpointError::Fenced`] if another has taken over.
     pub async fn renew(&mut self) -> Result<(), CheckpointError> {
         self.store.check_generation(self.generation).await?;
         self.claim.renewals += 1;
@@ -229,7 +228,7 @@ impl Lease {
         self.claim.ending = Some(ending);
     }
 
-    /// Releases the lease because the run has ended, so that the next run need not wait.
+    /// Records that the run has ended, so that the next need not wait.
     pub async fn release(&mut self) -> Result<(), CheckpointError> {
         self.claim.released = true;
         self.renew().await
@@ -258,7 +257,7 @@ mod tests {
         Holder { host: "far-away".into(), pid, process_table, since: 1_800_000_000, ..Holder::default() }
     }
 
-    /// A process of this machine that has exited.
+    /// A process of this machine that has ended.
     fn dead() -> Holder {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
@@ -266,7 +265,7 @@ mod tests {
         Holder { pid, ..Holder::this_process("") }
     }
 
-    /// A living process of this machine: the one that started the tests.
+    /// A process of this machine that lives: the one that started the tests.
     fn alive() -> Holder {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", std::os::unix::process::parent_id())).unwrap();
         let began = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
@@ -362,7 +361,7 @@ mod tests {
     async fn a_run_whose_holder_is_started_again_twice_still_began_when_it_began() {
         let store = store();
         store.lease(dead(), false).await.unwrap();
-        // This process dies before it can record in which generation its run began.
+        // Dies before it can say in which generation its run began.
         store.lease_again(dead(), false).await.unwrap();
         let third = store.lease_again(dead(), false).await.unwrap();
         assert_eq!(third.followed(), Some(Followed { first_generation: 1, crashed: true }));

@@ -1,7 +1,7 @@
 //! Durable checkpoints, which appear completely or not at all and can be restored by any number of servers.
 //!
-//! Every server writes its share of the parameters as one immutable object. When all of them exist, the coordinator
-//! publishes a manifest that lists them with their sizes and checksums. Parts without a manifest are not a checkpoint.
+//! Every server writes its share of the parameters as one immutable object; when all are there, the coordinator
+//! publishes a manifest that names them with their sizes and checksums. What has no manifest is not a checkpoint.
 //! Nothing is renamed or overwritten, so a directory and an object store behave alike:
 //!
 //! ```text
@@ -15,26 +15,25 @@
 //! ```
 //!
 //! Names sort by step. The newest checkpoint is that of the greatest generation, and within it of the greatest step: a
-//! run that rolled back to an older checkpoint continues counting from there. The attempt is random, so that a retry
-//! never meets the remains of an earlier attempt.
+//! run that rolled back counts from the older checkpoint. The attempt is random, so that a retry never meets the
+//! remains of an earlier one.
 //!
-//! A part is a safetensors file that can be read by itself. Its tensors are, in the order of the server's plan:
+//! A part is a safetensors file which can be read by itself. Its tensors are, in the order of the server's plan:
 //! 1. `embedding[1::2]/steps`: the step counts of every row of every stripe (`u64`; first, so that they are aligned);
 //! 2. `hidden.weight[0..78400]`: the values of every dense segment (`f32`, like all that follow);
 //! 3. `hidden.weight[0..78400]/velocity`: the optimizer's slots, each over all dense segments;
 //! 4. `embedding[1::2]`, `embedding[1::2]/velocity`: values and slots of each stripe, one stripe after the other. What is
 //!    frozen is among them, and has no slots.
 //!
-//! The header's metadata hold the id, the server, the run and the plan. There is an XXH3-128 checksum for every
-//! [`CHUNK_BYTES`], so that a server that needs only some of a part can verify what it reads. Checksums guard against
+//! The header's metadata hold the id, the server, the run and the plan. Checksums are XXH3-128, one for every
+//! [`CHUNK_BYTES`], so that a server which needs only some of a part can check what it reads. They guard against
 //! accidents, not against someone who can write to the store.
 //!
 //! In a directory every object is synced to the disk, and so is its directory, before the call that wrote it returns.
-//! Removals are not synced: after a power failure a removed manifest may reappear without its parts, and is then
-//! skipped. Uploads that were cut short by a crash stay invisible in an object store until its lifecycle rules remove
-//! them.
+//! Removals are not: after a power failure a removed manifest may be back without its parts, and is then passed over.
+//! Uploads that a crash cut short stay invisible in an object store until its lifecycle rules remove them.
 //!
-//! This crate does not decide when a checkpoint is taken, nor how the values are kept still in the meantime.
+//! This crate does not decide when a checkpoint is taken, nor how values stand still while it is.
 
 mod checksum;
 mod discard;
@@ -76,5 +75,5 @@ pub use restore::{Restore, SlotPolicy};
 pub use store::{ReadCounter, Store};
 pub use verify::{PartReport, VerifyReport};
 
-// Tensors are written exactly as they are in memory, and safetensors are little-endian.
+// Tensors are written as they lie in memory, and safetensors are little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "checkpoints are written on little-endian machines only");

@@ -20,7 +20,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// True if all parts exist with the right sizes.
+    /// True if all parts are there with the right sizes.
     pub fn is_whole(&self) -> bool {
         self.outcome.is_ok()
     }
@@ -44,7 +44,7 @@ pub(crate) struct Ids {
 }
 
 impl Store {
-    /// Lists all checkpoints, newest first.
+    /// All checkpoints, newest first.
     pub async fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
         let mut listed = Vec::new();
         for id in self.ids().await?.manifests.into_iter().rev() {
@@ -92,8 +92,7 @@ impl Store {
             match outcome {
                 Ok(manifest) => return Ok(Found { manifest: Some(manifest), skipped }),
                 Err(CheckpointError::NotFound { .. }) => {}
-                // A later format is not damage: silently falling back to an older checkpoint would lose what this one
-                // holds.
+                // A later format is not damage: silently skipping it would lose what it holds.
                 Err(error) if error.is_damage() => {
                     debug!(checkpoint = %id, %error, "skipped a checkpoint");
                     skipped.push((id, error));
@@ -104,7 +103,7 @@ impl Store {
         Ok(Found { manifest: None, skipped })
     }
 
-    /// Loads the manifest of a checkpoint whose parts all exist with the right sizes.
+    /// The manifest of a checkpoint whose parts are all there with the right sizes.
     async fn load_whole(&self, id: &CheckpointId) -> Result<Manifest, CheckpointError> {
         let manifest = self.load(id).await?;
         let objects = self.list_below(&id.to_string()).await?;
@@ -135,7 +134,7 @@ impl Store {
     }
 }
 
-/// True if the problem is with this checkpoint and not with the store.
+/// True if the trouble is with this checkpoint, not with the store.
 pub(crate) fn usable_elsewhere(error: &CheckpointError) -> bool {
     error.is_damage() || matches!(error, CheckpointError::LaterFormat { .. })
 }

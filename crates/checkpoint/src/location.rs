@@ -20,7 +20,7 @@ pub(crate) struct OpenedLocation {
     pub objects: Arc<dyn ObjectStore>,
     /// The prefix of every object's name.
     pub prefix: Path,
-    /// The directory, if the location is one.
+    /// The directory, if it is one.
     pub directory: Option<PathBuf>,
 }
 

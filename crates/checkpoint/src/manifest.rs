@@ -43,14 +43,14 @@ pub struct Manifest {
     pub workers: Vec<WorkerState>,
     /// The flags of the run, for display.
     pub config: String,
-    /// True if the run ended well with this checkpoint, so that no other will follow.
+    /// True if the run ended well with this one, so that no other will follow.
     #[serde(default)]
     pub last: bool,
     /// The generation in which the run began. Checkpoints of earlier generations belong to other runs.
     #[serde(default)]
     pub first_generation: u64,
-    /// For dense parameters that were frozen at first: the step after which the optimizer began to train them, by name.
-    /// It has trained all others from the start.
+    /// The step after which the optimizer began to train dense parameters that were frozen before, by name. It has
+    /// trained all others from the start.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub trained_since: BTreeMap<String, u64>,
 }
@@ -66,7 +66,7 @@ pub struct PartRecord {
     pub bytes: u64,
     /// The offset at which its tensors begin.
     pub header_bytes: u64,
-    /// One checksum for every [`CHUNK_BYTES`].
+    /// One for every [`CHUNK_BYTES`].
     pub checksums: Vec<Checksum>,
     /// What the part holds.
     pub plan: ServerPlan,
@@ -101,7 +101,7 @@ pub struct WorkerPosition {
     pub epoch: u64,
     /// The next batch of that pass, from zero.
     pub batch: u64,
-    /// How many steps the worker has taken.
+    /// How many steps the worker has made.
     pub local_step: u64,
 }
 
@@ -128,8 +128,8 @@ impl Manifest {
         }
     }
 
-    /// Records when the optimizer began to train which parameters. This raises the format, because a program that
-    /// cannot read it would continue with steps of the wrong size.
+    /// Records when the optimizer began to train which parameters. Raises the format: a program that cannot read this
+    /// would continue with steps of the wrong size.
     pub fn set_trained_since(&mut self, since: BTreeMap<String, u64>) {
         if !since.is_empty() {
             self.format = FORMAT;
@@ -142,7 +142,7 @@ impl Manifest {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// Returns the JSON to publish, after checking that it can be read back.
+    /// The JSON to publish, if it can be read back.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>, CheckpointError> {
         let object = self.id.manifest_object();
         let json = serde_json::to_vec(self).map_err(|error| bad(&object, error.to_string()))?;
@@ -151,7 +151,7 @@ impl Manifest {
         Ok(json)
     }
 
-    /// Parses and validates a manifest; `object` is its name.
+    /// Reads and checks a manifest; `object` is its name.
     pub(crate) fn from_json(object: &str, json: &[u8]) -> Result<Self, CheckpointError> {
         #[derive(Deserialize)]
         struct Format {
@@ -160,7 +160,7 @@ impl Manifest {
         if json.is_empty() {
             return Err(bad(object, "it is empty".to_owned()));
         }
-        // Check the format first: how to interpret a later one is not for this version to decide.
+        // The format first: how to interpret a later one is not for this version to decide.
         let Format { format } = serde_json::from_slice(json).map_err(|error| bad(object, error.to_string()))?;
         if format > u64::from(FORMAT) {
             return Err(CheckpointError::LaterFormat { object: object.to_owned(), format, supported: FORMAT });
@@ -215,7 +215,7 @@ fn bad(object: &str, reason: String) -> CheckpointError {
     CheckpointError::BadManifest { object: object.to_owned(), reason }
 }
 
-/// Checks that every segment and stripe lies within its parameter.
+/// Every segment and stripe lies within its parameter.
 fn check_plan(table: &ParameterTable, plan: &ServerPlan) -> Result<(), String> {
     for segment in &plan.segments {
         let fits = table.get(segment.parameter).is_some_and(|spec| {
@@ -241,7 +241,7 @@ fn check_plan(table: &ParameterTable, plan: &ServerPlan) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the parts together hold every element of every parameter exactly once.
+/// The parts together hold every element of every parameter exactly once.
 fn check_cover(table: &ParameterTable, parts: &[PartRecord]) -> Result<(), String> {
     let mut ranges = vec![Vec::new(); table.len()];
     let mut stripes = vec![Vec::new(); table.len()];

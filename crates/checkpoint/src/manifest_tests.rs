@@ -1,4 +1,4 @@
-//! Tests of `manifest`: what is read back, and what is rejected.
+//! Tests of `manifest`: what is read back, and what is refused.
 
 use windlass_core::consistency::Mode;
 use windlass_core::identity::Identity;

@@ -10,7 +10,7 @@ use crate::store::Store;
 /// Who holds a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occupancy {
-    /// No run holds it: the last one has ended or died, or there was none.
+    /// No run: the last one has ended or died, or there was none.
     Free,
     /// A living process of this machine holds it.
     Held(Holder),
@@ -32,8 +32,8 @@ impl Store {
         })
     }
 
-    /// Like [`Store::occupancy`], but watches a process of another machine for some seconds. If that process does not
-    /// renew its claim in that time, the store is free.
+    /// Like [`Store::occupancy`], but watches a process of another machine for some seconds: if it does not renew its
+    /// claim, the store is free.
     pub async fn watched_occupancy(&self) -> Result<Occupancy, CheckpointError> {
         self.occupancy_after(STALE).await
     }

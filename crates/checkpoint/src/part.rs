@@ -20,7 +20,7 @@ const IN_FLIGHT: usize = 4;
 const MAX_PIECES: usize = 9_000;
 
 impl Store {
-    /// Begins to write a server's part of a checkpoint.
+    /// Starts to write a server's part of a checkpoint.
     pub async fn begin_part(&self, id: &CheckpointId, layout: &PartLayout) -> Result<PartWriter, CheckpointError> {
         let object = id.part_object(layout.server, layout.servers);
         self.check_directory().await?;
@@ -31,7 +31,7 @@ impl Store {
 
         let header = layout.header(id);
         let bytes = header.len() + layout.tensor_bytes();
-        // S3 requires at least 5 MiB per piece; pieces also consist of whole chunks.
+        // S3 requires at least 5 MiB; pieces are whole chunks.
         let piece = bytes.div_ceil(MAX_PIECES).next_multiple_of(CHUNK_BYTES).max(2 * CHUNK_BYTES);
         let record = PartRecord {
             server: layout.server,
@@ -54,11 +54,10 @@ impl Store {
     }
 }
 
-/// A part that is being written: the steps of all rows, then the numbers in the order of its layout, in pieces of any
-/// size.
+/// A part being written: the steps of all rows, then the numbers in the order of its layout, in pieces of any size.
 #[derive(Debug)]
 pub struct PartWriter {
-    /// `None` once writing has failed.
+    /// `None` once it has failed.
     upload: Option<WriteMultipart>,
     /// The checksum of the incomplete chunk so far.
     chunk: Summing,
@@ -78,7 +77,7 @@ impl PartWriter {
         self.append(Bytes::copy_from_slice(bytemuck::cast_slice(steps))).await
     }
 
-    /// Writes the next values or slots. They are freed once the store has them.
+    /// Writes the next values or slots. They are freed when the store has them.
     pub async fn write(&mut self, numbers: impl Into<Vec<f32>>) -> Result<(), CheckpointError> {
         self.write_owned(numbers.into()).await
     }
@@ -154,7 +153,7 @@ impl PartWriter {
     }
 }
 
-/// Numbers, seen as their bytes in memory.
+/// Numbers as the bytes they are in memory.
 struct Numbers<T>(T);
 
 impl<T: AsRef<[f32]>> AsRef<[u8]> for Numbers<T> {

@@ -78,13 +78,13 @@ impl Store {
         }
     }
 
-    /// Removes a checkpoint, manifest first.
+    /// Removes a checkpoint.
     pub async fn delete(&self, id: &CheckpointId) -> Result<(), CheckpointError> {
         self.remove(&id.manifest_object()).await?;
         self.remove_parts(id).await
     }
 
-    /// Returns the attempts without a manifest that are older than a checkpoint and therefore no longer being written.
+    /// Attempts without a manifest that are older than a checkpoint, so that they are no longer being written.
     async fn orphans(&self, newest: &CheckpointId) -> Result<Vec<CheckpointId>, CheckpointError> {
         // List again: a manifest may have been published since the last listing.
         let ids = self.ids().await?;
@@ -104,7 +104,7 @@ impl Store {
             .map_err(|error| self.sweep_failed(&id.to_string(), &error))
     }
 
-    /// Removes unfinished files (`name#1`) of manifests and claims that a crash has left in a directory.
+    /// In a directory, removes the unfinished files (`name#1`) of manifests and claims that a crash has left.
     async fn sweep_staged(&self, newest: CheckpointId) -> Result<(), CheckpointError> {
         let Some(directory) = self.directory.clone() else {
             return Ok(());

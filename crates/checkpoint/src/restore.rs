@@ -40,8 +40,8 @@ pub enum SlotPolicy {
 }
 
 impl Store {
-    /// Restores a server's share of a checkpoint. If the checkpoint turns out to be damaged
-    /// ([`CheckpointError::is_damage`]), an older one may work.
+    /// What a server holds at a checkpoint. If it turns out to be damaged
+    /// ([`CheckpointError::is_damage`]), an older one may do.
     pub async fn restore(&self, manifest: &Manifest, wanted: &Restore<'_>) -> Result<ShardImage, CheckpointError> {
         check_fit(manifest, wanted)?;
         self.assemble(manifest, wanted).await
@@ -101,7 +101,7 @@ fn check_fit(manifest: &Manifest, wanted: &Restore<'_>) -> Result<(), Checkpoint
 
 impl Manifest {
     /// Returns the step after which the optimizer began to train each dense parameter of a run that continues from
-    /// here. Parameters that it has trained from the start are left out. Rows count their own steps.
+    /// here, unless it did so from the start. Rows count their own steps.
     pub fn trained_since_in(&self, table: &ParameterTable) -> BTreeMap<String, u64> {
         let trained = table.iter().filter(|(_, spec)| spec.kind.is_trained() && spec.access == Access::Dense);
         let since = |(parameter, spec): (ParameterId, &ParameterSpec)| {
@@ -123,9 +123,9 @@ struct Copy {
 }
 
 enum CopyMethod {
-    /// A contiguous run of bytes, copied to this offset in the target.
+    /// One run of bytes, to this offset in the target.
     Run { offset: usize },
-    /// Rows, some of which the target has.
+    /// Rows, of which the target has some.
     Rows { from: RowRun, to: RowRun, row_bytes: usize },
 }
 
@@ -141,7 +141,7 @@ impl RowRun {
         Self { stripe: *stripe, skipped: 0 }
     }
 
-    /// Treats a segment as a piece of a stripe that has all rows.
+    /// A segment is part of a stripe that has all rows.
     fn of_segment(segment: &Segment, table: &ParameterTable) -> Self {
         let count = table[segment.parameter].rows();
         let stripe = RowStripe { parameter: segment.parameter, first: 0, stride: 1, count };
@@ -191,7 +191,7 @@ fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<C
     copies
 }
 
-/// Returns the copies from a segment to stripes, or from a stripe to segments.
+/// Copies from a segment to stripes, or from a stripe to segments.
 fn copies_between(
     content: Content,
     part: &PartRecord,
@@ -217,7 +217,7 @@ fn copies_between(
     to_stripes.chain(to_segments).collect()
 }
 
-/// Returns the copy of what two segments have in common.
+/// Copies what two segments have in common.
 fn copy_segment(from: &Segment, to: &Segment, source: u64, target: Content) -> Option<Copy> {
     let common = from.range.start.max(to.range.start)..from.range.end.min(to.range.end);
     if from.parameter != to.parameter || common.is_empty() {
@@ -229,7 +229,7 @@ fn copy_segment(from: &Segment, to: &Segment, source: u64, target: Content) -> O
     Some(Copy { source, target, method: CopyMethod::Run { offset: byte(common.start - to.range.start) } })
 }
 
-/// Returns the copy of what a stripe has in common with a plan's stripe of the same parameter.
+/// Copies what a stripe has in common with the plan's stripe of the same parameter.
 fn copy_stripe(
     from: &RowStripe,
     plan: &ServerPlan,
@@ -253,7 +253,7 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
 }
 
 impl Copy {
-    /// Returns the chunks of the part that the copy needs.
+    /// The chunks of the part that it needs.
     fn chunks(&self) -> Range<usize> {
         let chunk = CHUNK_BYTES as u64;
         (self.source.start / chunk) as usize..self.source.end.div_ceil(chunk) as usize
@@ -271,8 +271,7 @@ impl Copy {
         match self.method {
             CopyMethod::Run { offset } => target[offset + start..][..bytes.len()].copy_from_slice(bytes),
             CopyMethod::Rows { from, to, row_bytes } => {
-                // The first and the last row may be incomplete, because of the chunk or because either side has only
-                // part of them.
+                // The first and the last row may be incomplete: in the chunk, or on either side.
                 let (start, wanted) = (start + from.skipped, to.skipped..to.skipped + target.len());
                 let end = start + bytes.len();
                 for row in start / row_bytes..end.div_ceil(row_bytes) {

@@ -1,5 +1,5 @@
-//! Checkpoints in a real S3-compatible server. Skipped unless `WINDLASS_S3_ENDPOINT` names one, such as
-//! `http://127.0.0.1:5555`, that has the bucket `windlass` and accepts any credentials.
+//! Checkpoints in a real S3-speaking server. Skipped unless `WINDLASS_S3_ENDPOINT` names one, such as
+//! `http://127.0.0.1:5555`, that has the bucket `windlass` and takes any credentials.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ mod support;
 
 const INNER: &str = "WINDLASS_S3_INNER";
 
-/// Runs the other test of this file in a process whose environment configures S3.
+/// Runs the other test of this file in a process that has the environment which S3 is configured by.
 #[test]
 fn checkpoints_live_in_s3() {
     let Ok(endpoint) = std::env::var("WINDLASS_S3_ENDPOINT") else {

@@ -71,7 +71,7 @@ impl Write for AtomicFile {
     }
 }
 
-/// Writes `pieces` one after the other to the file `path`, replacing any that exists.
+/// Writes `pieces` one after the other as the file `path`, in place of any that is there.
 ///
 /// # Errors
 /// Fails if the file cannot be written; an existing one then stays as it is.

@@ -24,7 +24,7 @@ pub struct Build {
     pub commit: String,
 }
 
-/// Everything about a task that can be observed from outside.
+/// Everything about a task that can be asked from outside.
 #[derive(Debug, Clone, Default)]
 pub struct Instruments {
     registry: Registry,
@@ -33,7 +33,7 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Creates the instruments of a task, such as task 0 of `ps`.
+    /// The instruments of a task, such as task 0 of `ps`.
     pub fn new(build: &Build, role: &str, task: u32) -> Self {
         let instruments = Self::default();
         let information = |name: &str, help: &str, labels: &[(&str, &str)]| {
@@ -54,7 +54,7 @@ impl Instruments {
             "The role and the number of this task; always 1.",
             &[("role", role), ("task", &task.to_string())],
         ));
-        // The time is read only once: if a change of the clock could shift it, that would look like a restart.
+        // Read only once: a value that the clock could shift would look like a restart.
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let help = "When this process began to be observed, in seconds since 1970; it changes only with the process.";
         instruments.add(gauge("windlass_process_start_time_seconds", help, started.as_secs_f64()));
@@ -95,7 +95,7 @@ impl Instruments {
         self.registry.register(collector).expect("every instrument has a name of its own");
     }
 
-    /// Returns the routes of the probes and `/metrics`.
+    /// The routes of the probes and `/metrics`.
     pub fn router(&self) -> Router {
         let registry = self.registry.clone();
         self.probes.router().route("/metrics", get(move || async move { exposition(&registry) }))

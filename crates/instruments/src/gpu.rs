@@ -1,4 +1,4 @@
-//! The usage of a host's GPUs, where NVIDIA's management library can be loaded.
+//! What the GPUs of a host are used for, where NVIDIA's management library can be loaded.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -11,7 +11,7 @@ pub struct GpuUsage {
     pub index: u32,
     /// The name of the GPU.
     pub name: String,
-    /// The fraction of time in which it was busy.
+    /// The share of the time in which it was busy.
     pub utilization: f64,
     /// Memory in use.
     pub memory_used_bytes: u64,

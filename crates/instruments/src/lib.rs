@@ -1,7 +1,7 @@
 //! How a task is observed from outside: probes for its supervisor, and metrics for Prometheus.
 //!
-//! Events are counted where they happen, and read when a reader asks, so that nothing waits for a reader. Names follow
-//! Prometheus: the prefix `windlass_`, base units, and labels whose number does not grow with the length of a run.
+//! Instruments are counted where things happen and read when somebody asks, so that nothing waits for a reader. Names
+//! follow Prometheus: the prefix `windlass_`, base units, and labels that do not grow with the length of a run.
 
 mod exposition;
 mod gpu;

@@ -19,7 +19,7 @@ pub fn available_memory() -> Option<AvailableMemory> {
     let machine = system.available_memory().saturating_add(system.free_swap());
     let pid = sysinfo::get_current_pid().ok()?;
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, ProcessRefreshKind::nothing());
-    // In a container the path of the group may be that of the host, while the group itself is mounted at the root.
+    // In a container the path of the group may be that of the host, and the group itself be mounted at the root.
     let groups = [system.process(pid).and_then(|process| process.cgroup_limits()), system.cgroup_limits()];
     let process = room(machine, groups.into_iter().flatten());
     (machine > 0).then_some(AvailableMemory { process, machine })

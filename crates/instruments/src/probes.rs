@@ -1,8 +1,8 @@
 //! The answers to a supervisor's three questions: has the task started, is it alive, is it ready?
 //!
 //! *Alive* means that the event loop answers, whatever training does: a task that waits for its peers is alive, and
-//! killing it would not help. *Started* means that it has loaded what it needs, which may take long. *Ready* means that
-//! it takes part in the run.
+//! killing it would help nobody. *Started* means that it has loaded what it needs, which may take long. *Ready* means
+//! that it takes part in the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ impl Probes {
         self.0.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Returns the routes `/livez`, `/startupz` and `/readyz`, and `/healthz` as another name for the first.
+    /// `/livez`, `/startupz`, `/readyz`, and `/healthz` as another name for the first.
     pub fn router(&self) -> Router {
         let (starting, joining) = (self.clone(), self.clone());
         let started = move || async move { answer(&starting.0.started, "loading the model and its data\n") };

@@ -16,13 +16,13 @@ pub enum PushFate {
     Applied,
     /// It had already been counted.
     Repeated,
-    /// It was computed from parameters that a later round has replaced.
+    /// It was computed from parameters that a round has replaced.
     Stale,
     /// The run had already taken its last step.
     Over,
     /// Its process had been declared dead.
     Fenced,
-    /// It contradicted the server's state.
+    /// It contradicted what the server knows.
     Refused,
 }
 
@@ -90,7 +90,7 @@ impl PsInstruments {
         self.pushes[fate as usize].inc();
     }
 
-    /// Returns how many pushes have had this fate.
+    /// How many pushes have had this fate.
     pub fn count(&self, fate: PushFate) -> u64 {
         self.pushes[fate as usize].get()
     }
@@ -101,12 +101,12 @@ impl PsInstruments {
         self.staleness.observe(staleness as f64);
     }
 
-    /// Counts the time that a round waited for this worker's gradient.
+    /// Counts time that a round waited for this worker.
     pub fn round_waited(&self, worker: u32, waited: Duration) {
         self.round_wait.with_label_values(&[&worker.to_string()]).inc_by(waited.as_secs_f64());
     }
 
-    /// Counts the time that a checkpoint held up a push.
+    /// Counts time that a checkpoint held up a push.
     pub fn held_up(&self, held_up: Duration) {
         if !held_up.is_zero() {
             self.held_up.inc_by(held_up.as_secs_f64());
@@ -123,7 +123,7 @@ impl PsInstruments {
         self.sent.inc_by(bytes as u64);
     }
 
-    /// Sets the size of the parameters that the server holds.
+    /// Sets the size of the parameters.
     pub fn holds(&self, bytes: usize) {
         self.parameter_bytes.set(bytes as i64);
     }
@@ -141,7 +141,7 @@ impl PsInstruments {
     }
 }
 
-/// Returns the upper bounds of a histogram's buckets.
+/// Upper bounds of a histogram.
 pub(crate) fn buckets(start: f64, factor: f64, count: usize) -> Vec<f64> {
     exponential_buckets(start, factor, count).expect("they grow from a positive number")
 }

@@ -11,7 +11,7 @@ pub const VALID: &str = "the names and the labels are valid";
 
 /// A source of instruments that can be read at any time. Its initial names are reserved; more may appear later.
 pub trait Readable: Send + Sync {
-    /// Returns the instruments with their current values.
+    /// Returns the current instruments.
     fn instruments(&self) -> Vec<Box<dyn Collector>>;
 }
 

@@ -16,15 +16,15 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct Usage {
     /// The process's CPU time so far.
     pub cpu_seconds: f64,
-    /// The average number of processors that the process kept busy since the previous measurement.
+    /// Processors that the process kept busy since the previous measurement.
     pub cpus: f64,
-    /// The process's memory in RAM.
+    /// Memory of the process in RAM.
     pub memory_bytes: u64,
     /// The process's memory that is swapped out.
     pub swapped_bytes: u64,
     /// Processors that the process may use.
     pub cores: usize,
-    /// The host or container that the process runs on.
+    /// The host, or the container, that the process runs on.
     pub node: NodeUsage,
 }
 
@@ -35,7 +35,7 @@ pub struct NodeUsage {
     pub name: String,
     /// The number of its processors.
     pub cores: usize,
-    /// The average number of processors that were busy since the previous measurement.
+    /// Processors that were busy since the previous measurement.
     pub cpus: f64,
     /// The total memory of the host.
     pub memory_bytes: u64,
@@ -45,9 +45,9 @@ pub struct NodeUsage {
     pub received_bytes: u64,
     /// Bytes sent so far on the same interfaces.
     pub sent_bytes: u64,
-    /// Bytes received per second.
+    /// Bytes received in a second.
     pub received_per_second: f64,
-    /// Bytes sent per second.
+    /// Bytes sent in a second.
     pub sent_per_second: f64,
     /// The fraction of the last ten seconds in which some process was stalled on memory, where the kernel reports it.
     pub memory_stall: Option<f64>,
@@ -65,9 +65,8 @@ impl UsageMeter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Measures once a second for as long as there is another clone, and passes each measurement to `tell`. Must be
-    /// called within the async runtime; reading from the kernel takes a millisecond, which does not block other tasks
-    /// on the runtime.
+    /// Measures once a second for as long as there is another clone, and passes the results to `tell`. Needs the async
+    /// runtime; asking the kernel takes a millisecond, which no other task on it waits for.
     pub fn measure(&self, mut tell: impl FnMut(&Usage) + Send + 'static) {
         let meter = Arc::downgrade(&self.0);
         tokio::spawn(async move {
@@ -189,7 +188,7 @@ fn memory_stall() -> Option<f64> {
     some.split_whitespace().next()?.parse::<f64>().ok().map(|percent| percent / 100.0)
 }
 
-/// Returns the process's swapped memory; zero where the kernel does not report it.
+/// Returns zero where the kernel does not report it.
 fn swapped_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmSwap:")?.trim().strip_suffix(" kB"));

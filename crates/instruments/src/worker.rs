@@ -12,16 +12,16 @@ use crate::ps::buckets;
 use crate::reading::{Readable, VALID, counter, gauge, seconds};
 use crate::usage::Usage;
 
-/// The duration and the counts of one step.
+/// Measurements of one step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepMeasurement {
     /// The whole step.
     pub step: Duration,
-    /// The part spent on computing.
+    /// Computing.
     pub compute: Duration,
-    /// The part spent on waiting for parameter servers.
+    /// Waiting for parameter servers.
     pub wait: Duration,
-    /// The part spent on waiting for data.
+    /// Waiting for data.
     pub data: Duration,
     /// Samples in its batch.
     pub samples: u64,
@@ -35,7 +35,7 @@ pub struct StepMeasurement {
     pub global_step: u64,
 }
 
-/// A place where replicas of a worker's network compute: a device of the worker, or of a worker that has joined it.
+/// A place where replicas of a worker's network compute: a device of its own, or of a worker that has joined it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
     /// Its name.
@@ -65,25 +65,25 @@ pub struct JoinedSite {
     pub awaited: Option<Duration>,
     /// The steps that it took part in.
     pub steps: u64,
-    /// The samples that it computed in those steps.
+    /// Samples that it computed in those steps.
     pub samples: u64,
-    /// The time in which it could have computed.
+    /// Time in which it could have computed.
     pub present: Duration,
-    /// The time in which a request of its client was pending.
+    /// Time in which a request of its client was pending.
     pub asked: Duration,
     /// The time in which it computed: measured by itself if it computes the whole model, and by its client, transfers
     /// included, if it computes stages.
     pub computed: Duration,
-    /// Bytes that its client has sent to it.
+    /// Bytes that its client sent to it.
     pub sent: u64,
-    /// Bytes that its client has received from it.
+    /// Bytes that its client received from it.
     pub received: u64,
     /// Its hardware usage, as it reports it.
     pub usage: Option<Usage>,
 }
 
 impl Site {
-    /// Groups the devices of this process by name; `names` has one entry for each replica.
+    /// The devices of this process by their names, one for each replica.
     pub fn of_devices(names: &[String]) -> Vec<Self> {
         let mut sites: Vec<Self> = Vec::new();
         for name in names {
@@ -101,13 +101,13 @@ pub type Sites = Arc<dyn Fn() -> Vec<Site> + Send + Sync>;
 
 /// The metrics of a worker. Clones share their counts.
 ///
-/// A step of the smallest network takes 16 µs, so a step is counted under a single lock that only readers contend for,
-/// and is turned into instruments only when they are read.
+/// A step of the smallest network takes 16 µs, so a step is counted under one lock that only a reader contends for, and
+/// becomes instruments when somebody reads.
 #[derive(Clone, Default)]
 pub struct WorkerInstruments(Arc<Mutex<Counted>>);
 
 struct Counted {
-    /// Where the worker's steps are computed.
+    /// Where its steps are computed.
     sites: Option<Sites>,
     /// Sums over all steps; for the loss and the global step, the last value.
     total: StepMeasurement,
@@ -118,7 +118,7 @@ struct Counted {
 
 impl Default for Counted {
     fn default() -> Self {
-        // The buckets range from 16 µs to 67 s.
+        // From 16 µs to 67 s.
         let options = HistogramOpts::new("windlass_worker_step_seconds", "Time of a step.");
         let steps = Histogram::with_opts(options.buckets(buckets(16e-6, 2.0, 23))).expect(VALID);
         Self { sites: None, total: StepMeasurement::default(), unread: steps.local(), steps }
@@ -186,7 +186,7 @@ impl Readable for WorkerInstruments {
     }
 }
 
-/// Builds the gauges of how many replicas compute at each site.
+/// How many replicas compute at each site.
 fn replicas(sites: &[Site]) -> Box<dyn Collector> {
     let options =
         Opts::new("windlass_worker_replicas", "Replicas of the network by where they compute; 0 out of reach.");

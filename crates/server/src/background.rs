@@ -1,4 +1,4 @@
-//! Threads for slow background work. They run at low priority, so that training threads come first.
+//! Threads for slow work, at a lower priority than those that train.
 
 use std::io;
 
@@ -33,7 +33,7 @@ impl Drop for Background {
     }
 }
 
-/// Lowers the priority of the calling thread: on Linux, niceness is per thread.
+/// On Linux, niceness is per thread.
 fn give_way() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::nice(NICE) {

@@ -20,9 +20,9 @@ pub(crate) const RETRY_EVERY: Duration = Duration::from_secs(1);
 pub struct CheckpointConfig {
     /// A directory, or the address of an object store.
     pub location: String,
-    /// The time between two checkpoints.
+    /// Time between two checkpoints.
     pub every: Option<Duration>,
-    /// The number of global steps between two checkpoints.
+    /// Global steps between two checkpoints.
     pub every_steps: Option<u64>,
     /// How many checkpoints are kept.
     pub keep: usize,
@@ -33,7 +33,7 @@ pub struct CheckpointConfig {
     /// A checkpoint is given up if writing or publishing makes no progress for this long; more is added for large
     /// models.
     pub stall: Duration,
-    /// Take over the checkpoints of a run that is still alive.
+    /// Take over the checkpoints of a run that lives.
     pub take_over: bool,
     /// The flags of the run, for display.
     pub description: String,
@@ -42,7 +42,7 @@ pub struct CheckpointConfig {
 /// What training begins from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest whole checkpoint of the run, if there is one.
+    /// The newest whole checkpoint of its own, if there is one.
     Auto,
     /// The initial values of the model.
     Never,
@@ -55,7 +55,7 @@ pub fn before_generation(generation: u64) -> Incarnation {
     Incarnation(generation << 32)
 }
 
-/// Returns the generation of the coordinator that assigned an incarnation.
+/// The generation of the coordinator that gave a process its incarnation.
 pub fn generation_of(incarnation: Incarnation) -> u64 {
     incarnation.0 >> 32
 }

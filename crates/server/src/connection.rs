@@ -18,7 +18,7 @@ use windlass_wire::stream::{Socket, handshake, is_stalled};
 /// A request that makes no progress for this long is dropped. Between requests a worker may take its time.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The open connections of a server, which are closed when it ends.
+/// The connections of a server, to be closed when it ends.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Connections {
     open: Arc<Mutex<Open>>,
@@ -32,7 +32,7 @@ struct Open {
     sockets: BTreeMap<u64, Socket>,
 }
 
-/// An entry in the list of open connections. It is removed when the connection's thread ends, for whatever reason.
+/// An entry in the list of open connections, removed when its thread ends for whatever reason.
 struct OpenConnection {
     connections: Connections,
     id: u64,
@@ -58,7 +58,7 @@ impl Connections {
         }
     }
 
-    /// Closes every connection, which wakes its thread, and accepts no more.
+    /// Closes every connection, waking its thread, and takes no more.
     pub(crate) fn close(&self) {
         let mut open = self.lock();
         open.closed = true;
@@ -67,7 +67,7 @@ impl Connections {
         }
     }
 
-    /// Keeps a handle to a connection. Returns `None` if the connection is not to be served.
+    /// Keeps a handle to a connection; `None` if it is not to be served.
     fn add(&self, socket: &Socket) -> Option<OpenConnection> {
         let handle = socket.try_clone().ok()?;
         let mut open = self.lock();
@@ -80,7 +80,7 @@ impl Connections {
         Some(OpenConnection { connections: self.clone(), id })
     }
 
-    /// Closes one connection, which wakes its thread.
+    /// Closes a connection, waking its thread.
     fn shut(&self, id: u64) {
         if let Some(socket) = self.lock().sockets.get(&id) {
             socket.shutdown();
@@ -120,7 +120,7 @@ fn serve(socket: Socket, visit: Visit, shard: &dyn Shard, counts: PsInstruments)
 /// The worker at the other end of a socket.
 struct SocketPeer {
     socket: Socket,
-    /// The connection's slot in the lobby, until the worker has identified itself.
+    /// The slot in the lobby, until the worker has identified itself.
     visit: Option<Visit>,
     /// The buffer for an arriving block: a vector of floats, so that it is aligned.
     block: Vec<f32>,
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// A shard that no request reaches.
+    /// A shard that no request gets as far as.
     struct Unreached;
 
     impl Shard for Unreached {

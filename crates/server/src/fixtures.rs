@@ -14,7 +14,7 @@ use windlass_core::schedule::Schedule;
 
 use crate::coordinator::OwnShard;
 
-/// An asynchronous run with these parameters, which subtracts a gradient unchanged.
+/// An asynchronous run with these parameters, in which a gradient is subtracted as it is.
 pub(crate) fn run(parameters: Vec<ParameterSpec>) -> RunSpec {
     RunSpec {
         model: "any".into(),

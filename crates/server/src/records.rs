@@ -20,8 +20,7 @@ pub struct RunRecords {
 }
 
 impl RunRecords {
-    /// Creates the records of the store at this location, for a task of a run with these limits. A server does not know
-    /// its limits.
+    /// Records in the store at this location, for a task of a run with these limits. A server does not know them.
     pub fn new(location: String, limits: Limits) -> Self {
         Self { location, limits }
     }
@@ -40,9 +39,8 @@ impl RunRecords {
     }
 }
 
-/// Returns what the end of a run means for a task that missed it. A task that took part in the run gets the run's
-/// outcome; a task that wanted to join gets an outcome if nothing is left to do. `None` means that the task should keep
-/// waiting.
+/// Returns what the end of a run means for a task that missed it: the run's outcome if it had a part in the run;
+/// otherwise whether nothing is left to do. `None` means to keep waiting.
 pub fn judge_end(end: &RunEnd, had_a_part: bool, limits: Limits, location: &str) -> Option<Outcome> {
     let code = end.ending.as_ref().map(|ending| ending.exit_code);
     let (exit_code, reason) = match (had_a_part, end.finished_at()) {

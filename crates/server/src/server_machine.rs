@@ -16,8 +16,8 @@ use windlass_wire::control::proto::{
 
 /// How long a task that was told to stop stays to learn how the run ended, and ps 0 for others to learn of it.
 pub const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How long a server that was told to stop stays for the last checkpoint without a message from the coordinator. While
-/// that checkpoint is written, the coordinator sends one every few seconds, and it gives up by itself.
+/// How long a server that was told to stop stays for the last checkpoint without a message. While it is written, the
+/// coordinator sends one every few seconds, and gives up by itself.
 const DRAIN: Duration = Duration::from_secs(60);
 
 /// An event for a server.
@@ -38,11 +38,11 @@ pub enum ServerEvent {
 /// What a server has been prepared to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
-    /// False if the server takes no part in the run.
+    /// False if it takes no part in the run.
     pub shard: bool,
-    /// True if the server writes parts of checkpoints.
+    /// True if it writes parts of checkpoints.
     pub saves: bool,
-    /// True if the shard was restored from a checkpoint.
+    /// True if the shard has the values of a checkpoint.
     pub restored: bool,
 }
 
@@ -59,11 +59,11 @@ pub enum ServerEffect {
     Mark(u64),
     /// Cut the shard and write its part.
     Cut(Cut),
-    /// Give up the cut and the part of the checkpoint of this number.
+    /// Give up the cut and the part of this number.
     Abandon(u64),
     /// Accept pushes of this process of a worker from this clock on, and refuse those of earlier processes.
     Join(WorkerId, Incarnation, u64),
-    /// Stop waiting for this process of a worker.
+    /// Wait no more for this process of a worker.
     Leave(WorkerId, Incarnation),
     /// Say goodbye on the session, and wait a moment until that has arrived.
     CloseSession,
@@ -76,7 +76,7 @@ pub enum ServerEffect {
 struct PendingShard {
     /// The number of the `Prepare` that asked for it.
     number: u64,
-    /// Messages about the shard that have arrived in the meantime.
+    /// Messages about the shard that have arrived meanwhile.
     deferred: Vec<Kind>,
 }
 
@@ -100,7 +100,7 @@ pub struct ServerMachine {
 }
 
 impl ServerMachine {
-    /// Returns when the machine next needs a tick, if at all.
+    /// When the machine next needs a tick, if at all.
     pub fn deadline(&self) -> Option<Duration> {
         self.leaving.as_ref().map(|leaving| leaving.since + leaving.patience)
     }
@@ -158,7 +158,7 @@ impl ServerMachine {
         vec![ServerEffect::Send(last)]
     }
 
-    /// Reports to the coordinator, and handles the messages that have arrived in the meantime.
+    /// Reports to the coordinator, and handles deferred messages.
     fn prepared(&mut self, prepared: Result<Holding, Outcome>) -> Vec<ServerEffect> {
         let Some(PendingShard { number, deferred }) = self.preparing.take() else { return Vec::new() };
         let reply = match prepared {

@@ -20,7 +20,7 @@ use crate::support::{assert_one_version, claim, run, save, small, spec};
 const KILLS: usize = 36;
 const DIRECTORY_VARIABLE: &str = "WINDLASS_CHECKPOINT_CRASH_DIRECTORY";
 
-/// Runs a coordinator that takes the next two checkpoints and keeps one.
+/// Starts a coordinator that takes the next two checkpoints and keeps one.
 async fn one_life(store: &Store, run: &RunSpec, servers: usize) -> Result<(), CheckpointError> {
     let generation = claim(store).await?;
     let newest = store.newest_whole().await?.manifest.map_or(0, |manifest| manifest.id.step);
@@ -75,7 +75,7 @@ async fn a_crash_at_any_change_of_a_directory_leaves_a_whole_checkpoint() {
     survives_a_crash_at_every_change(fresh, &small(), 2).await;
 }
 
-/// Not a test of its own: this is the process that the next test kills. Until then it takes checkpoints.
+/// Not a test of its own: the process that the next one kills. It takes checkpoints until then.
 #[tokio::test]
 async fn child_that_takes_checkpoints() {
     let Ok(directory) = std::env::var(DIRECTORY_VARIABLE) else { return };

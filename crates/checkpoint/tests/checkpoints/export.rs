@@ -1,4 +1,4 @@
-//! Exported values of a checkpoint, under the names of the parameters and as other programs read them.
+//! The values of a checkpoint under the names of the parameters, read by other programs.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::{large, memory, number, save, small};
 
 const STEP: u64 = 5;
 
-/// The expected values of a parameter, by its position.
+/// The values of a parameter, by its position.
 fn expected(run: &RunSpec, index: usize) -> Vec<f32> {
     let (parameter, spec) = run.parameters.iter().nth(index).unwrap();
     (0..spec.elements()).map(|element| number(STEP, parameter, 0, element)).collect()

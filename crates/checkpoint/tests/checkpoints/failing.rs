@@ -33,7 +33,7 @@ struct State {
 }
 
 impl Failing {
-    /// Lets the process die after `limit` modifications.
+    /// The process dies after `limit` changes.
     pub fn crash(objects: Arc<dyn ObjectStore>, limit: usize) -> Self {
         Self::new(objects, limit, io::ErrorKind::BrokenPipe, true)
     }
@@ -145,7 +145,7 @@ impl MultipartUpload for FailingUpload {
 
 impl Drop for FailingUpload {
     fn drop(&mut self) {
-        // A dead process cleans up nothing.
+        // A dead process cleans nothing up.
         if self.state.fail_if_due().is_err() {
             std::mem::forget(self.upload.take());
         }

@@ -27,7 +27,7 @@ async fn two_checkpoints() -> (TempDir, Store, Manifest, Manifest) {
     (directory, store, older, newer)
 }
 
-/// Returns the errors of stores that refuse changes from the first one on, from the second one on, and so on.
+/// Returns the errors of stores that refuse all changes from the first on, from the second on, and so on.
 async fn failures(kind: io::ErrorKind) -> Vec<String> {
     let mut failures = Vec::new();
     for limit in 0.. {
@@ -262,7 +262,7 @@ async fn an_edited_part_is_found_out_by_whoever_reads_the_edited_bytes() {
         error.to_string(),
         format!("`{}` was changed after it was written: bytes {chunk}..{} differ", part.object, part.bytes)
     );
-    // The part is whole by its size, and damaged by its checksum.
+    // It is whole by its size alone, and damaged by its checksum.
     assert!(store.newest_whole().await.unwrap().manifest.is_some());
     assert!(store.newest_verified().await.unwrap().manifest.is_none());
     // The values themselves are in other chunks.

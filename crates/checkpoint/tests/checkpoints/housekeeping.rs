@@ -1,4 +1,4 @@
-//! Listing, pruning, and the right to publish.
+//! Listing, pruning, and who may publish.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -252,7 +252,7 @@ async fn a_coordinator_that_was_replaced_may_not_remove_checkpoints() {
 async fn a_checkpoint_that_was_given_up_is_neither_published_nor_found() {
     let (store, run) = (memory(), small());
     save(&store, &run, 1, id(4, 0, 1)).await.unwrap();
-    // Disown one checkpoint just before and one just after the store has accepted its manifest.
+    // Disown one just before and one just after the store has accepted the manifest.
     let early = id(5, 0, 1);
     store.disown(early);
     assert!(matches!(save(&store, &run, 1, early).await, Err(CheckpointError::GivenUp { .. })));

@@ -1,4 +1,4 @@
-//! A checkpoint of any layout can be restored into any other.
+//! A checkpoint of any layout is restored into any other.
 
 use proptest::prelude::*;
 use windlass_checkpoint::{CheckpointError, CheckpointId, PartLayout, Restore, SlotPolicy};
@@ -40,7 +40,7 @@ async fn parts_of_many_chunks_are_restored_where_chunks_cut_rows() {
     }
 }
 
-/// The same run with some of its parameters frozen.
+/// The run when some of its parameters are frozen.
 fn frozen(run: RunSpec, parameters: &[u32]) -> RunSpec {
     let freeze = |(id, spec): (ParameterId, &ParameterSpec)| match parameters.contains(&id.0) {
         true => ParameterSpec { kind: ParameterKind::Constant, access: Access::Rows, ..spec.clone() },
@@ -82,7 +82,7 @@ async fn assert_thaws(from: &RunSpec, servers: usize, to: &RunSpec, restored: us
 
 #[tokio::test]
 async fn what_is_frozen_or_trained_from_a_checkpoint_on_has_its_values() {
-    // The parameters include a matrix, a table of rows, a scalar and a vector.
+    // A matrix, a table of rows, a scalar and a vector.
     let trained = small();
     for parameters in [&[0, 1, 2, 5][..], &[3], &[0, 1, 2, 3, 4, 5]] {
         let some_frozen = frozen(small(), parameters);

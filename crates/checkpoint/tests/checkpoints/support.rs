@@ -21,7 +21,7 @@ pub fn spec(name: &str, shape: &[usize], access: Access) -> ParameterSpec {
     ParameterSpec { name: name.into(), shape: shape.into(), access, kind: ParameterKind::Trained }
 }
 
-/// A few dense parameters, a scalar, and two that are accessed by row.
+/// A few dense parameters, a scalar and two reached by rows.
 pub fn small() -> RunSpec {
     run(vec![
         spec("encoder.weight", &[70, 50], Access::Dense),
@@ -98,7 +98,7 @@ pub fn memory() -> Store {
     Store::over(Arc::new(InMemory::new()), "memory")
 }
 
-/// Claims the next generation, taking over from the current holder of the store.
+/// Claims the next generation, and takes over from whoever holds the store.
 pub async fn claim(store: &Store) -> Result<u64, CheckpointError> {
     Ok(store.lease(Holder::this_process(""), true).await?.generation())
 }
@@ -116,7 +116,7 @@ pub async fn write(part: &mut PartWriter, image: &ShardImage) -> Result<(), Chec
     Ok(())
 }
 
-/// Writes a whole checkpoint of the version `id.step`, as its servers and coordinator would.
+/// Writes a whole checkpoint of that version, as its servers and coordinator would.
 pub async fn save(store: &Store, run: &RunSpec, servers: usize, id: CheckpointId) -> Result<Manifest, CheckpointError> {
     let mut parts = Vec::new();
     for (server, plan) in plans(run, servers).iter().enumerate() {
@@ -135,7 +135,7 @@ pub async fn restore(store: &Store, manifest: &Manifest, plan: &ServerPlan) -> R
     store.restore(manifest, &Restore { table: parameters, plan, optimizer, slots: SlotPolicy::Restore }).await
 }
 
-/// Checks that every number in the checkpoint belongs to its version.
+/// Fails unless every number in the checkpoint is of its version.
 pub async fn assert_one_version(store: &Store, manifest: &Manifest) {
     for plan in plans(&manifest.run, 3) {
         let restored = restore(store, manifest, &plan).await.unwrap();

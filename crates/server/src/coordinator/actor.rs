@@ -30,7 +30,7 @@ use crate::task::ShardSlot;
 
 /// The capacity of the channel for the results of background work.
 const DONE: usize = 16;
-/// The number of ticks between two observations.
+/// Ticks between two observations.
 const OBSERVE_EVERY: u32 = 5;
 
 /// What a coordinator has to know, and the resources that it uses.
@@ -46,12 +46,12 @@ pub(crate) struct ActorConfig {
     pub(crate) peer_timeout: Duration,
     pub(crate) started: Instant,
     pub(crate) checkpoints: Option<CheckpointConfig>,
-    /// The address of ps 0; empty for a run in one process.
+    /// Where ps 0 listens; empty for a run in one process.
     pub(crate) address: String,
     /// The run directory.
     pub(crate) run_dir: Option<PathBuf>,
     pub(crate) instruments: Instruments,
-    /// A lock that is held while old checkpoints are removed.
+    /// Held while old checkpoints are removed.
     pub(crate) tidying: Tidying,
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn run(
         Actor { machine, connections: BTreeMap::new(), store, clock: Clock::new(), joined, observed, unobserved: 0 };
     refusal.into_iter().for_each(|error| actor.handle(Event::Unusable(error)));
     early.into_iter().for_each(|(id, event)| actor.session_event(id, event));
-    // Keep a sender here, so that the results never end before the sessions do.
+    // The sender stays here, so that the results never end before the sessions do.
     let _done = done;
     actor.run(unheard, inbox, results).await;
 }
@@ -120,7 +120,7 @@ fn seen(machine: &Coordinator<ShardInProcess>, joined: Option<&Sites>) -> Observ
 /// A session's connection.
 struct Connection {
     sender: mpsc::Sender<CoordinatorMessage>,
-    /// The connection's slot in the port's lobby, until its task is known. `None` if it did not come through the port.
+    /// The slot in the port's lobby, if it came through the port and until its task is known.
     visit: Option<Visit>,
 }
 
@@ -260,7 +260,7 @@ impl Clock {
     }
 }
 
-/// The shard of ps 0, in the same process as the coordinator.
+/// The shard of ps 0, in whose process the coordinator is.
 struct ShardInProcess {
     slot: Arc<ShardSlot>,
     started: Instant,

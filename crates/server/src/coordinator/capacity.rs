@@ -1,5 +1,5 @@
-//! Whether the servers have enough memory for a run. This is checked before anything of the run is accepted: the first
-//! worker to join brings the run, and it may bring anything.
+//! Whether the servers have enough memory for a run. This is checked first, because the first worker to join brings the
+//! run and may bring anything.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ mod tests {
 
     const HOSTS: [&str; 3] = ["a", "a", "b"];
 
-    /// Checks servers with this memory available to each process and machine; servers beyond the list have not joined.
+    /// Checks servers with this memory for each process and machine; those beyond the list have not joined.
     fn told(needed: &[u64], memory: &[(u64, u64)]) -> Option<String> {
         let memory = (0..).zip(memory.iter().map(|(process, machine)| Memory { process: *process, machine: *machine }));
         let memory: BTreeMap<u32, Memory> = memory.collect();

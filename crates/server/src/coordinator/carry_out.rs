@@ -29,8 +29,7 @@ impl<S: OwnShard> Coordinator<S> {
                 },
                 Decision::Regather(reason) => self.regather(&reason),
                 Decision::Save => self.save(),
-                // Before the first `Prepare`, there is nothing to send: this server will get it together with the
-                // others.
+                // No `Prepare` has been sent yet: this server will get the first one with the others.
                 Decision::PrepareIdle(_) if self.prepare.number == 0 => {}
                 Decision::PrepareIdle(task) => self.tell(task, Kind::Prepare(self.prepare.clone())),
                 Decision::IdleLeft(task, reason) => {
@@ -54,9 +53,8 @@ impl<S: OwnShard> Coordinator<S> {
                     self.tell(worker.into(), Kind::Start(start));
                 }
                 Decision::Joined(worker, incarnation) => {
-                    // The server in this process learns of the worker at once, as when one leaves. Before training
-                    // starts, the shard may still be that of before the rollback, whose clock means nothing to the new
-                    // one.
+                    // At once on the server in this process, as when a worker leaves. Before training, the shard may
+                    // still be the one from before the rollback, whose clock means nothing to the next.
                     let trains = *self.lifecycle.phase() == Phase::Training;
                     let clock = self.shard.clock().filter(|_| trains).unwrap_or_default();
                     let standing = self.shard.join(worker, incarnation, clock).unwrap_or_default();
@@ -93,7 +91,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Tells the servers what to hold, and from which checkpoint to restore it.
+    /// Tells the servers what to hold, and from which checkpoint.
     pub(super) fn prepare(&mut self) {
         let Some((text, run)) = self.run.clone() else { return };
         if let Some(outcome) = self.refusal(&run) {
@@ -186,7 +184,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.checkpoints.as_ref()?.finished(run, &epochs, self.config.workers.is_none())
     }
 
-    /// Notes if the workers want more steps than the run had when it ended: it then continues.
+    /// Notes whether the workers want more steps than the run had when it ended, so that it continues.
     pub(super) fn note_if_more_is_wanted(&mut self) {
         let (Some((_, run)), Some(checkpoints)) = (&self.run, &self.checkpoints) else { return };
         let Some((manifest, _)) = checkpoints.found() else { return };
@@ -199,7 +197,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Handles the loss of a server: all tasks rejoin, and the run rolls back to the last checkpoint.
+    /// Handles the loss of a server: all tasks rejoin and roll back to the last checkpoint.
     fn regather(&mut self, reason: &str) {
         warn!(target: NOTICE, "{reason}; training continues when it is back");
         self.history.note(self.now, HistoryKind::Dead, reason);
@@ -219,7 +217,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Records that from now on another process plays this worker, or none.
+    /// From now on another process plays this worker, or none.
     fn replaced(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
         self.positions.replace(worker, process, standing);
         if let Some(checkpoints) = &mut self.checkpoints {
@@ -228,8 +226,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
-        // The server in this process refuses the old process at once, so that none of its pushes is applied after they
-        // have been counted.
+        // At once on the server in this process, so that no push is applied after they have been counted.
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
@@ -250,14 +247,14 @@ impl<S: OwnShard> Coordinator<S> {
         self.members.tell(|_| true, &Kind::WorkerLeft(left));
     }
 
-    /// Records that a worker is gone. For a client, this happens only when its first worker is lost.
+    /// Records that a worker is gone; for a client, only when its first worker is.
     fn note_gone(&mut self, worker: WorkerId, reason: &str) {
         let name = self.lifecycle.named(worker);
         let is_client = name == TaskId::CLIENT;
         if is_client && !self.client.left(worker) {
             return;
         }
-        // Without a client, nobody trains.
+        // Without a client nobody trains.
         let goes_on = !is_client && !matches!(self.lifecycle.phase(), Phase::Saving(_));
         let goes_on = if goes_on { "; training continues without it" } else { "" };
         warn!(target: NOTICE, "{name} is gone: {reason}{goes_on}");
@@ -297,8 +294,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
-/// Logs where training continues from, and which updates are lost; `seen_step` is the last step known before the
-/// rollback.
+/// Logs where training continues from, and what is lost of the updates up to `seen_step`.
 fn mention_rollback(found: Option<(&Manifest, &str)>, seen_step: u64) {
     let Some((manifest, location)) = found else {
         if seen_step > 0 {

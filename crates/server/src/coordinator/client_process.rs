@@ -1,5 +1,5 @@
-//! The client of joined workers as one process. To the servers it may be several workers, which come and go together.
-//! This module tells when an event is worth announcing to users; it decides nothing.
+//! The client of joined workers as one process: to the servers it may be several workers, which come and go together.
+//! Determines which events to announce to users, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ pub(super) struct ClientProcess {
     number: u64,
     /// True while the client is present.
     is_here: bool,
-    /// The workers that the client is to the servers, each with the number of the process that joined as it.
+    /// The workers that the client is to servers, each with the number of the process that joined as it.
     workers: BTreeMap<WorkerId, u64>,
     /// The steps of those workers that have finished.
     finished: BTreeMap<WorkerId, u64>,
 }
 
 impl ClientProcess {
-    /// Notes that the client has joined as this worker. Returns true if that should be announced.
+    /// Notes that the client joined as this worker. True if that is news.
     pub(super) fn joined(&mut self, worker: WorkerId) -> bool {
-        // Another process may take the client's place before the old one is declared dead.
+        // The client may be replaced before it is declared dead.
         self.is_here &= self.workers.get(&worker) != Some(&self.number);
         let is_news = !std::mem::replace(&mut self.is_here, true);
         self.number += u64::from(is_news);
@@ -30,7 +30,7 @@ impl ClientProcess {
         is_news
     }
 
-    /// Notes that the client is gone as this worker. Returns true if that should be announced.
+    /// Notes that the client is gone as this worker. True if that is news.
     pub(super) fn left(&mut self, worker: WorkerId) -> bool {
         self.finished.remove(&worker);
         // A worker of an earlier process may be declared dead after the next process has joined.
@@ -38,15 +38,15 @@ impl ClientProcess {
         is_of_now && std::mem::replace(&mut self.is_here, false)
     }
 
-    /// Notes that the client has finished as this worker after this many steps. Returns the steps of all its workers
-    /// once it has finished as each of them.
+    /// Notes that the client finished as this worker. Once it has finished as all of them, returns the sum of their
+    /// steps.
     pub(super) fn finished(&mut self, worker: WorkerId, steps: u64) -> Option<u64> {
         self.finished.insert(worker, steps);
         let has_finished = self.workers.keys().all(|worker| self.finished.contains_key(worker));
         has_finished.then(|| self.finished.values().fold(0, |sum: u64, steps| sum.saturating_add(*steps)))
     }
 
-    /// Resets the client because the run rolls back to a checkpoint: the client will rejoin.
+    /// Handles a rollback, after which the client will rejoin.
     pub(super) fn is_to_rejoin(&mut self) {
         self.is_here = false;
         self.workers.clear();
@@ -71,7 +71,7 @@ mod tests {
     use crate::coordinator::machine::Coordinator;
     use crate::fixtures::{self, NoShard};
 
-    /// A coordinator that waits for its ps and for a client that is two workers to the servers.
+    /// A coordinator that waits for its ps and for a client which is two workers to servers.
     fn coordinator() -> Coordinator<NoShard> {
         let config = CoordinatorConfig {
             servers: 1,

@@ -29,22 +29,22 @@ struct Position {
 struct Point {
     /// The number of batches so far.
     batches: u64,
-    /// The note of the last batch; empty if there was none.
+    /// The note of the last of them; empty if there was none.
     note: String,
-    /// One more batch, if its gradient was in the round that was open.
+    /// One batch more, if its gradient was in the round that was open.
     open: Option<OpenBatch>,
 }
 
 /// A batch whose gradient counts in a round that was open when its worker left.
 #[derive(Debug, Clone)]
 struct OpenBatch {
-    /// The version that the round produces.
+    /// The version that the round makes.
     version: u64,
     note: String,
 }
 
 impl Point {
-    /// Returns the number of batches in the parameters of this version, and the note of the last.
+    /// Batches in the parameters of this version, and the note of the last.
     fn in_version(&self, version: u64) -> (u64, &str) {
         match &self.open {
             Some(open) if open.version <= version => (self.batches + 1, &open.note),
@@ -60,9 +60,8 @@ impl Point {
 }
 
 impl DataPositions {
-    /// Returns to the positions in a checkpoint. If the steps of that run had another number of samples, `samples`
-    /// holds that number and the present one, and each worker continues after the same number of full epochs and
-    /// samples.
+    /// Returns to the positions in a checkpoint. If its steps had another number of samples, `samples` holds that
+    /// number and the present one: a worker continues after as many whole passes and samples.
     pub(super) fn restore(&mut self, states: &[WorkerState], samples: Option<(u64, u64)>) {
         for position in self.0.values_mut() {
             *position = Position { pass: position.pass, ..Position::default() };
@@ -88,21 +87,21 @@ impl DataPositions {
         position.process = process;
     }
 
-    /// Records that the process that plays a worker has left or was replaced, having got as far as `standing` says.
-    /// This is for positions that belong to a cut: servers that cut before this event still count the pushes of the
-    /// process; those that cut later have forgotten it, but hold all of its pushes.
+    /// Records how far a worker's process had got when it left or was replaced. This is for positions that belong to a
+    /// cut: servers that cut before this still count the pushes of the process; those that cut later have forgotten it,
+    /// but hold all of its pushes.
     pub(super) fn note_left(&mut self, worker: WorkerId, standing: &Standing) {
         if let Some(position) = self.0.get_mut(&worker).filter(|position| position.left_at.is_none()) {
             position.left_at = Some(position.at(worker, standing));
         }
     }
 
-    /// Sets how many batches make one pass over a worker's data.
+    /// Notes how many batches make one pass over a worker's data.
     pub(super) fn set_pass(&mut self, worker: WorkerId, pass: u64) {
         self.0.entry(worker).or_default().pass = pass;
     }
 
-    /// Returns the batches that a worker had before its current process began.
+    /// The batches that a worker had before its process began.
     pub(super) fn began(&self, worker: WorkerId) -> u64 {
         self.0.get(&worker).map_or(0, |position| position.began.in_full().0)
     }
@@ -112,7 +111,7 @@ impl DataPositions {
         self.0.get(&worker).map_or(0, |position| position.began.in_full().0 / position.pass.max(1))
     }
 
-    /// Returns the batches that each worker had before its current process began.
+    /// The batches that each worker had before its process began.
     pub(super) fn all_began(&self) -> BTreeMap<WorkerId, u64> {
         self.0.iter().map(|(worker, position)| (*worker, position.began.in_full().0)).collect()
     }
@@ -129,7 +128,7 @@ impl DataPositions {
             let (batches, note) = point.in_version(standing.version);
             let pass = position.pass.max(1);
             let position = WorkerPosition { epoch: batches / pass, batch: batches % pass, local_step: batches };
-            // A note that is not JSON could not be restored anyway.
+            // A note that is not JSON could not be restored.
             WorkerState { worker: *worker, position, state: serde_json::from_str(note).unwrap_or_default() }
         };
         self.0.iter().map(state).collect()

@@ -7,9 +7,9 @@ use super::interface::TICK;
 
 /// The wait of ps 0 at the end of a run.
 ///
-/// The wait is counted in ticks, not by the clock. Otherwise a process that was stopped in the meantime would find its
-/// time up when it resumes, and exit without releasing its lease. Tasks that have not learned of the end would then
-/// find neither ps 0 nor a record of it.
+/// The wait is counted in ticks, not by the clock. Otherwise a process that was stopped meanwhile would find its time
+/// up when it resumes, and exit without releasing its lease. Tasks that have not learned of the end would then find
+/// neither ps 0 nor a record of it.
 #[derive(Debug)]
 pub struct Farewell {
     ticks_left: u128,

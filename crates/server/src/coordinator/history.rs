@@ -7,9 +7,9 @@ use std::time::Duration;
 use windlass_core::cluster::TaskId;
 use windlass_page::figures;
 
-/// The maximum number of events that are remembered.
+/// Events that are remembered.
 const EVENTS: usize = 200;
-/// The maximum number of checkpoints that are remembered.
+/// Checkpoints that are remembered.
 const CHECKPOINTS: usize = 20;
 
 /// Something that happened to a run.
@@ -32,7 +32,7 @@ pub enum HistoryKind {
     Left,
     /// A task was declared dead.
     Dead,
-    /// The run rolled back to a checkpoint.
+    /// The run goes back to a checkpoint.
     RolledBack,
     /// A checkpoint was published.
     Saved,
@@ -45,7 +45,7 @@ pub enum HistoryKind {
 /// A checkpoint that was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SavedCheckpoint {
-    /// When it was published, on the coordinator's clock; when it was found, if an earlier coordinator wrote it.
+    /// When it was published or, if by an earlier coordinator, found; on the coordinator's clock.
     pub at: Duration,
     /// When an earlier coordinator wrote it, in seconds since 1970.
     pub written_before: Option<u64>,
@@ -53,7 +53,7 @@ pub struct SavedCheckpoint {
     pub step: u64,
     /// The size of its parts.
     pub bytes: u64,
-    /// The time from the first mark to the manifest.
+    /// From the first mark to the manifest.
     pub duration: Duration,
     /// The longest time that it held up a push.
     pub held_up: Duration,
@@ -66,11 +66,11 @@ pub struct History {
     pub events: VecDeque<HistoryEvent>,
     /// The last checkpoints, oldest first.
     pub checkpoints: VecDeque<SavedCheckpoint>,
-    /// The number of checkpoints that were published.
+    /// Checkpoints that were published.
     pub saved: u64,
     /// The total time that publishing them took.
     pub saving: Duration,
-    /// The number of checkpoints that could not be taken.
+    /// Checkpoints that could not be taken.
     pub not_saved: u64,
     /// The number of older events that have been forgotten.
     pub forgotten: u64,
@@ -96,8 +96,8 @@ impl History {
         self.events.push_back(HistoryEvent { at, kind, text: text.into() });
     }
 
-    /// Notes that a process plays a task. The process is known by its number, because after a rollback the same process
-    /// rejoins. If `name` is given, the event is recorded under this name, which users know.
+    /// Notes that a process plays a task. Its number identifies it, because after a rollback the same process rejoins.
+    /// The event is recorded under `name`, which users know, if that is given.
     pub(super) fn joined(&mut self, at: Duration, task: TaskId, process: u64, name: Option<TaskId>) {
         let before = self.last_process.insert(task, process);
         if before != Some(process) {

@@ -21,7 +21,7 @@ pub const TICK: Duration = Duration::from_millis(100);
 /// A connection of a task to the coordinator.
 pub type SessionId = u64;
 
-/// What a coordinator has to know about its cluster.
+/// What a coordinator has to know of its cluster.
 #[derive(Debug, Clone)]
 pub struct CoordinatorConfig {
     /// How many parameter servers there are.
@@ -36,7 +36,7 @@ pub struct CoordinatorConfig {
     pub peer_timeout: Duration,
     /// The memory that ps 0, the process of this coordinator, found when it started.
     pub memory: Option<Memory>,
-    /// Incarnations start after this one if there is no generation to count from.
+    /// Incarnations are later than this one if there is no generation to count from.
     pub before: Incarnation,
 }
 
@@ -51,8 +51,7 @@ pub struct Claimed {
     pub generation: u64,
     /// A random number, so that no two attempts to write a checkpoint share objects.
     pub salt: u8,
-    /// True if the run has already begun and its tasks wait for this coordinator. For their sake, a failing store is
-    /// retried.
+    /// True if the run has begun and its tasks wait for this coordinator: for them, a failing store is retried.
     pub goes_on: bool,
 }
 
@@ -72,15 +71,15 @@ pub enum Event {
         /// True if the lookup of a checkpoint has read more data.
         has_read_on: bool,
     },
-    /// The checkpoint of this number was published, or publishing failed.
+    /// The checkpoint of this number was published, or could not be.
     Published(u64, Result<CheckpointId, CheckpointError>),
-    /// The right to publish checkpoints is lost, for example because another run has taken over.
+    /// Checkpoints can no longer be published, for example because another run has taken over.
     Overtaken(CheckpointError),
     /// The lease on the checkpoints was released.
     Released,
     /// The nth lookup of the checkpoint to begin from or roll back to is done.
     Found(u64, Result<Box<Beginning>, CheckpointError>),
-    /// The run's checkpoints cannot be opened.
+    /// The checkpoints of the run cannot be opened.
     Unusable(CheckpointError),
 }
 
@@ -98,10 +97,9 @@ pub enum Effect {
     /// Start the nth lookup of the newest checkpoint of the run. Without one the run goes back to where it began; if
     /// that is not known yet, look up what to begin from.
     Look(u64, Option<Box<Beginning>>),
-    /// Publish the checkpoint of this number, after the files that belong to it, and remove checkpoints that are too
-    /// old.
+    /// Publish the checkpoint of this number, after the files that go with it, and remove what is too old.
     Publish(u64, Box<Manifest>, Arc<[ModelFile]>),
-    /// Record with the lease in which generation the run began.
+    /// Remember with the lease in which generation the run began.
     BeganIn(u64),
     /// Release the lease on the checkpoints, and record how the run ended.
     Release(Outcome),
@@ -112,10 +110,10 @@ pub trait OwnShard {
     /// Accepts pushes of this process of a worker from this clock on, and refuses those of earlier processes. Returns
     /// how far the workers had got.
     fn join(&self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Option<Standing>;
-    /// Returns the clock at which a worker that joins now is to start, on all servers.
+    /// The clock at which a worker that joins now is to start, on all servers.
     fn clock(&self) -> Option<u64>;
     /// Refuses this process of a worker. Returns how far the workers have got.
     fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing>;
-    /// Returns the counts so far, and times since the run was started.
+    /// Counts so far, and times since the run was started.
     fn statistics(&self) -> Option<ShardStatistics>;
 }

@@ -65,7 +65,7 @@ pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Durat
     known
 }
 
-/// Combines all workers of the client's process into one.
+/// All workers of the client's process as one.
 fn client(clients: &[TaskObservation]) -> TaskObservation {
     let chief = clients.iter().find(|client| client.task == TaskId::CHIEF).or(clients.first());
     let heartbeat = chief.map(|chief| chief.heartbeat.clone()).unwrap_or_default();
@@ -110,7 +110,7 @@ fn worker(site: &Site, joined: &JoinedSite, client: &TaskObservation) -> TaskObs
         samples: joined.samples,
         compute_seconds: joined.computed,
         wait_seconds: (joined.present - joined.computed).max(0.0),
-        // While no request was pending, it waited for the client or for other workers.
+        // When it was not asked for anything, it waited for the client or for other workers.
         held_back_seconds: (joined.present - joined.computed - network).max(0.0),
         bytes_sent: joined.received,
         bytes_received: joined.sent,

@@ -17,7 +17,7 @@ use crate::NOTICE;
 
 /// Why a task is not admitted.
 enum Refusal {
-    /// The task should ask again later.
+    /// It should ask again later.
     ForNow(String),
     /// The task should exit.
     ForGood(Outcome),
@@ -39,7 +39,7 @@ impl<S: OwnShard> Coordinator<S> {
                     let task = format!("{} {}", hello.job, hello.index);
                     let task = TaskId::named(&task).map_or(task, |task| self.lifecycle.named(task).to_string());
                     warn!("refused {task}: {}", outcome.reason);
-                    // Tasks that wait for this one learn the reason with the next list of awaited tasks.
+                    // The tasks that wait for it are told with the next list of awaited tasks.
                     if self.lifecycle.awaited().iter().any(|it| self.lifecycle.named(*it).to_string() == task) {
                         self.refused.insert(task, outcome.reason.clone());
                     }
@@ -138,7 +138,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Notifies all tasks of a permitted difference between a worker and the others.
+    /// Tells all tasks of a permitted difference between a worker and the others.
     fn mention_difference(&mut self, task: TaskId, run: &RunSpec) {
         let others = self.lifecycle.present_workers().iter().any(|worker| TaskId::from(*worker) != task);
         let agreed = self.run.as_ref().filter(|_| others);

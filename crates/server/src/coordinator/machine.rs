@@ -34,7 +34,7 @@ const SPEAK_AT_LEAST_EVERY: Duration = Duration::from_secs(20);
 pub(super) struct Began {
     /// The global step.
     pub(super) step: u64,
-    /// The batches that each worker had had.
+    /// The batches that each worker has had.
     pub(super) batches: BTreeMap<WorkerId, u64>,
 }
 
@@ -50,28 +50,28 @@ pub struct Coordinator<S> {
     pub(super) positions: DataPositions,
     /// Where the run was when it first began to train, as far as this coordinator knows.
     pub(super) began: Option<Began>,
-    /// The last global step that any task had seen before a server was lost.
+    /// The last global step that anyone had seen before a server was lost.
     pub(super) seen_step: u64,
-    /// `Some` while the checkpoint to roll back to is looked up: whether to prepare the servers once it is found.
+    /// While the checkpoint to roll back to is looked up: whether to prepare the servers once it is found.
     pub(super) looking: Option<bool>,
     /// The last `Prepare` for the servers; its number counts them.
     pub(super) prepare: Prepare,
-    /// The progress of the last checkpoint, while the run waits for it.
+    /// The last checkpoint, while the run waits for it.
     pub(super) saving: Option<LastCheckpoint>,
     /// Tasks that have yet to learn that the run cannot begin, or how it ended.
     pub(super) untold: Untold,
     pub(super) endpoints: BTreeMap<u32, Endpoint>,
-    /// The memory that each server found when it started, as far as it could tell.
+    /// The memory that each server found when it was started, as far as it knows.
     pub(super) memory: BTreeMap<u32, Memory>,
     pub(super) reports: BTreeMap<WorkerId, WorkerReport>,
     pub(super) progress: BTreeMap<TaskId, Heartbeat>,
     pub(super) history: History,
-    /// The workers of a run with a client, as the one process that they belong to.
+    /// The workers of a run with a client, as the one process that they are.
     pub(super) client: ClientProcess,
     /// Why awaited tasks were refused, by task name.
     pub(super) refused: BTreeMap<String, String>,
     pub(super) spoken: Duration,
-    /// The time since which the run has been waiting for a task.
+    /// When the run began to wait for a task.
     waits_since: Duration,
     /// When a message last said what a checkpoint waits for.
     pub(super) spoken_of_checkpoint: Duration,
@@ -82,7 +82,7 @@ pub struct Coordinator<S> {
 }
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Creates a coordinator whose tasks have not joined yet, with the run's checkpoints if it has any.
+    /// A coordinator whose tasks have not come yet, of a run with these checkpoints, if it has any.
     pub fn new(config: CoordinatorConfig, shard: S, claimed: Option<Claimed>) -> Self {
         let before = claimed.as_ref().map_or(config.before, |claimed| before_generation(claimed.generation));
         let lifecycle = Lifecycle::new(LifecycleConfig {
@@ -137,9 +137,8 @@ impl<S: OwnShard> Coordinator<S> {
         self.lifecycle.phase()
     }
 
-    /// Handles an event, and returns what to do. The time comes from a clock that does not advance while this process
-    /// is stopped: after a stop, or when the process was starved, the heartbeats of the others are still waiting to be
-    /// read, so none of them counts as silent.
+    /// Handles an event, and returns what to do. The clock does not advance while this process is stopped: if it was
+    /// stopped or starved, the others' heartbeats are waiting to be read, and none of them has been silent.
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Effect> {
         self.now = now;
         match event {
@@ -211,12 +210,12 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Returns the global step: the updates that ps 0 has applied.
+    /// The global step: what ps 0 has applied.
     pub(super) fn step(&self) -> u64 {
         self.shard.statistics().map_or(0, |statistics| statistics.steps)
     }
 
-    /// Returns the servers that take part in a run.
+    /// The servers that take part in a run.
     pub(super) fn active_servers(&self, run: &RunSpec) -> BTreeSet<ServerId> {
         ShardPlan::new(&run.parameters, self.config.servers as usize, run.sharding).active_servers()
     }
@@ -252,7 +251,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
-/// Returns how often to log a wait of this length.
+/// How often to log a wait of this length.
 fn speak_every(waited: Duration) -> Duration {
     (waited / 4).clamp(SPEAK_EVERY, SPEAK_AT_LEAST_EVERY)
 }

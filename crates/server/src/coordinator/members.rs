@@ -33,8 +33,7 @@ impl Members {
         self.sessions.insert(id, None);
     }
 
-    /// Drops a connection whose task does not read its messages. What the task has missed waits for its next
-    /// connection.
+    /// Drops a connection whose task does not read. What the task has missed waits for its next connection.
     pub(super) fn undelivered(&mut self, id: SessionId) {
         self.sessions.remove(&id);
     }
@@ -44,7 +43,7 @@ impl Members {
         std::mem::take(&mut self.effects)
     }
 
-    /// Notes that a connection has closed. Returns the task that has lost its connection, unless it has a newer one.
+    /// Handles a closed connection. Returns its task, unless that has a newer connection.
     pub(super) fn closed(&mut self, id: SessionId) -> Option<(TaskId, Incarnation)> {
         self.sessions.remove(&id);
         let (task, member) = self.members.iter_mut().find(|(_, member)| member.session == Some(id))?;
@@ -52,12 +51,12 @@ impl Members {
         Some((*task, member.incarnation))
     }
 
-    /// Returns the incarnation of a process that has been here before.
+    /// The incarnation of a process that has been here before.
     pub(super) fn earlier(&self, task: TaskId, process: u64) -> Option<Incarnation> {
         self.members.get(&task).filter(|member| member.process == process).map(|member| member.incarnation)
     }
 
-    /// Makes this the session of a process, welcomes it, and sends it the messages that it has not acknowledged yet.
+    /// Makes this the session of a process, and sends it a welcome and all unacknowledged messages.
     pub(super) fn welcome(&mut self, id: SessionId, task: TaskId, hello: &Hello, incarnation: Incarnation, heard: u64) {
         if self.members.get(&task).is_none_or(|member| member.incarnation != incarnation) {
             self.remove(task);
@@ -69,7 +68,7 @@ impl Members {
         };
         *connection = Some(task);
         self.effects.push(Effect::Admit(id, task));
-        // The process may not know this incarnation yet, and acknowledge messages of an earlier coordinator.
+        // A process that does not know this incarnation yet acknowledges messages of an earlier coordinator.
         if hello.incarnation == incarnation.0 {
             member.outbox.heard(heard);
         }
@@ -83,21 +82,21 @@ impl Members {
         }
     }
 
-    /// Returns the task behind a session; `None` if the session was replaced, or its process declared dead.
+    /// The task that speaks on a session; `None` if the session was replaced, or its process declared dead.
     pub(super) fn speaker(&self, id: SessionId) -> Option<(TaskId, Incarnation)> {
         let task = (*self.sessions.get(&id)?)?;
         let member = self.members.get(&task)?;
         (member.session == Some(id)).then_some((task, member.incarnation))
     }
 
-    /// Notes a message of a task. Returns false if it has arrived before.
+    /// Notes a message of a task; false if it has come before.
     pub(super) fn hear(&mut self, task: TaskId, number: u64, heard: u64) -> bool {
         let Some(member) = self.members.get_mut(&task) else { return false };
         member.outbox.heard(heard);
         member.heard.is_new(number)
     }
 
-    /// Forgets the process of a task. If the process is alive, it will say hello again.
+    /// Forgets the process of a task. If it is alive it will say hello again.
     pub(super) fn remove(&mut self, task: TaskId) {
         if let Some(id) = self.members.remove(&task).and_then(|member| member.session) {
             self.close(id);
@@ -117,7 +116,7 @@ impl Members {
         those.into_iter().for_each(|task| self.remove(task));
     }
 
-    /// Sends a final message on a session, whichever task it belongs to.
+    /// Sends a last message on a session, whichever task it belongs to.
     pub(super) fn dismiss(&mut self, id: SessionId, kind: Kind) {
         self.deliver(id, 0, kind);
         self.sessions.remove(&id);

@@ -93,8 +93,8 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Returns whether this is the number of the latest `Prepare`. While a checkpoint is being looked up, a new
-    /// `Prepare` is about to follow, and servers that are prepared for the old one have to prepare again.
+    /// Returns whether this is the latest `Prepare`. While a checkpoint is looked up, another one is about to follow,
+    /// and servers that are prepared for the old one have to prepare again.
     fn is_prepared_for(&self, number: u64) -> bool {
         number == self.prepare.number && self.looking.is_none()
     }
@@ -107,7 +107,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Notes that a worker has finished. A client has finished once all of its workers have.
+    /// Notes that a worker has finished; for a client, once all of its workers have.
     fn note_finished(&mut self, worker: WorkerId, steps: u64) {
         let name = self.lifecycle.named(worker);
         let steps = if name == TaskId::CLIENT { self.client.finished(worker, steps) } else { Some(steps) };

@@ -58,7 +58,7 @@ pub struct Observation {
 pub struct RunFacts {
     /// The model's name.
     pub model: String,
-    /// The mode, which says how pushes become updates.
+    /// The mode: how pushes become updates.
     pub mode: String,
     /// The optimizer's name.
     pub optimizer: String,
@@ -93,7 +93,7 @@ pub struct TaskObservation {
     pub presence: Option<Presence>,
     /// When it was last heard from, on the coordinator's clock.
     pub heard: Option<Duration>,
-    /// Since when the run has been waiting for it.
+    /// Since when the run waits for it.
     pub awaited_since: Option<Duration>,
     /// Its last heartbeat.
     pub heartbeat: Heartbeat,
@@ -114,8 +114,8 @@ impl Observation {
         phase_name(&self.phase)
     }
 
-    /// Returns the same observation for a run with a client: the client and its joined workers take the place of the
-    /// workers that servers see. `here` lists the joined workers that this process knows.
+    /// Replaces the workers that servers see by the client and its joined workers. `here` lists those that this process
+    /// knows.
     #[must_use]
     pub(super) fn with_client(self, here: &[windlass_instruments::Site]) -> Self {
         let here: Vec<Site> = here.iter().cloned().map(Into::into).collect();
@@ -171,7 +171,7 @@ fn phase_name(phase: &Phase) -> &'static str {
 }
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Observes the run as it is now.
+    /// The run as it is now.
     pub fn observe(&self) -> Observation {
         let task = |task: TaskId| TaskObservation {
             task,

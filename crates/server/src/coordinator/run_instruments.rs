@@ -79,8 +79,7 @@ fn of_tasks(run: &Observation) -> Vec<Box<dyn Collector>> {
     vec![Box::new(present), Box::new(silence), Box::new(awaited), Box::new(restarts)]
 }
 
-/// Returns the metrics of checkpoints: none for a run without them. Until the first is written, the age counts from the
-/// start of the run.
+/// A run without checkpoints has no such metrics. Until the first is written, the age counts from the start.
 fn of_checkpoints(run: &Observation) -> Vec<Box<dyn Collector>> {
     if run.kept_checkpoints == 0 {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! How sessions reach the coordinator: over gRPC on the task's port, or through channels within the process.
+//! How sessions reach the coordinator: over gRPC on the task's port, or by channels from within the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ pub(crate) struct CoordinatorHandle {
     unheard: watch::Receiver<Option<usize>>,
     status: watch::Receiver<Arc<windlass_page::Status>>,
     end_recorded: watch::Receiver<bool>,
-    /// A lock that is held while old checkpoints are removed.
+    /// Held while old checkpoints are removed.
     tidying: Tidying,
 }
 
@@ -59,12 +59,12 @@ impl CoordinatorHandle {
         Self { events, next: Arc::new(AtomicU64::new(1)), unheard, status, end_recorded, tidying }
     }
 
-    /// Returns the gRPC service, to be served on the task's port.
+    /// The gRPC side, to be served on the task's port.
     pub(crate) fn service(&self) -> CoordinatorServer<Service> {
         CoordinatorServer::new(Service(self.clone())).max_decoding_message_size(MESSAGE_BYTES)
     }
 
-    /// Returns the live page, to be served on the task's port.
+    /// The live page, to be served on the task's port.
     pub(crate) fn page(&self) -> axum::Router {
         // A viewer may stay connected indefinitely, unless the lobby is crowded.
         let stays = async |request: Request, next: Next| {
@@ -136,7 +136,7 @@ impl CoordinatorService for Service {
     }
 }
 
-/// Forwards a session to the coordinator: its opening with the first message, its messages, and its end.
+/// Feeds a session to the coordinator: its opening with the first message, its messages and its end.
 async fn forward(
     id: SessionId,
     (sender, visit): (mpsc::Sender<CoordinatorMessage>, Option<Visit>),

@@ -59,7 +59,7 @@ struct Task {
     memory_bytes: u64,
 }
 
-/// Appends a line per second for as long as the coordinator lives.
+/// Writes a line a second for as long as the coordinator lives.
 pub(super) async fn record(directory: PathBuf, observed: watch::Receiver<Arc<Observation>>) {
     let path = directory.join(FILE);
     let mut interval = tokio::time::interval(EVERY);
@@ -143,7 +143,7 @@ fn gpu(gpu: &windlass_wire::control::proto::Gpu) -> Gpu {
     }
 }
 
-/// Rounds to three decimals, because more digits would be noise.
+/// More digits would be noise.
 fn round(number: f64) -> f64 {
     (number * 1e3).round() / 1e3
 }

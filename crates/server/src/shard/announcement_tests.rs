@@ -1,5 +1,5 @@
-//! A request may arrive before the coordinator's announcement that its process plays the worker. It then waits for the
-//! announcement and has no effect before that.
+//! A request may arrive before the coordinator has announced that its process plays the worker. It waits for the
+//! announcement, and has no effect until then.
 
 use std::io;
 use std::sync::mpsc;
@@ -84,7 +84,7 @@ fn a_push_that_comes_before_its_process_is_announced_waits_for_that() {
             serve(shard, &request(RequestKind::Push, SECOND, 1))
         });
         has_begun.recv().unwrap();
-        // The predecessor plays the worker until the coordinator says otherwise.
+        // Its predecessor plays the worker until the coordinator says otherwise.
         assert_eq!(serve(shard, &request(RequestKind::Push, FIRST, 1)), [AnswerKind::Values]);
         shard.fence(WORKER, SECOND);
         assert_eq!(early.join().unwrap(), [AnswerKind::Values]);

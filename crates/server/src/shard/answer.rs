@@ -10,7 +10,7 @@ use windlass_wire::stream::frame::{Answer, AnswerKind, Request, RequestKind};
 use super::receive::WantedRows;
 use super::{ParameterShard, bad_rows, ended, lock};
 
-/// How often a waiting worker is told which workers it waits for.
+/// How often a waiting worker is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// How often to check that the worker is still connected and waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -63,7 +63,7 @@ impl ParameterShard {
         if at_once { Ok(peer.flush()?) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
     }
 
-    /// Applies a gradient, or the sum of a round, to one block. Returns how long a checkpoint has held it up.
+    /// Applies a gradient, or a round's sum, to one block. Returns how long a checkpoint has held it up.
     pub(super) fn apply_to_block(
         &self,
         index: usize,

@@ -45,7 +45,7 @@ pub struct ParameterShard {
     run: RunSpec,
     /// The origin of the gate's clock.
     origin: Instant,
-    /// The workers that may send requests; with dynamic workers more are added later.
+    /// The known workers; with dynamic workers more are added later.
     workers: RwLock<BTreeSet<WorkerId>>,
     elements: usize,
     blocks: Vec<Mutex<CopyOnCut<Block>>>,
@@ -82,7 +82,7 @@ impl ParameterShard {
         Self::with_values(run, plan, workers, blocks, tables)
     }
 
-    /// Creates the share of the parameters from a checkpoint.
+    /// The share of the parameters as of a checkpoint.
     pub(crate) fn restored(
         run: RunSpec,
         plan: &ServerPlan,
@@ -156,7 +156,7 @@ impl ParameterShard {
         standing
     }
 
-    /// Returns the clock at which a worker that joins now is to start, on all servers.
+    /// The clock at which a worker that joins now is to start, on all servers.
     pub fn clock(&self) -> u64 {
         lock(&self.gate).clock()
     }
@@ -205,12 +205,12 @@ fn bad_rows(error: RowError) -> ServeError {
     FrameError::Section(error.to_string()).into()
 }
 
-/// Ignores poisoning: a thread that panicked while holding a lock leaves numbers behind, and they are still numbers.
+/// Ignores poisoning: what a thread that panicked leaves behind are still numbers.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a lock, and returns how long that took if another thread held it.
+/// Also returns how long that took, if another thread held the lock.
 fn lock_timed<T>(mutex: &Mutex<T>) -> (MutexGuard<'_, T>, Duration) {
     match mutex.try_lock() {
         Ok(guard) => (guard, Duration::ZERO),

@@ -75,7 +75,7 @@ impl ParameterShard {
         Ok(RowGradients { table, rows, gradients })
     }
 
-    /// Reads the head of a section.
+    /// The head of a section.
     fn receive_row_numbers(&self, allowance: &mut Allowance, peer: &mut dyn Peer) -> Result<WantedRows, ServeError> {
         let mut head = [0_u32; 2];
         peer.receive_bytes(bytemuck::cast_slice_mut(&mut head))?;

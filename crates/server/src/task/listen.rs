@@ -29,7 +29,7 @@ pub(super) struct ServerPort {
 pub(super) struct PortServices {
     /// The shard that the streams lead to.
     pub(super) shard: Arc<ShardSlot>,
-    /// The coordinator whose sessions arrive here, if it is in this process.
+    /// The coordinator, if it is in this process.
     pub(super) coordinator: Option<CoordinatorHandle>,
     /// Further HTTP services.
     pub(super) router: axum::Router,

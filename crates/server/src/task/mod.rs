@@ -1,5 +1,5 @@
-//! A complete parameter server: its port (`listen`), its shard (`prepare`), its parts of checkpoints (`save`), its
-//! session with the coordinator (`serve`), and in ps 0 the coordinator. `server_machine` decides what it does and when.
+//! A whole parameter server: its port (`listen`), its shard (`prepare`), its parts of checkpoints (`save`), its session
+//! with the coordinator (`serve`), and in ps 0 the coordinator. What it does when is decided by `server_machine`.
 
 mod listen;
 mod prepare;
@@ -71,7 +71,7 @@ pub struct Server {
     shard: Arc<ShardSlot>,
     /// The shard that is being allocated or restored.
     preparing: Option<Preparing>,
-    /// How long the other tasks wait for this server to prepare.
+    /// How long the others wait for this server to prepare.
     peer_timeout: Duration,
     /// True once the run has begun, as far as this server knows.
     has_prepared: bool,
@@ -90,8 +90,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts serving: on `listener`, or only within this process if there is none. Must be called within the async
-    /// runtime.
+    /// Starts serving on `listener`, or else only within this process. Needs the async runtime.
     pub fn start(listener: Option<TcpListener>, config: ServerConfig) -> std::io::Result<Self> {
         let shard = Arc::new(ShardSlot::default());
         let address = listener.as_ref().map_or("", |_| &config.address);
@@ -148,14 +147,14 @@ impl Server {
         self.shard.clone()
     }
 
-    /// Returns the coordinator, as a task in the same process reaches it.
+    /// The coordinator, as a task in the same process reaches it.
     pub fn coordinator(&self) -> Coordinator {
         self.coordinator.clone()
     }
 }
 
 impl Drop for Server {
-    /// Ends all waits and threads.
+    /// Ends all waits and the threads.
     fn drop(&mut self) {
         if let Some(shard) = self.shard.get() {
             shard.close();

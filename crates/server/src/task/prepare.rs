@@ -1,5 +1,5 @@
-//! Prepares a server's shard: a new one, or one restored from a checkpoint. That may take a while, so it runs beside
-//! the server's session, which stays responsive.
+//! How a server gets its shard: new, or restored from a checkpoint. That may take a while, so it runs beside the
+//! server's session, which stays responsive.
 
 use std::convert::Infallible;
 use std::sync::PoisonError;
@@ -56,7 +56,7 @@ pub(super) struct Prepared {
     pub(super) shard: Option<ParameterShard>,
     /// Writes the shard's part of checkpoints, if the run has any.
     pub(super) saver: Option<Saver>,
-    /// True if the shard was restored from a checkpoint.
+    /// True if the shard has the values of a checkpoint.
     pub(super) restored: bool,
 }
 
@@ -119,7 +119,7 @@ async fn prepare(
         }
         false => None,
     };
-    // This copies the values into blocks, so keep it off the async runtime.
+    // Copying values into blocks is CPU work.
     let shard = tokio::task::spawn_blocking(move || {
         let shard = match image {
             Some((image, resumption)) => ParameterShard::restored(run, &own, &workers, image, &resumption),
@@ -177,7 +177,7 @@ async fn restore(
     }
 }
 
-/// Reports in heartbeats how much has been read, so that tasks that wait for this server see its progress.
+/// Reports in heartbeats how much has been read, so that tasks that wait for this server see progress.
 async fn report(read: &ReadCounter, progress: &Progress) -> Infallible {
     loop {
         let told = format!("its checkpoint ({} MB read so far)", read.bytes() / 1_000_000);
@@ -199,7 +199,7 @@ fn describe(run: &RunSpec, plan: &ShardPlan, id: ServerId) {
     );
 }
 
-/// Creates the writer of this server's part. There is one part for each server that takes part, in their order.
+/// Creates the writer of this server's part. Parts are numbered by the servers that take part, in order.
 async fn saver(location: &str, run: &RunSpec, plan: &ShardPlan, id: ServerId) -> Result<Saver, PrepareError> {
     let active = plan.active_servers();
     let place = active.range(..id).count();

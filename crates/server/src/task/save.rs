@@ -24,22 +24,22 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Saver {
     writing: Arc<Writing>,
     background: Background,
-    /// The number of the last checkpoint that was given up.
+    /// The last checkpoint that was given up.
     given_up: watch::Sender<u64>,
 }
 
-/// What is needed to write a part.
+/// What it takes to write a part.
 struct Writing {
     store: Store,
     layout: PartLayout,
     /// Held as long as numbers of a part are in memory, so that a hanging store keeps those of at most one part.
     turn: Arc<AsyncMutex<()>>,
-    /// The last complete part: its checkpoint's number and its object.
+    /// The number and the object of the last complete part.
     written: Mutex<Option<(u64, String)>>,
 }
 
 impl Saver {
-    /// Creates a saver that writes parts of this layout to a store.
+    /// Writes parts of this layout to a store.
     pub(super) fn new(store: Store, layout: PartLayout) -> std::io::Result<Self> {
         let writing = Writing { store, layout, turn: Arc::default(), written: Mutex::default() };
         Ok(Self { writing: Arc::new(writing), background: Background::start()?, given_up: watch::Sender::new(0) })
@@ -63,7 +63,7 @@ impl Saver {
                 made?;
                 let id = id.parse().map_err(|error: BadCheckpointId| error.to_string())?;
                 let turn = writing.begin().await;
-                // The snapshot must not run at low priority, because pushes wait for the locks that it holds.
+                // Not at low priority, because pushes wait for the locks that it holds.
                 let read = shard.clone();
                 let snapshot = foreground.spawn_blocking(move || read.snapshot(number)).await;
                 let snapshot = snapshot.map_err(|error| error.to_string())??;
@@ -97,7 +97,7 @@ impl Saver {
         });
     }
 
-    /// Drops the part of a checkpoint that is given up, even if it is complete.
+    /// Drops the part of a checkpoint that is given up, even if it is whole.
     pub(super) fn give_up(&self, number: u64) {
         self.given_up.send_replace(number);
         if let Some(object) = self.writing.take_written(number) {
@@ -108,14 +108,14 @@ impl Saver {
 }
 
 impl Writing {
-    /// Waits until no part is being written, and nothing of a dropped one is still on its way to the store.
+    /// Waits until no part is being written, and nothing of one that was dropped is still on its way to the store.
     async fn begin(&self) -> OwnedMutexGuard<()> {
         let turn = self.turn.clone().lock_owned().await;
         self.set_written(None);
         turn
     }
 
-    /// Writes a snapshot of a shard, and counts the bytes as the store accepts them.
+    /// Writes a snapshot of a shard, and counts the bytes as the store takes them.
     async fn write(
         &self,
         id: &CheckpointId,
@@ -126,8 +126,7 @@ impl Writing {
     ) -> Result<Part, CheckpointError> {
         let Snapshot { mark, notes, learning_rate, blocks, tables } = snapshot;
         let turn = Arc::new(turn);
-        // The values of all blocks come first, then each slot of all blocks. Their buffers return to the shard whatever
-        // happens.
+        // The values of all blocks, then each slot of all; their buffers go back to the shard, whatever happens.
         let mut dense = Vec::new();
         for block in blocks {
             for (index, numbers) in iter::once(block.values).chain(block.slots).enumerate() {
@@ -153,7 +152,7 @@ impl Writing {
         Ok(Part { record, mark, notes, learning_rate, held_up: shard.longest_held_up() })
     }
 
-    /// Takes the part of this number in order to drop it, if it is complete and has not been taken yet.
+    /// Takes the part of this number in order to drop it, if it is whole and has not been taken.
     fn take_written(&self, number: u64) -> Option<String> {
         self.written().take_if(|(last, _)| *last == number).map(|(_, object)| object)
     }

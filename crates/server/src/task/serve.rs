@@ -50,8 +50,7 @@ impl Server {
         outcome
     }
 
-    /// Waits for the next event. It takes over a shard only when one is ready and changes nothing before that, so it
-    /// may be dropped while it waits.
+    /// Waits for the next event. Until a shard is ready this changes nothing, so it may be dropped while it waits.
     async fn next(&mut self) -> ServerEvent {
         tokio::select! {
             message = self.session.receive() => message.map_or(ServerEvent::Lost, ServerEvent::Told),

@@ -21,7 +21,7 @@ impl ShardSlot {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shard));
     }
 
-    /// Empties the slot, and ends all waits on its shard.
+    /// Empties the slot, and ends all waits for its shard.
     pub(super) fn clear(&self) {
         if let Some(shard) = self.0.write().unwrap_or_else(PoisonError::into_inner).take() {
             shard.close();

@@ -21,7 +21,7 @@ impl Attempt<'_> {
     /// Delivers the request and its answer intact.
     pub fn deliver(&self) -> io::Result<()> {
         let (answer, bytes) = self.exchange(0, true)?;
-        // Note this before the answer is sent: a test may ask for it as soon as the worker has the answer.
+        // Before the answer is sent: a test may ask for this as soon as the worker has it.
         self.link.says(&self.frame.request, &answer, true);
         self.link.reach(&self.frame.request, Stage::Answered);
         self.tell(&bytes)
@@ -55,7 +55,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The worker disconnects while the server works.
+    /// The worker is gone while the server works.
     fn lose_worker(&self) -> io::Result<()> {
         let _late = self.link.late(self.frame.request.worker);
         close(self.client);
@@ -95,7 +95,7 @@ impl Attempt<'_> {
         let at_once = fault.bytes_at_once(self.frame, random);
         server.write_all(&self.frame.bytes[..at_once])?;
         if fault == Fault::Orphaned {
-            // The process must not notice this before it dies.
+            // Its process must not notice before it dies.
             let Request { worker, sequence, .. } = *request;
             let (began, pieces) = (at_once >= HEADER_BYTES, self.frame.pieces_within(at_once));
             self.link.note_orphan(Orphan { worker, sequence, began, pieces });
@@ -108,7 +108,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Sends the request from byte `from` on while the answer is read. Returns the answer that ends the request.
+    /// Sends the request from there on while the answer is read. Returns the answer that ends the request.
     fn exchange(&self, from: usize, counts_as_sent: bool) -> io::Result<(Answer, Vec<u8>)> {
         std::thread::scope(|scope| {
             scope.spawn(|| self.send(from, counts_as_sent));

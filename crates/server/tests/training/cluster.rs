@@ -33,9 +33,9 @@ pub enum Via {
     Unix,
     /// The server's port.
     Tcp,
-    /// Function calls, as in single-process training.
+    /// Calls, as in single-process training.
     Process,
-    /// A function call to the server of the worker's own number, ports for the others.
+    /// A call to the server of the worker's own number, ports for the others.
     Colocated,
 }
 
@@ -88,7 +88,7 @@ struct ServerProcess {
     runtime: Runtime,
 }
 
-/// What the workers of a cluster know about it.
+/// What the workers of a cluster know.
 pub struct Site {
     pub workers: u32,
     run: RunSpec,
@@ -118,7 +118,7 @@ impl Cluster {
         cluster
     }
 
-    /// Opens the ports of the servers, but starts none of them.
+    /// Takes the ports of the servers, but starts none.
     pub fn bind(servers: u32, workers: u32, run: RunSpec, options: Options) -> Self {
         let listeners: Vec<TcpListener> = (0..servers).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
@@ -140,7 +140,7 @@ impl Cluster {
         Self { servers: Mutex::default(), listeners, site: Arc::new(site) }
     }
 
-    /// Starts a server on its port; if that server is already running, this is a second process.
+    /// Starts a server on its port; if it runs already, a second process.
     pub fn start_server(&self, index: u32) {
         let listener = self.listeners[index as usize].try_clone().unwrap();
         let runtime = new_runtime();
@@ -161,7 +161,7 @@ impl Cluster {
         process.runtime.shutdown_background();
     }
 
-    /// Waits until a server has ended, and returns its outcome.
+    /// Waits until a server has ended, and returns how.
     pub fn outcome(&self, index: u32) -> Outcome {
         let ServerProcess { end, runtime } = self.servers.lock().unwrap().remove(&index).expect("it runs");
         let outcome = runtime.block_on(async { tokio::time::timeout(LIMIT, end).await });
@@ -194,7 +194,7 @@ impl Cluster {
         &self.site.addresses[server]
     }
 
-    /// Returns a server's shard, for a test that plays its peer.
+    /// A server's shard, for a test that plays its peer.
     pub fn shard(&self, server: usize) -> Arc<dyn Shard> {
         self.site.shard(server)
     }
@@ -226,7 +226,7 @@ impl Cluster {
         Worker::join(self.site.clone(), index, self.site.run.clone(), coordinator)
     }
 
-    /// Runs `work` as a worker on its own thread, from the worker's hello to the end of the run.
+    /// Runs `work` as a worker on a thread of its own, from the worker's hello to the end of the run.
     pub fn spawn<T: Send + 'static>(
         &self,
         index: u32,
@@ -252,7 +252,7 @@ impl Cluster {
         Trained { results: ended.into_iter().map(|ended| ended.result).collect(), last, summary }
     }
 
-    /// Waits until every server has ended, and returns the outcomes.
+    /// Waits until every server has ended, and returns how.
     pub fn outcomes(&self) -> Vec<Outcome> {
         let running: Vec<u32> = self.servers.lock().unwrap().keys().copied().collect();
         running.into_iter().map(|index| self.outcome(index)).collect()
@@ -274,13 +274,13 @@ impl Drop for Cluster {
     }
 }
 
-/// Creates the runtime of one process.
+/// The runtime of one process.
 pub fn new_runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 impl Site {
-    /// Returns a server's shard, for a worker in the same process.
+    /// A server's shard, for a worker in the same process.
     pub fn shard(&self, server: usize) -> Arc<dyn Shard> {
         self.shards[server].get().expect("started").clone()
     }

@@ -76,7 +76,7 @@ impl Fault {
         meets_one.then_some(drawn)
     }
 
-    /// Returns how many bytes of a request arrive before it breaks off or, if it is late, before the rest.
+    /// How many bytes of a request arrive before it breaks off or, if it is late, before the rest.
     pub fn bytes_at_once(self, frame: &Frame, random: &mut Random) -> usize {
         let total = frame.bytes.len();
         let between = |random: &mut Random, from: usize, to: usize| from + random.below((to - from) as u64) as usize;
@@ -102,7 +102,7 @@ impl Fault {
         }
     }
 
-    /// Returns how many bytes of an answer arrive; the answer has a header and `values` bytes of values.
+    /// Returns how many bytes arrive of an answer with this many bytes of values.
     pub fn bytes_of_answer(self, values: usize, random: &mut Random) -> usize {
         let in_header = 1 + random.below(HEADER_BYTES as u64 - 1) as usize;
         match self {
@@ -120,7 +120,7 @@ impl Fault {
 pub struct Frame {
     pub request: Request,
     pub bytes: Vec<u8>,
-    /// Where its header ends, followed by the ends of its blocks and sections.
+    /// Where its header ends, and each of its blocks and sections.
     ends: Vec<usize>,
 }
 
@@ -147,7 +147,7 @@ impl Frame {
         Ok(Some(frame))
     }
 
-    /// Returns how many of its blocks and sections are within the first `bytes` bytes.
+    /// How many of its blocks and sections are within that many bytes.
     pub fn pieces_within(&self, bytes: usize) -> usize {
         self.ends.iter().filter(|end| **end <= bytes).count().saturating_sub(1)
     }

@@ -30,7 +30,7 @@ pub fn beside_training(mode: Mode, intrude: impl Fn(&str, &Worker) + Clone + Sen
     assert_eq!(trained.summary.global_step, 5);
 }
 
-/// Sends bytes on a tensor stream and nothing more.
+/// Sends bytes on a tensor stream, and no more.
 fn send(address: &str, bytes: &[u8]) -> TcpStream {
     let mut stream = open_stream(address);
     let _ = stream.write_all(bytes);
@@ -95,7 +95,7 @@ fn a_push_of_another_length() {
 fn a_push_that_is_cut_short() {
     for mode in [Mode::Async, SYNC] {
         beside_training(mode, |address, worker| {
-            // Not the number that the worker's own next push will use.
+            // Not the number that the worker itself will use next.
             let header = push_header(worker, 1_000, 5).encode();
             for length in [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 19] {
                 let bytes = [header.as_slice(), &[0; 20]].concat();
@@ -209,7 +209,7 @@ fn a_learning_rate_that_is_not_a_number() {
     }
 }
 
-/// Sends a push that would be the worker's next but for what is wrong with it, and expects it to be refused.
+/// Sends a push that would be the worker's next, were it not for what is wrong with it, and expects a refusal.
 fn assert_refused(address: &str, header: Request, words: &str) {
     let mut stream = send(address, &[header.encode().as_slice(), &[0; 20]].concat());
     stream.shutdown(Shutdown::Write).unwrap();

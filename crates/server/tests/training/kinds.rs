@@ -18,11 +18,11 @@ use crate::proxy::Disconnection;
 use crate::streams::{assert_closed, open_stream, push_header};
 
 const STEPS: u64 = 3;
-/// The parameters that are state.
+/// Which parameters are state.
 const STATE: [usize; 2] = [1, 3];
 const FROZEN: ParameterId = ParameterId(4);
 
-/// Trained and untrained parameters in turn. One of each is longer than a block.
+/// Trained and not trained in turn; one of each is longer than a block.
 fn every_kind(mode: Mode, sharding: Sharding) -> RunSpec {
     let parameters = vec![
         dense("weight", &[BLOCK_ELEMENTS + 100]),
@@ -45,8 +45,7 @@ fn options(run: &RunSpec, via: Via) -> Options {
     Options { via, first_values, first_rows: vec![frozen_rows()], last_rows, ..Options::default() }
 }
 
-/// Asserts that state is the mean of what these workers pushed in the last step, and that trained parameters equal the
-/// result of a straight loop over all steps.
+/// Asserts that state is the mean of the last pushes, and that trained parameters equal a straight loop over all steps.
 fn assert_followed(run: &RunSpec, got: &[Vec<f32>], workers: u32, what: &str) {
     let mut expected = straight_loop(run, &gradient(run, 0, 0), STEPS, workers);
     for index in STATE {

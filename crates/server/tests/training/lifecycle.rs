@@ -26,7 +26,7 @@ fn over(worker: &mut Worker) -> Over {
 
 #[test]
 fn tasks_may_be_started_in_any_order() {
-    // Tasks 0 and 1 are servers, 2 and 3 are workers.
+    // Two servers and two workers.
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1], [1, 3, 0, 2]] {
         let cluster = Cluster::bind(2, 2, small_run(), Options::default());
         let mut workers = Vec::new();

@@ -1,4 +1,4 @@
-//! The run's last step is the last one on every server.
+//! The last step is the last on every server.
 
 use windlass_core::consistency::Mode;
 use windlass_core::run::RunSpec;

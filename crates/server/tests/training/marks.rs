@@ -35,7 +35,7 @@ pub struct Scenario {
     pub run: RunSpec,
     pub servers: u32,
     pub workers: u32,
-    /// How many pushes a worker makes, if the run has no last step.
+    /// How often a worker pushes, if the run has no last step.
     pub pushes: u64,
     /// True if a push also requests the new values of rows.
     pub wants_rows: bool,
@@ -59,8 +59,7 @@ impl Scenario {
             parameters.push(by_rows("d", &[7 + random.below(20) as usize, 3]));
             parameters.push(by_rows("e", &[9, 1]));
         }
-        // Small parameters that are balanced would all be on one server, so balance them only with rows, which are on
-        // all servers.
+        // Balanced small parameters would all be on one server. Rows are on all servers.
         let is_balanced = is_large || (has_rows && random.below(2) == 0);
         let sharding = if is_balanced { Sharding::BALANCED } else { Sharding::RoundRobin };
         Self {
@@ -73,7 +72,7 @@ impl Scenario {
         }
     }
 
-    /// Options for servers that are reached over a bad network.
+    /// Servers that are reached over a bad network.
     pub fn options(&self) -> Options {
         let row = |RowRequest { parameter, rows }: RowRequest| {
             let values = vec![FIRST; rows.len() * self.run.parameters[parameter].width()];
@@ -109,7 +108,7 @@ impl Scenario {
         for values in &mut dense {
             values.iter_mut().enumerate().filter(|(index, _)| own(*index)).for_each(|(_, value)| *value = mark);
         }
-        // Every row twice, each time with half of the mark.
+        // Every row twice, with half of the mark.
         let row = |RowRequest { parameter, rows }: RowRequest| {
             let rows: Vec<u32> = rows.into_iter().filter(|row| own(*row as usize)).collect::<Vec<_>>().repeat(2);
             let values = vec![mark / 2.0; rows.len() * self.run.parameters[parameter].width()];
@@ -119,7 +118,7 @@ impl Scenario {
         Push { dense, rows: self.all_rows().into_iter().map(row).collect(), wanted, ..Push::default() }
     }
 
-    /// Checks every value on every server against what the workers were told, and that they were told about every push.
+    /// Checks that every value is what the workers were told, and that they were told about every push.
     pub fn check(&self, site: &Site, last: &Pulled, applied: &[Vec<bool>]) {
         let plan = ShardPlan::new(&self.run.parameters, self.servers as usize, self.run.sharding);
         for (server, (link, plan)) in site.links.iter().zip(&plan.servers).enumerate() {
@@ -174,8 +173,7 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// Checks that every push was answered exactly once, and that the first server's answers match what the worker
-    /// understood.
+    /// Checks that every push was answered once, and that the first server said what the worker understood.
     fn check_told(&self, applied: &[Vec<bool>]) {
         let Self { scenario, server, .. } = self;
         for (worker, applied) in applied.iter().enumerate() {
@@ -191,7 +189,7 @@ impl Account<'_> {
     fn check_version(&self, version: u64) {
         let Self { scenario, server, .. } = self;
         let updates = if self.has_rounds() { self.rounds().len() } else { self.counted().count() } as u64;
-        // The orphan's header may have arrived in time to be given a step, even if no more of it did.
+        // Its header may have come in time to be given a step, even if no more of it did.
         let one_more = self.orphan.is_some_and(|orphan| orphan.began) && !self.has_rounds();
         let possible = updates..=updates + u64::from(one_more);
         assert!(possible.contains(&version), "{scenario}: ps {server} is at {version} after {updates} updates");
@@ -217,7 +215,7 @@ impl Account<'_> {
         for (section, stripe) in plan.stripes.iter().enumerate() {
             let width = parameters[stripe.parameter].width();
             for row in (0..stripe.count).map(|local| stripe.global(local)) {
-                // Parameters that are accessed by row come after the dense ones.
+                // Parameters by rows come after the dense ones.
                 for value in &last.rows[stripe.parameter.0 as usize - dense][row * width..][..width] {
                     pieces.check(blocks + section, stripe.parameter, row, *value);
                 }
@@ -251,10 +249,10 @@ impl Account<'_> {
     }
 }
 
-/// The blocks and row sections of one server, during the check.
+/// The blocks and row sections of one server, as they are looked through.
 struct Pieces<'a> {
     account: &'a Account<'a>,
-    /// The change that the values of each worker must show.
+    /// What the values of each worker must be.
     owed: Vec<f32>,
     /// For each piece that arrived before its process was dead: whether the orphan was applied to it.
     orphaned: BTreeMap<usize, bool>,
@@ -265,7 +263,7 @@ impl Pieces<'_> {
         let Account { scenario, server, orphan, .. } = self.account;
         let owner = scenario.owner(number);
         let mut owed = self.owed[owner.0 as usize];
-        // A push whose process dies in the middle of it is applied as far as it arrived, unless it waits for a round.
+        // A push whose process dies in the middle of it is applied as far as it came, unless it waits for a round.
         let orphan = orphan.filter(|orphan| orphan.worker == owner && piece < orphan.pieces);
         if let Some(orphan) = orphan.filter(|_| !self.account.has_rounds()) {
             let applied = *self.orphaned.entry(piece).or_insert(value != owed);

@@ -29,14 +29,14 @@ pub struct Told {
     pub kind: AnswerKind,
 }
 
-/// A push that was in flight when its process died.
+/// A push that was on its way when its process died.
 #[derive(Debug, Clone, Copy)]
 pub struct Orphan {
     pub worker: WorkerId,
     pub sequence: u64,
     /// True if its header arrived in time.
     pub began: bool,
-    /// How many of its pieces had fully arrived in time.
+    /// How many of its pieces wholly arrived in time.
     pub pieces: usize,
 }
 
@@ -63,15 +63,15 @@ struct State {
     /// The progress of each worker's latest process.
     reached: BTreeMap<WorkerId, (Incarnation, Milestone)>,
     told: BTreeMap<RequestId, Told>,
-    /// Whether the server has ever answered that a push counts, whether or not the worker received the answer.
+    /// Whether the server has ever said that a push counts, even if the worker did not receive it.
     said: BTreeMap<RequestId, bool>,
     /// The version of the values that a worker was given last.
     version: u64,
-    /// How many requests of each worker the server may still be processing without the worker.
+    /// How many requests of each worker the server may still be at work on, without the worker.
     late: BTreeMap<WorkerId, usize>,
-    /// Workers whose late requests are being delivered now.
+    /// Workers whose late requests arrive now.
     settling: BTreeSet<WorkerId>,
-    /// The push during which its process will die.
+    /// The push whose process will die.
     last_of: Option<(WorkerId, u64)>,
     orphan: Option<Orphan>,
     faults: BTreeMap<Fault, u64>,
@@ -81,7 +81,7 @@ struct State {
 /// Identifies a request of a process; the last number is its kind. Pulls between two pushes count as one.
 type RequestId = (WorkerId, Incarnation, u64, u8);
 
-/// A push, by number (0 for the first values), and its stage.
+/// A push, by number (0 for the first values), and what has become of it.
 type Milestone = (u64, Stage);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +98,7 @@ impl Link {
         let serving = shared.clone();
         let door = Door::open(move |client| {
             let shared = serving.clone();
-            // Errors are expected: connections break here on purpose, and the workers notice.
+            // Connections break here on purpose, and the workers notice.
             std::thread::spawn(move || drop(shared.carry(client)));
         });
         Self { door, shared }
@@ -116,12 +116,12 @@ impl Link {
         self.shared.lock().settling.remove(&worker);
     }
 
-    /// Keeps this push of a worker's first process, or all but its beginning, until a successor has pushed.
+    /// Keeps that push of a worker's first process, or all of it but a beginning, until a successor has pushed.
     pub fn orphan(&self, worker: WorkerId, sequence: u64) {
         self.shared.lock().last_of = Some((worker, sequence));
     }
 
-    /// Waits until that push is in flight.
+    /// Waits until that push is on its way.
     pub fn wait_for_orphan(&self) {
         self.shared.wait_until("the last push of a process", |state| state.orphan.is_some());
     }
@@ -135,7 +135,7 @@ impl Link {
         self.shared.lock().told.values().copied().collect()
     }
 
-    /// Returns the version of the values that a worker was given last.
+    /// The version of the values that a worker was given last.
     pub fn version(&self) -> u64 {
         self.shared.lock().version
     }
@@ -167,7 +167,7 @@ impl Drop for Link {
 }
 
 impl SharedLink {
-    /// Forwards the requests of one connection until it breaks.
+    /// Carries the requests of one connection, until it breaks.
     fn carry(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut preface = [0; PREFACE_BYTES];
@@ -187,13 +187,13 @@ impl SharedLink {
         Ok(())
     }
 
-    /// Counts an attempt at a request, and draws its fault.
+    /// Counts an attempt at a request, and draws its fate.
     fn begin(&self, request: &Request) -> (Option<Fault>, Random) {
         let mut state = self.lock();
         let worker = request.worker;
         let first =
             state.attempts.keys().filter(|(of, ..)| *of == worker).map(|(_, incarnation, ..)| *incarnation).min();
-        // Incarnations are numbered in the order in which processes join, which the seed does not determine.
+        // Incarnations are numbered in the order in which processes join, which is not the seed's to say.
         let succeeds = first.is_some_and(|first| first != request.incarnation);
         let attempts = state.attempts.entry(id(request)).or_default();
         let attempt = *attempts;

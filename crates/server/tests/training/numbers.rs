@@ -1,4 +1,4 @@
-//! Test runs and gradients, and the straight loop that the servers must agree with.
+//! Runs and gradients to test with, and the straight loop that the servers must agree with.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use windlass_core::run::RunSpec;
 use windlass_core::schedule::Schedule;
 use windlass_core::splitmix::SplitMix64;
 
-/// Synchronous rounds of all workers.
+/// Rounds of all workers.
 pub const SYNC: Mode = Mode::Sync { replicas_to_aggregate: None };
 
 /// Random numbers from a seed.
@@ -23,7 +23,7 @@ impl Random {
         Self(SplitMix64::new(seed))
     }
 
-    /// Creates random numbers that depend on all of these keys.
+    /// Random numbers that depend on all of these.
     pub fn of(keys: &[u64]) -> Self {
         keys.iter().fold(Self::new(0), |mut random, key| Self::new(random.next() ^ key))
     }
@@ -42,8 +42,8 @@ impl Random {
     }
 }
 
-/// Returns the seeds of a random test and prints each before it is used: `few` by default, as many as `WINDLASS_SEEDS`
-/// asks for, or the one that `WINDLASS_SEED` names.
+/// Returns the seeds of a random test, and prints each before it is used: `few`, as many as `WINDLASS_SEEDS` asks for,
+/// or the one that `WINDLASS_SEED` names.
 pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number of a seed or seeds"));
     let seeds: Range<u64> = match number("WINDLASS_SEED") {
@@ -63,7 +63,7 @@ pub fn by_rows(name: &str, shape: &[usize]) -> ParameterSpec {
     ParameterSpec { name: name.into(), shape: shape.into(), access: Access::Rows, kind: ParameterKind::Trained }
 }
 
-/// A run with plain gradient descent at rate 1 and no last step, to be modified by tests.
+/// A run with plain gradient descent at rate 1 and no end, to be changed by the test.
 pub fn run(mode: Mode, parameters: Vec<ParameterSpec>) -> RunSpec {
     RunSpec {
         model: "synthetic".into(),
@@ -92,7 +92,7 @@ pub fn one_vector() -> Vec<ParameterSpec> {
     vec![dense("w", &[5])]
 }
 
-/// The same number for every dense value.
+/// The same number everywhere.
 pub fn constant(run: &RunSpec, value: f32) -> Vec<Vec<f32>> {
     run.parameters.iter().map(|(_, spec)| vec![value; dense_elements(spec)]).collect()
 }
@@ -104,7 +104,7 @@ pub fn gradient(run: &RunSpec, step: u64, worker: u32) -> Vec<Vec<f32>> {
     run.parameters.iter().map(|(_, spec)| spec).map(values).collect()
 }
 
-/// Returns how many of a parameter's values are sent densely.
+/// How many of a parameter's values travel densely.
 pub fn dense_elements(spec: &ParameterSpec) -> usize {
     if spec.access == Access::Dense { spec.elements() } else { 0 }
 }

@@ -30,7 +30,7 @@ fn count_all(usual: u64, count: impl Fn(u64) -> Tally, expected: impl Fn(&Tally)
     }
 }
 
-/// Trains with all workers from beginning to end.
+/// Trains with all workers from the beginning to the end.
 fn count(scenario: Scenario) -> Tally {
     println!("{scenario}");
     let Scenario { servers, workers, .. } = scenario;
@@ -84,7 +84,7 @@ fn the_steps_of_a_run_are_counted_exactly() {
     count_all(40, |seed| count(limited(seed)), |tally| tally.dropped > 0);
 }
 
-/// Shared memory loses nothing between two living processes, so it has its own test with more pushes.
+/// Shared memory loses nothing between two living processes, so it is counted by itself, and with more pushes.
 #[test]
 fn through_shared_memory_every_push_counts_once() {
     const PUSHES: u64 = 150;
@@ -111,7 +111,7 @@ fn a_push_that_arrives_after_its_worker_was_replaced_does_not_count() {
     count_all(30, |seed| replace_a_worker(of_two(seed)), |tally| tally.faults.contains_key(&Fault::Orphaned));
 }
 
-/// A worker dies with a push in flight, which arrives after another process has taken its place and pushed.
+/// A worker dies with a push on its way, which arrives when another process has taken its place and pushed.
 fn replace_a_worker(scenario: Scenario) -> Tally {
     println!("{scenario}");
     let patience = Patience { silent: Duration::from_secs(20), disconnected: Duration::from_millis(50) };

@@ -84,7 +84,7 @@ impl Proxy {
         self.door.address()
     }
 
-    /// Cuts all connections.
+    /// Cuts every connection.
     pub fn cut(&self) {
         self.state.live.lock().unwrap().drain(..).for_each(close);
     }
@@ -112,7 +112,7 @@ impl Proxy {
         assert!(!waited.1.timed_out(), "the server answers");
     }
 
-    /// Lets bytes through again, including those that were held.
+    /// Releases the held bytes.
     pub fn release(&self) {
         *self.state.held.lock().unwrap() = false;
         self.state.released.notify_all();
@@ -138,7 +138,7 @@ fn connect(client: &TcpStream, to: &str, cut: Disconnection, state: &Arc<State>)
     }
 }
 
-/// Returns after how many bytes a connection is cut, from the client and to it.
+/// After how many bytes a connection is cut, from the client and to it.
 fn budgets(cut: Disconnection, connection: u64) -> (u64, u64) {
     match cut {
         Disconnection::Randomly { seed, bytes, connections } if connection < connections => {

@@ -1,5 +1,5 @@
-//! Exactly once, whatever breaks: connections are cut after a random number of bytes in either direction, and the final
-//! values are those of every push counted once.
+//! Exactly once, whatever breaks: connections are cut after a random number of bytes in either direction, and the
+//! final values are those of every push counted once.
 
 use windlass_core::consistency::Mode;
 use windlass_core::parameter::ParameterId;
@@ -90,7 +90,7 @@ fn a_push_that_arrives_on_two_connections_at_once_counts_once() {
         let mut worker = cluster.worker(0);
         worker.start_training();
         let (shard, header) = (cluster.shard(0), push_header(&worker, 1, 200_000));
-        // In the middle of the first attempt, the second one arrives and is answered.
+        // In the middle of the first attempt, the second comes and goes.
         let mut second = Scripted::new(|_| ());
         let mut first = Scripted::new(|block| {
             if block == 2 {

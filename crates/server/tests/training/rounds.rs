@@ -1,4 +1,4 @@
-//! Synchronous rounds when workers are late, leave, die or come back.
+//! Synchronous rounds when workers are late, leave, die and come back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -21,7 +21,7 @@ use crate::proxy::{Disconnection, Proxy};
 use crate::streams::{Scripted, push_header};
 use crate::worker::Worker;
 
-/// Options with which broken connections soon count as deaths.
+/// Broken connections soon count as deaths.
 fn impatient() -> Options {
     let patience = Patience { silent: Duration::from_secs(20), disconnected: Duration::from_millis(100) };
     Options { patience, ..Options::default() }
@@ -80,8 +80,7 @@ fn workers_that_lag_behind_on_different_servers_do_not_wait_for_each_other_for_e
     lagging.iter_mut().chain(&mut leading).for_each(Worker::start_training);
     lagging.iter_mut().chain(&mut leading).for_each(|worker| assert_eq!(worker.pull().step, 0));
 
-    // Both lagging workers push gradients that are stale by then. One server tells each of them so in the first round,
-    // the other only in the second.
+    // Both push gradients that are stale by then. One server says so in the first round, the other only in the second.
     let leading = round(leading, &run);
     proxies[0][0].hold();
     proxies[1][1].hold();
@@ -152,7 +151,7 @@ fn a_process_that_was_never_announced_gets_nothing_and_takes_its_worker_out_of_n
     cluster.assert_ends_well();
 }
 
-/// Returns the two workers of a cluster, which have pulled the first values.
+/// The two workers of a cluster, with the first values.
 fn two_that_have_begun(cluster: &Cluster) -> [Worker; 2] {
     let mut workers = [0, 1].map(|index| cluster.worker(index));
     workers.iter_mut().for_each(Worker::start_training);
@@ -160,7 +159,7 @@ fn two_that_have_begun(cluster: &Cluster) -> [Worker; 2] {
     workers
 }
 
-/// Runs a round of two workers in which both count.
+/// A round of two workers, in which each counts.
 fn round(workers: [Worker; 2], run: &RunSpec) -> [Worker; 2] {
     let pushes = workers.map(|mut worker| {
         let run = run.clone();
@@ -204,7 +203,7 @@ fn co_located_workers_that_lose_each_others_gradients_send_them_again() {
     workers.iter_mut().for_each(|worker| worker.client().push(push(&run, 1.0)).unwrap());
     proxies.iter().flatten().for_each(Proxy::cut);
     proxies.iter().flatten().for_each(Proxy::release);
-    // Each worker waits at its own server for the other's gradient, which is lost.
+    // Each waits at its own server for the other, whose gradient is lost.
     let waits = workers.map(|mut worker| Working::start("a wait", move || worker.client().wait().unwrap()));
     for pulled in waits.map(Working::join) {
         assert_eq!((pulled.step, pulled.dense), (1, constant(&run, -1.0)));
@@ -222,7 +221,7 @@ fn a_finished_worker_does_not_block_the_round() {
             worker.push(constant(&run, 1.0 + worker.id.0 as f32));
         }
     });
-    // The first round is the mean of 1 and 2; the three others are those of the first worker alone.
+    // The first round is a mean of 1 and 2; three more are the first worker's alone.
     assert_eq!(trained.last.dense, [[-4.5; 5]]);
     assert_eq!(trained.summary.global_step, 4);
     assert_eq!(trained.summary.reports.iter().map(|report| report.steps).collect::<Vec<_>>(), [4, 1]);
@@ -328,7 +327,7 @@ fn a_worker_that_was_silent_too_long_is_fenced_and_welcomed_anew() {
     cluster.assert_ends_well();
 }
 
-/// Otherwise its gradient would count on some servers and not on others.
+/// Otherwise its gradient would count on the servers that have it, and not on the others.
 #[test]
 fn a_worker_that_is_told_to_stop_while_it_pushes_hands_its_gradient_to_every_server() {
     let run = run(SYNC, several_blocks());

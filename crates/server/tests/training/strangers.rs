@@ -64,7 +64,7 @@ fn a_crowd_of_silent_connections_is_thinned_out_and_a_worker_still_gets_in() {
             let mut crowd: Vec<TcpStream> = (0..3 * CROWD).map(|_| say(address, word)).collect();
             let stayed = crowd.split_off(2 * CROWD);
             crowd.into_iter().for_each(|stream| drop(assert_closed(stream)));
-            // Besides those that stayed, a health check is answered, and this worker's push is accepted.
+            // Among those that stayed, a health check is answered, and this worker's push is taken.
             let mut check = say(address, b"GET /healthz HTTP/1.1\r\nhost: ps\r\n\r\n");
             let mut answer = String::new();
             check.read_to_string(&mut answer).unwrap();
@@ -80,7 +80,7 @@ fn a_request_with_a_head_without_end_is_refused() {
         let mut stream = say(address, b"GET /healthz HTTP/1.1\r\nhost: ps\r\n");
         stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
         let line = [b"x-filler: ".as_slice(), &[b'x'; 4000], b"\r\n"].concat();
-        // The request is refused long before its end, and the rest is not read.
+        // It is refused long before all of this, and the rest is not read.
         for _ in 0..100 {
             if stream.write_all(&line).is_err() {
                 break;

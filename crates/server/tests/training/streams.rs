@@ -10,7 +10,7 @@ use windlass_wire::stream::frame::{Answer, AnswerKind, Request, RequestKind, pre
 use crate::cluster::LIMIT;
 use crate::worker::Worker;
 
-/// Connects to a server's port.
+/// A connection to a server's port.
 pub fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -18,14 +18,14 @@ pub fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Opens a tensor stream to a server.
+/// A tensor stream to a server.
 pub fn open_stream(address: &str) -> TcpStream {
     let mut stream = connect(address);
     stream.write_all(&preface()).unwrap();
     stream
 }
 
-/// Returns the header of a push by a worker.
+/// The header of a push by a worker.
 pub fn push_header(worker: &Worker, sequence: u64, dense: u64) -> Request {
     Request {
         kind: RequestKind::Push,
@@ -41,7 +41,7 @@ pub fn push_header(worker: &Worker, sequence: u64, dense: u64) -> Request {
     }
 }
 
-/// Reads until the other end closes the connection, which it must do.
+/// Reads until the other end closes the connection, which it must.
 pub fn assert_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut said = Vec::new();
     match stream.read_to_end(&mut said) {
@@ -51,7 +51,7 @@ pub fn assert_closed(mut stream: TcpStream) -> Vec<u8> {
     said
 }
 
-/// A worker that pushes ones, runs a hook of the test before each block, and leaves when it is told to wait.
+/// A worker that pushes ones, does something of the test's before each block, and leaves when it is told to wait.
 pub struct Scripted<F> {
     before_block: F,
     blocks: usize,

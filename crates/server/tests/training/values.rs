@@ -1,4 +1,4 @@
-//! The resulting numbers are those of a straight loop in a single process.
+//! The numbers that come out are those of a straight loop in a single process.
 
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 
@@ -15,7 +15,7 @@ use crate::numbers::{
 
 const STEPS: u64 = 3;
 
-/// Returns the values after some steps of every worker with the gradients of [`gradient`].
+/// The values after some steps of every worker with the gradients of [`gradient`].
 fn train(servers: u32, workers: u32, run: &RunSpec, via: Via) -> Vec<Vec<f32>> {
     let options = Options { via, first_values: Some(gradient(run, 0, 0)), ..Options::default() };
     let cluster = Cluster::start_with(servers, workers, run.clone(), options);
@@ -67,7 +67,7 @@ fn one_asynchronous_worker_equals_a_straight_loop() {
 
 #[test]
 fn a_server_that_holds_nothing_answers_too() {
-    // The vector is on the second of three servers; the first counts the steps nevertheless.
+    // One vector is on the second of three servers; the first counts the steps nevertheless.
     for mode in [Mode::Async, SYNC, Mode::Ssp { staleness: 1 }] {
         let run = RunSpec { learning_rate: 0.1, ..run(mode, one_vector()) };
         let expected = straight_loop(&run, &gradient(&run, 0, 0), STEPS, 1);
@@ -124,7 +124,7 @@ fn the_rate_of_a_push_is_divided_by_its_staleness_if_that_is_wanted() {
         let trained = cluster.train(move |worker| {
             worker.pull();
             pulled.wait();
-            // All workers have computed on the first values: the pushes are 0, 1, 2 and 3 updates old.
+            // All have computed on the first values: the pushes are 0, 1, 2 and 3 updates old.
             turns.take(worker.id.0.into(), || {
                 worker.push(constant(&run, -1.0));
             });
@@ -140,7 +140,7 @@ fn the_rate_of_a_push_is_divided_by_its_staleness_if_that_is_wanted() {
     }
 }
 
-/// Makes threads act one after the other.
+/// Lets threads act one after the other.
 #[derive(Clone, Default)]
 struct Turns(Arc<(Mutex<u64>, Condvar)>);
 

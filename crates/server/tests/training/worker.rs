@@ -69,14 +69,14 @@ impl Worker {
         }
     }
 
-    /// Waits for the next message of the coordinator.
+    /// The next message of the coordinator.
     pub fn receive(&mut self) -> Kind {
         let session = &mut self.session;
         let received = self.runtime.block_on(async { tokio::time::timeout(LIMIT, session.receive()).await });
         received.expect("a message of the coordinator in time").expect("the session is open")
     }
 
-    /// Waits for the first message that `wanted` accepts, and returns what it makes of that message; skips the others.
+    /// Skips messages until `wanted` accepts one, and returns what it makes of that.
     pub fn receive_until<T>(&mut self, wanted: impl Fn(Kind) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(self.receive()) {
@@ -149,17 +149,17 @@ impl Worker {
         self.client.as_mut().expect("training has started")
     }
 
-    /// Takes the client, for use on another thread.
+    /// The client, for another thread.
     pub fn take_client(&mut self) -> ParameterClient {
         self.client.take().expect("training has started")
     }
 
-    /// Returns how often this worker has pushed.
+    /// How often this worker has pushed.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Returns what interrupts this worker's waits for servers, as its session's listener does when the run is over.
+    /// Ends this worker's waits for servers, as its session's listener would on hearing that the run is over.
     pub fn interrupt(&self) -> Arc<Interrupt> {
         self.interrupt.clone()
     }
@@ -191,8 +191,8 @@ impl Worker {
         self.send(task_message::Kind::Finished(report));
     }
 
-    /// Stays to the end: reports that it has finished, waits for the others, pulls the final values if it is the chief,
-    /// and waits until the run is over.
+    /// Stays to the end: finishes, waits for the others, pulls the final values if it is the chief, and waits for the
+    /// end.
     pub fn finish<T>(mut self, result: T) -> Ended<T> {
         self.say_finished();
         let (mut all_finished, mut last) = (None, None);

@@ -9,9 +9,8 @@ use windlass_checkpoint::{CheckpointError, Followed, Manifest, ReadCounter, Stor
 use super::checkpoints::Beginning;
 use crate::checkpoint::{CheckpointConfig, Resume};
 
-/// Finds the checkpoint to begin from. A restarted task continues from what its run has saved; if nothing has been
-/// saved yet, it begins as the run did. `generation` is that of the lease, and `followed` is the run that held the
-/// store before.
+/// Finds the checkpoint to begin from. A restarted task continues from what its run has saved or, if that is nothing
+/// yet, begins as the run did. `generation` is that of the lease; `followed` held the store before.
 pub(in crate::coordinator) async fn find(
     config: &CheckpointConfig,
     (store, read): (&Arc<Store>, ReadCounter),
@@ -61,7 +60,7 @@ pub(in crate::coordinator) async fn find(
     }
 }
 
-/// Finds the checkpoint to roll back to: the newest that the run has saved, or the one that it began from.
+/// Finds what to roll back to: the newest checkpoint that the run has saved, or where it began.
 pub(in crate::coordinator) async fn find_again(first: Beginning, store: &Store) -> Result<Beginning, CheckpointError> {
     match newest(store, first.first_generation).await {
         Ok(Some(found)) => {

@@ -1,5 +1,5 @@
-//! The checkpoints of a run, as the coordinator sees them: which one to begin from, when the next is due, and the
-//! manifest that turns the servers' parts into a checkpoint.
+//! The checkpoints of a run, as the coordinator sees them: which to begin from, when the next is due, and the
+//! manifest that makes the servers' parts a checkpoint.
 //!
 //! Pure: what takes time (reading, publishing, removing) is done beside the coordinator by `store_keeper`.
 
@@ -62,7 +62,7 @@ pub(in crate::coordinator) struct Checkpoints {
     lookups: u64,
     /// The time since which the lookup has read or found nothing.
     looking_since: Duration,
-    /// The step of the last published checkpoint, and whether it is the run's last.
+    /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
     /// Checkpoints that are being published, by number. There are several only if the store is slow.
     publishing: BTreeMap<u64, Publication>,
@@ -84,7 +84,7 @@ struct Publication {
     bytes: u64,
     /// The longest time that it held up a push.
     held_up: Duration,
-    /// Whether it is the run's last checkpoint.
+    /// Whether it is the run's last.
     last: bool,
 }
 
@@ -153,7 +153,7 @@ impl Checkpoints {
         self.lease == LeaseStage::Releasing
     }
 
-    /// Stores a worker's files, to be kept with the checkpoints of its run.
+    /// Takes a worker's files, to be kept with the checkpoints of its run.
     pub(in crate::coordinator) fn keep_files(&mut self, run: &RunSpec, files: &[ModelFile]) {
         let is_of_run =
             |file: &ModelFile| run.identity.files.get(&file.name) == Some(&Fingerprint::of(file.content.as_bytes()));
@@ -174,14 +174,14 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the checkpoint that training begins from, and its location.
+    /// The checkpoint that training begins from, and where it is.
     pub(in crate::coordinator) fn found(&self) -> Option<(&Manifest, &str)> {
         let Beginning { location, found, .. } = self.beginning.as_ref()?;
         Some((found.as_ref()?, location))
     }
 
-    /// Explains why this run cannot continue from the checkpoint that was found, if it cannot. Different data causes
-    /// only a warning, because training a network further on more data is legitimate.
+    /// Explains why this run cannot continue from the checkpoint that was found, if it cannot. Different data only
+    /// causes a warning: a network may well be trained further on more data.
     pub(in crate::coordinator) fn refusal(&self, run: &RunSpec) -> Option<Outcome> {
         let (manifest, location) = self.found()?;
         let checkpoint = format!("checkpoint {}", manifest.id);
@@ -240,7 +240,7 @@ impl Checkpoints {
     /// Looks up the newest checkpoint again after a server was lost; one that is just being published counts. The run
     /// remembers where it began, and returns there if it has no checkpoint of its own.
     pub(in crate::coordinator) fn look_again(&mut self, now: Duration) -> Option<Effect> {
-        // If the first lookup is still under way, its result is enough.
+        // If the first lookup is still under way, its result will do.
         let first = self.first.clone()?;
         (self.trouble, self.looking_since) = (None, now);
         self.lookups += 1;
@@ -309,7 +309,7 @@ impl Checkpoints {
             self.beginning = Some(found);
         }
         (self.published, self.trouble) = (None, None);
-        // Even if one of these is published after all, the run does not continue from it.
+        // Even if one of these is still published, the run does not continue from it.
         self.publishing.clear();
     }
 
@@ -340,7 +340,7 @@ impl Checkpoints {
         self.positions.note_left(worker, standing);
     }
 
-    /// Publishes a checkpoint of these parts, and removes checkpoints that are too old.
+    /// Publishes a checkpoint of these parts, and removes what is too old.
     pub(in crate::coordinator) fn publish(
         &mut self,
         run: &RunSpec,

@@ -1,4 +1,4 @@
-//! Keeps the run's lease on its checkpoints while the coordinator lives, and releases it at the end.
+//! Keeps the run's lease on its checkpoints while the coordinator lives, and gives it up at the end.
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::warn;
@@ -48,7 +48,7 @@ async fn keep(
             told = &mut ended => {
                 if let Ok(Outcome { exit_code, reason }) = told {
                     lease.set_ending(Ending { exit_code, reason });
-                    // If this fails, the next run notices by itself that this one is gone.
+                    // If it fails, the next run finds out by itself that this one is gone.
                     let _ = lease.release().await;
                     let _ = done.send(Event::Released).await;
                 }

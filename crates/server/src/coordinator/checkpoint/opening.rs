@@ -1,5 +1,5 @@
 //! Opens the checkpoints of a run, which is the first thing a coordinator does. That may take a while; tasks that
-//! connect in the meantime are told what the run waits for.
+//! connect meanwhile are told what the run waits for.
 //!
 //! The tasks of a running run wait for a restarted ps 0, so it does not end their run because of an error that may be
 //! temporary, such as a full disk. A run that is about to begin ends at once: its user can fix the cause and start it
@@ -22,10 +22,10 @@ use crate::coordinator::machine::SPEAK_EVERY;
 use crate::coordinator::session_service::SessionInput;
 use crate::{CANNOT_CONTINUE, NOTICE};
 
-/// How many session events are buffered in the meantime. Further events wait in their channel.
+/// How many session events are buffered meanwhile. Further events wait in their channel.
 const EARLY: usize = 256;
 
-/// The result of opening, and the session events that arrived in the meantime.
+/// The result of opening, and the session events that arrived meanwhile.
 pub(in crate::coordinator) struct Opened {
     pub(in crate::coordinator) checkpoints: Result<Option<(StoreKeeper, Claimed)>, CheckpointError>,
     pub(in crate::coordinator) early: Vec<(SessionId, SessionInput)>,

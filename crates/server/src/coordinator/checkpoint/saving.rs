@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 pub(in crate::coordinator) struct LastCheckpoint {
     /// When the first attempt began.
     began: Option<Duration>,
-    /// The number of the latest attempt.
+    /// The number of the last attempt.
     attempt: Option<u64>,
     written: bool,
     failures: u32,
@@ -55,7 +55,7 @@ impl LastCheckpoint {
 }
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Lets the checkpoints decide what is next, and carries it out.
+    /// Lets the checkpoints decide what is next, and does it.
     pub(in crate::coordinator) fn checkpoint(&mut self, decide: impl FnOnce(&mut Checkpoints) -> Option<Next<Part>>) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let Some(next) = decide(checkpoints) else { return };
@@ -71,8 +71,7 @@ impl<S: OwnShard> Coordinator<S> {
             }
             Next::Publish(parts) => {
                 let Some((_, run)) = &self.run else { return };
-                // A checkpoint that was begun before the end is not the last, even if the run has ended in the
-                // meantime.
+                // A checkpoint that was begun before the end is not the last, even if the run has ended meanwhile.
                 let is_own = self.saving.as_ref().is_some_and(|saving| saving.attempt == Some(number));
                 let last = is_own && ends_well(self.lifecycle.phase());
                 self.effects.extend(checkpoints.publish(run, parts, last));
@@ -88,8 +87,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Notes that a checkpoint was not published. If it was to be the last, a server may have been lost in the
-    /// meantime.
+    /// Notes that a checkpoint was not published. If it was to be the last, a server may have been lost meanwhile.
     fn not_published(&mut self, setback: Setback) {
         self.set_back(setback);
         let decisions = self.lifecycle.not_published();
@@ -123,7 +121,7 @@ impl<S: OwnShard> Coordinator<S> {
     pub(in crate::coordinator) fn stored(&mut self, event: Event) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         match event {
-            // The process that took over continues the run, and what is trained here could never be saved.
+            // The process that has taken over continues the run, and what is trained here could never be saved.
             Event::Overtaken(error) | Event::Published(_, Err(error @ CheckpointError::Fenced { .. })) => {
                 let decisions = self.lifecycle.overtaken(unusable(&error));
                 self.carry_out(decisions);
@@ -152,7 +150,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Keeps a lookup going: notes its progress, retries it when due, and gives it up when it takes too long.
+    /// Notes the progress of a lookup, retries it, and gives it up when it takes too long.
     pub(in crate::coordinator) fn go_on_looking(&mut self, has_read_on: bool) {
         let (now, patience) = (self.now, lookup_patience(self.config.peer_timeout));
         let is_waiting = matches!(self.lifecycle.phase(), Phase::Gathering | Phase::Preparing);
@@ -211,13 +209,13 @@ impl<S: OwnShard> Coordinator<S> {
     /// Keeps the last checkpoint going until it is written or has failed.
     pub(in crate::coordinator) fn go_on_saving(&mut self, now: Duration) {
         self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
-        // If a server was lost in the meantime, the run may return to training instead.
+        // If a server was lost meanwhile, the run may return to training instead.
         if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
             self.save();
         }
     }
 
-    /// Reports what a checkpoint waits for: in the log, or to all tasks if the end of the run waits for it.
+    /// Reports what a checkpoint waits for: to all tasks, if the end of the run waits for it.
     pub(in crate::coordinator) fn mention_checkpoint(&mut self) {
         if self.now.saturating_sub(self.spoken_of_checkpoint) < SPEAK_EVERY {
             return;
@@ -245,7 +243,7 @@ fn lookup_patience(peer_timeout: Duration) -> Duration {
     peer_timeout.saturating_sub(SPEAK_EVERY.min(peer_timeout / 2))
 }
 
-/// True if the run has ended well and only its last checkpoint is missing.
+/// True once the run has ended well but for its last checkpoint.
 fn ends_well(phase: &Phase) -> bool {
     matches!(phase, Phase::Saving(outcome) if outcome.exit_code == 0)
 }

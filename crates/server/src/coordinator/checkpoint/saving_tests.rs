@@ -1,4 +1,4 @@
-//! The coordinator's machine with a slow store.
+//! The coordinator's machine while its store is slow.
 
 use windlass_core::cluster::{RunLayout, TaskId};
 use windlass_core::ledger::Incarnation;

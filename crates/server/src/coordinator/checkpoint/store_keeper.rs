@@ -17,10 +17,10 @@ use super::lease_keeper::LeaseKeeper;
 use crate::checkpoint::CheckpointConfig;
 use crate::coordinator::interface::{Claimed, Event};
 
-/// How long removing old checkpoints may take. Only the next publication and the end of ps 0 wait for it.
+/// How long removing old checkpoints may take. Nothing but the next publication and the end of ps 0 waits for it.
 const PRUNING: Duration = Duration::from_secs(10);
 
-/// Checkpoints that are being published, or are waiting to be.
+/// Checkpoints that are being published, or wait for it.
 type UnderWay = std::sync::Mutex<BTreeSet<CheckpointId>>;
 
 /// A run's hold on its checkpoint store.
@@ -42,8 +42,7 @@ pub(in crate::coordinator) struct StoreKeeper {
     done: mpsc::Sender<Event>,
 }
 
-/// A lock that is held while old checkpoints are removed. The process waits for it before it ends, so that none are
-/// left behind.
+/// Held while old checkpoints are removed. The process waits for it before it ends, so that none are left.
 pub(in crate::coordinator) type Tidying = Arc<Mutex<()>>;
 
 impl StoreKeeper {
@@ -123,7 +122,7 @@ impl StoreKeeper {
         std::mem::replace(&mut self.seen_read, read) < read
     }
 
-    /// Publishes a checkpoint, and then removes checkpoints that are too old.
+    /// Publishes a checkpoint, and then removes what is too old.
     pub(in crate::coordinator) fn publish(&self, number: u64, mut manifest: Box<Manifest>, files: Arc<[ModelFile]>) {
         manifest.created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (store, keep) = (self.store.clone(), self.config.keep);
@@ -151,7 +150,7 @@ impl StoreKeeper {
     }
 }
 
-/// Publishes a checkpoint, after the files that are needed to use it.
+/// Publishes a checkpoint after the files that it takes to use it.
 async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Result<(), CheckpointError> {
     for file in files {
         store.keep_file(&file.content).await?;
@@ -159,8 +158,8 @@ async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Res
     store.publish(manifest).await
 }
 
-/// Decides whether a published checkpoint counts. It does not if a lookup has given it up in the meantime; after this
-/// call no lookup can.
+/// Decides whether a published checkpoint counts. It does not if a lookup has given it up meanwhile; after this call no
+/// lookup can.
 async fn settle(
     store: &Store,
     id: CheckpointId,
@@ -209,8 +208,7 @@ mod tests {
         Box::new(Manifest::new(id, run, vec![part.finish().await.unwrap()]))
     }
 
-    /// Returns a keeper of an empty directory after its first lookup, the result of that lookup, and the keeper's
-    /// events.
+    /// A keeper of an empty directory after its first lookup, the result of that, and the keeper's events.
     async fn keeper(directory: &std::path::Path) -> (StoreKeeper, Beginning, mpsc::Receiver<Event>) {
         let config = CheckpointConfig {
             location: directory.to_str().unwrap().to_owned(),

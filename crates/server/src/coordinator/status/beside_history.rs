@@ -12,7 +12,7 @@ use super::Earlier;
 use crate::coordinator::history::{History, HistoryEvent, HistoryKind};
 use crate::coordinator::observation::Observation;
 
-/// The maximum number of events that are remembered.
+/// The most events that are remembered.
 const EVENTS: usize = 100;
 
 /// This and the machine's history together are the run's history.
@@ -34,7 +34,7 @@ impl BesideHistory {
         }
         if let Some(earlier) = earlier.filter(|_| run.phase == Phase::Training && !self.is_settled) {
             self.is_settled = true;
-            // If tasks had outlived the earlier ps 0, they would have told the new one, which then knows better.
+            // Tasks that outlived the earlier ps 0 would have told the new one, which then knows better.
             let lost = earlier.status.step.saturating_sub(run.statistics.resumed_at);
             if run.history.rollbacks == 0 && lost > 0 {
                 (self.rollbacks, self.updates_lost) = (1, lost);
@@ -51,7 +51,7 @@ impl BesideHistory {
             let Some(presence) = observed.presence else { continue };
             let (task, before) = (observed.task, self.joined.insert(observed.task, presence));
             match (before, presence) {
-                // A short run may already have finished at the second look.
+                // A short run may have finished by the second look.
                 (None, Presence::Present | Presence::Finished) => {
                     self.note(run.at, HistoryKind::Joined, format!("{task} joined"));
                 }

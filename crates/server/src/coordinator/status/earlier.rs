@@ -9,16 +9,16 @@ use windlass_page::{Event, EventKind, LastStatus, STATUS_FILE, Status, Timeline}
 use crate::coordinator::history::History;
 use crate::coordinator::utilization::must_be_a_file;
 
-/// How long reading the record may take. The disk may hang, and the page has to work without it.
+/// How long reading the record may take: a disk may hang, and the page has to work without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The longest plausible time; a longer one means that the record is damaged.
+/// A longer time means that the record is damaged.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The run before this coordinator took over.
+/// The run until this coordinator took over.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
-    /// How long the run had been going when this coordinator's clock started.
+    /// How long the run had gone on when this coordinator's clock began.
     pub(super) elapsed: Duration,
     /// The last status of the earlier ps 0.
     pub(super) status: Status,
@@ -61,7 +61,7 @@ impl Earlier {
     }
 }
 
-/// Converts seconds to a duration, if a run can have taken that long.
+/// Returns the duration if a run can have taken that long.
 fn plausible(secs: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(secs).ok().filter(|time| *time <= LONGEST)
 }

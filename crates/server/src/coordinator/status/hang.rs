@@ -11,12 +11,12 @@ use windlass_page::{Status, figures};
 use crate::NOTICE;
 use crate::coordinator::utilization::must_be_a_file;
 
-/// The minimum time between two reports on one hang.
+/// Between two reports on one hang.
 const AGAIN: Duration = Duration::from_secs(10);
 /// The file in the run directory.
 const FILE: &str = "hang-report.txt";
 
-/// Detects that a run hangs.
+/// Notices that a run hangs.
 pub(super) struct HangWatch {
     run_dir: Option<PathBuf>,
     /// When the hang was last reported, and the tasks that were blamed.

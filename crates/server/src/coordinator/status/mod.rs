@@ -40,11 +40,11 @@ const EVERY: Duration = Duration::from_millis(500);
 /// A run hangs if it makes no step for this long, or for this many times as long as its recent steps took.
 const HANG: Duration = Duration::from_secs(10);
 const HANG_STEPS: u32 = 4;
-/// The same, as long as it is not known how long a step takes.
+/// As long as it is not known how long a step takes.
 const HANG_AT_FIRST: Duration = Duration::from_secs(60);
 /// A task that was heard from within this time is assumed to be doing what it last reported.
 const FRESH: Duration = Duration::from_secs(5);
-/// The maximum number of scores that are drawn.
+/// The most scores that are drawn.
 const SCORES: usize = 32;
 
 /// The readers of a run's status, and where it is written.
@@ -63,7 +63,7 @@ pub(super) struct Readers {
 /// What is shown of a run: an observation, its status, and whether the run has trained. `None` at first.
 type Shown = Option<(Arc<Observation>, Arc<Status>, bool)>;
 
-/// Keeps the status of a run up to date for as long as the run is observed.
+/// Keeps the status of a run up to date, for as long as it is observed.
 pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, readers: Readers) {
     let is_over = |run: &Arc<Observation>| matches!(run.phase, Phase::Over(_));
     let Readers { page, end_recorded, run_dir, awaited_for, address } = readers;
@@ -72,7 +72,7 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
         Some((run_dir, awaited_for)) => Earlier::read(run_dir, since, awaited_for).await,
         None => None,
     };
-    // Recording runs in a task of its own: if the disk hangs, the page and the hang report must still work to show it.
+    // In a task of its own: if the disk hangs, the page and the hang report must still show it.
     let (shown, to_record) = watch::channel(Shown::default());
     tokio::spawn(record::keep(run_dir.clone(), address, to_record, end_recorded));
     // A coordinator that replaces another ends as the run did, whether it trained itself or not.
@@ -91,8 +91,7 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
         if is_over(&observation) {
             continue;
         }
-        // The final status shows how the run ended, and there may be no time for another update, so do not wait for the
-        // tick.
+        // Do not make the end of the run wait for the tick: there may be no time for it.
         let mut ending = observed.clone();
         tokio::select! {
             _ = interval.tick() => {}
@@ -104,7 +103,7 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
 /// State that is kept from one observation to the next.
 #[derive(Debug, Default)]
 struct StatusKeeper {
-    /// The run under an earlier ps 0, if this one has replaced it.
+    /// The run under an earlier ps 0, if this one has taken its place.
     earlier: Option<Earlier>,
     /// Whether this ps 0 has held parameters.
     has_held: bool,
@@ -128,7 +127,7 @@ struct StatusKeeper {
 struct Progress {
     /// The step, and the step that the values were resumed at, in the last observation.
     last: Option<(u64, u64)>,
-    /// When the step last changed, or last had a reason not to.
+    /// When the step last changed, or there was last a reason for it not to.
     changed: Duration,
     /// The time in which the step grew, minus what rollbacks have undone.
     kept: Duration,
@@ -138,7 +137,7 @@ struct Progress {
 }
 
 impl StatusKeeper {
-    /// Creates a keeper that continues from the status of an earlier coordinator of the same run.
+    /// Continues from the status of an earlier coordinator of the same run.
     fn after(earlier: Earlier) -> Self {
         let status = &earlier.status;
         let key = |curve: &Curve| curve.name.replace(' ', "_");
@@ -212,7 +211,7 @@ impl StatusKeeper {
         }
     }
 
-    /// Returns the global step. A ps 0 that has not restored its parameters yet has counted none.
+    /// The global step. A ps 0 that has not restored its parameters yet has counted none.
     fn step(&self, run: &Observation) -> u64 {
         let earlier = self.earlier.as_ref().filter(|_| !self.has_held);
         earlier.map_or(run.statistics.steps, |earlier| earlier.status.step)
@@ -226,7 +225,7 @@ impl StatusKeeper {
         }
     }
 
-    /// Updates the state from a new observation.
+    /// Takes a new observation.
     fn follow(&mut self, run: &Observation) {
         self.has_held |= run.has_shard;
         let step = run.statistics.steps;
@@ -234,7 +233,7 @@ impl StatusKeeper {
         let longest = (2 * EVERY).max(HANG_STEPS * self.steps.longest_pause());
         match self.progress.follow(run, longest) {
             Followed::On => self.steps.push(run.at, step, ()),
-            // Steps that were restored from a checkpoint were not made now.
+            // Steps that come with a checkpoint were not made now.
             Followed::Restored => self.steps.restart(run.at, step, ()),
         }
         if self.steps.changed() == Some(run.at) || run.phase != Phase::Training || is_scoring(run) {
@@ -262,7 +261,7 @@ impl StatusKeeper {
         }
     }
 
-    /// Adds the steps and losses of the chief.
+    /// Takes the steps and losses of the chief.
     fn follow_loss(&mut self, chief: TaskId, global_step: u64, totals: &WorkerTotals) {
         let before = self.losses.replace((chief, totals.steps, totals.loss)).unwrap_or((chief, 0, 0.0));
         let (chief_before, steps_before, losses_before) = before;
@@ -284,13 +283,12 @@ fn is_scoring(run: &Observation) -> bool {
 enum Followed {
     /// The step grew or stayed the same.
     On,
-    /// The values were restored from a checkpoint.
+    /// The values are those of a checkpoint.
     Restored,
 }
 
 impl Progress {
-    /// Updates the progress from a new observation. At most `longest` of the time between two changes of the step
-    /// counts as progress.
+    /// Takes a new observation. Of the time between two changes of the step, at most `longest` counts as progress.
     fn follow(&mut self, run: &Observation, longest: Duration) -> Followed {
         let (step, resumed_at) = (run.statistics.steps, run.statistics.resumed_at);
         let mut followed = Followed::On;
@@ -319,7 +317,7 @@ impl Progress {
         followed
     }
 
-    /// Returns the share of `elapsed` whose progress was kept; `None` before the first update.
+    /// Returns the share of the time whose progress was kept; `None` before the first update.
     fn share(&self, elapsed: Duration) -> Option<f64> {
         (self.updates > 0).then(|| (self.kept.as_secs_f64() / elapsed.as_secs_f64()).min(1.0))
     }

@@ -14,7 +14,7 @@ pub(super) struct Recent<T> {
     points: VecDeque<(Duration, u64, T)>,
 }
 
-/// The range between the first and the last of the latest values.
+/// From the first to the last of the latest values.
 #[derive(Debug)]
 pub(super) struct Span<T> {
     pub(super) seconds: f64,
@@ -61,7 +61,7 @@ impl<T: Copy> Recent<T> {
         self.points.back().map(|(at, ..)| *at)
     }
 
-    /// Returns the longest time that the count stayed the same between two of the latest changes.
+    /// The longest that the count stayed the same between two of the latest changes.
     pub(super) fn longest_pause(&self) -> Duration {
         let pairs = self.points.iter().zip(self.points.iter().skip(1));
         pairs.map(|((earlier, ..), (later, ..))| *later - *earlier).max().unwrap_or_default()

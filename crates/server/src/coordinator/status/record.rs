@@ -14,7 +14,7 @@ use windlass_page::{LastStatus, STATUS_FILE, Status};
 use super::Shown;
 use crate::coordinator::utilization::must_be_a_file;
 
-/// The interval between two writes, unless the phase changes.
+/// Between two writes, unless the phase changes.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Writes the status of a run to the file in its directory, if it has one, for as long as there are updates. Sets
@@ -56,7 +56,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Creates a recorder for a run whose page is at `address`.
+    /// For a run whose page is at `address`.
     async fn new(run_dir: &Path, address: String) -> Self {
         let path = run_dir.join(STATUS_FILE);
         let read = path.clone();
@@ -68,7 +68,7 @@ impl Recorder {
         Self { path, address, earlier, has_trained: false, last: None, began: None, has_warned: false }
     }
 
-    /// Writes the status if a write is due.
+    /// Writes the status if it is time.
     async fn record(&mut self, phase: &Phase, status: &Status) {
         self.has_trained |= *phase == Phase::Training;
         let is_due = match &self.last {

@@ -286,7 +286,7 @@ fn a_run_that_failed_says_why() {
     assert_eq!(status.phase, page::Phase::Failed { why: "gave up".to_owned() });
 }
 
-/// A run of a client with two joined workers, the second of which has this presence.
+/// A client with two joined workers, the second of which has this presence.
 fn with_client(seconds: f64, step: u64, second: Option<Presence>) -> Observation {
     let mut run = observation(seconds, step);
     run.layout = RunLayout::Client { holds_parameters: true };
@@ -323,7 +323,7 @@ fn joined_workers_of_which_nobody_tells_any_more_are_forgotten() {
     let mut keeper = StatusKeeper::default();
     let statuses = (1..=20_u32).map(|second| {
         let mut run = with_client(f64::from(second), u64::from(second), Some(Presence::Present));
-        // The second worker is a different one each time, until the first of them comes back.
+        // The second is another one each time, until the first such comes back.
         run.tasks[3].task.index = if second < 20 { second } else { 1 };
         keeper.status(&run)
     });
@@ -388,8 +388,7 @@ fn until_a_new_ps_0_has_its_parameters_the_step_is_that_of_the_one_before() {
 fn what_a_client_did_under_an_earlier_ps_0_is_neither_loss_nor_speed() {
     let earlier = Earlier { elapsed: Duration::from_secs(10), status: Status::default() };
     let mut keeper = StatusKeeper::after(earlier);
-    // The client is two workers to the servers, and the second is first heard from 2 s later. Each makes 10 steps per
-    // second, with loss 1.
+    // The client is two workers to servers, the second heard from 2 s later. Each makes 10 steps per second (loss 1).
     let statuses = (1..=8_u32).map(|second| {
         let mut run = observation(f64::from(second), u64::from(20 * second));
         run.layout = RunLayout::Client { holds_parameters: false };

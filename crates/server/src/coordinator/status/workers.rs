@@ -17,7 +17,7 @@ use crate::coordinator::observation::{Observation, TaskObservation};
 /// The minimum and maximum length of the windows in which workers are compared, and how many windows are kept.
 const WINDOW: Duration = Duration::from_secs(2);
 const LONGEST_WINDOW: Duration = Duration::from_secs(60);
-/// With fewer steps per window, the window's boundaries would decide how slow a worker seems.
+/// With fewer steps in a window, where it ends would decide how slow a worker seems.
 const STEPS_PER_WINDOW: f64 = 4.0;
 const WINDOWS: usize = 15;
 /// The maximum number of sites that are shown for a worker.
@@ -25,7 +25,7 @@ const MOST_SITES: usize = 64;
 /// The interval between two speeds that are drawn.
 const SPEED_EVERY: Duration = Duration::from_secs(1);
 
-/// Tracks the activity of all workers.
+/// Watches all workers.
 #[derive(Debug, Default)]
 pub(super) struct WorkerWatch {
     workers: BTreeMap<TaskId, Watched>,
@@ -38,10 +38,10 @@ pub(super) struct WorkerWatch {
 struct Watched {
     /// The worker's latest totals.
     recent: Recent<WorkerTotals>,
-    /// The totals when the last window ended.
+    /// The same when the last window ended.
     window_began: Option<WorkerTotals>,
     windows: Vec<Window>,
-    /// Whether the worker was scoring the network then.
+    /// Whether it was scoring the network then.
     scored: bool,
     /// What is shown of the worker, including its latest speeds.
     shown: page::Worker,
@@ -51,8 +51,7 @@ struct Watched {
 }
 
 impl WorkerWatch {
-    /// Updates all workers. Returns the client if there is one, the workers, and the verdict on which worker slows the
-    /// run down.
+    /// Updates all workers. Returns the client if there is one, the workers, and the verdict on stragglers.
     pub(super) fn look(&mut self, run: &Observation) -> (Option<page::Worker>, Vec<page::Worker>, Verdict) {
         let observed: BTreeSet<TaskId> = run.tasks.iter().map(|observed| observed.task).collect();
         self.workers.retain(|task, _| observed.contains(task));
@@ -77,7 +76,7 @@ impl WorkerWatch {
         (client, shown, straggler)
     }
 
-    /// Ends the window of all workers at once if it has lasted long enough, and judges them.
+    /// Ends a window of all workers at once, if the last is long enough ago, and judges them.
     fn end_window(&mut self, run: &Observation) {
         let span = run.at.saturating_sub(self.window_ended);
         if span < self.window(run.at) {
@@ -127,8 +126,7 @@ impl Watched {
     fn look(&mut self, run: &Observation, observed: &TaskObservation) -> page::Worker {
         let totals = observed.heartbeat.totals.as_deref().copied().unwrap_or_default();
         if observed.heartbeat.totals.is_some() {
-            // Wait for the first totals: otherwise, after ps 0 is replaced, a worker's whole past would seem to have
-            // happened just now.
+            // Not before: after ps 0 is replaced, a worker's whole past would seem to have happened just now.
             self.recent.push(run.at, totals.steps, totals);
         }
         let (seconds, done) = match self.recent.span(run.at) {
@@ -172,7 +170,7 @@ impl Watched {
         let on: Vec<TaskId> = awaited.iter().filter_map(|name| TaskId::named(name)).collect();
         self.waits = match self.waits.take() {
             _ if on.is_empty() => None,
-            // At first a worker knows only which server does not answer, and later which tasks that server waits for.
+            // At first a worker knows only the server that does not answer, and later whom that waits for.
             Some((since, _)) => Some((since, on)),
             None => Some((now, on)),
         };
@@ -213,7 +211,7 @@ impl Watched {
     }
 }
 
-/// Returns the share of a process's memory that is swapped out.
+/// The part of a process's memory that is swapped out.
 fn swapped_share(usage: &Usage) -> Option<f64> {
     let all = usage.memory_bytes.saturating_add(usage.swapped_bytes);
     (all > 0).then(|| usage.swapped_bytes as f64 / all as f64)

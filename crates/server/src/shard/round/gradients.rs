@@ -1,7 +1,7 @@
 //! The gradients of an open synchronous round.
 //!
-//! Two gradients have the same sum in either order, so they are added as they arrive. More than two are also added in
-//! order of arrival, unless the run is deterministic: then they are kept, and added in the order of workers.
+//! Two gradients have the same sum in either order, so they are added as they come. More are added in the order
+//! they come too, unless the run is deterministic: then they are kept, and added in the order of workers.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ impl RoundGradients {
         self.arrived.replace(now).map(|before| now - before)
     }
 
-    /// Returns a buffer for a gradient to arrive in.
+    /// A buffer for a gradient to arrive in.
     pub(in crate::shard) fn buffer(&mut self, elements: usize) -> Vec<f32> {
         self.free.pop().unwrap_or_else(|| vec![0.0; elements])
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_deterministic_sum_does_not_depend_on_the_order_of_arrival() {
-        // In single precision, the result of 1e8 + 1 - 1e8 depends on the order.
+        // In single precision 1e8 + 1 - 1e8 depends on the order.
         let gradients = [1e8, 1.0, -1e8, 0.3];
         let sum = |order: [u32; 4]| {
             let mut round = RoundGradients::new(true);

@@ -95,7 +95,7 @@ fn shards(mode: Mode) -> Vec<ParameterShard> {
     plan.servers.iter().map(shard).collect()
 }
 
-/// Makes a cut through all shards while workers push to them. Returns `None` if the marks were too late.
+/// Makes a cut through all shards while they are pushed to; `None` if the marks were too late.
 fn cut(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> Option<Vec<Snapshot>> {
     cycle.begin(Default::default(), 0);
     let number = cycle.number();
@@ -130,7 +130,7 @@ fn cut_after_one_given_up(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> O
     })
 }
 
-/// Trains, makes cuts in the meantime, and compares each worker's elements with what `expected` says for the cut.
+/// Trains, makes cuts meanwhile, and compares each worker's elements with what `expected` says for the cut.
 fn assert_cuts(mode: Mode, expected: impl Fn(&CutPoint, WorkerId) -> f32) {
     assert_cuts_made_by(cut, mode, expected);
 }
@@ -192,7 +192,7 @@ fn state(mark: &CutPoint) -> CutPoint {
     CutPoint { version: mark.version, pushes: pushes.map(|(worker, push)| (*worker, *push)).collect() }
 }
 
-/// Stops the pushing however the test ends.
+/// Ends the pushing however the test ends.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -226,7 +226,7 @@ fn a_mark_does_not_wait_for_the_round_that_is_being_applied_and_the_cut_is_after
     let shard = &shard;
     let (not_applied, (marked, mark)) = (lock(&shard.blocks[1]), mpsc::channel());
     thread::scope(|scope| {
-        // The first block has changed, and the second cannot change.
+        // The first block has changed, and the second cannot.
         for worker in (0..WORKERS).map(WorkerId) {
             scope.spawn(move || Pushing::new(worker).push(shard, 1));
         }

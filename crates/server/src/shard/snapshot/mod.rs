@@ -24,7 +24,7 @@ pub(super) use spares::Spares;
 /// A shard as of a cut.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The version, and the pushes that it contains.
+    /// Its version, and the pushes that are in it.
     pub mark: CutPoint,
     /// The notes of the last of those pushes.
     pub notes: Notes,
@@ -50,7 +50,7 @@ impl ParameterShard {
         made
     }
 
-    /// Abandons the checkpoint of this number. A thread that is still reading it notices.
+    /// Abandons the checkpoint of this number. A thread that still reads it notices.
     pub fn abandon(&self, number: u64) {
         if !lock(&self.gate).end_cut(number) {
             return;
@@ -63,12 +63,12 @@ impl ParameterShard {
     }
 
     /// Reads the shard as of a cut. Blocks until everything before the cut has been applied. The last block is read
-    /// first, so that a push that goes through the blocks in order at the same time has to copy at most half of them.
+    /// first, so that a concurrent push, which goes through them in order, has to copy at most half of them.
     pub fn snapshot(&self, number: u64) -> Result<Snapshot, CutError> {
         let (mark, notes, learning_rate) = self.await_cut(number)?;
         let mut blocks = Vec::new();
         let read = self.read_blocks(number, &mut blocks).and_then(|()| self.read_rows(number));
-        // If the cut was given up in the meantime, what has been read belongs to no cut.
+        // If the cut was given up meanwhile, what has been read belongs to no cut.
         let whole = lock(&self.gate).end_cut(number);
         match read {
             Some(tables) if whole => {

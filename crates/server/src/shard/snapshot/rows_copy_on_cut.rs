@@ -12,7 +12,7 @@ use windlass_core::block::BLOCK_ELEMENTS;
 use windlass_core::optimizer::{Optimizer, Update};
 use windlass_core::rows::{RowError, RowTable};
 
-/// Marks a row that has not been put aside.
+/// The mark of a row that has not been put aside.
 const NOT_ASIDE: u32 = u32::MAX;
 
 /// A table, with copies as of a cut of those rows that have changed since.
@@ -24,7 +24,7 @@ pub(in crate::shard) struct RowsCopyOnCut {
     places: Vec<u32>,
     /// Rows before this one have been taken.
     taken: usize,
-    /// The latest cut for which rows have been put aside or taken.
+    /// The last cut for which rows have been put aside or taken.
     cut: u64,
 }
 
@@ -37,7 +37,7 @@ impl RowsCopyOnCut {
         &self.now
     }
 
-    /// Returns the table for changes at a time when no cut can be under way: before training.
+    /// The table, to be changed where no cut can be under way: before training.
     pub(in crate::shard) fn get_mut(&mut self) -> &mut RowTable {
         &mut self.now
     }
@@ -68,8 +68,8 @@ impl RowsCopyOnCut {
         Ok(held_up)
     }
 
-    /// Appends the rows of the next stretch, as of a cut, to `to`; all changes that belong before the cut must have
-    /// been made. Returns true while there are more, and `None` if this cut was given up and a later one has been made.
+    /// Appends the next stretch of rows, as of a cut, to `to`; all changes before the cut must have been made. Returns
+    /// true while there are more, and `None` if a later cut has replaced this one.
     pub(in crate::shard) fn take(&mut self, cut: u64, to: &mut RowTable) -> Option<bool> {
         if self.cut > cut {
             return None;
@@ -104,7 +104,7 @@ impl RowsCopyOnCut {
         }
     }
 
-    /// Returns the next stretch: as many rows as fit the size of a block, but at least one.
+    /// As many rows as a block has values, but at least one.
     fn next_stretch(&self) -> Range<usize> {
         let rows = (BLOCK_ELEMENTS / self.now.width()).max(1);
         self.taken..(self.taken + rows).min(self.now.rows())
@@ -144,7 +144,7 @@ mod tests {
     const BEFORE: CutSide = CutSide { cut: 1, before: true };
     const AFTER: CutSide = CutSide { cut: 1, before: false };
 
-    /// The number of rows, each of one value that begins at zero: enough for several stretches.
+    /// Enough rows, of one value each, for several stretches.
     const ROWS: usize = BLOCK_ELEMENTS + 10;
 
     fn table() -> RowsCopyOnCut {

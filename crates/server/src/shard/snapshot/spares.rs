@@ -28,7 +28,7 @@ impl Spares {
         Self { free: Mutex::default(), most, len: elements.min(BLOCK_ELEMENTS) }
     }
 
-    /// Allocates the buffers and touches their memory. Stops when nobody else owns the pool any more.
+    /// Allocates the buffers and touches their memory. Stops once no other owner is left.
     pub(crate) fn fill(self: &Arc<Self>) {
         while lock(&self.free).len() < self.most && Arc::strong_count(self) > 1 {
             // Not zeros: the system would only reserve the memory and not touch it.
@@ -51,7 +51,7 @@ impl Spares {
         copy
     }
 
-    /// Returns the buffers of a copy that is not needed to the pool.
+    /// Takes back the buffers of a copy that is not needed.
     pub(in crate::shard) fn give_back_block(&self, block: Block) {
         std::iter::once(block.values).chain(block.slots).for_each(|numbers| self.give_back(numbers));
     }
@@ -63,7 +63,7 @@ impl Spares {
         }
     }
 
-    /// Lends out numbers of a copy, whose buffer returns to the pool when they are dropped.
+    /// Lends numbers of a copy, which return to the pool on drop.
     pub(crate) fn lend(self: &Arc<Self>, numbers: Vec<f32>) -> Lent {
         Lent { numbers, spares: self.clone() }
     }
