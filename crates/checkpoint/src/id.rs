@@ -19,7 +19,7 @@ pub struct CheckpointId {
 }
 
 impl CheckpointId {
-    /// Creates the id of a new attempt at this step.
+    /// Creates a new attempt at this step.
     pub fn new(step: u64, generation: u64) -> Self {
         Self { step, generation, attempt: rand::random() }
     }

@@ -35,7 +35,7 @@ pub struct Found {
     pub skipped: Vec<(CheckpointId, CheckpointError)>,
 }
 
-/// The checkpoints of a store by their names alone.
+/// The checkpoints of a store, by name alone.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     pub manifests: BTreeSet<CheckpointId>,

@@ -12,7 +12,7 @@ use url::Url;
 
 use crate::error::CheckpointError;
 
-/// Prefixes of the environment variables that configure object stores. Other variables could be mistaken for options.
+/// Prefixes of variables that configure object stores. Others could be mistaken for options.
 const OPTION_PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// An opened location.

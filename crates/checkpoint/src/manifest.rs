@@ -137,7 +137,7 @@ impl Manifest {
         self.trained_since = since;
     }
 
-    /// Returns the total size of all parts in bytes.
+    /// Returns the size of all parts in bytes.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }

@@ -32,8 +32,8 @@ impl Store {
         })
     }
 
-    /// Like [`Store::occupancy`], but watches a process of another machine for some seconds: if it does not renew its
-    /// claim, the store is free.
+    /// Like `occupancy`, but watches a process of another machine for some seconds: if it does not renew its claim, the
+    /// store is free.
     pub async fn watched_occupancy(&self) -> Result<Occupancy, CheckpointError> {
         self.occupancy_after(STALE).await
     }

@@ -13,7 +13,7 @@ use crate::layout::PartLayout;
 use crate::manifest::PartRecord;
 use crate::store::Store;
 
-/// The maximum number of pieces that are on their way to the store at once.
+/// The maximum number of pieces in flight at a time.
 const IN_FLIGHT: usize = 4;
 
 /// The maximum number of pieces in an upload: object stores accept 10,000.

@@ -159,8 +159,7 @@ fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<C
         let source = start..start + bytes;
         start = source.end;
         let parameter = content.parameter(&part.plan);
-        // If the parameter is frozen on either side, there is no optimizer state to restore, and only one side may
-        // store it by row.
+        // If frozen on either side, there is no optimizer state to restore, and only one side may store it by row.
         let frozen = [table, wanted.table].iter().any(|table| table[parameter].kind == ParameterKind::Constant);
         if content.is_optimizer_state() && (frozen || wanted.slots == SlotPolicy::Reset) {
             continue;
@@ -259,7 +258,7 @@ impl Copy {
         (self.source.start / chunk) as usize..self.source.end.div_ceil(chunk) as usize
     }
 
-    /// Copies the bytes of a chunk that belong to this copy.
+    /// Copies what a chunk has of these bytes.
     fn apply(&self, chunk: &Chunk, image: &mut ShardImageBuilder) {
         let common = self.source.start.max(chunk.range.start)..self.source.end.min(chunk.range.end);
         if common.is_empty() {

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// A file that is being written, next to the one that it will replace. Dropped before it is finished, it leaves nothing
-/// behind.
+/// A file that is being written, next to the one that it will replace. Dropped unfinished, it leaves nothing behind.
 #[derive(Debug)]
 pub struct AtomicFile {
     file: BufWriter<NamedTempFile>,
@@ -29,7 +28,7 @@ impl AtomicFile {
         };
         let mut builder = tempfile::Builder::new();
         builder.prefix(".windlass-").suffix(".part");
-        // Others may share the directory, so use the permissions that the user's umask gives to any new file.
+        // Others may share the directory: use the permissions that the user's umask gives any new file.
         let mut options = File::options();
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
@@ -43,7 +42,7 @@ impl AtomicFile {
     /// the file may be torn.
     ///
     /// # Errors
-    /// Fails if the rest cannot be written, or if the file cannot be renamed.
+    /// Fails if the rest cannot be written or the file cannot be renamed.
     pub fn finish(self) -> io::Result<()> {
         self.file.into_inner()?.persist(&self.path)?;
         Ok(())
@@ -52,7 +51,7 @@ impl AtomicFile {
     /// Like [`AtomicFile::finish`], but waits until the disk has the content.
     ///
     /// # Errors
-    /// Fails if the rest cannot be written, or if the file cannot be renamed.
+    /// Fails if the rest cannot be written or the file cannot be renamed.
     pub fn finish_durably(self) -> io::Result<()> {
         let file = self.file.into_inner()?;
         file.as_file().sync_all()?;

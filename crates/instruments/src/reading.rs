@@ -38,21 +38,21 @@ impl<R: Readable> Collector for Reading<R> {
     }
 }
 
-/// Creates a gauge, which can go up and down.
+/// Creates a gauge.
 pub fn gauge(name: &str, help: &str, value: f64) -> Box<dyn Collector> {
     let gauge = Gauge::new(name, help).expect(VALID);
     gauge.set(value);
     Box::new(gauge)
 }
 
-/// Creates a counter, which only grows.
+/// Creates a counter.
 pub fn counter(name: &str, help: &str, value: u64) -> Box<dyn Collector> {
     let counter = IntCounter::new(name, help).expect(VALID);
     counter.inc_by(value);
     Box::new(counter)
 }
 
-/// Creates a counter of seconds, which only grows.
+/// Creates a counter of seconds.
 pub fn seconds(name: &str, help: &str, value: Duration) -> Box<dyn Collector> {
     let counter = Counter::new(name, help).expect(VALID);
     counter.inc_by(value.as_secs_f64());

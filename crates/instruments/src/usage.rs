@@ -43,7 +43,7 @@ pub struct NodeUsage {
     pub available_bytes: u64,
     /// Bytes received so far on interfaces to other hosts. When an interface disappears, its bytes stay counted.
     pub received_bytes: u64,
-    /// Bytes sent so far on the same interfaces.
+    /// Bytes sent so far by the same interfaces.
     pub sent_bytes: u64,
     /// Bytes received in a second.
     pub received_per_second: f64,

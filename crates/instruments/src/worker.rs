@@ -150,7 +150,7 @@ impl WorkerInstruments {
         };
     }
 
-    /// Sets the function that returns where steps are computed.
+    /// Sets where steps are computed.
     pub fn computes_on(&self, sites: Sites) {
         self.lock().sites = Some(sites);
     }

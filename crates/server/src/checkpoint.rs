@@ -50,7 +50,7 @@ pub enum Resume {
     From(String, Option<CheckpointId>),
 }
 
-/// Returns the incarnation that precedes all those assigned by the coordinator of a generation.
+/// Returns the incarnation before the first that a generation's coordinator assigns.
 pub fn before_generation(generation: u64) -> Incarnation {
     Incarnation(generation << 32)
 }

@@ -79,9 +79,9 @@ pub(super) async fn run(
         Ok(None) => (None, None, None),
         Err(error) => (None, None, Some(error)),
     };
-    // If the run continues, this is the longest that its tasks can have waited for this coordinator.
+    // The longest that the tasks of a continued run can have waited for this coordinator.
     let awaited_for = claimed.as_ref().filter(|claimed| claimed.goes_on).map(|_| config.peer_timeout);
-    // Without a generation, the time distinguishes the incarnations of later coordinators from those of earlier ones.
+    // Without a generation, the time distinguishes later coordinators from earlier ones.
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let machine = CoordinatorConfig {
         servers: config.servers,

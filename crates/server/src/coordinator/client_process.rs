@@ -12,7 +12,7 @@ pub(super) struct ClientProcess {
     number: u64,
     /// True while the client is present.
     is_here: bool,
-    /// The workers that the client is to servers, each with the number of the process that joined as it.
+    /// The client's workers, each with the number of the process that joined as it.
     workers: BTreeMap<WorkerId, u64>,
     /// The steps of those workers that have finished.
     finished: BTreeMap<WorkerId, u64>,

@@ -74,7 +74,7 @@ pub struct History {
     pub not_saved: u64,
     /// The number of older events that have been forgotten.
     pub forgotten: u64,
-    /// The number of attempts in which the servers' cuts missed each other.
+    /// Attempts in which servers missed the cut.
     pub missed: u64,
     /// How many processes have played each task.
     pub processes: BTreeMap<TaskId, u64>,

@@ -16,7 +16,7 @@ use windlass_wire::control::proto::{CoordinatorMessage, Memory, ModelFile, TaskM
 use super::checkpoint::Beginning;
 use crate::checkpoint::CheckpointConfig;
 
-/// The interval at which the coordinator gets [`Event::Tick`].
+/// The interval at which the coordinator gets `Event::Tick`.
 pub const TICK: Duration = Duration::from_millis(100);
 /// A connection of a task to the coordinator.
 pub type SessionId = u64;

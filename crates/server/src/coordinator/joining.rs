@@ -124,7 +124,7 @@ impl<S: OwnShard> Coordinator<S> {
         decisions
     }
 
-    /// Checks a worker's run. The first worker brings the run, and the others must have the same.
+    /// Checks a worker's run: the first worker brings it, and the others must have the same.
     fn agreed_run(&self, task: TaskId, text: &str) -> Result<RunSpec, String> {
         let theirs: RunSpec = serde_json::from_str(text).map_err(|error| format!("{task} sent no run: {error}"))?;
         let alone = self.lifecycle.present_workers().iter().all(|worker| TaskId::from(*worker) == task);

@@ -68,7 +68,7 @@ impl Members {
         };
         *connection = Some(task);
         self.effects.push(Effect::Admit(id, task));
-        // A process that does not know this incarnation yet acknowledges messages of an earlier coordinator.
+        // A process that does not know this incarnation yet may acknowledge messages of an earlier coordinator.
         if hello.incarnation == incarnation.0 {
             member.outbox.heard(heard);
         }

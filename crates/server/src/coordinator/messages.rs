@@ -118,7 +118,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Stores a task's heartbeat. If the run waits for that task and it has moved on, that counts as progress.
+    /// Stores a task's heartbeat. If the run waits for that task and it has moved on, that is progress.
     fn note_progress(&mut self, task: TaskId, mut heartbeat: Heartbeat) {
         joined::bound(&mut heartbeat.sites);
         let stage = |heartbeat: &Heartbeat| (heartbeat.local_step, heartbeat.global_step, heartbeat.waiting.clone());

@@ -32,7 +32,7 @@ impl Untold {
         self.tasks.remove(&name(hello));
     }
 
-    /// Notes that a task was told on this session, which the task closes once it has received the message.
+    /// Notes that a task was told on this session, which it closes once it has received that.
     pub(super) fn dismissed(&mut self, id: SessionId, hello: &Hello) {
         let task = name(hello);
         if self.tasks.contains(&task) {

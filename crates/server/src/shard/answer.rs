@@ -12,7 +12,7 @@ use super::{ParameterShard, bad_rows, ended, lock};
 
 /// How often a waiting worker is told for whom.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// How often to check that the worker is still connected and waiting.
+/// How often to check whether the worker still waits.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 impl ParameterShard {

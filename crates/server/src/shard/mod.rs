@@ -56,7 +56,7 @@ pub struct ParameterShard {
     gate: Mutex<Gate>,
     /// Signalled when a waiting worker may be able to continue.
     changed: Condvar,
-    /// The gradients of the open synchronous round. If both locks are needed, this one is taken before the gate.
+    /// The gradients of the open synchronous round. Locked before the gate where both are needed.
     round: Mutex<RoundGradients>,
     /// The metrics of this shard.
     counts: PsInstruments,

@@ -15,7 +15,7 @@ const TABLES: usize = 16;
 /// How many more row values a request may have, over all its sections.
 pub(super) struct Allowance(usize);
 
-/// The rows that the answer should contain: a table's index and row numbers.
+/// The rows that the answer should contain: table and row numbers.
 pub(super) type WantedRows = (usize, Vec<u32>);
 
 /// Reads the note of a push, which may be empty.
@@ -30,7 +30,7 @@ pub(super) fn note(request: &Request, peer: &mut dyn Peer) -> Result<String, Ser
 }
 
 impl ParameterShard {
-    /// Reads and drops the payload of a request. Returns the rows that it wants in the answer.
+    /// Drops the payload of a request. Returns the rows that it wants in the answer.
     pub(super) fn discard(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<WantedRows>, ServeError> {
         for range in block_ranges(self.elements) {
             peer.receive(range.len())?;

@@ -1,5 +1,5 @@
-//! A server's part of a checkpoint: cut where all servers cut, and written while training continues. Only one part is
-//! written at a time, and it is dropped as soon as the checkpoint is abandoned.
+//! A server's part of a checkpoint: cut where all servers cut, and written while training continues. A server writes
+//! one part at a time, and drops it as soon as the checkpoint is abandoned.
 
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -202,10 +202,10 @@ async fn report(number: u64, bytes: &AtomicU64, sender: &Sender) -> std::convert
     }
 }
 
-/// Why there is no part of this server.
+/// Why there is no part.
 struct Failed {
     reason: String,
-    /// True if the servers' cuts missed each other.
+    /// True if this server missed the cut: it was too slow or too fast.
     missed: bool,
 }
 

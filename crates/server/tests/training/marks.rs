@@ -139,7 +139,7 @@ impl Scenario {
         by_rows.map(|(parameter, spec)| RowRequest { parameter, rows: (0..spec.rows() as u32).collect() }).collect()
     }
 
-    /// Returns the worker that marks an element or a row.
+    /// Returns who marks an element or a row.
     fn owner(&self, number: usize) -> WorkerId {
         WorkerId(number as u32 % self.workers)
     }

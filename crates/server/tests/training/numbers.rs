@@ -36,7 +36,7 @@ impl Random {
         self.next() % end
     }
 
-    /// Returns a number between -1 and 1.
+    /// Returns a number from -1 to 1.
     pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }

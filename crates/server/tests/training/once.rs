@@ -1,6 +1,5 @@
 //! Exactly once, verified by accounting: on a network that loses, cuts, repeats and delays, every value on every server
-//! is the sum of the pushes that count, as workers were told, each exactly once. See [`crate::faults`] for what goes
-//! wrong.
+//! is the sum of the pushes that, as workers were told, count. See [`crate::faults`] for what goes wrong.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -25,7 +25,7 @@ use crate::{CANNOT_CONTINUE, NOTICE};
 /// How many session events are buffered meanwhile. Further events wait in their channel.
 const EARLY: usize = 256;
 
-/// The result of opening, and the session events that arrived meanwhile.
+/// The result, and the session events that arrived meanwhile.
 pub(in crate::coordinator) struct Opened {
     pub(in crate::coordinator) checkpoints: Result<Option<(StoreKeeper, Claimed)>, CheckpointError>,
     pub(in crate::coordinator) early: Vec<(SessionId, SessionInput)>,

@@ -18,7 +18,7 @@ use crate::coordinator::machine::{Coordinator, SPEAK_EVERY};
 
 /// The number of attempts at the last checkpoint when something fails.
 const ATTEMPTS: u32 = 3;
-/// How long the last checkpoint is retried when the servers' cuts miss each other.
+/// How long the last checkpoint is retried when servers miss the cut.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The progress of the last checkpoint of a run.
@@ -105,7 +105,7 @@ impl<S: OwnShard> Coordinator<S> {
                 warn!(target: NOTICE, "checkpoint failed: {}", setback.reason);
                 saving.set_back(setback);
             }
-            // If the servers' cuts only missed each other, nothing is wrong, and the next attempt follows at once.
+            // If servers only missed the cut, nothing is wrong, and the next attempt follows at once.
             None if setback.kind == SetbackKind::Missed => {
                 warn!("checkpoint failed: {}; trying again soon", setback.reason)
             }
@@ -206,7 +206,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.carry_out(decisions);
     }
 
-    /// Keeps the last checkpoint going until it is written or has failed.
+    /// Continues the last checkpoint until it is written or has failed.
     pub(in crate::coordinator) fn go_on_saving(&mut self, now: Duration) {
         self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
         // If a server was lost meanwhile, the run may return to training instead.

@@ -235,7 +235,7 @@ mod tests {
             keeper.publish(1, manifest(&keeper.store, 1).await, Arc::default());
             let Some(Event::Published(1, Ok(_))) = results.recv().await else { panic!("not published") };
             let newer = manifest(&keeper.store, 2).await;
-            // The lookup's task is spawned first here, because on another runtime it may be polled first.
+            // The lookup's task is spawned first here, as it may be polled first elsewhere.
             let turn = keeper.publishing.clone();
             let tidied = turn.lock().await;
             let held = waits_for_its_turn.then_some(tidied);

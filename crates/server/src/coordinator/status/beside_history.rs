@@ -27,7 +27,7 @@ pub(super) struct BesideHistory {
 }
 
 impl BesideHistory {
-    /// Adds what is new since the last call.
+    /// Adds new events.
     pub(super) fn follow(&mut self, run: &Observation, earlier: Option<&Earlier>) {
         if run.layout.has_client() && !matches!(run.phase, Phase::Over(_)) {
             self.follow_joined(run);

@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(super) struct Earlier {
     /// How long the run had gone on when this coordinator's clock began.
     pub(super) elapsed: Duration,
-    /// The last status of the earlier ps 0.
+    /// The last status.
     pub(super) status: Status,
 }
 

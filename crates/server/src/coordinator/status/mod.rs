@@ -35,14 +35,14 @@ use hang::HangWatch;
 use recent::Recent;
 use workers::WorkerWatch;
 
-/// The interval between two updates of the status.
+/// Between two updates of the status.
 const EVERY: Duration = Duration::from_millis(500);
 /// A run hangs if it makes no step for this long, or for this many times as long as its recent steps took.
 const HANG: Duration = Duration::from_secs(10);
 const HANG_STEPS: u32 = 4;
 /// As long as it is not known how long a step takes.
 const HANG_AT_FIRST: Duration = Duration::from_secs(60);
-/// A task that was heard from within this time is assumed to be doing what it last reported.
+/// A task heard from within this time is assumed to be doing what it last reported.
 const FRESH: Duration = Duration::from_secs(5);
 /// The most scores that are drawn.
 const SCORES: usize = 32;
@@ -308,7 +308,7 @@ impl Progress {
         self.last = Some((step, resumed_at));
         let lost = run.history.updates_lost.saturating_sub(self.lost);
         if lost > 0 && self.updates > 0 {
-            // Assume that the lost updates took as long as the others.
+            // Assume that lost updates took as long as others.
             let undone = lost.min(self.updates);
             self.kept -= self.kept.mul_f64(undone as f64 / self.updates as f64).min(self.kept);
             self.updates -= undone;
@@ -344,7 +344,7 @@ fn phase(phase: &Phase) -> page::Phase {
     }
 }
 
-/// Returns the tasks that the run as a whole waits for.
+/// Returns the tasks that the whole run waits for.
 fn awaited(run: &Observation) -> Option<Wait> {
     let awaited = run.tasks.iter().filter_map(|observed| Some((observed.task, observed.awaited_since?)));
     let (mut on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();

@@ -105,7 +105,7 @@ impl Recorder {
 
     fn json(&mut self, exit_code: Option<u8>, status: &Status) -> Vec<u8> {
         let written = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Computed once, because the coordinator's clock does not advance while its process is stopped.
+        // Only once: the coordinator's clock does not advance while its process is stopped.
         let began = *self.began.get_or_insert(written.saturating_sub(status.elapsed_secs as u64));
         let (began, address) = (Some(began), self.address.clone());
         let record = LastStatus { written, began, address, exit_code, status: status.clone() };

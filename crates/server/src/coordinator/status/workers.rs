@@ -202,8 +202,7 @@ impl Watched {
             memory_stall: usage.map(|usage| usage.memory_stall).filter(|stall| *stall >= 0.0),
             swapped: usage.and_then(swapped_share),
         };
-        // How much of the window scoring took is known only later. Until then the worker counts as waiting, which
-        // proves nothing.
+        // How much of the window scoring took is known only later; until then the worker counts as waiting.
         let only_scored = Window { span_secs, wait_secs: span_secs, ..Window::default() };
         self.windows.push(if scored || heartbeat.scoring { only_scored } else { of_training });
         let excess = self.windows.len().saturating_sub(WINDOWS);

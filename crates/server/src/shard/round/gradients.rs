@@ -50,8 +50,7 @@ impl RoundGradients {
         }
     }
 
-    /// Notes that a gradient arrives now. Returns how long the round has waited for it since the previous one; nothing
-    /// for the first.
+    /// Notes that a gradient arrives. Returns how long the round has waited for it since the previous one, if any.
     pub(in crate::shard) fn waited_for_next(&mut self, now: Instant) -> Option<Duration> {
         self.arrived.replace(now).map(|before| now - before)
     }

@@ -150,8 +150,7 @@ fn assert_cuts_made_by(make: MakeCut, mode: Mode, expected: impl Fn(&CutPoint, W
             scope.spawn(move || {
                 let mut pushing = [Pushing::new(worker), Pushing::new(worker)];
                 for sequence in 1.. {
-                    // Pushes as a client does: to all servers at once, and the next push follows when all have
-                    // answered.
+                    // As a client does: to all servers at once, and the next push when all have answered.
                     thread::scope(|scope| {
                         for (pushing, shard) in pushing.iter_mut().zip(shards) {
                             scope.spawn(move || pushing.push(shard, sequence));
