@@ -267,7 +267,7 @@ impl CheckpointError {
     }
 }
 
-/// The damage of a part.
+/// What is wrong with a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// The part is missing.

@@ -190,7 +190,7 @@ fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<C
     copies
 }
 
-/// Copies from a segment to stripes, or from a stripe to segments.
+/// The copies from a segment to stripes, or from a stripe to segments.
 fn copies_between(
     content: Content,
     part: &PartRecord,
@@ -216,7 +216,7 @@ fn copies_between(
     to_stripes.chain(to_segments).collect()
 }
 
-/// Copies what two segments have in common.
+/// The copy of what two segments have in common.
 fn copy_segment(from: &Segment, to: &Segment, source: u64, target: Content) -> Option<Copy> {
     let common = from.range.start.max(to.range.start)..from.range.end.min(to.range.end);
     if from.parameter != to.parameter || common.is_empty() {
@@ -228,7 +228,7 @@ fn copy_segment(from: &Segment, to: &Segment, source: u64, target: Content) -> O
     Some(Copy { source, target, method: CopyMethod::Run { offset: byte(common.start - to.range.start) } })
 }
 
-/// Copies what a stripe has in common with the plan's stripe of the same parameter.
+/// The copy of what a stripe has in common with a plan's stripe of the same parameter.
 fn copy_stripe(
     from: &RowStripe,
     plan: &ServerPlan,

@@ -40,7 +40,7 @@ impl RunRecords {
 }
 
 /// Returns what the end of a run means for a task that missed it: the run's outcome if it had a part in the run;
-/// otherwise whether nothing is left to do. `None` means to keep waiting.
+/// otherwise an outcome only if nothing is left to do. `None` means to keep waiting.
 pub fn judge_end(end: &RunEnd, had_a_part: bool, limits: Limits, location: &str) -> Option<Outcome> {
     let code = end.ending.as_ref().map(|ending| ending.exit_code);
     let (exit_code, reason) = match (had_a_part, end.finished_at()) {

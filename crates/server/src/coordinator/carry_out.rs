@@ -226,7 +226,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
-        // At once on the server in this process, so that no push is applied after they have been counted.
+        // At once on the server in this process, so that no push of the old process is applied after they were counted.
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {

@@ -71,7 +71,7 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     let heartbeat = chief.map(|chief| chief.heartbeat.clone()).unwrap_or_default();
     let present = clients.iter().find(|client| client.presence == Some(Presence::Present));
     let totals = clients.iter().filter_map(|client| client.heartbeat.totals.as_deref());
-    // After ps 0 was replaced they rejoin one by one. A sum of only some would jump by the whole past of the next.
+    // After ps 0 is replaced, workers rejoin one by one. A sum of only some would jump by the whole past of the next.
     let is_counted = |client: &TaskObservation| {
         client.heartbeat.totals.is_some() || matches!(client.presence, Some(Presence::Dead | Presence::Finished))
     };

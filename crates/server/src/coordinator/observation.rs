@@ -114,8 +114,8 @@ impl Observation {
         phase_name(&self.phase)
     }
 
-    /// Replaces the workers that servers see by the client and its joined workers. `here` lists those that this process
-    /// knows.
+    /// Replaces the workers that servers see with the client and its joined workers. `here` lists those that this
+    /// process knows.
     #[must_use]
     pub(super) fn with_client(self, here: &[windlass_instruments::Site]) -> Self {
         let here: Vec<Site> = here.iter().cloned().map(Into::into).collect();

@@ -10,7 +10,7 @@ use windlass_wire::stream::frame::{Answer, AnswerKind, Request, RequestKind};
 use super::receive::WantedRows;
 use super::{ParameterShard, bad_rows, ended, lock};
 
-/// How often a waiting worker is told for whom.
+/// How often a waiting worker is told what it waits for.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// How often to check whether the worker still waits.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

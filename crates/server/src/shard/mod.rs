@@ -210,7 +210,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Also returns how long that took, if another thread held the lock.
+/// Like `lock`, but also returns how long that took if another thread held it.
 fn lock_timed<T>(mutex: &Mutex<T>) -> (MutexGuard<'_, T>, Duration) {
     match mutex.try_lock() {
         Ok(guard) => (guard, Duration::ZERO),

@@ -130,7 +130,7 @@ impl ParameterShard {
         }
     }
 
-    /// Counts a push, but a gradient for a round only once it has fully arrived.
+    /// Counts a push, except a gradient for a round, which is counted once it has fully arrived.
     fn count(&self, verdict: &Verdict, held_up: Duration) {
         self.counts.held_up(held_up);
         match verdict {
