@@ -1,5 +1,5 @@
-//! How fast a part is written, checked and restored. Run it with `--release`; an argument names a directory on the
-//! disk to measure, else the system's temporary one is taken.
+//! Measures how fast a part is written, verified and restored. Run it with `--release`. An argument names a directory
+//! on the disk to measure; the default is the system's temporary directory.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,7 @@
-//! Checksums of objects, one a chunk, so that a piece can be checked without the rest.
+//! Checksums of objects, one per chunk, so that a piece can be verified without the rest.
 //!
-//! XXH3-128: it hashes 6 GB/s on one core, many times what a disk or a network takes, where SHA-256 does 1 GB/s.
-//! CRC-32 does 8, but over many terabytes its 32 bits would now and then agree by accident; 128 do not.
+//! XXH3-128 hashes 6 GB/s on one core, many times what a disk or a network delivers; SHA-256 does 1 GB/s. CRC-32 does 8
+//! GB/s, but over many terabytes its 32 bits would occasionally match by accident; 128 bits do not.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub const CHUNK_BYTES: usize = 4 << 20;
 pub struct Checksum(u128);
 
 impl Checksum {
-    /// Of these bytes.
+    /// Computes the checksum of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes))
     }
@@ -37,7 +37,7 @@ impl Summing {
         Self { hasher: XxHash3_128::new(), bytes: 0 }
     }
 
-    /// How many bytes the chunk has so far.
+    /// Returns how many bytes have been added so far.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,6 +1,6 @@
-//! Removing at once what an attempt leaves that came to nothing: a store that is full must not fill up with them.
+//! Removes what a failed attempt leaves behind at once, so that a full store does not fill up further.
 //!
-//! What cannot be removed is no trouble: it belongs to no checkpoint, and a later prune sweeps it up.
+//! A failure to remove something does no harm: it belongs to no checkpoint, and a later prune removes it.
 
 use std::fs;
 use std::path::Path;
@@ -48,11 +48,11 @@ fn discard_staged(object: &Path) {
             let _ = fs::remove_file(entry.path());
         }
     }
-    // Refused if something is in it.
+    // This fails if the folder is not empty.
     let _ = fs::remove_dir(folder);
 }
 
-/// Says what a store's error means for a part that was being written, after removing what there is of it.
+/// Removes what there is of a part whose writing failed, and returns the error to report.
 pub(crate) async fn discarded(store: &Store, object: &str, error: object_store::Error) -> CheckpointError {
     store.discard_part(object).await;
     CheckpointError::writing(&store.location, object, error)

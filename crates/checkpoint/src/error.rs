@@ -1,4 +1,4 @@
-//! What can go wrong with checkpoints, in words for the person who has to fix it.
+//! The errors of checkpoints, worded for the person who has to fix them.
 
 use std::error::Error as _;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::id::CheckpointId;
 /// Why a checkpoint cannot be written, found or restored.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// The location is not one that can be opened.
+    /// The location cannot be opened.
     #[error("cannot keep checkpoints in `{location}`: {reason}")]
     BadLocation {
         /// As it was given.
@@ -36,7 +36,7 @@ pub enum CheckpointError {
         location: String,
         /// What was being written.
         object: String,
-        /// What the store says.
+        /// The error of the store.
         reason: String,
     },
     /// The directory or its contents have gone since the run began.
@@ -50,11 +50,11 @@ pub enum CheckpointError {
     Denied {
         /// The store.
         location: String,
-        /// What was being done.
+        /// The operation.
         action: &'static str,
-        /// To what.
+        /// The object.
         object: String,
-        /// What the store says.
+        /// The error of the store.
         reason: String,
     },
     /// The store failed in another way.
@@ -62,11 +62,11 @@ pub enum CheckpointError {
     Store {
         /// The store.
         location: String,
-        /// What was being done.
+        /// The operation.
         action: &'static str,
-        /// To what.
+        /// The object.
         object: String,
-        /// What the store says.
+        /// The error of the store.
         reason: String,
     },
     /// There is no such checkpoint.
@@ -74,10 +74,10 @@ pub enum CheckpointError {
     NotFound {
         /// The store.
         location: String,
-        /// What was asked for.
+        /// The id that was asked for.
         id: CheckpointId,
     },
-    /// There is no checkpoint that can be used.
+    /// There is no usable checkpoint.
     #[error("there is no whole checkpoint in `{location}`")]
     NoneWhole {
         /// The store.
@@ -94,12 +94,12 @@ pub enum CheckpointError {
         location: String,
         /// How many there are.
         count: usize,
-        /// The newest of them.
+        /// The newest checkpoint.
         newest: CheckpointId,
         /// What is wrong with it.
         error: Box<CheckpointError>,
     },
-    /// Another run that lives writes its checkpoints here.
+    /// Another run, which is still alive, writes its checkpoints here.
     #[error(
         "`{location}` is in use by another run: {holder} has held it since {} UTC; end that run first, or force \
          it with --take-over, which ends that run",
@@ -108,7 +108,7 @@ pub enum CheckpointError {
     Held {
         /// The store.
         location: String,
-        /// Who holds it.
+        /// The holder.
         holder: String,
         /// Since when, in seconds since 1970.
         since: u64,
@@ -183,7 +183,7 @@ pub enum CheckpointError {
         /// The optimizer of the checkpoint.
         found: &'static str,
     },
-    /// A part was written with more, fewer or other numbers than its layout has.
+    /// The data written to a part do not match its layout.
     #[error("`{object}` {reason}")]
     WrongContents {
         /// The part.
@@ -196,7 +196,7 @@ pub enum CheckpointError {
     Export {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -212,18 +212,18 @@ impl CheckpointError {
         self.is_damage().then_some("`windlass checkpoint list` shows the others; name the .json file of one of them")
     }
 
-    /// What is wrong, and the hint if there is one, in one sentence.
+    /// Returns the error and its hint, if there is one, in one sentence.
     pub fn with_hint(&self) -> String {
         self.hint().map_or_else(|| self.to_string(), |hint| format!("{self}; {hint}"))
     }
 
-    /// True if the store failed in a way that may pass by itself or may be fixed while tasks wait.
+    /// True if the failure may be temporary, or may be fixed while tasks wait.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::Store { .. })
     }
 
-    /// What the system said when a directory was opened or created. A disk that fails for a moment does not make the
-    /// location a bad one.
+    /// Converts the system's error on opening or creating a directory. A disk that fails temporarily does not make the
+    /// location invalid.
     pub(crate) fn opening(location: &str, error: &io::Error) -> Self {
         let (location, object) = (location.to_owned(), "/".to_owned());
         match error.kind() {
@@ -241,7 +241,7 @@ impl CheckpointError {
         }
     }
 
-    /// What the store said while it was being written to, as one of the cases that a user can act upon.
+    /// Converts the store's error on writing to a case that the user can act upon.
     pub(crate) fn writing(location: &str, object: &str, error: object_store::Error) -> Self {
         let (location, object, reason) = (location.to_owned(), object.to_owned(), innermost(&error));
         let refused =
@@ -257,7 +257,7 @@ impl CheckpointError {
         }
     }
 
-    /// What the store said while it was being read, listed or removed from.
+    /// Converts the store's error on reading, listing or removing.
     pub(crate) fn store(location: &str, action: &'static str, object: &str, error: &object_store::Error) -> Self {
         let (location, object, reason) = (location.to_owned(), object.to_owned(), innermost(error));
         match is_denied(error) {
@@ -270,23 +270,23 @@ impl CheckpointError {
 /// What is wrong with a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
-    /// It is not there.
+    /// The part is missing.
     Missing,
-    /// It has another length than it was written with.
+    /// The part's size differs from what was written.
     WrongSize {
-        /// As it was written.
+        /// The size when it was written.
         expected: u64,
-        /// As it is.
+        /// The current size.
         found: u64,
     },
-    /// Some bytes are not those that were written.
+    /// Some bytes differ from what was written.
     Edited {
-        /// Where: the chunk whose checksum differs.
+        /// The bytes of the chunk whose checksum differs.
         bytes: Range<u64>,
     },
     /// The header cannot be read.
     Header {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -333,12 +333,12 @@ fn time(seconds: u64) -> String {
         .map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// The kind of the system's error at the root of a store's, if there is one.
+/// Returns the kind of the system error at the root of a store's error, if there is one.
 fn io_kind(error: &object_store::Error) -> Option<io::ErrorKind> {
     causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
 }
 
-/// True if the store denies access, which does not pass by itself.
+/// True if the store denies access, which is not a temporary failure.
 fn is_denied(error: &object_store::Error) -> bool {
     let refused =
         matches!(error, object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. });

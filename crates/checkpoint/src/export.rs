@@ -20,11 +20,11 @@ const BATCH_ELEMENTS: usize = 16 << 20;
 /// A parameter with its values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedValues {
-    /// Its module path.
+    /// The module path of the parameter.
     pub name: String,
-    /// Its dimensions.
+    /// The shape of the parameter.
     pub shape: Vec<usize>,
-    /// Its values, the last dimension running fastest.
+    /// The values in row-major order.
     pub values: Vec<f32>,
 }
 
@@ -38,8 +38,8 @@ impl Store {
         Ok(all)
     }
 
-    /// Writes all values of a checkpoint to one safetensors file, each under its module path. The file appears when
-    /// it is complete, in place of any that was there. Memory is needed for the largest parameter.
+    /// Writes all values of a checkpoint to one safetensors file, each under its module path. The file appears once it
+    /// is complete, and replaces any that exists. Needs memory for the largest parameter.
     pub async fn export(&self, manifest: &Manifest, path: &Path) -> Result<(), CheckpointError> {
         let failed = |source| CheckpointError::Export { path: path.display().to_string(), source };
         let mut file = AtomicFile::create(path).map_err(failed)?;
@@ -99,7 +99,7 @@ fn export_header(manifest: &Manifest) -> Vec<u8> {
     let parameters = manifest.run.parameters.iter();
     let tensors: Vec<_> = parameters.map(|(_, spec)| TensorSpec::f32(&*spec.name, spec.shape.clone())).collect();
     let metadata = [
-        // What loaders of PyTorch's world look for.
+        // PyTorch's loaders look for this entry.
         ("format", "pt".to_owned()),
         ("model", manifest.run.model.clone()),
         ("step", manifest.id.step.to_string()),

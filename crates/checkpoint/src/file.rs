@@ -1,5 +1,5 @@
-//! The files that a model needs beside its values, such as vocabularies. They are named by their content, so that many
-//! checkpoints share one and none is ever replaced.
+//! Files that a model needs besides its values, such as vocabularies. They are named by their content, so that many
+//! checkpoints can share one and none is ever overwritten.
 
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
@@ -10,12 +10,12 @@ use crate::manifest::Manifest;
 use crate::store::Store;
 
 impl Store {
-    /// Keeps a file, unless it is there already.
+    /// Stores a file, unless it already exists.
     pub async fn keep_file(&self, content: &str) -> Result<(), CheckpointError> {
         let object = file_object(Fingerprint::of(content.as_bytes()));
         let there = self.objects.head(&self.path(&object)).await.is_ok_and(|there| there.size == content.len() as u64);
         if !there {
-            // One that a crash has cut short.
+            // Remove a file that a crash has truncated.
             self.remove(&object).await?;
             self.create(&object, Bytes::copy_from_slice(content.as_bytes())).await?;
         }

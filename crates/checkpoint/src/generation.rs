@@ -1,4 +1,5 @@
-//! Who may publish: a coordinator claims the next generation when it starts, which revokes the right of its predecessors.
+//! Decides who may publish: a coordinator claims the next generation when it starts, which revokes the right of its
+//! predecessors.
 
 use crate::error::CheckpointError;
 use crate::store::Store;
@@ -28,7 +29,7 @@ impl Store {
         Ok(listed.iter().filter_map(|object| number(self.name(&object.location))).max().unwrap_or(0))
     }
 
-    /// Refuses a generation that has been overtaken, or whose claim is no longer there.
+    /// Fails if a generation has been superseded, or if its claim no longer exists.
     pub(crate) async fn check_generation(&self, generation: u64) -> Result<(), CheckpointError> {
         let newest = self.newest_generation().await?;
         if newest > generation {

@@ -16,13 +16,13 @@ impl TensorSpec {
         Self { name: name.into(), dtype: Dtype::F32, shape }
     }
 
-    /// How many bytes its numbers take.
+    /// Returns how many bytes the tensor takes.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
     }
 }
 
-/// The head of a file that holds these tensors one after the other, padded so that they start aligned.
+/// Encodes the header of a file that holds these tensors one after the other, padded so that they start aligned.
 pub(crate) fn encode<'a>(metadata: impl IntoIterator<Item = (&'a str, String)>, tensors: &[TensorSpec]) -> Vec<u8> {
     let mut end = 0;
     let infos = tensors.iter().map(|tensor| {
@@ -38,7 +38,7 @@ pub(crate) fn encode<'a>(metadata: impl IntoIterator<Item = (&'a str, String)>, 
     [(json.len() as u64).to_le_bytes().as_slice(), &json].concat()
 }
 
-/// The tensors that the head of a file lists, by offset; or why it cannot be read.
+/// Decodes the tensors that a header lists, by offset, or explains why it cannot.
 pub(crate) fn decode(head: &[u8]) -> Result<Vec<TensorSpec>, String> {
     let (length, json) = head.split_first_chunk().ok_or("it is shorter than eight bytes")?;
     let json = usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|length| json.get(..length));

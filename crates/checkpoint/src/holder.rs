@@ -1,5 +1,5 @@
-//! The process that holds a store: who it is, so that others can name it, and whether it still lives, as far as that
-//! can be told from here.
+//! The process that holds a store: its identity, so that others can name it, and whether it is still alive, as far as
+//! this process can tell.
 
 use std::fs;
 use std::process;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 /// A coordinator's process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Holder {
-    /// The name of its host, for people.
+    /// The name of its host, for display.
     pub host: String,
-    /// Its number there.
+    /// Its process id on that host.
     pub pid: u32,
-    /// The machine since it was last started, and the process table that `pid` is a number in; empty if unknown.
+    /// Identifies the boot of the machine and the process table that `pid` belongs to; empty if unknown.
     pub process_table: String,
-    /// When the process began, in the machine's ticks: another process with the same number has another.
+    /// When the process began, in the machine's ticks. This tells it apart from a later process with the same id.
     pub began: u64,
     /// Where ps 0 listens; empty for a run in one process.
     pub address: String,
@@ -24,19 +24,19 @@ pub struct Holder {
     pub since: u64,
 }
 
-/// What can be said of a holder from here.
+/// What this process can tell about a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// It lives.
+    /// The holder is alive.
     Alive,
     /// It is dead, or the same task of the same run as this process, so that this one replaces it.
     Replaced,
-    /// It is on another machine: only its renewals can tell.
+    /// The holder is on another machine: only its renewals can tell.
     Unknown,
 }
 
 impl Holder {
-    /// This process, whose ps 0 listens there; an empty address for a run in one process.
+    /// Describes this process, whose ps 0 listens at `address`; an empty address for a run in one process.
     pub fn this_process(address: &str) -> Self {
         let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
         let pid = process::id();
@@ -55,7 +55,7 @@ impl Holder {
     /// What this process, as `other`, knows of the life of the holder.
     pub(crate) fn life_seen_by(&self, other: &Self) -> Life {
         let here = !self.process_table.is_empty() && self.process_table == other.process_table;
-        // Addresses within a machine say nothing beyond it.
+        // An address such as localhost identifies a task only within its machine.
         let same_task =
             !self.address.is_empty() && self.address == other.address && (here || !is_of_one_machine(&self.address));
         match here {
@@ -68,7 +68,7 @@ impl Holder {
         }
     }
 
-    /// Who it is, in words.
+    /// Describes the holder in words.
     pub fn describe(&self) -> String {
         let at = if self.address.is_empty() { String::new() } else { format!(" (ps 0 at {})", self.address) };
         format!("process {} on {}{at}", self.pid, self.host)

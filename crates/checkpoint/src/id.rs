@@ -1,4 +1,4 @@
-//! What a checkpoint is called, and the names of its objects.
+//! The ids of checkpoints, and the names of their objects.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -19,13 +19,13 @@ pub struct CheckpointId {
 }
 
 impl CheckpointId {
-    /// A new attempt at this step.
+    /// Creates a new attempt at this step.
     pub fn new(step: u64, generation: u64) -> Self {
         Self { step, generation, attempt: rand::random() }
     }
 
-    /// The attempt of this number by the coordinator of a generation, which has drawn `salt`, at this step. Numbers beyond
-    /// 24 bits share the greatest.
+    /// Creates the id of the attempt of this number by a generation's coordinator, which has drawn `salt`. Attempt
+    /// numbers are capped at 24 bits.
     pub fn of_attempt(step: u64, generation: u64, number: u64, salt: u8) -> Self {
         let number = number.min((1 << 24) - 1) as u32;
         Self { step, generation, attempt: number << 8 | u32::from(salt) }
@@ -41,7 +41,7 @@ impl CheckpointId {
         format!("{self}/ps-{server}-of-{servers}.safetensors")
     }
 
-    /// Generation and step: what makes one checkpoint newer than another.
+    /// Returns generation and step, which decide which of two checkpoints is newer.
     pub(crate) fn age(&self) -> (u64, u64) {
         (self.generation, self.step)
     }
@@ -70,7 +70,7 @@ impl fmt::Display for CheckpointId {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{text}` is not the id of a checkpoint: expected a form like 000000012345-g000003-8f1c77a0")]
 pub struct BadCheckpointId {
-    /// What was given.
+    /// The text as it was given.
     pub text: String,
 }
 
@@ -85,7 +85,7 @@ impl FromStr for CheckpointId {
             let attempt = u32::from_str_radix(fields.next()?, 16).ok()?;
             fields.next().is_none().then_some(Self { step, generation, attempt })
         };
-        // Only the form that is written: one checkpoint has one name.
+        // Accept only the canonical form, so that a checkpoint has exactly one name.
         parse().filter(|id| id.to_string() == text).ok_or_else(|| BadCheckpointId { text: text.to_owned() })
     }
 }

@@ -1,4 +1,4 @@
-//! A server's whole state of values, in memory: what a part is written from and what a restore yields.
+//! A server's complete values in memory: the source of a part, and the result of a restore.
 
 use windlass_core::block::{Block, block_ranges};
 use windlass_core::optimizer::Optimizer;
@@ -18,7 +18,7 @@ pub struct ShardImage {
 }
 
 impl ShardImage {
-    /// The dense values cut into the blocks a server keeps, and the tables.
+    /// Splits the dense values into the blocks that a server keeps.
     pub fn into_blocks(self) -> (Vec<Block>, Vec<RowTable>) {
         let Block { values, slots } = self.dense;
         let blocks = block_ranges(values.len()).map(|range| Block {
@@ -44,7 +44,7 @@ struct RestoredTable {
 }
 
 impl ShardImageBuilder {
-    /// As a server starts: zeros, and state as before the first update.
+    /// The initial state of a server: zeros, and the optimizer's state before the first update.
     pub fn new(table: &ParameterTable, plan: &ServerPlan, optimizer: &Optimizer) -> Self {
         let segments = std::iter::once(0).chain(plan.segments.iter().scan(0, |end, segment| {
             *end += segment.range.len();

@@ -1,4 +1,4 @@
-//! What a server's part holds, and where. Purely a matter of the run and the plan; it moves no bytes.
+//! What a server's part holds, and where. This follows from the run and the plan alone; no bytes are moved here.
 
 use safetensors::tensor::Dtype;
 use windlass_core::parameter::{ParameterId, ParameterKind, ParameterTable};
@@ -98,7 +98,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The parameter that it is of.
+    /// Returns the parameter that the tensor belongs to.
     pub fn parameter(self, plan: &ServerPlan) -> ParameterId {
         match self {
             Content::Dense { segment, .. } => plan.segments[segment].parameter,
@@ -106,7 +106,7 @@ impl Content {
         }
     }
 
-    /// True for what the optimizer keeps beside the values.
+    /// True for state of the optimizer, as opposed to values.
     pub fn is_optimizer_state(self) -> bool {
         !matches!(self, Content::Dense { slot: None, .. } | Content::Rows { slot: None, .. })
     }
@@ -124,7 +124,7 @@ impl Content {
     }
 }
 
-/// Everything in a part, in the order of its bytes. Of what never changes there is no optimizer state.
+/// Returns all tensors of a part in the order of their bytes. Frozen parameters have no optimizer state.
 pub(crate) fn contents(table: &ParameterTable, plan: &ServerPlan, slots: usize) -> Vec<Content> {
     let (segments, stripes) = (0..plan.segments.len(), 0..plan.stripes.len());
     let numbers = |slots: usize| std::iter::once(None).chain((0..slots).map(Some));

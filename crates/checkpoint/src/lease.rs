@@ -1,9 +1,9 @@
 //! The lease on a store: a living run renews its claim of a generation, so that a second run on the same checkpoints
 //! notices the first.
 //!
-//! Nothing depends on synchronised clocks: on the same machine the process table says whether a holder lives, elsewhere
-//! it is watched for a renewal of its claim. What protects the checkpoints themselves is the generation (see
-//! `generation`); the lease only prevents an accidental takeover.
+//! Nothing depends on synchronised clocks: on the same machine the process table shows whether a holder is alive; on
+//! another machine its claim is watched for renewals. The checkpoints themselves are protected by the generation (see
+//! `generation`); the lease only prevents accidental takeovers.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub const RENEW_EVERY: Duration = Duration::from_secs(3);
 pub(crate) const STALE: Duration = Duration::from_secs(12);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What a claimed generation's object says.
+/// The content of a claimed generation's object.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) holder: Holder,
@@ -34,16 +34,16 @@ pub(crate) struct Claim {
     pub(crate) released: bool,
     /// The generation in which the run began.
     first_generation: u64,
-    /// How its run ended. Versions before this was written have left it out.
+    /// How the run ended. Claims of earlier versions do not have it.
     ending: Option<Ending>,
 }
 
-/// How a run ended, as its last coordinator has told everyone.
+/// How a run ended, as its last coordinator told all tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     /// The exit code of all tasks.
     pub exit_code: u8,
-    /// Why, if it did not go well.
+    /// The reason, if the run did not end well.
     pub reason: String,
 }
 
@@ -56,7 +56,7 @@ pub struct Lease {
     followed: Option<Followed>,
 }
 
-/// The run of the holder before.
+/// The run that held the store before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Followed {
     /// The generation in which it began.
@@ -86,15 +86,15 @@ pub struct RunEnd {
 }
 
 impl RunEnd {
-    /// The last step of a run that came to its end; `None` if it was stopped or failed.
+    /// Returns the last step of a run that completed; `None` if it was stopped or failed.
     pub fn finished_at(&self) -> Option<u64> {
         self.newest.as_ref().filter(|manifest| manifest.last).map(|manifest| manifest.id.step)
     }
 }
 
 impl Store {
-    /// How the run ended that had this generation; without one, the last run of this store. `None` if it has not ended,
-    /// or another run has begun since.
+    /// Returns how the run of this generation ended or, without a generation, the last run of this store. `None` if it
+    /// has not ended, or another run has begun since.
     pub async fn run_end(&self, generation: Option<u64>) -> Result<Option<RunEnd>, CheckpointError> {
         let newest = self.newest_generation().await?;
         let Some(claim) = self.read_claim(newest).await?.filter(|claim| claim.released) else { return Ok(None) };
@@ -125,13 +125,13 @@ impl Store {
         self.lease_after(holder, insist, false, STALE).await
     }
 
-    /// As [`Store::lease`], for a restarted process that continues its run. Its claim says so from the start: if it
-    /// dies before it has found the run's checkpoints, the next process must not take the run for a new one.
+    /// Like [`Store::lease`], for a restarted process that continues its run. Its claim records that from the start: if
+    /// it dies before it has found the run's checkpoints, the next process must not mistake the run for a new one.
     pub async fn lease_again(&self, holder: Holder, insist: bool) -> Result<Lease, CheckpointError> {
         self.lease_after(holder, insist, true, STALE).await
     }
 
-    /// As [`Store::lease`], or [`Store::lease_again`] if `goes_on`; a holder that cannot be seen otherwise is watched for
+    /// Like [`Store::lease`], or [`Store::lease_again`] if `goes_on`. A holder on another machine is watched for
     /// `stale`.
     async fn lease_after(
         &self,
@@ -141,8 +141,8 @@ impl Store {
         stale: Duration,
     ) -> Result<Lease, CheckpointError> {
         for _ in 0..CLAIMS {
-            // Exactly the generation after the one that was checked: if another run is quicker, that one is checked
-            // next.
+            // Claim exactly the generation after the one that was checked: if another run is faster, its claim is
+            // checked next.
             let newest = self.newest_generation().await?;
             let generation = self.generation_after(newest).await?;
             let held = self.read_claim(newest).await?;
@@ -161,7 +161,7 @@ impl Store {
         Err(self.outrun())
     }
 
-    /// Refuses if the holder of a claim lives, which may have to be watched for a while.
+    /// Fails if the holder of a claim is alive. Finding out may mean watching it for a while.
     pub(crate) async fn check_free(
         &self,
         generation: u64,
@@ -193,7 +193,7 @@ impl Store {
         Ok(())
     }
 
-    /// What a generation's object says; `None` if there is none, or it is of a version that had no leases.
+    /// Reads the claim of a generation; `None` if there is none, or if it was written by a version that had no leases.
     pub(crate) async fn read_claim(&self, generation: u64) -> Result<Option<Claim>, CheckpointError> {
         let bytes = self.read(&generation_object(generation)).await?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
@@ -206,29 +206,29 @@ impl Lease {
         self.generation
     }
 
-    /// The run of the holder before, if there was one.
+    /// Returns the run that held the store before, if there was one.
     pub fn followed(&self) -> Option<Followed> {
         self.followed
     }
 
-    /// Says that the run began in an earlier generation, to be written with the next renewal.
+    /// Records that the run began in an earlier generation. This is written with the next renewal.
     pub fn set_first_generation(&mut self, generation: u64) {
         self.claim.first_generation = generation;
     }
 
-    /// Says that the run lives. Fails with [`CheckpointError::Fenced`] if another has taken over.
+    /// Shows that the run is alive. Fails with [`CheckpointError::Fenced`] if another has taken over.
     pub async fn renew(&mut self) -> Result<(), CheckpointError> {
         self.store.check_generation(self.generation).await?;
         self.claim.renewals += 1;
         self.store.replace(&generation_object(self.generation), self.claim.to_json()).await
     }
 
-    /// Says how the run has ended, to be written when the lease is released.
+    /// Records how the run ended. This is written when the lease is released.
     pub fn set_ending(&mut self, ending: Ending) {
         self.claim.ending = Some(ending);
     }
 
-    /// Says that the run has ended, so that the next need not wait.
+    /// Records that the run has ended, so that the next need not wait.
     pub async fn release(&mut self) -> Result<(), CheckpointError> {
         self.claim.released = true;
         self.renew().await

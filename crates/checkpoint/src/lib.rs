@@ -1,4 +1,4 @@
-//! Checkpoints that are durable, whole or not there, and readable by any number of servers.
+//! Durable checkpoints, which appear completely or not at all and can be restored by any number of servers.
 //!
 //! Every server writes its share of the parameters as one immutable object; when all are there, the coordinator
 //! publishes a manifest that names them with their sizes and checksums. What has no manifest is not a checkpoint.
@@ -14,9 +14,9 @@
 //! files/8d0c3f…                                            a file that goes with the values, named by its content
 //! ```
 //!
-//! Names sort by step. The newest checkpoint is that of the greatest generation, and of its greatest step: a run
-//! that went back to an older checkpoint counts from there. The attempt is random, so that a retry never meets
-//! what it left behind.
+//! Names sort by step. The newest checkpoint is that of the greatest generation, and within it of the greatest step: a
+//! run that rolled back counts from the older checkpoint. The attempt is random, so that a retry never meets the
+//! remains of an earlier one.
 //!
 //! A part is a safetensors file which can be read by itself. Its tensors are, in the order of the server's plan:
 //! 1. `embedding[1::2]/steps`: the step counts of every row of every stripe (`u64`; first, so that they are aligned);

@@ -1,4 +1,4 @@
-//! Which checkpoints there are, and which of them can be used.
+//! Lists the checkpoints of a store, and finds those that can be used.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ use crate::store::Store;
 pub struct Listed {
     /// Its id.
     pub id: CheckpointId,
-    /// Its manifest if all parts are there with the right sizes; else the first thing that is wrong.
+    /// The manifest if all parts exist with the right sizes; otherwise the first problem.
     pub outcome: Result<Manifest, CheckpointError>,
 }
 
@@ -31,15 +31,15 @@ impl Listed {
 pub struct Found {
     /// The checkpoint, if there is one.
     pub manifest: Option<Manifest>,
-    /// Those newer than it, newest first, and why each was passed over.
+    /// Newer checkpoints that were skipped, newest first, and why.
     pub skipped: Vec<(CheckpointId, CheckpointError)>,
 }
 
-/// What there is, by name alone.
+/// The checkpoints of a store, by name alone.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     pub manifests: BTreeSet<CheckpointId>,
-    /// Those that have a folder of parts, with or without a manifest.
+    /// Attempts that have a folder of parts, with or without a manifest.
     pub attempts: BTreeSet<CheckpointId>,
 }
 
@@ -48,7 +48,7 @@ impl Store {
     pub async fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
         let mut listed = Vec::new();
         for id in self.ids().await?.manifests.into_iter().rev() {
-            // One that is being removed meanwhile is not there.
+            // Skip a checkpoint that is being removed at the same time.
             match self.load_whole(&id).await {
                 Err(CheckpointError::NotFound { .. }) => {}
                 Err(error) if !usable_elsewhere(&error) => return Err(error),
@@ -58,7 +58,7 @@ impl Store {
         Ok(listed)
     }
 
-    /// The manifest of a checkpoint. Its parts are not looked at.
+    /// Loads the manifest of a checkpoint. Does not look at the parts.
     pub async fn load(&self, id: &CheckpointId) -> Result<Manifest, CheckpointError> {
         let object = id.manifest_object();
         match self.read(&object).await? {
@@ -67,13 +67,14 @@ impl Store {
         }
     }
 
-    /// The newest checkpoint whose parts are all there with the right sizes. Their checksums are compared when they
-    /// are read; all servers must restore the same one, so [`Store::newest_verified`] is for before they start.
+    /// Finds the newest checkpoint whose parts all exist with the right sizes. Checksums are only compared when the
+    /// parts are read. Since all servers must restore the same checkpoint, use [`Store::newest_verified`] before they
+    /// start.
     pub async fn newest_whole(&self) -> Result<Found, CheckpointError> {
         self.newest(false).await
     }
 
-    /// The newest checkpoint whose every byte is as it was written.
+    /// Finds the newest checkpoint of which every byte is as it was written.
     pub async fn newest_verified(&self) -> Result<Found, CheckpointError> {
         self.newest(true).await
     }
@@ -91,7 +92,7 @@ impl Store {
             match outcome {
                 Ok(manifest) => return Ok(Found { manifest: Some(manifest), skipped }),
                 Err(CheckpointError::NotFound { .. }) => {}
-                // A later format is no damage: going back behind it unasked would lose what it holds.
+                // A later format is not damage: silently skipping it would lose what it holds.
                 Err(error) if error.is_damage() => {
                     debug!(checkpoint = %id, %error, "skipped a checkpoint");
                     skipped.push((id, error));
@@ -122,7 +123,7 @@ impl Store {
         let listed = listed.map_err(|error| self.list_failed(&error))?;
         let manifests = listed.objects.iter().filter_map(|object| self.name(&object.location).strip_suffix(".json"));
         let attempts = listed.common_prefixes.iter().map(|path| self.name(path));
-        // What has another name is not ours.
+        // Ignore objects with other names: they are not ours.
         Ok(Ids {
             manifests: manifests
                 .filter_map(|name| name.parse().ok())

@@ -1,4 +1,4 @@
-//! From a text such as `/data/run` or `s3://bucket/run` to a place to keep objects.
+//! Opens a location such as `/data/run` or `s3://bucket/run` as an object store.
 
 use std::path::{self, PathBuf};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use url::Url;
 
 use crate::error::CheckpointError;
 
-/// Environment variables that configure object stores. Others could be taken for options by accident.
+/// Prefixes of variables that configure object stores. Others could be mistaken for options.
 const OPTION_PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
-/// Where objects are kept.
+/// An opened location.
 pub(crate) struct OpenedLocation {
     pub objects: Arc<dyn ObjectStore>,
-    /// What every object's name begins with.
+    /// The prefix of every object's name.
     pub prefix: Path,
     /// The directory, if it is one.
     pub directory: Option<PathBuf>,
@@ -64,14 +64,14 @@ fn open_directory(location: &str, path: PathBuf) -> Result<OpenedLocation, Check
     let directory = path.canonicalize().map_err(failed)?;
     let objects = LocalFileSystem::new_with_prefix(&directory);
     let objects = objects.map_err(|error| CheckpointError::store(location, "open", "/", &error))?;
-    // A checkpoint must survive a power failure.
+    // Sync every write: a checkpoint must survive a power failure.
     let objects = Arc::new(objects.with_fsync(true));
     Ok(OpenedLocation { objects, prefix: Path::default(), directory: Some(directory) })
 }
 
 fn open_remote(url: &Url) -> Result<OpenedLocation, String> {
-    // The HTTP client is built without a TLS provider of its own. This fails if another caller has installed one
-    // already.
+    // The HTTP client is built without a TLS provider of its own. This call fails if a provider is already installed,
+    // which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let options = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_directory_that_cannot_be_opened_for_a_moment_is_not_a_bad_location() {
         let parent = tempfile::tempdir().unwrap();
-        // A link to itself: neither there nor not there.
+        // A link to itself neither exists nor is missing.
         let link = parent.path().join("link");
         std::os::unix::fs::symlink(&link, &link).unwrap();
         let error = open(link.join("run").to_str().unwrap()).err().expect("refused");

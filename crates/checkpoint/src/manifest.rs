@@ -1,5 +1,6 @@
-//! The manifest: what makes parts a checkpoint. Here it is written as JSON, read and checked: whatever passes covers
-//! every element of every parameter exactly once, so that no later code has to check a size or an index.
+//! The manifest turns parts into a checkpoint. This module writes it as JSON, and reads and validates it: a valid
+//! manifest covers every element of every parameter exactly once, so that no later code has to check a size or an
+//! index.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +16,14 @@ use crate::error::CheckpointError;
 use crate::id::CheckpointId;
 use crate::layout::contents;
 
-/// The last version of the manifest that this program reads: 2 has parameters that are not trained, 3 some that came to
-/// be trained later than others.
+/// The latest version of the manifest that this program reads. Version 2 added parameters that are not trained, version
+/// 3 parameters that began to be trained later than others.
 pub const FORMAT: u32 = 3;
 
 /// A checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// At most [`FORMAT`]: the first version that can say what is in it.
+    /// At most [`FORMAT`]: the earliest version that can express the content.
     pub format: u32,
     /// Global step, generation and attempt.
     pub id: CheckpointId,
@@ -34,22 +35,22 @@ pub struct Manifest {
     pub learning_rate: LearningRate,
     /// How many bytes share a checksum.
     pub chunk_bytes: usize,
-    /// One part a server, in their order.
+    /// One part per server, in their order.
     pub parts: Vec<PartRecord>,
-    /// What each server knows beside its values, in their order.
+    /// The state of each server besides its values, in their order.
     pub servers: Vec<ServerState>,
-    /// How far each worker has come.
+    /// The position and state of each worker.
     pub workers: Vec<WorkerState>,
-    /// The flags of the run, for people.
+    /// The flags of the run, for display.
     pub config: String,
     /// True if the run ended well with this one, so that no other will follow.
     #[serde(default)]
     pub last: bool,
-    /// The generation in which the run began: checkpoints of earlier ones are of other runs.
+    /// The generation in which the run began. Checkpoints of earlier generations belong to other runs.
     #[serde(default)]
     pub first_generation: u64,
-    /// After which step the optimizer began with dense parameters that were frozen before, by name: it has had all
-    /// others from the first.
+    /// The step after which the optimizer began to train dense parameters that were frozen before, by name. It has
+    /// trained all others from the start.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub trained_since: BTreeMap<String, u64>,
 }
@@ -63,37 +64,37 @@ pub struct PartRecord {
     pub object: String,
     /// Its size.
     pub bytes: u64,
-    /// Where its tensors begin.
+    /// The offset at which its tensors begin.
     pub header_bytes: u64,
     /// One for every [`CHUNK_BYTES`].
     pub checksums: Vec<Checksum>,
-    /// What it holds.
+    /// What the part holds.
     pub plan: ServerPlan,
 }
 
-/// What a server knows beside its values.
+/// The state of a server besides its values.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ServerState {
     /// How many updates it has applied.
     pub version: u64,
-    /// Whatever else the server wants back, such as its ledger.
+    /// Further state that the server needs to continue, such as its ledger.
     #[serde(default)]
     pub state: Value,
 }
 
-/// How far a worker has come.
+/// The position and state of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerState {
     /// The worker.
     pub worker: WorkerId,
-    /// Where it is in its data.
+    /// The worker's position in its data.
     pub position: WorkerPosition,
-    /// Whatever else the worker wants back.
+    /// Further state that the worker needs to continue.
     #[serde(default)]
     pub state: Value,
 }
 
-/// Where a worker is in its data.
+/// The position of a worker in its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WorkerPosition {
     /// The pass over the data, from zero.
@@ -105,7 +106,8 @@ pub struct WorkerPosition {
 }
 
 impl Manifest {
-    /// The parts of a run's servers at one step; positions, states and flags are left for the caller to fill in.
+    /// Creates a manifest from the parts of a run's servers at one step. The caller fills in positions, states and
+    /// flags.
     pub fn new(id: CheckpointId, run: RunSpec, mut parts: Vec<PartRecord>) -> Self {
         parts.sort_by_key(|part| part.server);
         let all_trained = run.parameters.iter().all(|(_, spec)| spec.kind.is_trained());
@@ -126,8 +128,8 @@ impl Manifest {
         }
     }
 
-    /// Notes since when the optimizer has had which parameters. A program that cannot read that would go on with steps
-    /// of the wrong size.
+    /// Records when the optimizer began to train which parameters. Raises the format: a program that cannot read this
+    /// would continue with steps of the wrong size.
     pub fn set_trained_since(&mut self, since: BTreeMap<String, u64>) {
         if !since.is_empty() {
             self.format = FORMAT;
@@ -135,7 +137,7 @@ impl Manifest {
         self.trained_since = since;
     }
 
-    /// How many bytes all parts have.
+    /// Returns the size of all parts in bytes.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
@@ -144,7 +146,7 @@ impl Manifest {
     pub(crate) fn to_json(&self) -> Result<Vec<u8>, CheckpointError> {
         let object = self.id.manifest_object();
         let json = serde_json::to_vec(self).map_err(|error| bad(&object, error.to_string()))?;
-        // What JSON cannot carry, such as a learning rate that is not a number, must not be found out by a restart.
+        // Values that JSON cannot represent, such as a NaN learning rate, must not surface only at a restart.
         Self::from_json(&object, &json)?;
         Ok(json)
     }
@@ -158,7 +160,7 @@ impl Manifest {
         if json.is_empty() {
             return Err(bad(object, "it is empty".to_owned()));
         }
-        // The format first: what a later one means is not ours to judge.
+        // The format first: how to interpret a later one is not for this version to decide.
         let Format { format } = serde_json::from_slice(json).map_err(|error| bad(object, error.to_string()))?;
         if format > u64::from(FORMAT) {
             return Err(CheckpointError::LaterFormat { object: object.to_owned(), format, supported: FORMAT });

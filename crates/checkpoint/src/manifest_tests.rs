@@ -10,7 +10,7 @@ use windlass_core::schedule::Schedule;
 use super::*;
 use crate::layout::PartLayout;
 
-/// A run of a small model with dense parameters and one reached by rows.
+/// A run of a small model with dense parameters and one that is accessed by row.
 pub(crate) fn run(optimizer: Optimizer) -> RunSpec {
     let spec = |name: &str, shape: &[usize], access| ParameterSpec {
         name: name.into(),
@@ -62,7 +62,7 @@ fn manifest() -> Manifest {
     }
 }
 
-/// Why the manifest is refused after this change.
+/// Returns why the manifest is rejected after this change.
 fn refusal(change: impl FnOnce(&mut Manifest)) -> String {
     let mut manifest = manifest();
     change(&mut manifest);

@@ -1,4 +1,4 @@
-//! Whether a run holds a store, found out without claiming it.
+//! Determines whether a run holds a store, without claiming it.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::store::Store;
 pub enum Occupancy {
     /// No run: the last one has ended or died, or there was none.
     Free,
-    /// A process of this machine that lives.
+    /// A living process of this machine holds it.
     Held(Holder),
-    /// A process of another machine, which may live or not: see [`Store::lease`].
+    /// A process of another machine holds it, and may or may not be alive: see [`Store::lease`].
     Elsewhere(Holder),
 }
 
 impl Store {
-    /// Who holds this store. Whether a process of another machine lives is not decided.
+    /// Returns who holds this store. Does not determine whether a process of another machine is alive.
     pub async fn occupancy(&self) -> Result<Occupancy, CheckpointError> {
         let newest = self.newest_generation().await?;
         let Some(claim) = self.read_claim(newest).await?.filter(|claim| !claim.released) else {
@@ -32,8 +32,8 @@ impl Store {
         })
     }
 
-    /// The same, but a process of another machine is watched for some seconds: if it does not renew its claim in that
-    /// time, the store is free.
+    /// Like `occupancy`, but watches a process of another machine for some seconds: if it does not renew its claim, the
+    /// store is free.
     pub async fn watched_occupancy(&self) -> Result<Occupancy, CheckpointError> {
         self.occupancy_after(STALE).await
     }

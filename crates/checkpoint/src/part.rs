@@ -1,5 +1,5 @@
-//! Writing one server's part as a stream, without a copy of what it is given. A part that is not finished leaves
-//! nothing behind, unless the process dies.
+//! Writes one server's part as a stream, without copying its data. An unfinished part leaves nothing behind, unless the
+//! process dies.
 
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, WriteMultipart};
@@ -13,10 +13,10 @@ use crate::layout::PartLayout;
 use crate::manifest::PartRecord;
 use crate::store::Store;
 
-/// How many pieces are on their way to the store at a time.
+/// The maximum number of pieces in flight at a time.
 const IN_FLIGHT: usize = 4;
 
-/// The most pieces an upload may have: object stores take 10,000.
+/// The maximum number of pieces in an upload: object stores accept 10,000.
 const MAX_PIECES: usize = 9_000;
 
 impl Store {
@@ -31,7 +31,7 @@ impl Store {
 
         let header = layout.header(id);
         let bytes = header.len() + layout.tensor_bytes();
-        // At least the 5 MiB that S3 asks for, and whole chunks.
+        // S3 requires at least 5 MiB; pieces are whole chunks.
         let piece = bytes.div_ceil(MAX_PIECES).next_multiple_of(CHUNK_BYTES).max(2 * CHUNK_BYTES);
         let record = PartRecord {
             server: layout.server,
@@ -59,10 +59,10 @@ impl Store {
 pub struct PartWriter {
     /// `None` once it has failed.
     upload: Option<WriteMultipart>,
-    /// What has been sent of the chunk that is not yet whole.
+    /// The checksum of the incomplete chunk so far.
     chunk: Summing,
     written: usize,
-    /// Where the steps of rows end and floats begin.
+    /// The offset at which the steps of rows end and the floats begin.
     steps_end: usize,
     record: PartRecord,
     store: Store,
@@ -82,7 +82,7 @@ impl PartWriter {
         self.write_owned(numbers.into()).await
     }
 
-    /// As [`PartWriter::write`], of whatever holds numbers. It is let go of once they are written.
+    /// Like [`PartWriter::write`], for any owner of numbers. The owner is dropped once they are written.
     pub async fn write_owned(&mut self, numbers: impl AsRef<[f32]> + Send + 'static) -> Result<(), CheckpointError> {
         let bytes = size_of_val(numbers.as_ref());
         if self.written < self.steps_end && bytes > 0 {
@@ -171,7 +171,7 @@ impl Drop for PartWriter {
     }
 }
 
-/// What could not be cleaned up is swept by a later prune.
+/// Whatever cannot be cleaned up is removed by a later prune.
 async fn abort(upload: WriteMultipart, store: &Store, object: &str) {
     if let Err(error) = upload.abort().await {
         tracing::debug!(object, %error, "an unfinished part could not be removed");

@@ -1,5 +1,5 @@
-//! Removing checkpoints that are no longer needed, and what crashes have left. A manifest goes before its parts, so
-//! that what is half removed is not a checkpoint.
+//! Removes checkpoints that are no longer needed, and what crashes have left behind. A manifest is removed before its
+//! parts, so that a half-removed checkpoint is none.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -20,8 +20,8 @@ pub struct Pruned {
 }
 
 impl Store {
-    /// Removes all but the newest `keep` whole checkpoints, every byte of which is read. The newest whole one stays
-    /// whatever `keep` is, and so does everything newer than it: it may be in the making, or evidence of what went
+    /// Removes all but the newest `keep` whole checkpoints, after reading every byte of them. The newest whole one
+    /// always stays, and so does everything newer than it: it may still be being written, or be evidence of what went
     /// wrong. Checkpoints of a later format are left to the program that wrote them.
     pub async fn prune(&self, keep: usize) -> Result<Pruned, CheckpointError> {
         let mut whole = 0;
@@ -37,9 +37,10 @@ impl Store {
         self.prune_since(0, keep, None).await
     }
 
-    /// As [`Store::prune`], of the checkpoints since a generation: earlier ones, which are of other runs, stay. Nothing is
-    /// read for it: those count as damaged of which that is known from their sizes, or from [`Store::newest_verified`].
-    /// Fails with [`CheckpointError::Fenced`] once another coordinator has taken over from the one of generation `own`.
+    /// Like [`Store::prune`], for the checkpoints since a generation; earlier ones belong to other runs and stay.
+    /// Nothing is read: a checkpoint counts as damaged only if its sizes show it, or if [`Store::newest_verified`] has
+    /// found it. Fails with [`CheckpointError::Fenced`] once another coordinator has taken over from the one of
+    /// generation `own`.
     pub async fn prune_since(&self, generation: u64, keep: usize, own: Option<u64>) -> Result<Pruned, CheckpointError> {
         let mut pruned = Pruned::default();
         let mut kept: Vec<CheckpointId> = Vec::new();
@@ -85,7 +86,7 @@ impl Store {
 
     /// Attempts without a manifest that are older than a checkpoint, so that they are no longer being written.
     async fn orphans(&self, newest: &CheckpointId) -> Result<Vec<CheckpointId>, CheckpointError> {
-        // By now: a manifest may have been published since they were listed.
+        // List again: a manifest may have been published since the last listing.
         let ids = self.ids().await?;
         let orphans: BTreeSet<_> = ids.attempts.difference(&ids.manifests).copied().collect();
         Ok(orphans.into_iter().filter(|id| id.age() < newest.age()).collect())
@@ -123,12 +124,12 @@ impl Store {
     }
 }
 
-/// Does something with files on a thread of its own: a disk may hang.
+/// Runs a file operation on a separate thread, because a disk may hang.
 async fn unblocked(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(error.into()))
 }
 
-/// Removes the files `name#…` of a directory whose name is old.
+/// Removes the files `name#…` of a directory for which `is_old` accepts the name.
 fn sweep(directory: &Path, is_old: impl Fn(&str) -> bool) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -144,7 +145,7 @@ fn sweep(directory: &Path, is_old: impl Fn(&str) -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// What is not there is as good as removed.
+/// Treats a missing file as removed.
 fn done(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! Reading parts by the chunk, each checked before anyone sees it.
+//! Reads parts chunk by chunk, and verifies each chunk before returning it.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::store::Store;
 /// How many chunks are read at a time.
 pub(crate) const READ_AHEAD: usize = 4;
 
-/// Some bytes of a part, as they were written.
+/// Verified bytes of a part.
 pub(crate) struct Chunk {
     pub range: Range<u64>,
     pub bytes: Bytes,
@@ -38,7 +38,7 @@ impl Store {
         }
     }
 
-    /// Whether a part is there with the right size.
+    /// Checks that a part exists with the right size.
     pub(crate) async fn check_size(&self, part: &PartRecord) -> Result<(), CheckpointError> {
         match self.objects.head(&self.path(&part.object)).await {
             Ok(found) if found.size == part.bytes => Ok(()),
@@ -48,7 +48,7 @@ impl Store {
         }
     }
 
-    /// A read failed: because of the part, or because of the store?
+    /// Determines whether a failed read is due to the part or to the store.
     async fn explain(&self, part: &PartRecord, error: &object_store::Error) -> CheckpointError {
         match self.check_size(part).await {
             Err(damage) if damage.is_damage() => damage,

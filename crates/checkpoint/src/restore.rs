@@ -1,4 +1,4 @@
-//! From the parts of a checkpoint to what one server of any layout holds. Only the chunks that overlap it are read.
+//! Restores what one server of any layout holds from the parts of a checkpoint. Reads only the chunks that overlap it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,26 +16,26 @@ use crate::manifest::{Manifest, PartRecord};
 use crate::read::{Chunk, READ_AHEAD};
 use crate::store::Store;
 
-/// What a server wants of a checkpoint.
+/// What a server needs from a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Restore<'a> {
     /// The parameters of the model.
     pub table: &'a ParameterTable,
-    /// What the server holds of them.
+    /// The server's share of the parameters.
     pub plan: &'a ServerPlan,
     /// The optimizer of the run.
     pub optimizer: &'a Optimizer,
-    /// What becomes of the optimizer's state.
+    /// How to treat the optimizer's state.
     pub slots: SlotPolicy,
 }
 
-/// What becomes of the optimizer's state in a checkpoint.
+/// How to treat the optimizer's state in a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlotPolicy {
-    /// It is restored, and must be of the same optimizer. Its constants may differ.
+    /// Restore it; it must belong to the same optimizer. The optimizer's constants may differ.
     #[default]
     Restore,
-    /// It is dropped, and so are the step counts of rows: training continues as with a new optimizer.
+    /// Drop it, and the step counts of rows as well: training continues as with a new optimizer.
     Reset,
 }
 
@@ -47,7 +47,7 @@ impl Store {
         self.assemble(manifest, wanted).await
     }
 
-    /// As [`Store::restore`], of parameters and an optimizer known to fit.
+    /// Like [`Store::restore`], for parameters and an optimizer that are known to fit.
     pub(crate) async fn assemble(
         &self,
         manifest: &Manifest,
@@ -70,7 +70,7 @@ impl Store {
         Ok(image.finish())
     }
 
-    /// Reads a chunk from which these copies are made.
+    /// Reads a chunk that these copies need.
     async fn read_for<'a>(
         &self,
         copies: &'a [Copy],
@@ -100,8 +100,8 @@ fn check_fit(manifest: &Manifest, wanted: &Restore<'_>) -> Result<(), Checkpoint
 }
 
 impl Manifest {
-    /// After which step the optimizer began with each dense parameter of a run that goes on from here; what it has had
-    /// from the first is left out. Rows count their own steps.
+    /// Returns the step after which the optimizer began to train each dense parameter of a run that continues from
+    /// here, unless it did so from the start. Rows count their own steps.
     pub fn trained_since_in(&self, table: &ParameterTable) -> BTreeMap<String, u64> {
         let trained = table.iter().filter(|(_, spec)| spec.kind.is_trained() && spec.access == Access::Dense);
         let since = |(parameter, spec): (ParameterId, &ParameterSpec)| {
@@ -115,9 +115,9 @@ impl Manifest {
 
 /// Bytes of a part that belong to one tensor of the image.
 struct Copy {
-    /// Where they are in the part.
+    /// The bytes' range in the part.
     source: Range<u64>,
-    /// Where they belong.
+    /// The tensor that they are copied to.
     target: Content,
     method: CopyMethod,
 }
@@ -129,7 +129,7 @@ enum CopyMethod {
     Rows { from: RowRun, to: RowRun, row_bytes: usize },
 }
 
-/// Consecutive rows in the bytes of a tensor: those of a stripe, without a number of bytes at the beginning.
+/// Consecutive rows in the bytes of a tensor: those of a stripe, without the first `skipped` bytes.
 #[derive(Clone, Copy)]
 struct RowRun {
     stripe: RowStripe,
@@ -149,7 +149,7 @@ impl RowRun {
     }
 }
 
-/// Everything that is wanted of a part.
+/// Returns all copies that are needed from a part.
 fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<Copy> {
     let table = &manifest.run.parameters;
     let mut copies = Vec::new();
@@ -159,7 +159,7 @@ fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<C
         let source = start..start + bytes;
         start = source.end;
         let parameter = content.parameter(&part.plan);
-        // Frozen then or now: there is no optimizer state to restore, and it may lie in rows at one end only.
+        // If frozen on either side, there is no optimizer state to restore, and only one side may store it by row.
         let frozen = [table, wanted.table].iter().any(|table| table[parameter].kind == ParameterKind::Constant);
         if content.is_optimizer_state() && (frozen || wanted.slots == SlotPolicy::Reset) {
             continue;
@@ -190,7 +190,7 @@ fn copies(manifest: &Manifest, part: &PartRecord, wanted: &Restore<'_>) -> Vec<C
     copies
 }
 
-/// What a segment has of stripes, or a stripe of segments.
+/// The copies from a segment to stripes, or from a stripe to segments.
 fn copies_between(
     content: Content,
     part: &PartRecord,
@@ -216,7 +216,7 @@ fn copies_between(
     to_stripes.chain(to_segments).collect()
 }
 
-/// What one segment has of another.
+/// The copy of what two segments have in common.
 fn copy_segment(from: &Segment, to: &Segment, source: u64, target: Content) -> Option<Copy> {
     let common = from.range.start.max(to.range.start)..from.range.end.min(to.range.end);
     if from.parameter != to.parameter || common.is_empty() {
@@ -228,7 +228,7 @@ fn copy_segment(from: &Segment, to: &Segment, source: u64, target: Content) -> O
     Some(Copy { source, target, method: CopyMethod::Run { offset: byte(common.start - to.range.start) } })
 }
 
-/// What one stripe has of a plan's stripe of the same parameter.
+/// The copy of what a stripe has in common with a plan's stripe of the same parameter.
 fn copy_stripe(
     from: &RowStripe,
     plan: &ServerPlan,
@@ -258,7 +258,7 @@ impl Copy {
         (self.source.start / chunk) as usize..self.source.end.div_ceil(chunk) as usize
     }
 
-    /// Copies what a chunk has of it.
+    /// Copies what a chunk has of these bytes.
     fn apply(&self, chunk: &Chunk, image: &mut ShardImageBuilder) {
         let common = self.source.start.max(chunk.range.start)..self.source.end.min(chunk.range.end);
         if common.is_empty() {
@@ -270,12 +270,12 @@ impl Copy {
         match self.method {
             CopyMethod::Run { offset } => target[offset + start..][..bytes.len()].copy_from_slice(bytes),
             CopyMethod::Rows { from, to, row_bytes } => {
-                // The first and the last row may be cut, by the chunk or by what either side has of them.
+                // The first and the last row may be incomplete: in the chunk, or on either side.
                 let (start, wanted) = (start + from.skipped, to.skipped..to.skipped + target.len());
                 let end = start + bytes.len();
                 for row in start / row_bytes..end.div_ceil(row_bytes) {
                     let Some(local) = to.stripe.local(from.stripe.global(row)) else { continue };
-                    // What each side has of the row.
+                    // The part of the row that each side has.
                     let has = start.saturating_sub(row * row_bytes)..row_bytes.min(end - row * row_bytes);
                     let [first, last] = [wanted.start, wanted.end].map(|at| at.saturating_sub(local * row_bytes));
                     let common = has.start.max(first)..has.end.min(last);

@@ -42,7 +42,7 @@ async fn inner() {
     assert!(store.newest_whole().await.unwrap().manifest.is_none());
     let generation = claim(&store).await.unwrap();
 
-    // Several pieces a part, restored into another number of servers.
+    // Several pieces per part, restored into a different number of servers.
     let manifest = save(&store, &large(), 2, CheckpointId::new(5, generation)).await.unwrap();
     assert_eq!(store.newest_verified().await.unwrap().manifest.as_ref(), Some(&manifest));
     assert_one_version(&store, &manifest).await;
@@ -51,7 +51,7 @@ async fn inner() {
     let values = store.load_values(&manifest).await.unwrap();
     assert_eq!(values[0].values[77], number(5, windlass_core::parameter::ParameterId(0), 0, 77));
 
-    // A manifest is never replaced, and a coordinator that was is refused.
+    // A manifest is never replaced, and a superseded coordinator is refused.
     let error = store.publish(&manifest).await.unwrap_err();
     assert!(matches!(error, CheckpointError::AlreadyPublished { .. }), "{error}");
     let next = claim(&Store::open(&location).unwrap()).await.unwrap();

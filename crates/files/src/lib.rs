@@ -1,4 +1,5 @@
-//! Files that appear all at once: whoever reads one, at any time and from any process, sees all of it or the one before.
+//! Files that appear atomically: a reader, at any time and in any process, sees either the complete file or the
+//! previous one.
 //!
 //! Nothing here knows what the files hold.
 
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// A file in the making, beside the one that it will replace. Dropped before it is finished, it leaves nothing.
+/// A file that is being written, next to the one that it will replace. Dropped unfinished, it leaves nothing behind.
 #[derive(Debug)]
 pub struct AtomicFile {
     file: BufWriter<NamedTempFile>,
@@ -16,10 +17,10 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Begins to write what will be the file `path`, under a name that no other process uses.
+    /// Begins to write the file `path`, under a temporary name that no other process uses.
     ///
     /// # Errors
-    /// If no file can be created in that directory.
+    /// Fails if no file can be created in that directory.
     pub fn create(path: &Path) -> io::Result<Self> {
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -27,30 +28,30 @@ impl AtomicFile {
         };
         let mut builder = tempfile::Builder::new();
         builder.prefix(".windlass-").suffix(".part");
-        // Others may share the directory: as open as the user's mask lets any new file be.
+        // Others may share the directory: use the permissions that the user's umask gives any new file.
         let mut options = File::options();
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o666);
-        // Opened here and not by `tempfile`, whose errors tell the user of a path that is none of theirs.
+        // Opened here and not by `tempfile`, whose errors would show the user the temporary path.
         let file = builder.make_in(directory, |path| options.open(path))?;
         Ok(Self { file: BufWriter::new(file), path: path.to_path_buf() })
     }
 
-    /// Gives the file its name, in place of any that is there. It does not wait for the disk: after a power failure the
-    /// file may be torn.
+    /// Renames the file to its final name, replacing any that exists. Does not wait for the disk: after a power failure
+    /// the file may be torn.
     ///
     /// # Errors
-    /// If the rest cannot be written, or the name not be given.
+    /// Fails if the rest cannot be written or the file cannot be renamed.
     pub fn finish(self) -> io::Result<()> {
         self.file.into_inner()?.persist(&self.path)?;
         Ok(())
     }
 
-    /// As [`AtomicFile::finish`], once the disk has the content.
+    /// Like [`AtomicFile::finish`], but waits until the disk has the content.
     ///
     /// # Errors
-    /// If the rest cannot be written, or the name not be given.
+    /// Fails if the rest cannot be written or the file cannot be renamed.
     pub fn finish_durably(self) -> io::Result<()> {
         let file = self.file.into_inner()?;
         file.as_file().sync_all()?;
@@ -83,7 +84,7 @@ pub fn require_file(path: &Path) -> io::Result<()> {
 /// Writes `pieces` one after the other as the file `path`, in place of any that is there.
 ///
 /// # Errors
-/// If the file cannot be written; any that was there stays as it is.
+/// Fails if the file cannot be written; an existing one then stays as it is.
 pub fn write(path: &Path, pieces: &[&[u8]]) -> io::Result<()> {
     let mut file = AtomicFile::create(path)?;
     pieces.iter().try_for_each(|piece| file.write_all(piece))?;

@@ -1,4 +1,4 @@
-//! What a task has counted, in Prometheus's text format.
+//! The metrics of a task in Prometheus's text format.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use crate::reading::{Readable, Reading, gauge};
 use crate::usage::UsageMeter;
 use crate::worker::WorkerInstruments;
 
-/// Which program this is.
+/// Identifies the build of this program.
 #[derive(Debug, Clone, Default)]
 pub struct Build {
     /// Its version.
@@ -54,7 +54,7 @@ impl Instruments {
             "The role and the number of this task; always 1.",
             &[("role", role), ("task", &task.to_string())],
         ));
-        // Taken once: a value that the clock could shift would look like a restart.
+        // Read only once: a value that the clock could shift would look like a restart.
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let help = "When this process began to be observed, in seconds since 1970; it changes only with the process.";
         instruments.add(gauge("windlass_process_start_time_seconds", help, started.as_secs_f64()));
@@ -62,31 +62,31 @@ impl Instruments {
         instruments
     }
 
-    /// What the supervisor of this task asks.
+    /// Returns the probes for this task's supervisor.
     pub fn probes(&self) -> &Probes {
         &self.probes
     }
 
-    /// What this process and its host use of the hardware.
+    /// Returns the hardware usage of this process and its host.
     pub fn usage(&self) -> &UsageMeter {
         &self.usage
     }
 
-    /// What this task counts as a parameter server.
+    /// Creates the metrics of this task as a parameter server.
     pub fn ps(&self) -> PsInstruments {
         let instruments = PsInstruments::default();
         instruments.collectors().into_iter().for_each(|collector| self.add(collector));
         instruments
     }
 
-    /// What this task counts as a worker.
+    /// Creates the metrics of this task as a worker.
     pub fn worker(&self) -> WorkerInstruments {
         let instruments = WorkerInstruments::default();
         self.read_from(instruments.clone());
         instruments
     }
 
-    /// Adds what somebody else knows.
+    /// Adds the metrics of another source.
     pub fn read_from(&self, source: impl Readable + 'static) {
         self.add(Box::new(Reading::new(source)));
     }
@@ -95,7 +95,7 @@ impl Instruments {
         self.registry.register(collector).expect("every instrument has a name of its own");
     }
 
-    /// The probes, and `/metrics`.
+    /// The routes of the probes and `/metrics`.
     pub fn router(&self) -> Router {
         let registry = self.registry.clone();
         self.probes.router().route("/metrics", get(move || async move { exposition(&registry) }))

@@ -4,18 +4,18 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use serde::{Deserialize, Serialize};
 
-/// A GPU, as of the last measurement.
+/// The usage of a GPU at the last measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuUsage {
-    /// Which one it is, by the driver's count.
+    /// The driver's index of the GPU.
     pub index: u32,
-    /// What it is called.
+    /// The name of the GPU.
     pub name: String,
     /// The share of the time in which it was busy.
     pub utilization: f64,
     /// Memory in use.
     pub memory_used_bytes: u64,
-    /// Memory that it has.
+    /// Total memory.
     pub memory_bytes: u64,
 }
 
@@ -34,8 +34,8 @@ impl GpuMeter {
     }
 }
 
-/// The memory of the card at this address on the bus, such as `0000:07:00.0`: as NVIDIA's library says, or Linux of a card
-/// of AMD.
+/// Returns the memory of the card at this PCI address, such as `0000:07:00.0`, as reported by NVIDIA's library, or by
+/// Linux for an AMD card.
 pub fn card_memory(pci_address: &str) -> Option<u64> {
     let nvidia = || {
         let nvml = Nvml::init().ok()?;

@@ -1,4 +1,4 @@
-//! How a task is seen from outside: probes for whoever runs it, and measurements for Prometheus.
+//! How a task is observed from outside: probes for its supervisor, and metrics for Prometheus.
 //!
 //! Instruments are counted where things happen and read when somebody asks, so that nothing waits for a reader. Names
 //! follow Prometheus: the prefix `windlass_`, base units, and labels that do not grow with the length of a run.

@@ -1,18 +1,18 @@
-//! How much memory this process may still take: what the machine has left, and what its control group, as of a
-//! container, allows.
+//! How much more memory this process may use: what the machine has available, and what its control group, such as a
+//! container's, allows.
 
 use sysinfo::{CGroupLimits, ProcessRefreshKind, ProcessesToUpdate, System};
 
-/// Bytes of memory that can still be taken.
+/// Bytes of memory that are still available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AvailableMemory {
-    /// By this process, within its control group.
+    /// Available to this process, within its control group.
     pub process: u64,
-    /// By all processes of this machine together.
+    /// Available to all processes of this machine together.
     pub machine: u64,
 }
 
-/// What can still be taken; `None` if the system does not tell.
+/// Returns the available memory; `None` if the system does not report it.
 pub fn available_memory() -> Option<AvailableMemory> {
     let mut system = System::new();
     system.refresh_memory();
@@ -25,7 +25,8 @@ pub fn available_memory() -> Option<AvailableMemory> {
     (machine > 0).then_some(AvailableMemory { process, machine })
 }
 
-/// All memory that this process could have if nobody else took any: the machine's, or what its control group allows.
+/// Returns the memory that this process could have if no other process used any: the machine's, or the limit of its
+/// control group.
 pub fn total_memory() -> Option<u64> {
     let mut system = System::new();
     system.refresh_memory();
@@ -33,8 +34,8 @@ pub fn total_memory() -> Option<u64> {
     Some(system.total_memory().min(limit)).filter(|bytes| *bytes > 0)
 }
 
-/// What a machine with that much memory left grants to a process in these groups. The group's own account of what is free
-/// counts files that it has read as taken; they make room for whoever needs it.
+/// Returns how much of the machine's available memory is open to a process in these groups. The group's own account
+/// counts cached files as used; the kernel drops those when memory is needed.
 fn room(machine: u64, groups: impl Iterator<Item = CGroupLimits>) -> u64 {
     groups.fold(machine, |room, group| room.min(group.total_memory.saturating_sub(group.rss)))
 }

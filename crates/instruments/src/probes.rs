@@ -11,7 +11,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 
-/// What the probes of a task answer.
+/// The state that the probes of a task report.
 #[derive(Debug, Clone, Default)]
 pub struct Probes(Arc<Answers>);
 
@@ -22,12 +22,12 @@ struct Answers {
 }
 
 impl Probes {
-    /// The task has loaded what it needs.
+    /// Notes that the task has loaded what it needs.
     pub fn started(&self) {
         self.0.started.store(true, Ordering::Relaxed);
     }
 
-    /// The task takes part in the run, or no longer does.
+    /// Sets whether the task takes part in the run.
     pub fn set_ready(&self, ready: bool) {
         self.0.ready.store(ready, Ordering::Relaxed);
     }

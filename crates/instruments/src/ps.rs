@@ -1,4 +1,4 @@
-//! What a parameter server counts.
+//! The metrics of a parameter server.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use prometheus::{
 
 use crate::reading::VALID;
 
-/// What became of a push.
+/// The fate of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushFate {
     /// It was applied, or counted in a round.
     Applied,
-    /// It had been counted before.
+    /// It had already been counted.
     Repeated,
     /// It was computed from parameters that a round has replaced.
     Stale,
-    /// The run had had its last step.
+    /// The run had already taken its last step.
     Over,
     /// Its process had been declared dead.
     Fenced,
@@ -41,7 +41,7 @@ impl PushFate {
     }
 }
 
-/// What a parameter server counts. Clones count together.
+/// The metrics of a parameter server. Clones share their counts.
 #[derive(Debug, Clone)]
 pub struct PsInstruments {
     pushes: [IntCounter; PushFate::ALL.len()],
@@ -95,35 +95,35 @@ impl PsInstruments {
         self.pushes[fate as usize].get()
     }
 
-    /// Counts a push that was applied, computed from parameters that are so many updates old.
+    /// Counts a push that was applied and was computed from parameters that are this many updates old.
     pub fn applied(&self, staleness: u64) {
         self.pushed(PushFate::Applied);
         self.staleness.observe(staleness as f64);
     }
 
-    /// A round waited for this worker's gradient.
+    /// Counts time that a round waited for this worker.
     pub fn round_waited(&self, worker: u32, waited: Duration) {
         self.round_wait.with_label_values(&[&worker.to_string()]).inc_by(waited.as_secs_f64());
     }
 
-    /// A checkpoint held up a push.
+    /// Counts time that a checkpoint held up a push.
     pub fn held_up(&self, held_up: Duration) {
         if !held_up.is_zero() {
             self.held_up.inc_by(held_up.as_secs_f64());
         }
     }
 
-    /// Bytes came from a worker.
+    /// Counts bytes from a worker.
     pub fn received(&self, bytes: usize) {
         self.received.inc_by(bytes as u64);
     }
 
-    /// Bytes went to a worker.
+    /// Counts bytes to a worker.
     pub fn sent(&self, bytes: usize) {
         self.sent.inc_by(bytes as u64);
     }
 
-    /// The server holds so much.
+    /// Sets the size of the parameters.
     pub fn holds(&self, bytes: usize) {
         self.parameter_bytes.set(bytes as i64);
     }

@@ -1,4 +1,4 @@
-//! Instruments that are made when somebody reads them, from what is known then.
+//! Instruments that are created on demand, from the values at that time.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge, IntCounter};
 
-/// What an instrument is expected to have.
+/// The message of an `expect` on creating an instrument.
 pub const VALID: &str = "the names and the labels are valid";
 
-/// What can be read at any moment. The names that there are at first are reserved; more may come later.
+/// A source of instruments that can be read at any time. Its initial names are reserved; more may appear later.
 pub trait Readable: Send + Sync {
-    /// The instruments as of now.
+    /// Returns the current instruments.
     fn instruments(&self) -> Vec<Box<dyn Collector>>;
 }
 
-/// Reads a source whenever it is asked.
+/// A collector that reads its source on every request.
 pub(crate) struct Reading<R> {
     source: R,
     descriptions: Vec<Desc>,
@@ -38,21 +38,21 @@ impl<R: Readable> Collector for Reading<R> {
     }
 }
 
-/// A number that goes up and down.
+/// Creates a gauge.
 pub fn gauge(name: &str, help: &str, value: f64) -> Box<dyn Collector> {
     let gauge = Gauge::new(name, help).expect(VALID);
     gauge.set(value);
     Box::new(gauge)
 }
 
-/// A number that only grows.
+/// Creates a counter.
 pub fn counter(name: &str, help: &str, value: u64) -> Box<dyn Collector> {
     let counter = IntCounter::new(name, help).expect(VALID);
     counter.inc_by(value);
     Box::new(counter)
 }
 
-/// Time that only grows.
+/// Creates a counter of seconds.
 pub fn seconds(name: &str, help: &str, value: Duration) -> Box<dyn Collector> {
     let counter = Counter::new(name, help).expect(VALID);
     counter.inc_by(value.as_secs_f64());

@@ -1,4 +1,4 @@
-//! What this process and its host use of the hardware: processors, memory, network, GPUs.
+//! The hardware usage of this process and its host: processors, memory, network, GPUs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use sysinfo::{NetworkData, Networks, Pid, ProcessRefreshKind, ProcessesToUpdate,
 
 use crate::gpu::{GpuMeter, GpuUsage};
 
-/// Between two measurements. Rates are means over this time.
+/// The interval between two measurements. Rates are means over it.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What a process and its host have used, as of the last measurement.
+/// The usage of a process and its host at the last measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time of the process so far.
+    /// The process's CPU time so far.
     pub cpu_seconds: f64,
-    /// Processors that the process kept busy since the measurement before.
+    /// Processors that the process kept busy since the previous measurement.
     pub cpus: f64,
     /// Memory of the process in RAM.
     pub memory_bytes: u64,
-    /// Memory of the process that was swapped out.
+    /// The process's memory that is swapped out.
     pub swapped_bytes: u64,
     /// Processors that the process may use.
     pub cores: usize,
@@ -28,45 +28,45 @@ pub struct Usage {
     pub node: NodeUsage,
 }
 
-/// What a host has, and what all its processes have used.
+/// The resources of a host, and their usage by all its processes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeUsage {
-    /// Its name.
+    /// The name of the host.
     pub name: String,
-    /// Processors that it has.
+    /// The number of its processors.
     pub cores: usize,
-    /// Processors that were busy since the measurement before.
+    /// Processors that were busy since the previous measurement.
     pub cpus: f64,
-    /// Memory that it has.
+    /// The total memory of the host.
     pub memory_bytes: u64,
-    /// Memory that could still be taken.
+    /// The available memory of the host.
     pub available_bytes: u64,
-    /// Bytes received so far by interfaces to other hosts. An interface that goes away takes nothing with it.
+    /// Bytes received so far on interfaces to other hosts. When an interface disappears, its bytes stay counted.
     pub received_bytes: u64,
-    /// Bytes sent by them.
+    /// Bytes sent so far by the same interfaces.
     pub sent_bytes: u64,
     /// Bytes received in a second.
     pub received_per_second: f64,
     /// Bytes sent in a second.
     pub sent_per_second: f64,
-    /// The share of the last ten seconds in which some process was stalled on memory, where the kernel tells.
+    /// The fraction of the last ten seconds in which some process was stalled on memory, where the kernel reports it.
     pub memory_stall: Option<f64>,
-    /// Its GPUs.
+    /// The GPUs of the host.
     pub gpus: Vec<GpuUsage>,
 }
 
-/// Measures the usage of this process and its host. Clones share what was measured last.
+/// Measures the usage of this process and its host. Clones share the last measurement.
 #[derive(Debug, Clone, Default)]
 pub struct UsageMeter(Arc<Mutex<Usage>>);
 
 impl UsageMeter {
-    /// What was measured last.
+    /// Returns the last measurement.
     pub fn last(&self) -> Usage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Measures once a second for as long as there is another clone, and tells what it has measured. Needs the async
-    /// runtime; what the kernel is asked for takes a millisecond, which no other task on it waits for.
+    /// Measures once a second for as long as there is another clone, and passes the results to `tell`. Needs the async
+    /// runtime; asking the kernel takes a millisecond, which no other task on it waits for.
     pub fn measure(&self, mut tell: impl FnMut(&Usage) + Send + 'static) {
         let meter = Arc::downgrade(&self.0);
         tokio::spawn(async move {
@@ -90,14 +90,14 @@ impl UsageMeter {
     }
 }
 
-/// What it takes to measure.
+/// The state that measuring needs.
 struct Probe {
     system: System,
     networks: Networks,
     gpus: GpuMeter,
     pid: Option<Pid>,
     name: String,
-    /// The time of the measurement before, and its processor seconds.
+    /// The time of the previous measurement, and the process's CPU time then.
     before: Option<(Instant, f64)>,
     /// Bytes received and sent so far.
     moved: Option<(u64, u64)>,
@@ -162,8 +162,8 @@ impl Probe {
     }
 }
 
-/// Of all interfaces those by which bytes come from or go to other hosts, each byte once. A container may have none but a
-/// virtual one, which then counts.
+/// Selects the interfaces whose bytes come from or go to other hosts, so that each byte counts once. If a container has
+/// only virtual interfaces, those count.
 fn to_other_hosts<'a>(interfaces: &[&'a str]) -> Vec<&'a str> {
     let of = |is_counted: fn(&str) -> bool| -> Vec<&'a str> {
         interfaces.iter().copied().filter(|name| is_counted(name)).collect()
@@ -172,8 +172,8 @@ fn to_other_hosts<'a>(interfaces: &[&'a str]) -> Vec<&'a str> {
     if real.is_empty() { of(|name| !name.starts_with("lo")) } else { real }
 }
 
-/// What passes such an interface passes another one too, or never leaves the host: bridges, tunnels, VLANs (`eth0.100`), and
-/// the ends of those that containers and virtual machines have.
+/// True for interfaces whose bytes also pass another interface or never leave the host: bridges, tunnels, VLANs
+/// (`eth0.100`), and the host's ends of interfaces of containers and virtual machines.
 fn is_virtual(interface: &str) -> bool {
     const PREFIXES: [&str; 21] = [
         "lo", "veth", "docker", "br", "virbr", "cni", "flannel", "cali", "bond", "team", "lxc", "cilium", "vnet",
@@ -188,7 +188,7 @@ fn memory_stall() -> Option<f64> {
     some.split_whitespace().next()?.parse::<f64>().ok().map(|percent| percent / 100.0)
 }
 
-/// Zero where the kernel does not tell.
+/// Returns zero where the kernel does not report it.
 fn swapped_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmSwap:")?.trim().strip_suffix(" kB"));
@@ -227,7 +227,7 @@ mod tests {
         let mut probe = Probe::new();
         probe.measure();
         let before = (1 << 50, 1 << 50);
-        // More than all interfaces that are there have moved: some have gone.
+        // The counters exceed those of all current interfaces, as if some had disappeared.
         probe.moved = Some(before);
         let node = probe.measure().node;
         assert!(node.received_bytes >= before.0 && node.sent_bytes >= before.1, "{node:?}");

@@ -1,4 +1,4 @@
-//! The usage of hardware as Prometheus reads it.
+//! The hardware usage that Prometheus reads.
 
 use std::time::Duration;
 

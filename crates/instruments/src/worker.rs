@@ -1,4 +1,4 @@
-//! What a worker counts.
+//! The metrics of a worker.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use crate::ps::buckets;
 use crate::reading::{Readable, VALID, counter, gauge, seconds};
 use crate::usage::Usage;
 
-/// What a step took.
+/// Measurements of one step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepMeasurement {
-    /// All of it.
+    /// The whole step.
     pub step: Duration,
-    /// Of that, computing.
+    /// Computing.
     pub compute: Duration,
     /// Waiting for parameter servers.
     pub wait: Duration,
@@ -29,7 +29,7 @@ pub struct StepMeasurement {
     pub sent: u64,
     /// Bytes received from them.
     pub received: u64,
-    /// The loss of its batch; who computes only some stages of a model does not know it.
+    /// The loss of its batch; unknown to a task that computes only some stages of a model.
     pub loss: Option<f32>,
     /// The global step after it.
     pub global_step: u64,
@@ -40,30 +40,30 @@ pub struct StepMeasurement {
 pub struct Site {
     /// Its name.
     pub name: String,
-    /// How many compute there.
+    /// The number of replicas that compute there.
     pub replicas: u32,
     /// Whether it can be reached now.
     pub reachable: bool,
-    /// What its client knows of it, if it is a worker that has joined.
+    /// The client's view of the worker, if this is a worker that has joined.
     pub joined: Option<JoinedSite>,
 }
 
-/// What a client knows of a worker that has joined it. Times count from when it first did.
+/// A client's view of a worker that has joined it. Times count from the first time that it joined.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct JoinedSite {
-    /// Its number among those of the client.
+    /// Its index among the workers of the client.
     pub index: u32,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: String,
     /// The stages that it computes; none if it computes all of the model.
     pub stages: Vec<String>,
     /// Whether it has ever joined.
     pub has_joined: bool,
-    /// Since it was last heard from.
+    /// The time since it was last heard from.
     pub silent: Duration,
-    /// For how long its client has been waiting for it; nothing if it does not.
+    /// How long its client has been waiting for it; `None` if the client is not waiting.
     pub awaited: Option<Duration>,
-    /// Steps that it had a part in.
+    /// The steps that it took part in.
     pub steps: u64,
     /// Samples that it computed in those steps.
     pub samples: u64,
@@ -71,14 +71,14 @@ pub struct JoinedSite {
     pub present: Duration,
     /// Time in which a request of its client was pending.
     pub asked: Duration,
-    /// Time in which it computed: by its own clock if it computes all of the model, and by its client's, transfer
+    /// The time in which it computed: measured by itself if it computes the whole model, and by its client, transfers
     /// included, if it computes stages.
     pub computed: Duration,
     /// Bytes that its client sent to it.
     pub sent: u64,
     /// Bytes that its client received from it.
     pub received: u64,
-    /// What it uses of its hardware, as it reports itself.
+    /// Its hardware usage, as it reports it.
     pub usage: Option<Usage>,
 }
 
@@ -96,10 +96,10 @@ impl Site {
     }
 }
 
-/// Tells where steps are computed now, whoever asks.
+/// Returns where steps are currently computed.
 pub type Sites = Arc<dyn Fn() -> Vec<Site> + Send + Sync>;
 
-/// What a worker counts. Clones count together.
+/// The metrics of a worker. Clones share their counts.
 ///
 /// A step of the smallest network takes 16 µs, so a step is counted under one lock that only a reader contends for, and
 /// becomes instruments when somebody reads.
@@ -109,9 +109,9 @@ pub struct WorkerInstruments(Arc<Mutex<Counted>>);
 struct Counted {
     /// Where its steps are computed.
     sites: Option<Sites>,
-    /// Sums over all steps; of the loss and the global step, the last.
+    /// Sums over all steps; for the loss and the global step, the last value.
     total: StepMeasurement,
-    /// What has been observed since somebody last read `steps`.
+    /// Observations since `steps` was last read.
     unread: LocalHistogram,
     steps: Histogram,
 }
@@ -150,7 +150,7 @@ impl WorkerInstruments {
         };
     }
 
-    /// Has it told where steps are computed.
+    /// Sets where steps are computed.
     pub fn computes_on(&self, sites: Sites) {
         self.lock().sites = Some(sites);
     }

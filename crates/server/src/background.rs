@@ -1,10 +1,10 @@
-//! Threads for what may take its time: they give way to those that train.
+//! Threads for slow work, at a lower priority than those that train.
 
 use std::io;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// By how much. Where all cores are busy it is left about a tenth of one.
+/// The nice value. When all cores are busy, these threads still get about a tenth of one.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
@@ -25,7 +25,7 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Without waiting, as it may be dropped by an async task.
+    /// Does not wait, because an async task may drop this.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -33,7 +33,7 @@ impl Drop for Background {
     }
 }
 
-/// On Linux priorities are those of threads.
+/// On Linux, niceness is per thread.
 fn give_way() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::nice(NICE) {

@@ -1,4 +1,4 @@
-//! What a run says of its checkpoints, what a server says of its part of one, and how its shard is restored from one.
+//! Checkpoint settings of a run, a server's report on its part of a checkpoint, and the restore of its shard.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use windlass_core::ledger::Incarnation;
 use windlass_core::plan::ServerPlan;
 use windlass_core::run::{LearningRate, RunSpec};
 
-/// How long after a failure that may pass a store is tried again.
+/// The pause before a store is retried after a failure that may be temporary.
 pub(crate) const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a store that fails is retried: less than the other tasks wait, so that they are told why before they give up.
@@ -21,26 +21,27 @@ pub(crate) fn store_patience(peer_timeout: Duration) -> Duration {
     peer_timeout.saturating_sub(LEFT_FOR_TELLING.min(peer_timeout / 2))
 }
 
-/// Whether, when and where a run's checkpoints are written. Only ps 0's word counts.
+/// Whether, when and where a run writes checkpoints. Only the settings of ps 0 count.
 #[derive(Debug, Clone)]
 pub struct CheckpointConfig {
     /// A directory, or the address of an object store.
     pub location: String,
-    /// Time between two.
+    /// Time between two checkpoints.
     pub every: Option<Duration>,
-    /// Global steps between two.
+    /// Global steps between two checkpoints.
     pub every_steps: Option<u64>,
-    /// How many are kept.
+    /// How many checkpoints are kept.
     pub keep: usize,
     /// What training begins from.
     pub resume: Resume,
-    /// True for a process that was started again: what its run has saved goes before `resume`.
+    /// True for a restarted process: checkpoints of its own run take precedence over `resume`.
     pub restarted: bool,
-    /// How long nothing may move while one is written or published before it is given up; longer for large models.
+    /// A checkpoint is given up if writing or publishing makes no progress for this long; more is added for large
+    /// models.
     pub stall: Duration,
     /// Take over the checkpoints of a run that lives.
     pub take_over: bool,
-    /// The flags of the run, for people.
+    /// The flags of the run, for display.
     pub description: String,
 }
 
@@ -49,13 +50,13 @@ pub struct CheckpointConfig {
 pub enum Resume {
     /// The newest whole checkpoint of its own, if there is one.
     Auto,
-    /// First values.
+    /// The initial values of the model.
     Never,
-    /// A checkpoint from elsewhere: where, and which if not the newest.
+    /// A checkpoint from elsewhere: its location, and its id unless it is the newest.
     From(String, Option<CheckpointId>),
 }
 
-/// Incarnations under the coordinator of a generation are later than this.
+/// Returns the incarnation before the first that a generation's coordinator assigns.
 pub fn before_generation(generation: u64) -> Incarnation {
     Incarnation(generation << 32)
 }
@@ -65,34 +66,34 @@ pub fn generation_of(incarnation: Incarnation) -> u64 {
     incarnation.0 >> 32
 }
 
-/// What a server says of its part.
+/// A server's report on its part of a checkpoint.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Part {
     /// What was written.
     pub record: PartRecord,
-    /// Where the shard was cut.
+    /// The point at which the shard was cut.
     pub mark: CutPoint,
-    /// What came with the last pushes, to the first server.
+    /// The notes of the last pushes; only the first server has them.
     pub notes: Notes,
-    /// The learning rate there.
+    /// The learning rate at the cut.
     pub learning_rate: LearningRate,
-    /// For how long at the most a push has been held up by it.
+    /// The longest time that this checkpoint held up a push.
     pub held_up: Duration,
 }
 
 /// The state of a run at a checkpoint that it resumes from.
 #[derive(Debug)]
 pub(crate) struct ResumePoint {
-    /// How many updates the values have had.
+    /// How many updates have been applied to the values.
     pub(crate) version: u64,
     /// The learning rate.
     pub(crate) learning_rate: LearningRate,
-    /// After which step the optimizer began with parameters that it has not had from the first, by name.
+    /// The step after which the optimizer began to train each parameter that was not trained from the start, by name.
     pub(crate) trained_since: BTreeMap<String, u64>,
 }
 
-/// Reads what this server holds of a checkpoint: the values, and where the run stands with them. What has been read is
-/// counted meanwhile.
+/// Reads this server's share of a checkpoint: the values, and the state of the run that belongs to them. Counts the
+/// bytes as they are read.
 pub(crate) async fn restore(
     (location, read): (&str, ReadCounter),
     id: &CheckpointId,

@@ -15,7 +15,7 @@ use windlass_wire::lobby::Visit;
 use windlass_wire::stream::frame::{Answer, HEADER_BYTES, Request};
 use windlass_wire::stream::{Socket, handshake, is_stalled};
 
-/// A request that stands still for so long is given up. Between two requests a worker may take its time.
+/// A request that makes no progress for this long is dropped. Between requests a worker may take its time.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The connections of a server, to be closed when it ends.
@@ -32,14 +32,14 @@ struct Open {
     sockets: BTreeMap<u64, Socket>,
 }
 
-/// A connection among the open ones, taken out when its thread ends, in whichever way.
+/// An entry in the list of open connections, removed when its thread ends for whatever reason.
 struct OpenConnection {
     connections: Connections,
     id: u64,
 }
 
 impl Connections {
-    /// None yet. What goes over them is counted here.
+    /// Creates an empty list whose traffic is counted by `counts`.
     pub(crate) fn counted_by(counts: PsInstruments) -> Self {
         Self { open: Arc::default(), counts }
     }
@@ -93,7 +93,7 @@ impl Connections {
 }
 
 impl Drop for OpenConnection {
-    /// The connection closes with its last handle.
+    /// Removes the last handle, which closes the connection.
     fn drop(&mut self) {
         self.connections.lock().sockets.remove(&self.id);
     }
@@ -120,17 +120,17 @@ fn serve(socket: Socket, visit: Visit, shard: &dyn Shard, counts: PsInstruments)
 /// The worker at the other end of a socket.
 struct SocketPeer {
     socket: Socket,
-    /// Until it is known who is at the other end.
+    /// The slot in the lobby, until the worker has identified itself.
     visit: Option<Visit>,
-    /// Where a block arrives; a vector of floats, so that it is aligned.
+    /// The buffer for an arriving block: a vector of floats, so that it is aligned.
     block: Vec<f32>,
     staged: Vec<u8>,
-    /// What is counted of it.
+    /// Counts the traffic of this connection.
     counts: PsInstruments,
 }
 
 impl SocketPeer {
-    /// The header of the next request, for which there is no hurry; `None` when the connection has closed.
+    /// Reads the header of the next request, without a deadline. Returns `None` when the connection has closed.
     fn next_header(&mut self) -> io::Result<Option<[u8; HEADER_BYTES]>> {
         let (mut header, mut filled) = ([0; HEADER_BYTES], 0);
         while filled < HEADER_BYTES {
@@ -147,7 +147,7 @@ impl SocketPeer {
         Ok(Some(header))
     }
 
-    /// Puts bytes straight where the worker will find them, if the socket can do that, or by in `staged`.
+    /// Writes bytes straight to where the worker reads them, if the socket supports that, and into `staged` otherwise.
     fn put(&mut self, bytes: &[u8]) {
         self.counts.sent(bytes.len());
         if !self.staged.is_empty() || !self.socket.stage(bytes) {
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A shard with a fault.
+    /// A shard that panics.
     struct Panicking;
 
     impl Shard for Panicking {
@@ -258,7 +258,7 @@ mod tests {
         let connections = Connections::default();
         let mut stream = serve_one_from(&connections, Arc::new(Panicking));
         stream.write_all(&preface()).unwrap();
-        // A pull of worker 0, otherwise all zeros.
+        // A pull by worker 0, with all other fields zero.
         let mut header = [0; HEADER_BYTES];
         header[0] = 2;
         stream.write_all(&header).unwrap();

@@ -1,4 +1,4 @@
-//! What several tests of this crate begin from.
+//! Fixtures that several tests of this crate share.
 
 use windlass_core::admission::ShardStatistics;
 use windlass_core::checkpoint::Standing;

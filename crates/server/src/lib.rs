@@ -1,11 +1,12 @@
 //! A parameter server task: its shard of the parameters, and in ps 0 the coordinator of the run.
 //!
-//! It knows parameters as runs of numbers: nothing here depends on a tensor library or on a model.
+//! This crate sees parameters as sequences of numbers: nothing here depends on a tensor library or on a model.
 
 /// The target of log events that `launch` also shows to its user.
 pub const NOTICE: &str = "windlass_server::notice";
 
-/// How a notice begins of a ps 0 that was restarted and cannot open the checkpoints yet: nothing can be saved meanwhile.
+/// The beginning of the notice that a restarted ps 0 cannot open the checkpoints yet. Nothing can be saved until it
+/// can.
 pub const CANNOT_CONTINUE: &str = "ps 0 cannot continue the run yet";
 
 mod background;

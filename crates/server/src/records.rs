@@ -1,4 +1,4 @@
-//! What a run's checkpoint store tells a task that has lost the coordinator: whether the run has ended without it.
+//! What the checkpoint store records for a task that has lost the coordinator: whether the run has ended without it.
 
 use std::pin::Pin;
 
@@ -27,7 +27,7 @@ impl RunRecords {
 
     async fn find_outcome(&self, incarnation: Option<Incarnation>) -> Result<Option<Outcome>, CheckpointError> {
         let generation = incarnation.map(generation_of);
-        // A directory that is not there would be made.
+        // Opening the store would create a missing directory.
         if !self.location.contains("://")
             && !tokio::fs::metadata(&self.location).await.is_ok_and(|found| found.is_dir())
         {
@@ -39,8 +39,8 @@ impl RunRecords {
     }
 }
 
-/// What the end of a run means for a task that has missed it: for one that had a part in it, how the run ended; for one that
-/// would join it, that nothing is left to do, if so. `None` if such a task is to go on waiting.
+/// Returns what the end of a run means for a task that missed it: the run's outcome if it had a part in the run;
+/// otherwise an outcome only if nothing is left to do. `None` means to keep waiting.
 pub fn judge_end(end: &RunEnd, had_a_part: bool, limits: Limits, location: &str) -> Option<Outcome> {
     let code = end.ending.as_ref().map(|ending| ending.exit_code);
     let (exit_code, reason) = match (had_a_part, end.finished_at()) {
@@ -60,7 +60,7 @@ pub fn judge_end(end: &RunEnd, had_a_part: bool, limits: Limits, location: &str)
     Some(Outcome { exit_code, reason })
 }
 
-/// Whether a run that ended at this step has had what a task of these limits would train for.
+/// Returns whether a run that ended at this step has trained as much as a task with these limits asks for.
 fn is_enough(end: &RunEnd, step: u64, Limits { steps, epochs }: Limits) -> bool {
     let trained = end.newest.as_ref().map(|manifest| &manifest.run);
     let same_epochs = trained.is_some_and(|run| {
@@ -72,7 +72,7 @@ fn is_enough(end: &RunEnd, step: u64, Limits { steps, epochs }: Limits) -> bool 
 impl Records for RunRecords {
     fn outcome(&self, incarnation: Option<Incarnation>) -> Pin<Box<dyn Future<Output = Option<Outcome>> + Send + '_>> {
         Box::pin(async move {
-            // A task may have no access to the store: then it keeps waiting.
+            // A task without access to the store keeps waiting.
             self.find_outcome(incarnation).await.unwrap_or_else(|error| {
                 debug!(%error, "no word from the checkpoints about the run");
                 None

@@ -1,5 +1,5 @@
-//! What a parameter server does, as a pure machine: what the coordinator says goes in, what is to be done with the shard
-//! comes out.
+//! The decisions of a parameter server as a pure machine: messages of the coordinator go in, actions on the shard come
+//! out.
 //!
 //! It holds no shard and no session and reads no clock: `task` carries out what is decided here, as does a simulated
 //! cluster.
@@ -14,22 +14,22 @@ use windlass_wire::control::proto::{
     Abandon, Cut, Failure, Goodbye, Mark, Over, Prepare, ServerReady, Waiting, task_message,
 };
 
-/// How long a task that is told to stop stays to hear how the run ended, and ps 0 for others to hear of it.
+/// How long a task that was told to stop stays to learn how the run ended, and ps 0 for others to learn of it.
 pub const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How long a server that is told to stop stays for the last checkpoint without a word of the coordinator, which speaks
-/// every few seconds while it is written and gives up by itself.
+/// How long a server that was told to stop stays for the last checkpoint without a message. While it is written, the
+/// coordinator sends one every few seconds, and gives up by itself.
 const DRAIN: Duration = Duration::from_secs(60);
 
-/// What happens to a server.
+/// An event for a server.
 #[derive(Debug)]
 pub enum ServerEvent {
-    /// The coordinator says something.
+    /// The coordinator has sent a message.
     Told(Kind),
-    /// The session is over, without a word of how the run ended.
+    /// The session is over, and the server was not told how the run ended.
     Lost,
-    /// There is a shard, which has been taken, or there cannot be one, and the run is to end like this.
+    /// The shard has been prepared and taken over, or it cannot be prepared and the run is to end with this outcome.
     Prepared(Result<Holding, Outcome>),
-    /// The process is to end like this: it was told to stop, or what it was started for has failed.
+    /// The process is to end with this outcome: it was told to stop, or the work that it was started for has failed.
     Stop(Outcome),
     /// Nothing has happened until [`ServerMachine::deadline`].
     Quiet,
@@ -46,48 +46,48 @@ pub struct Holding {
     pub restored: bool,
 }
 
-/// What a server is to do.
+/// An action of a server.
 #[derive(Debug)]
 pub enum ServerEffect {
-    /// Say who is waited for.
+    /// Log which tasks are awaited.
     Mention(Waiting),
-    /// Let go of the shard and of what writes it, and begin to allocate or restore another.
+    /// Drop the shard and its saver, and begin to allocate or restore another.
     Prepare(Box<Prepare>),
-    /// Tell the coordinator.
+    /// Send this message to the coordinator.
     Send(task_message::Kind),
-    /// Mark where the shard stands, and tell the coordinator.
+    /// Mark the shard's current state, and report it to the coordinator.
     Mark(u64),
     /// Cut the shard and write its part.
     Cut(Cut),
     /// Give up the cut and the part of this number.
     Abandon(u64),
-    /// Take pushes of this process of a worker, and of none before it. It starts at this clock.
+    /// Accept pushes of this process of a worker from this clock on, and refuse those of earlier processes.
     Join(WorkerId, Incarnation, u64),
     /// Wait no more for this process of a worker.
     Leave(WorkerId, Incarnation),
-    /// Say goodbye on the session and wait for a moment until that has been heard.
+    /// Say goodbye on the session, and wait a moment until that has arrived.
     CloseSession,
-    /// End like this.
+    /// End with this outcome.
     End(Outcome),
 }
 
 /// A shard that is being allocated or restored.
 #[derive(Debug)]
 struct PendingShard {
-    /// Of the message that asked for it.
+    /// The number of the `Prepare` that asked for it.
     number: u64,
-    /// What the coordinator has said meanwhile about the shard.
+    /// Messages about the shard that have arrived meanwhile.
     deferred: Vec<Kind>,
 }
 
-/// A server that was told to stop waits to hear how the run ends.
+/// A server that was told to stop and waits to learn how the run ends.
 #[derive(Debug)]
 struct Leaving {
-    /// For how long it stays without a word.
+    /// How long it stays without a message.
     patience: Duration,
-    /// When it last heard one.
+    /// When the last message arrived.
     since: Duration,
-    /// How it ends if none comes.
+    /// The outcome if no message comes.
     outcome: Outcome,
 }
 
@@ -105,7 +105,7 @@ impl ServerMachine {
         self.leaving.as_ref().map(|leaving| leaving.since + leaving.patience)
     }
 
-    /// Takes an event, and says what is to be done, in this order.
+    /// Handles an event, and returns what to do, in order.
     pub fn handle(&mut self, event: ServerEvent, now: Duration) -> Vec<ServerEffect> {
         if let Some(leaving) = &mut self.leaving
             && !matches!(event, ServerEvent::Quiet | ServerEvent::Stop(_))
@@ -127,7 +127,7 @@ impl ServerMachine {
                 vec![ServerEffect::Prepare(Box::new(prepare))]
             }
             ServerEvent::Told(message) => match &mut self.preparing {
-                // What concerns the shard is done when there is one.
+                // Messages about the shard are handled once there is one.
                 Some(preparing) => {
                     preparing.deferred.push(message);
                     Vec::new()
@@ -143,8 +143,8 @@ impl ServerMachine {
         }
     }
 
-    /// Says goodbye, or what has failed, and stays until the coordinator has ended the run: a last checkpoint may have to
-    /// be written. The run continues without a server that holds nothing.
+    /// Says goodbye, or reports the failure, and stays until the coordinator ends the run: a last checkpoint may have
+    /// to be written. A server that holds nothing leaves at once, because the run continues without it.
     fn stop(&mut self, outcome: Outcome, now: Duration) -> Vec<ServerEffect> {
         if self.holding.is_some_and(|holding| !holding.shard) {
             return vec![ServerEffect::CloseSession, ServerEffect::End(outcome)];
@@ -158,7 +158,7 @@ impl ServerMachine {
         vec![ServerEffect::Send(last)]
     }
 
-    /// Tells the coordinator, and does what has come meanwhile.
+    /// Reports to the coordinator, and handles deferred messages.
     fn prepared(&mut self, prepared: Result<Holding, Outcome>) -> Vec<ServerEffect> {
         let Some(PendingShard { number, deferred }) = self.preparing.take() else { return Vec::new() };
         let reply = match prepared {
@@ -172,7 +172,7 @@ impl ServerMachine {
         std::iter::once(ServerEffect::Send(reply)).chain(changes).collect()
     }
 
-    /// What the coordinator says about the shard. Without one there is nothing to do.
+    /// Translates a message about the shard. Without a shard there is nothing to do.
     fn change(&self, message: Kind) -> Option<ServerEffect> {
         let Holding { saves, .. } = self.holding.filter(|holding| holding.shard)?;
         Some(match message {
@@ -188,8 +188,8 @@ impl ServerMachine {
     }
 }
 
-/// Tells the coordinator that the run is to end like this, because of the `Prepare` of this number or, if that is zero, of
-/// something else in this process.
+/// Builds the report of a failure with which the run is to end. `number` is that of the `Prepare` that failed, or zero
+/// for anything else in this process.
 fn failed(outcome: &Outcome, number: u64) -> task_message::Kind {
     let Outcome { exit_code, reason } = outcome.clone();
     task_message::Kind::Failed(Failure { exit_code: u32::from(exit_code), reason, incarnation: 0, prepare: number })

@@ -1,4 +1,4 @@
-//! Wherever writing stops, what is found afterwards is a whole checkpoint: the one before, or the new one.
+//! Wherever a write is interrupted, a whole checkpoint is found afterwards: the previous one or the new one.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -46,7 +46,7 @@ async fn survives_a_crash_at_every_change(objects: impl Fn() -> Arc<dyn ObjectSt
         assert!(store.verify(&manifest).await.unwrap().is_whole(), "crash at {limit}");
         assert_one_version(&store, &manifest).await;
 
-        // The next coordinator goes on, and leaves no rubbish.
+        // The next coordinator continues, and leaves no garbage.
         one_life(&store, run, servers).await.unwrap();
         let listed = store.list().await.unwrap();
         assert_eq!(listed.iter().map(|one| one.id.step).collect::<Vec<_>>(), [manifest.id.step + 2]);
@@ -59,7 +59,7 @@ async fn survives_a_crash_at_every_change(objects: impl Fn() -> Arc<dyn ObjectSt
 
 #[tokio::test]
 async fn a_crash_at_any_change_of_an_object_store_leaves_a_whole_checkpoint() {
-    // Parts of several pieces, so that crashes fall within an upload too.
+    // Parts have several pieces, so that some crashes happen in the middle of an upload.
     let dense = spec("w", &[2_200_000], Access::Dense);
     let run = RunSpec { optimizer: Optimizer::Sgd, ..run(vec![dense]) };
     survives_a_crash_at_every_change(|| Arc::new(InMemory::new()), &run, 1).await;
@@ -112,7 +112,7 @@ async fn a_process_killed_at_any_moment_leaves_a_whole_checkpoint() {
             assert!(line == "begin" || line == "published", "{line}");
             published += u64::from(line == "published");
         }
-        // Somewhere within what follows that line.
+        // Wait for a random moment in the work that follows that line.
         for _ in 0..random.random_range(0..200_000) {
             std::hint::spin_loop();
         }
@@ -134,7 +134,7 @@ async fn a_process_killed_at_any_moment_leaves_a_whole_checkpoint() {
     }
     assert!(newest > 0);
 
-    // What the killed have left is swept once a checkpoint is newer.
+    // What the killed processes left is removed once a newer checkpoint exists.
     let store = Store::open(location).unwrap();
     let generation = claim(&store).await.unwrap();
     let last = save(&store, &small(), 1, CheckpointId::new(newest + 1, generation)).await.unwrap();

@@ -16,8 +16,8 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 
-/// From its `limit`-th operation that changes something, every one of them fails with the given kind of error. If it
-/// is a crash, so does everything else, and an upload in progress stays as it is.
+/// Fails every modifying operation from the `limit`-th on with the given kind of error. In a crash, all other
+/// operations fail as well, and an upload in progress stays as it is.
 #[derive(Debug, Clone)]
 pub struct Failing {
     objects: Arc<dyn ObjectStore>,
@@ -38,7 +38,7 @@ impl Failing {
         Self::new(objects, limit, io::ErrorKind::BrokenPipe, true)
     }
 
-    /// Changes fail after `limit` of them, reading goes on.
+    /// Fails modifications after `limit` of them, while reads keep working.
     pub fn refuse(objects: Arc<dyn ObjectStore>, limit: usize, kind: io::ErrorKind) -> Self {
         Self::new(objects, limit, kind, false)
     }

@@ -1,4 +1,4 @@
-//! Disks that are full, directories that vanish, files that are torn or edited: each has its own clear error.
+//! Full disks, vanished directories, and torn or edited files: each has a clear error of its own.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -27,7 +27,7 @@ async fn two_checkpoints() -> (TempDir, Store, Manifest, Manifest) {
     (directory, store, older, newer)
 }
 
-/// Every failure of a store that refuses its changes from the first, the second, … on.
+/// Returns the errors of stores that refuse all changes from the first on, from the second on, and so on.
 async fn failures(kind: io::ErrorKind) -> Vec<String> {
     let mut failures = Vec::new();
     for limit in 0.. {
@@ -37,7 +37,7 @@ async fn failures(kind: io::ErrorKind) -> Vec<String> {
             Ok(_) => return failures,
             Err(error) => failures.push(error.to_string()),
         }
-        // Nobody sees anything of it.
+        // Readers see nothing of the failed checkpoint.
         assert!(Store::over(objects, "disk").list().await.unwrap().is_empty());
     }
     unreachable!()
@@ -83,7 +83,7 @@ async fn a_directory_that_has_gone_is_not_made_again() {
     assert!(matches!(error, CheckpointError::Vanished { .. }), "{error}");
     assert!(!directory.exists());
 
-    // As when a volume is unmounted: the directory is there, but what was claimed is not.
+    // After a volume is unmounted, the directory exists, but the claims do not.
     fs::create_dir(&directory).unwrap();
     let error = save(&store, &small(), 1, CheckpointId::new(5, generation)).await.unwrap_err();
     assert!(error.to_string().ends_with("has it been removed, emptied or unmounted?"), "{error}");
@@ -122,7 +122,7 @@ async fn a_part_that_is_dropped_or_fails_leaves_nothing() {
     let mut part = Store::over(local, "disk").begin_part(&id(5), &layout).await.unwrap();
     part.write_steps(&[0; 9]).await.unwrap();
     drop(part);
-    // The removal was spawned; it is done when there is nothing.
+    // The removal runs in a spawned task; it is done when no file is left.
     while files() > 0 {
         tokio::task::yield_now().await;
     }
@@ -142,7 +142,7 @@ async fn a_part_that_comes_to_nothing_leaves_no_folder_in_a_directory() {
     assert!(!folder.exists());
 
     drop(store.begin_part(&id(5), &layout).await.unwrap());
-    // The removal was spawned.
+    // The removal runs in a spawned task.
     while folder.exists() {
         tokio::task::yield_now().await;
     }
@@ -251,7 +251,7 @@ async fn an_edited_part_is_found_out_by_whoever_reads_the_edited_bytes() {
     let manifest = save(&store, &large(), 1, id(5)).await.unwrap();
     let part = &manifest.parts[0];
     let mut file = OpenOptions::new().write(true).open(directory.path().join(&part.object)).unwrap();
-    // The last bytes are slots of the embedding, which the last server's last row has.
+    // The last bytes are slots of the embedding, in the last row of the last server.
     file.seek(SeekFrom::Start(part.bytes - 1)).unwrap();
     file.write_all(&[0xff]).unwrap();
 
@@ -265,7 +265,7 @@ async fn an_edited_part_is_found_out_by_whoever_reads_the_edited_bytes() {
     // It is whole by its size alone, and damaged by its checksum.
     assert!(store.newest_whole().await.unwrap().manifest.is_some());
     assert!(store.newest_verified().await.unwrap().manifest.is_none());
-    // The values alone lie in other chunks.
+    // The values themselves are in other chunks.
     assert!(store.load_values(&manifest).await.is_ok());
 }
 

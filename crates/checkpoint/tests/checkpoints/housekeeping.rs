@@ -105,7 +105,7 @@ async fn prune_keeps_the_newest_whole_ones_and_what_is_newer() {
     assert_one_version(&store, &saved[4]).await;
 }
 
-/// Changes a byte of a part whose size stays right.
+/// Changes a byte of a part but not its size.
 fn edit_a_part(directory: &tempfile::TempDir, manifest: &Manifest) {
     let path = directory.path().join(&manifest.parts[0].object);
     let mut bytes = fs::read(&path).unwrap();
@@ -167,7 +167,7 @@ async fn prune_sweeps_old_attempts_and_spares_the_one_in_the_making() {
     ];
     assert_eq!(names, expected.map(Into::into).into());
 
-    // The attempt in the making can still be published.
+    // The attempt that was not finished can still be published.
     let manifest = Manifest::new(id(9, 0, 7), run.clone(), parts.split_off(1));
     store.publish(&manifest).await.unwrap();
     assert_one_version(&store, &manifest).await;
@@ -252,7 +252,7 @@ async fn a_coordinator_that_was_replaced_may_not_remove_checkpoints() {
 async fn a_checkpoint_that_was_given_up_is_neither_published_nor_found() {
     let (store, run) = (memory(), small());
     save(&store, &run, 1, id(4, 0, 1)).await.unwrap();
-    // Just before and just after the store has taken the manifest.
+    // Disown one just before and one just after the store has accepted the manifest.
     let early = id(5, 0, 1);
     store.disown(early);
     assert!(matches!(save(&store, &run, 1, early).await, Err(CheckpointError::GivenUp { .. })));

@@ -50,8 +50,8 @@ fn frozen(run: RunSpec, parameters: &[u32]) -> RunSpec {
     RunSpec { parameters: ParameterTable::new(parameters).unwrap(), ..run }
 }
 
-/// Restores a checkpoint for a run in which other parameters are frozen. Where one is or was, its values are all that
-/// there is; the optimizer begins anew.
+/// Restores a checkpoint for a run that freezes other parameters. If a parameter is or was frozen, only its values are
+/// restored, and its optimizer state starts over.
 async fn assert_thaws(from: &RunSpec, servers: usize, to: &RunSpec, restored: usize) {
     let store = memory();
     let manifest = save(&store, from, servers, CheckpointId::new(5, 0)).await.unwrap();

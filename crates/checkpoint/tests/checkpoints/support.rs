@@ -1,4 +1,4 @@
-//! A model, and for every version of it values that are known without having been stored: the oracle of all tests.
+//! A model with values that are known for every version without being stored: the oracle of all tests.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub fn small() -> RunSpec {
     ])
 }
 
-/// With parts of several chunks, which cut rows in two.
+/// A run whose parts have several chunks, which cut rows in two.
 pub fn large() -> RunSpec {
     run(vec![
         spec("hidden.weight", &[1000, 1300], Access::Dense),
@@ -64,14 +64,14 @@ pub fn plans(run: &RunSpec, servers: usize) -> Vec<ServerPlan> {
     ShardPlan::new(&run.parameters, servers, run.sharding).servers
 }
 
-/// The number at one place of the model: kind 0 are the values, 1 and 2 the slots.
+/// The number at one place of the model: kind 0 is the values, kinds 1 and 2 are the slots.
 pub fn number(version: u64, parameter: ParameterId, kind: usize, element: usize) -> f32 {
     let place = (element as u64) << 8 | u64::from(parameter.0) << 4 | kind as u64;
     let mixed = (place ^ version << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 40) as f32
 }
 
-/// What a server with that plan holds in that version.
+/// The state of a server with that plan at that version.
 pub fn image(run: &RunSpec, plan: &ServerPlan, version: u64) -> ShardImage {
     let block = |places: Vec<(ParameterId, usize)>, slots: usize| {
         let fill =
@@ -83,7 +83,7 @@ pub fn image(run: &RunSpec, plan: &ServerPlan, version: u64) -> ShardImage {
     let tables = plan.stripes.iter().map(|stripe| {
         let width = run.parameters[stripe.parameter].width();
         let rows = (0..stripe.count).map(|local| stripe.global(local));
-        // What is frozen has had no steps and has no slots.
+        // Frozen parameters have had no steps and have no slots.
         let is_frozen = run.parameters[stripe.parameter].kind == ParameterKind::Constant;
         let steps = rows.clone().map(|row| if is_frozen { 0 } else { row as u64 * 7 + version }).collect();
         let slots = if is_frozen { 0 } else { run.optimizer.slots() };

@@ -1,5 +1,5 @@
-//! The coordinator at work: an actor that takes what sessions and the store bring, lets the machine decide, and carries
-//! out what it says. Decides nothing itself.
+//! The coordinator's shell: an actor that passes on events from sessions and the store, lets the machine decide, and
+//! carries out its effects. It decides nothing itself.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,19 +28,19 @@ use super::utilization;
 use crate::checkpoint::{CheckpointConfig, Resume};
 use crate::task::ShardSlot;
 
-/// Things done beside the coordinator that it has not heard of yet.
+/// The capacity of the channel for the results of background work.
 const DONE: usize = 16;
 /// Ticks between two observations.
 const OBSERVE_EVERY: u32 = 5;
 
-/// What a coordinator has to know, and what it is to do things with.
+/// What a coordinator has to know, and the resources that it uses.
 #[derive(Clone)]
 pub(crate) struct ActorConfig {
     pub(crate) servers: u32,
     /// `None` with dynamic workers.
     pub(crate) workers: Option<u32>,
     pub(crate) layout: RunLayout,
-    /// What the client of joined workers knows of them, if it is in this process.
+    /// The client's view of its joined workers, if the client is in this process.
     pub(crate) joined: Option<Sites>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
@@ -48,23 +48,24 @@ pub(crate) struct ActorConfig {
     pub(crate) checkpoints: Option<CheckpointConfig>,
     /// Where ps 0 listens; empty for a run in one process.
     pub(crate) address: String,
-    /// Where the run keeps what is known of it.
+    /// The run directory.
     pub(crate) run_dir: Option<PathBuf>,
     pub(crate) instruments: Instruments,
     /// Held while old checkpoints are removed.
     pub(crate) tidying: Tidying,
 }
 
-/// What the coordinator tells those in its process who are not part of it.
+/// The coordinator's outputs to the rest of its process.
 pub(super) struct Outlets {
-    /// How many tasks have not heard the last word; `None` before there is one.
+    /// How many tasks have not received the final message yet; `None` before the run is over.
     pub(super) unheard: watch::Sender<Option<usize>>,
     pub(super) page: watch::Sender<Arc<Status>>,
-    /// Whether the end of the run has been written down.
+    /// True once the end of the run is recorded on disk.
     pub(super) end_recorded: watch::Sender<bool>,
 }
 
-/// Runs a coordinator. It is one from its first breath: if checkpoints cannot be kept or read, it tells everyone.
+/// Runs a coordinator. It serves sessions from the start: if checkpoints cannot be written or read, it tells every
+/// task.
 pub(super) async fn run(
     config: ActorConfig,
     shard: Arc<ShardSlot>,
@@ -82,7 +83,7 @@ pub(super) async fn run(
     // The tasks of a run that continues have waited at most this long for the store to be open.
     let awaited_for =
         continues(config.checkpoints.as_ref(), claimed.as_ref()).then(|| config.peer_timeout + began.elapsed());
-    // Without a generation to count from, later coordinators are told from earlier ones by the time.
+    // Without a generation, the time distinguishes later coordinators from earlier ones.
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let machine = CoordinatorConfig {
         servers: config.servers,
@@ -119,7 +120,7 @@ fn continues(checkpoints: Option<&CheckpointConfig>, claimed: Option<&Claimed>) 
     *restarted || (*resume == Resume::Auto && claimed.is_some_and(|claimed| claimed.goes_on))
 }
 
-/// The run as it is now, its tasks by the names that people know.
+/// Observes the run as it is now, with its tasks under the names that users know.
 fn seen(machine: &Coordinator<ShardInProcess>, joined: Option<&Sites>) -> Observation {
     let seen = machine.observe();
     if seen.layout.has_client() { seen.with_client(&joined.map_or_else(Vec::new, |joined| joined())) } else { seen }
@@ -128,7 +129,7 @@ fn seen(machine: &Coordinator<ShardInProcess>, joined: Option<&Sites>) -> Observ
 /// A session's connection.
 struct Connection {
     sender: mpsc::Sender<CoordinatorMessage>,
-    /// Its place in the port's lobby, if it came by the port, until it is known whose it is.
+    /// The slot in the port's lobby, if it came through the port and until its task is known.
     visit: Option<Visit>,
 }
 
@@ -137,11 +138,11 @@ struct Actor {
     connections: BTreeMap<SessionId, Connection>,
     store: Option<StoreKeeper>,
     clock: Clock,
-    /// What the client of joined workers knows of them, if it is in this process.
+    /// The client's view of its joined workers, if the client is in this process.
     joined: Option<Sites>,
-    /// What monitoring sees of the run.
+    /// The latest observation, for monitoring.
     observed: watch::Sender<Arc<Observation>>,
-    /// Ticks since they last saw it.
+    /// Ticks since the last observation.
     unobserved: u32,
 }
 
@@ -173,7 +174,7 @@ impl Actor {
         }
     }
 
-    /// Updates what monitoring sees: twice a second, whenever the phase changes, and at the end.
+    /// Updates the observation for monitoring: twice a second, on every change of phase, and at the end.
     fn observe(&mut self) {
         let is_last = self.machine.unheard() == Some(0);
         let has_changed = {
@@ -211,7 +212,7 @@ impl Actor {
         match effect {
             Effect::Send(id, message) => {
                 let Some(connection) = self.connections.get(&id) else { return };
-                // The session of a task that does not read its messages is closed.
+                // If a task does not read its messages, its session is closed.
                 if connection.sender.try_send(message).is_err() {
                     self.connections.remove(&id);
                     self.handle(Event::Undelivered(id));
@@ -247,7 +248,7 @@ impl Actor {
     }
 }
 
-/// A clock that stands still while this process does.
+/// A clock that does not advance while this process is stopped.
 struct Clock {
     /// The time at the last tick.
     ticked_at: Duration,

@@ -1,5 +1,5 @@
-//! Whether the servers can hold a run. Asked before anything of it is taken over: who joins first brings the run, and may
-//! bring anything.
+//! Whether the servers have enough memory for a run. This is checked first, because the first worker to join brings the
+//! run and may bring anything.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::interface::OwnShard;
 use super::machine::Coordinator;
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Why the servers cannot hold a run, if they cannot. One that they hold or have held is not doubted: they may have
-    /// to take it up again while some of its memory is still in use.
+    /// Explains why the servers cannot hold a run, if they cannot. A run that they hold or have held is not checked
+    /// again: they may have to restore it while some of its memory is still in use.
     pub(super) fn shortage(&self, run: &RunSpec) -> Option<String> {
         let held = self.run.as_ref().filter(|_| self.prepare.number > 0).map(|(_, held)| held);
         let saved = self.checkpoints.as_ref().and_then(Checkpoints::found).map(|(manifest, _)| &manifest.run);
@@ -28,15 +28,15 @@ impl<S: OwnShard> Coordinator<S> {
         shortage(&needed, &self.memory, |server| self.host(server))
     }
 
-    /// The host of a server, if it has come.
+    /// Returns the host of a server, if the server has joined.
     fn host(&self, server: u32) -> Option<&str> {
         let address = self.endpoints.get(&server)?.address.as_str();
         Some(address.rsplit_once(':').map_or(address, |(host, _)| host))
     }
 }
 
-/// The first server that needs more than its process may take, or the first host whose servers together need more than
-/// it has. Of a server that has not come it is supposed that its host is like that of ps 0.
+/// Finds the first server that needs more than its process may take, or the first host whose servers together need more
+/// than it has. A server that has not joined yet is assumed to run on a host like that of ps 0.
 fn shortage<'a>(
     needed: &[u64],
     memory: &BTreeMap<u32, Memory>,
@@ -51,7 +51,7 @@ fn shortage<'a>(
         let Some(host) = host(server) else { continue };
         let (servers, total, available) = hosts.entry(host).or_default();
         servers.push(server);
-        // A server that started later may have found the others' memory taken.
+        // A server that started later may have seen memory that the others had already taken.
         (*total, *available) = (total.saturating_add(needed), memory.machine.max(*available));
     }
     let (servers, needed, available) = hosts.into_values().find(|(_, needed, available)| needed > available)?;
@@ -73,7 +73,7 @@ mod tests {
 
     const HOSTS: [&str; 3] = ["a", "a", "b"];
 
-    /// With the memory of each server's process and machine, of those that have come.
+    /// Checks servers with this memory for each process and machine; those beyond the list have not joined.
     fn told(needed: &[u64], memory: &[(u64, u64)]) -> Option<String> {
         let memory = (0..).zip(memory.iter().map(|(process, machine)| Memory { process: *process, machine: *machine }));
         let memory: BTreeMap<u32, Memory> = memory.collect();

@@ -1,4 +1,4 @@
-//! Carries out what the lifecycle decides: tells the tasks, and keeps track of the workers.
+//! Carries out the decisions of the lifecycle: sends messages to tasks, and keeps track of the workers.
 
 use tracing::{info, warn};
 use windlass_checkpoint::Manifest;
@@ -19,7 +19,7 @@ use super::machine::{Began, Coordinator, is_server};
 use crate::NOTICE;
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Does what the lifecycle has decided.
+    /// Carries out the decisions of the lifecycle.
     pub(super) fn carry_out(&mut self, decisions: Vec<Decision>) {
         for decision in decisions {
             match decision {
@@ -29,7 +29,7 @@ impl<S: OwnShard> Coordinator<S> {
                 },
                 Decision::Regather(reason) => self.regather(&reason),
                 Decision::Save => self.save(),
-                // Before the servers are told, it will be told with them.
+                // No `Prepare` has been sent yet: this server will get the first one with the others.
                 Decision::PrepareIdle(_) if self.prepare.number == 0 => {}
                 Decision::PrepareIdle(task) => self.tell(task, Kind::Prepare(self.prepare.clone())),
                 Decision::IdleLeft(task, reason) => {
@@ -53,8 +53,8 @@ impl<S: OwnShard> Coordinator<S> {
                     self.tell(worker.into(), Kind::Start(start));
                 }
                 Decision::Joined(worker, incarnation) => {
-                    // At once on this server, as when one has left. Before training, the shard may still be the one of
-                    // before the run went back, whose clock means nothing to the next.
+                    // At once on the server in this process, as when a worker leaves. Before training, the shard may
+                    // still be the one from before the rollback, whose clock means nothing to the next.
                     let trains = *self.lifecycle.phase() == Phase::Training;
                     let clock = self.shard.clock().filter(|_| trains).unwrap_or_default();
                     let standing = self.shard.join(worker, incarnation, clock).unwrap_or_default();
@@ -72,7 +72,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Tells everyone to end, and lets go of the checkpoints.
+    /// Tells every task to end, and releases the checkpoints.
     fn over(&mut self, outcome: Outcome) {
         let ended = if outcome.reason.is_empty() { "training has ended" } else { &outcome.reason };
         self.history.note(self.now, HistoryKind::Phase, ended);
@@ -81,7 +81,7 @@ impl<S: OwnShard> Coordinator<S> {
         } else if outcome.exit_code == 0 {
             info!("{}", outcome.reason);
         } else {
-            // Every task ends with it as its error.
+            // Every task reports the reason as its own error.
             info!("ending the run: {}", outcome.reason);
         }
         let over = Over { exit_code: u32::from(outcome.exit_code), reason: outcome.reason.clone() };
@@ -117,14 +117,14 @@ impl<S: OwnShard> Coordinator<S> {
         self.members.tell(is_server, &Kind::Prepare(self.prepare.clone()));
     }
 
-    /// How a run ends that cannot start: it does not fit its checkpoint, or the memory of the servers.
+    /// Returns how a run ends that cannot start because it does not fit its checkpoint or the servers' memory.
     fn refusal(&self, run: &RunSpec) -> Option<Outcome> {
         let refusal = self.checkpoints.as_ref().and_then(|checkpoints| checkpoints.refusal(run));
         let exit_code = exit_code::USAGE;
         refusal.or_else(|| self.shortage(run).map(|reason| Outcome { exit_code, reason }))
     }
 
-    /// What the servers are told of the tasks that are present now.
+    /// Builds the `Prepare` message from the tasks that are present now.
     fn preparation(&self, run: String) -> Prepare {
         let living = self.lifecycle.present_workers().into_iter().filter_map(|worker| {
             let incarnation = self.lifecycle.incarnation(TaskId::from(worker))?;
@@ -141,8 +141,8 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Resumes from the checkpoint that was found, if there is one: positions in the data, history, and what the servers
-    /// are to restore.
+    /// Resumes from the checkpoint that was found, if any: restores data positions and history, and tells the servers
+    /// what to restore.
     fn resume(&mut self, run: &RunSpec, prepare: &mut Prepare) {
         let (active, now) = (self.active_servers(run), self.now);
         let Some(checkpoints) = &mut self.checkpoints else { return self.positions.restore(&[], None) };
@@ -171,12 +171,12 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// The addresses of the servers, by number. A server that is absent holds nothing and is never asked for anything.
+    /// Returns the addresses of the servers, by number. An absent server holds nothing and never gets a request.
     fn servers(&self) -> Vec<Endpoint> {
         (0..self.config.servers).map(|index| self.endpoints.get(&index).cloned().unwrap_or_default()).collect()
     }
 
-    /// What to say if the run had ended before, and nothing is left to train.
+    /// Returns the message for a run that had already ended and has nothing left to train.
     fn nothing_is_left(&self) -> Option<String> {
         let (_, run) = self.run.as_ref()?;
         let present = self.lifecycle.present_workers().into_iter();
@@ -197,7 +197,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// A server was lost: all tasks rejoin and roll back to the last checkpoint.
+    /// Handles the loss of a server: all tasks rejoin and roll back to the last checkpoint.
     fn regather(&mut self, reason: &str) {
         warn!(target: NOTICE, "{reason}; training continues when it is back");
         self.history.note(self.now, HistoryKind::Dead, reason);
@@ -210,7 +210,7 @@ impl<S: OwnShard> Coordinator<S> {
         if let Some(checkpoints) = &mut self.checkpoints {
             self.looking = Some(false);
             if let Some(number) = checkpoints.cycle().reset() {
-                // Those servers that are left have no use for their parts.
+                // The remaining servers have no use for their parts.
                 self.members.tell(is_server, &Kind::Abandon(Abandon { number }));
             }
             self.effects.extend(checkpoints.look_again(self.now));
@@ -226,7 +226,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 
     fn left(&mut self, worker: WorkerId, incarnation: Incarnation, reason: String) {
-        // At once on this server, so that no push of that process comes after it has been counted.
+        // At once on the server in this process, so that no push of the old process is applied after they were counted.
         let standing = self.shard.retire(worker, incarnation).unwrap_or_default();
         self.replaced(worker, Incarnation::default(), &standing);
         if !reason.is_empty() {
@@ -247,7 +247,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.members.tell(|_| true, &Kind::WorkerLeft(left));
     }
 
-    /// Notes that a worker is gone; for a client, only when its first worker is.
+    /// Records that a worker is gone; for a client, only when its first worker is.
     fn note_gone(&mut self, worker: WorkerId, reason: &str) {
         let name = self.lifecycle.named(worker);
         let is_client = name == TaskId::CLIENT;
@@ -270,12 +270,13 @@ impl<S: OwnShard> Coordinator<S> {
         let resumed = |worker| found.and_then(|(found, _)| found.workers.iter().find(|state| state.worker == worker));
         let batch_size = self.run.as_ref().and_then(|(_, run)| run.data.as_ref()).map_or(0, |data| data.batch_size);
         let report = |(worker, report): (&WorkerId, &WorkerReport)| {
-            // Of one that has left, not the last that it has told, which is half a second old or undone by a rollback.
+            // For a worker that has left, the last report will not do: it is up to half a second old, or undone by a
+            // rollback.
             let steps = if report.left.is_empty() { report.steps } else { self.positions.began(*worker) };
-            // Neither those that a rollback has undone, nor only those of the last process that played this worker.
+            // This excludes steps that a rollback has undone, and includes those of earlier processes of this worker.
             let applied = steps.saturating_sub(resumed(*worker).map_or(0, |state| state.position.local_step));
             let samples_a_step = report.samples.checked_div(report.own_steps).unwrap_or(batch_size);
-            // A worker that was started again does not know where the run began, nor does a coordinator that was.
+            // A restarted worker does not know where the run began, and neither does a restarted coordinator.
             let began_at = report.began_at.min(began.batches.get(worker).copied().unwrap_or(0));
             WorkerReport { steps, samples: applied.saturating_mul(samples_a_step), began_at, ..report.clone() }
         };
@@ -293,7 +294,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
-/// Says where training continues from, and what is lost of what had been trained up to a step.
+/// Logs where training continues from, and what is lost of the updates up to `seen_step`.
 fn mention_rollback(found: Option<(&Manifest, &str)>, seen_step: u64) {
     let Some((manifest, location)) = found else {
         if seen_step > 0 {

@@ -1,27 +1,27 @@
-//! The client of joined workers as one process: to servers it may be several workers, which come and go together. Says
-//! when people are to be told; decides nothing.
+//! The client of joined workers as one process: to the servers it may be several workers, which come and go together.
+//! Determines which events to announce to users, and nothing else.
 
 use std::collections::BTreeMap;
 
 use windlass_core::cluster::WorkerId;
 
-/// The process that the client is now, or last was.
+/// The client's current or most recent process.
 #[derive(Debug, Default)]
 pub(super) struct ClientProcess {
-    /// How many have come so far.
+    /// The number of client processes so far.
     number: u64,
-    /// Whether it has come, and not left.
+    /// True while the client is present.
     is_here: bool,
-    /// The workers that it is to servers: the number of the process that came as each.
+    /// The client's workers, each with the number of the process that joined as it.
     workers: BTreeMap<WorkerId, u64>,
-    /// The steps of those that have finished.
+    /// The steps of those workers that have finished.
     finished: BTreeMap<WorkerId, u64>,
 }
 
 impl ClientProcess {
-    /// It has come as this worker. True if that is news.
+    /// Notes that the client joined as this worker. True if that is news.
     pub(super) fn joined(&mut self, worker: WorkerId) -> bool {
-        // Another process takes its place before it was found dead.
+        // The client may be replaced before it is declared dead.
         self.is_here &= self.workers.get(&worker) != Some(&self.number);
         let is_news = !std::mem::replace(&mut self.is_here, true);
         self.number += u64::from(is_news);
@@ -30,22 +30,23 @@ impl ClientProcess {
         is_news
     }
 
-    /// It is gone as this worker. True if that is news.
+    /// Notes that the client is gone as this worker. True if that is news.
     pub(super) fn left(&mut self, worker: WorkerId) -> bool {
         self.finished.remove(&worker);
-        // What was left of an earlier process may be found dead after the next one has come.
+        // A worker of an earlier process may be declared dead after the next process has joined.
         let is_of_now = self.workers.remove(&worker) == Some(self.number);
         is_of_now && std::mem::replace(&mut self.is_here, false)
     }
 
-    /// It has finished as this worker, after so many steps. The steps of all, once it has finished as each of them.
+    /// Notes that the client finished as this worker. Once it has finished as all of them, returns the sum of their
+    /// steps.
     pub(super) fn finished(&mut self, worker: WorkerId, steps: u64) -> Option<u64> {
         self.finished.insert(worker, steps);
         let has_finished = self.workers.keys().all(|worker| self.finished.contains_key(worker));
         has_finished.then(|| self.finished.values().fold(0, |sum: u64, steps| sum.saturating_add(*steps)))
     }
 
-    /// The run goes back to a checkpoint: it will come again.
+    /// Handles a rollback, after which the client will rejoin.
     pub(super) fn is_to_rejoin(&mut self) {
         self.is_here = false;
         self.workers.clear();
@@ -84,7 +85,7 @@ mod tests {
         Coordinator::new(config, NoShard, None)
     }
 
-    /// Has the client come as this worker, in a process of this number.
+    /// Makes the client join as this worker, from the process of this number.
     fn join(machine: &mut Coordinator<NoShard>, worker: u32, process: u64) {
         let session = 10 * process + u64::from(worker);
         let run = serde_json::to_string(&fixtures::run(Vec::new())).unwrap();

@@ -1,5 +1,5 @@
-//! Where each worker is in its data: what it began with, and one batch for every push since. And what it wants back if
-//! it has to go on from there.
+//! Each worker's position in its data: where it began, plus one batch for every push since, and the note that it needs
+//! to continue from there.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use windlass_core::checkpoint::Standing;
 use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::Incarnation;
 
-/// Where the workers are in their data.
+/// The workers' positions in their data.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DataPositions(BTreeMap<WorkerId, Position>);
 
 #[derive(Debug, Clone, Default)]
 struct Position {
-    /// The living process, whose pushes are counted.
+    /// The worker's current process, whose pushes are counted.
     process: Incarnation,
-    /// Where the worker was before the first push of that process.
+    /// The worker's position before the first push of that process.
     began: Point,
     /// Batches in one pass over the data.
     pass: u64,
-    /// Where that process was when it left or was replaced.
+    /// The position of that process when it left or was replaced.
     left_at: Option<Point>,
 }
 
 /// A point in the data of one worker.
 #[derive(Debug, Clone, Default)]
 struct Point {
-    /// Batches so far.
+    /// The number of batches so far.
     batches: u64,
     /// The note of the last of them; empty if there was none.
     note: String,
@@ -52,7 +52,8 @@ impl Point {
         }
     }
 
-    /// Batches once the round that was open has ended, which is where the next process begins, and the note of the last.
+    /// Returns the number of batches once the open round has ended, which is where the next process begins, and the
+    /// note of the last.
     fn in_full(&self) -> (u64, &str) {
         self.in_version(u64::MAX)
     }
@@ -79,16 +80,16 @@ impl DataPositions {
         }
     }
 
-    /// Another process plays a worker from now on, or none; so far it has come to where it is in `standing`.
+    /// Records that another process plays a worker from now on, or none. Its predecessor got as far as `standing` says.
     pub(super) fn replace(&mut self, worker: WorkerId, process: Incarnation, standing: &Standing) {
         let position = self.0.entry(worker).or_default();
         position.began = position.at(worker, standing);
         position.process = process;
     }
 
-    /// The process that plays a worker has left or was replaced; it had come to where it is in `standing`. For positions
-    /// that belong to a cut: servers that take it before that count the pushes of the process, and those that take it
-    /// later have forgotten them, but hold them all.
+    /// Records how far a worker's process had got when it left or was replaced. This is for positions that belong to a
+    /// cut: servers that cut before this still count the pushes of the process; those that cut later have forgotten it,
+    /// but hold all of its pushes.
     pub(super) fn note_left(&mut self, worker: WorkerId, standing: &Standing) {
         if let Some(position) = self.0.get_mut(&worker).filter(|position| position.left_at.is_none()) {
             position.left_at = Some(position.at(worker, standing));
@@ -105,7 +106,7 @@ impl DataPositions {
         self.0.get(&worker).map_or(0, |position| position.began.in_full().0)
     }
 
-    /// The whole passes over its data that a worker had made before its process began.
+    /// Returns the full epochs that a worker had made before its current process began.
     pub(super) fn epochs(&self, worker: WorkerId) -> u64 {
         self.0.get(&worker).map_or(0, |position| position.began.in_full().0 / position.pass.max(1))
     }
@@ -115,12 +116,12 @@ impl DataPositions {
         self.0.iter().map(|(worker, position)| (*worker, position.began.in_full().0)).collect()
     }
 
-    /// What the worker's process is to be given back when it begins.
+    /// Returns the note that the worker's process gets back when it begins.
     pub(super) fn note(&self, worker: WorkerId) -> &str {
         self.0.get(&worker).map_or("", |position| position.began.in_full().1)
     }
 
-    /// Where everyone is, with the workers this far.
+    /// Returns the state of every worker at this standing.
     pub(super) fn at(&self, standing: &Standing) -> Vec<WorkerState> {
         let state = |(worker, position): (&WorkerId, &Position)| {
             let point = position.at(*worker, standing);
@@ -135,7 +136,7 @@ impl DataPositions {
 }
 
 impl Position {
-    /// Where the worker is in the parameters of `standing`.
+    /// Returns the worker's position in the parameters of `standing`.
     fn at(&self, worker: WorkerId, standing: &Standing) -> Point {
         let open = standing.in_open_round.get(&worker);
         match standing.pushes.get(&worker) {

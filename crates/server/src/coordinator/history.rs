@@ -1,5 +1,5 @@
-//! What has happened to a run so far, for whoever watches it: who came and went, checkpoints, rollbacks. Bounded, however
-//! long the run.
+//! What has happened to a run so far, for its observers: tasks that came and went, checkpoints, rollbacks. Bounded,
+//! however long the run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -15,11 +15,11 @@ const CHECKPOINTS: usize = 20;
 /// Something that happened to a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEvent {
-    /// When, on the coordinator's clock.
+    /// The time of the event, on the coordinator's clock.
     pub at: Duration,
     /// What kind of event it was.
     pub kind: HistoryKind,
-    /// In words.
+    /// The event in words.
     pub text: String,
 }
 
@@ -45,17 +45,17 @@ pub enum HistoryKind {
 /// A checkpoint that was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SavedCheckpoint {
-    /// When, on the coordinator's clock; if this one has not written it, when it was found.
+    /// When it was published or, if by an earlier coordinator, found; on the coordinator's clock.
     pub at: Duration,
     /// When an earlier coordinator wrote it, in seconds since 1970.
     pub written_before: Option<u64>,
-    /// Of which step.
+    /// The step whose values it holds.
     pub step: u64,
     /// The size of its parts.
     pub bytes: u64,
     /// From the first mark to the manifest.
     pub duration: Duration,
-    /// For how long at most it held up a push.
+    /// The longest time that it held up a push.
     pub held_up: Duration,
 }
 
@@ -66,23 +66,23 @@ pub struct History {
     pub events: VecDeque<HistoryEvent>,
     /// The last checkpoints, oldest first.
     pub checkpoints: VecDeque<SavedCheckpoint>,
-    /// Checkpoints that were published, and the time they took.
+    /// Checkpoints that were published.
     pub saved: u64,
-    /// The time that they took together.
+    /// The total time that publishing them took.
     pub saving: Duration,
     /// Checkpoints that could not be taken.
     pub not_saved: u64,
-    /// Older events, which are forgotten.
+    /// The number of older events that have been forgotten.
     pub forgotten: u64,
-    /// Attempts in which servers were too slow for each other.
+    /// Attempts in which servers missed the cut.
     pub missed: u64,
     /// How many processes have played each task.
     pub processes: BTreeMap<TaskId, u64>,
     /// The number that the last process of each task gave itself.
     last_process: BTreeMap<TaskId, u64>,
-    /// How often the run went back to a checkpoint.
+    /// How often the run rolled back to a checkpoint.
     pub rollbacks: u64,
-    /// Updates that were lost by that.
+    /// The updates that rollbacks lost.
     pub updates_lost: u64,
 }
 
@@ -96,8 +96,8 @@ impl History {
         self.events.push_back(HistoryEvent { at, kind, text: text.into() });
     }
 
-    /// A process plays a task. It is known by a number: after a rollback, the same one comes again. It is announced by
-    /// the name that people know, if that is given.
+    /// Notes that a process plays a task. Its number identifies it, because after a rollback the same process rejoins.
+    /// The event is recorded under `name`, which users know, if that is given.
     pub(super) fn joined(&mut self, at: Duration, task: TaskId, process: u64, name: Option<TaskId>) {
         let before = self.last_process.insert(task, process);
         if before != Some(process) {
@@ -109,7 +109,7 @@ impl History {
         }
     }
 
-    /// A checkpoint was published.
+    /// Notes that a checkpoint was published.
     pub(super) fn saved(&mut self, checkpoint: SavedCheckpoint) {
         self.remember(checkpoint);
         self.saved += 1;
@@ -117,7 +117,7 @@ impl History {
         self.note(checkpoint.at, HistoryKind::Saved, format!("checkpoint of step {}", figures::count(checkpoint.step)));
     }
 
-    /// The checkpoint that the run resumes from is there, although this run has not written it.
+    /// Notes the checkpoint that the run resumes from, although this run has not written it.
     pub(super) fn resumed_from(&mut self, checkpoint: SavedCheckpoint) {
         if self.checkpoints.is_empty() {
             self.remember(checkpoint);
@@ -131,13 +131,13 @@ impl History {
         self.checkpoints.push_back(checkpoint);
     }
 
-    /// A checkpoint could not be taken.
+    /// Notes that a checkpoint could not be taken.
     pub(super) fn not_saved(&mut self, at: Duration, reason: &str) {
         self.not_saved += 1;
         self.note(at, HistoryKind::NotSaved, format!("checkpoint failed: {reason}"));
     }
 
-    /// The run goes back from one step to another.
+    /// Notes a rollback from one step to another.
     pub(super) fn rolled_back(&mut self, at: Duration, from: u64, to: u64) {
         self.rollbacks += 1;
         self.updates_lost = self.updates_lost.saturating_add(from.saturating_sub(to));

@@ -1,4 +1,5 @@
-//! What goes into the coordinator's machine and what comes out: events, effects, and what it asks of its own shard.
+//! The interface of the coordinator's machine: its events, its effects, and its requests to the shard in the same
+//! process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use windlass_wire::control::proto::{CoordinatorMessage, Memory, ModelFile, TaskM
 use super::checkpoint::Beginning;
 use crate::checkpoint::CheckpointConfig;
 
-/// How often a coordinator is to be told that time has passed.
+/// The interval at which the coordinator gets `Event::Tick`.
 pub const TICK: Duration = Duration::from_millis(100);
 /// A connection of a task to the coordinator.
 pub type SessionId = u64;
@@ -31,9 +32,9 @@ pub struct CoordinatorConfig {
     pub layout: RunLayout,
     /// When a silent task counts as dead.
     pub patience: Patience,
-    /// How long tasks that are needed are waited for.
+    /// How long to wait for tasks that the run needs.
     pub peer_timeout: Duration,
-    /// The memory that ps 0, in which this is, found when it was started.
+    /// The memory that ps 0, the process of this coordinator, found when it started.
     pub memory: Option<Memory>,
     /// Incarnations are later than this one if there is no generation to count from.
     pub before: Incarnation,
@@ -44,7 +45,7 @@ pub struct CoordinatorConfig {
 pub struct Claimed {
     /// When and where checkpoints are written.
     pub config: CheckpointConfig,
-    /// Where they are, in full.
+    /// The full location of the checkpoints.
     pub location: String,
     /// The generation that was claimed.
     pub generation: u64,
@@ -54,64 +55,64 @@ pub struct Claimed {
     pub goes_on: bool,
 }
 
-/// What happens to a coordinator.
+/// An event for the coordinator.
 #[derive(Debug)]
 pub enum Event {
     /// A task has connected.
     Opened(SessionId),
-    /// A task says something.
+    /// A task has sent a message.
     Message(SessionId, TaskMessage),
     /// A connection has closed.
     Closed(SessionId),
-    /// A task does not read what is sent to it, and its connection was given up.
+    /// A task does not read its messages, and its connection was closed.
     Undelivered(SessionId),
-    /// Time has passed. Said every [`TICK`].
+    /// Time has passed. Sent every [`TICK`].
     Tick {
-        /// True if more of a checkpoint has been read that is looked for.
+        /// True if the lookup of a checkpoint has read more data.
         has_read_on: bool,
     },
     /// The checkpoint of this number was published, or could not be.
     Published(u64, Result<CheckpointId, CheckpointError>),
-    /// The checkpoints cannot be kept: another run has taken them over, say.
+    /// Checkpoints can no longer be published, for example because another run has taken over.
     Overtaken(CheckpointError),
-    /// The lease on the checkpoints was given up.
+    /// The lease on the checkpoints was released.
     Released,
-    /// The checkpoint to begin from or go back to has been looked up for the nth time.
+    /// The nth lookup of the checkpoint to begin from or roll back to is done.
     Found(u64, Result<Box<Beginning>, CheckpointError>),
     /// The checkpoints of the run cannot be opened.
     Unusable(CheckpointError),
 }
 
-/// What is to be done for a coordinator.
+/// An action that the coordinator requests.
 #[derive(Debug)]
 pub enum Effect {
-    /// Say this to a task.
+    /// Send this message to a task.
     Send(SessionId, CoordinatorMessage),
-    /// It is known whose this connection is.
+    /// This connection belongs to this task.
     Admit(SessionId, TaskId),
-    /// Close a connection, whose task has had its last word.
+    /// Close a connection whose task has received its final message.
     Dismiss(SessionId),
     /// Close a connection.
     Close(SessionId),
-    /// Look for the newest checkpoint of the run, for the nth time. Without one it goes back to where it began; if that is
-    /// not known yet, look for what to begin from.
+    /// Start the nth lookup of the newest checkpoint of the run. Without one the run goes back to where it began; if
+    /// that is not known yet, look up what to begin from.
     Look(u64, Option<Box<Beginning>>),
     /// Publish the checkpoint of this number, after the files that go with it, and remove what is too old.
     Publish(u64, Box<Manifest>, Arc<[ModelFile]>),
     /// Remember with the lease in which generation the run began.
     BeganIn(u64),
-    /// Give the lease on the checkpoints up, and leave word of how the run has ended.
+    /// Release the lease on the checkpoints, and record how the run ended.
     Release(Outcome),
 }
 
-/// What the coordinator asks of the shard in its own process, if there is one yet.
+/// The coordinator's requests to the shard in its own process, if there is one yet.
 pub trait OwnShard {
-    /// Takes pushes of this process of a worker, refuses earlier ones, and says how far the workers were. It starts at this
-    /// clock.
+    /// Accepts pushes of this process of a worker from this clock on, and refuses those of earlier processes. Returns
+    /// how far the workers had got.
     fn join(&self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Option<Standing>;
     /// The clock at which a worker that joins now is to start, on all servers.
     fn clock(&self) -> Option<u64>;
-    /// Refuses this process of a worker, and says how far the workers are.
+    /// Refuses this process of a worker. Returns how far the workers have got.
     fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Option<Standing>;
     /// Counts so far, and times since the run was started.
     fn statistics(&self) -> Option<ShardStatistics>;

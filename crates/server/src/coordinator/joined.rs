@@ -1,5 +1,5 @@
-//! The tasks of a run with a client, as people know them: the client, which may be several workers to the servers, and the
-//! workers that have joined it, of which only the client tells. For those who watch: nothing is decided by it.
+//! The tasks of a run with a client, as users know them: the client, which may be several workers to the servers, and
+//! its joined workers, which only the client reports. This is for observers only; nothing is decided by it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,15 +10,14 @@ use windlass_wire::control::proto::{Heartbeat, JoinedSite, Site, Usage, WorkerTo
 
 use super::observation::TaskObservation;
 
-/// The most devices and joined workers that a task may tell of, the most stages and GPUs of each, and the most bytes of
-/// a name.
+/// Limits on what a task may report: devices and joined workers, stages and GPUs of each, and the bytes of a name.
 const MOST_SITES: usize = 1024;
 const MOST_PARTS: usize = 64;
 const LONGEST_NAME: usize = 200;
 /// A client is shown as waiting once it has waited this many seconds for a worker.
 const WAITS: f64 = 1.0;
 
-/// Cuts what a task tells of where its steps are computed down to what is kept of it.
+/// Truncates a task's report of where its steps are computed to these limits.
 pub(super) fn bound(sites: &mut Vec<Site>) {
     let shorten = |name: &mut String| name.truncate(name.floor_char_boundary(LONGEST_NAME));
     sites.truncate(MOST_SITES);
@@ -36,8 +35,8 @@ pub(super) fn bound(sites: &mut Vec<Site>) {
     }
 }
 
-/// The same tasks by the names that people know: servers, the client, and its joined workers. Until a client in this
-/// process has told of those in a heartbeat, `here` lists them.
+/// Returns the same tasks under the names that users know: servers, the client, and its joined workers. `here` lists
+/// the joined workers of a client in this process, until its first heartbeat reports them.
 pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Duration) -> Vec<TaskObservation> {
     let (clients, mut known): (Vec<_>, Vec<_>) =
         tasks.into_iter().partition(|observed| observed.task.job == Job::Worker);
@@ -46,7 +45,7 @@ pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Durat
         here = &[];
     }
     if client.heard.is_none() && !here.is_empty() {
-        // It is this process, and waits for its workers.
+        // The client is this process, and waits for its workers.
         (client.presence, client.heard) = (Some(Presence::Present), Some(at));
     }
     let told = clients.iter().flat_map(|client| &client.heartbeat.sites).chain(here);
@@ -57,7 +56,7 @@ pub(super) fn as_known(tasks: Vec<TaskObservation>, mut here: &[Site], at: Durat
     }
     let awaited = joined.values().filter(|(_, joined)| joined.awaited >= WAITS);
     let awaited: Vec<String> = awaited.map(|(_, joined)| TaskId::worker(joined.index).to_string()).collect();
-    // The others of its own workers are itself.
+    // The client's own other workers are the client itself.
     client.heartbeat.awaited.retain(|name| TaskId::named(name).is_some_and(|task| task.job == Job::Ps));
     client.heartbeat.awaited.extend(awaited);
     let workers: Vec<_> = joined.values().map(|(site, joined)| worker(site, joined, &client)).collect();
@@ -72,7 +71,7 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     let heartbeat = chief.map(|chief| chief.heartbeat.clone()).unwrap_or_default();
     let present = clients.iter().find(|client| client.presence == Some(Presence::Present));
     let totals = clients.iter().filter_map(|client| client.heartbeat.totals.as_deref());
-    // After a new ps 0 they come in one by one. The sum of some would grow by all that the next has ever done.
+    // After ps 0 is replaced, workers rejoin one by one. A sum of only some would jump by the whole past of the next.
     let is_counted = |client: &TaskObservation| {
         client.heartbeat.totals.is_some() || matches!(client.presence, Some(Presence::Dead | Presence::Finished))
     };
@@ -94,14 +93,14 @@ fn client(clients: &[TaskObservation]) -> TaskObservation {
     }
 }
 
-/// A joined worker, as its client last described it. While the client is silent, nothing is heard of its workers either;
-/// of those of a client that is gone, nothing is known.
+/// Describes a joined worker as its client last reported it. While the client is silent, so are its workers; once the
+/// client is gone, nothing is known of them.
 fn worker(site: &Site, joined: &JoinedSite, client: &TaskObservation) -> TaskObservation {
     let presence = match (client.presence, site.reachable) {
         (None | Some(Presence::Dead), _) => None,
         _ if !joined.has_joined => None,
         (Some(Presence::Present | Presence::Finished), false) => Some(Presence::Dead),
-        // When it has finished, so have they.
+        // When the client has finished, so have its workers.
         (as_client, true) => as_client,
     };
     let silent = Duration::try_from_secs_f64(joined.silent).unwrap_or_default();

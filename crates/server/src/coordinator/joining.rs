@@ -1,4 +1,4 @@
-//! How tasks join: whether a task that says hello is admitted, and what the others are told of it.
+//! How tasks join: whether a task that says hello is admitted, and what the other tasks are told about it.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::NOTICE;
 enum Refusal {
     /// It should ask again later.
     ForNow(String),
-    /// It should exit.
+    /// The task should exit.
     ForGood(Outcome),
 }
 
@@ -75,7 +75,7 @@ impl<S: OwnShard> Coordinator<S> {
         })?;
         if hello.begun {
             decisions.extend(self.lifecycle.begun_before());
-            // From then on, ps 0 knows better.
+            // Once a run is prepared, ps 0 knows the step itself.
             if self.prepare.number == 0 {
                 self.seen_step = self.seen_step.max(hello.global_step);
             }
@@ -110,7 +110,7 @@ impl<S: OwnShard> Coordinator<S> {
         Ok(())
     }
 
-    /// Takes the run that a worker brings, which agrees with that of the others.
+    /// Adopts the run that a worker brings, which agrees with that of the others.
     fn take_run(&mut self, task: TaskId, run: RunSpec, hello: &Hello) -> Vec<Decision> {
         self.mention_difference(task, &run);
         if let Some(checkpoints) = &mut self.checkpoints {
@@ -124,7 +124,7 @@ impl<S: OwnShard> Coordinator<S> {
         decisions
     }
 
-    /// The first worker brings the run; the others must have the same.
+    /// Checks a worker's run: the first worker brings it, and the others must have the same.
     fn agreed_run(&self, task: TaskId, text: &str) -> Result<RunSpec, String> {
         let theirs: RunSpec = serde_json::from_str(text).map_err(|error| format!("{task} sent no run: {error}"))?;
         let alone = self.lifecycle.present_workers().iter().all(|worker| TaskId::from(*worker) == task);

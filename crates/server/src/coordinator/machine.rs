@@ -1,7 +1,7 @@
-//! The coordinator as a pure machine: what happens and when goes in, what is to be done comes out (`interface`).
+//! The coordinator as a pure machine: timed events go in, actions come out (`interface`).
 //!
-//! `windlass_core::lifecycle` and `windlass_core::checkpoint` decide, and it tells the tasks. It touches no parameters,
-//! no sockets and no store, reads no clock and starts nothing: that is for `actor`, or for a simulated cluster.
+//! `windlass_core::lifecycle` and `windlass_core::checkpoint` decide, and the machine informs the tasks. It touches no
+//! parameters, sockets or store, reads no clock and starts nothing: that is left to `actor`, or to a simulated cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use super::observation::RunFacts;
 use super::refusing::Untold;
 use crate::checkpoint::before_generation;
 
-/// How often those who wait are told for whom.
+/// How often waiting tasks are told what they wait for.
 pub(super) const SPEAK_EVERY: Duration = Duration::from_secs(3);
 const SPEAK_AT_LEAST_EVERY: Duration = Duration::from_secs(20);
 
-/// Where a run begins: at a checkpoint, or at the beginning.
+/// Where a run began: at a checkpoint, or from scratch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Began {
     /// The global step.
@@ -52,13 +52,13 @@ pub struct Coordinator<S> {
     pub(super) began: Option<Began>,
     /// The last global step that anyone had seen before a server was lost.
     pub(super) seen_step: u64,
-    /// While the checkpoint to go back to is looked up: whether the servers wait for it.
+    /// While the checkpoint to roll back to is looked up: whether to prepare the servers once it is found.
     pub(super) looking: Option<bool>,
-    /// What the servers were told last to prepare; its number counts how often.
+    /// The last `Prepare` for the servers; its number counts them.
     pub(super) prepare: Prepare,
     /// The last checkpoint, while the run waits for it.
     pub(super) saving: Option<LastCheckpoint>,
-    /// Those who have yet to hear that the run cannot begin, or how it has ended.
+    /// Tasks that have yet to learn that the run cannot begin, or how it ended.
     pub(super) untold: Untold,
     pub(super) endpoints: BTreeMap<u32, Endpoint>,
     /// The memory that each server found when it was started, as far as it knows.
@@ -68,16 +68,16 @@ pub struct Coordinator<S> {
     pub(super) history: History,
     /// The workers of a run with a client, as the one process that they are.
     pub(super) client: ClientProcess,
-    /// Why tasks that are waited for were not let in, by their names.
+    /// Why awaited tasks were refused, by task name.
     pub(super) refused: BTreeMap<String, String>,
     pub(super) spoken: Duration,
-    /// Since when it waits for somebody.
+    /// When the run began to wait for a task.
     waits_since: Duration,
-    /// When it was last said what a checkpoint waits for.
+    /// When a message last said what a checkpoint waits for.
     pub(super) spoken_of_checkpoint: Duration,
     /// The time of the event that is being handled.
     pub(super) now: Duration,
-    /// What is to be done beside speaking.
+    /// Effects other than messages.
     pub(super) effects: Vec<Effect>,
 }
 
@@ -109,7 +109,7 @@ impl<S: OwnShard> Coordinator<S> {
             saving: None,
             untold: Untold::default(),
             endpoints: BTreeMap::new(),
-            // A worker may come before ps 0 has said hello.
+            // A worker may join before ps 0 has said hello.
             memory: config.memory.map(|memory| (0, memory)).into_iter().collect(),
             reports: BTreeMap::new(),
             progress: BTreeMap::new(),
@@ -125,21 +125,20 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Once the run is over: how many tasks have not heard of it, and whether the lease is still to be given up.
+    /// Once the run is over: how many tasks have not learned of it, counting an unreleased lease as one more.
     pub fn unheard(&self) -> Option<usize> {
         let over = matches!(self.lifecycle.phase(), Phase::Over(_));
         let releasing = self.checkpoints.as_ref().is_some_and(Checkpoints::is_releasing);
         over.then(|| self.members.unheard() + self.untold.count() + usize::from(releasing))
     }
 
-    /// Where the run stands.
+    /// Returns the current phase of the run.
     pub fn phase(&self) -> &Phase {
         self.lifecycle.phase()
     }
 
-    /// Takes an event, and says what is to be done. The time is that of a clock which stands still while this process
-    /// does: when it was stopped or starved itself, the others' signs of life are waiting to be read, and none of them
-    /// has been silent.
+    /// Handles an event, and returns what to do. The clock does not advance while this process is stopped: if it was
+    /// stopped or starved, the others' heartbeats are waiting to be read, and none of them has been silent.
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Effect> {
         self.now = now;
         match event {
@@ -149,8 +148,8 @@ impl<S: OwnShard> Coordinator<S> {
                 self.untold.closed(id);
                 if let Some((task, incarnation)) = self.members.closed(id) {
                     self.lifecycle.disconnected(task, incarnation, now);
-                    // A worker that has said goodbye does not come back to hear the rest. A server does that has yet to
-                    // write its part of the last checkpoint.
+                    // A worker that has said goodbye does not come back to learn the rest. A server does if it has yet
+                    // to write its part of the last checkpoint.
                     let saves = is_server(task) && matches!(self.lifecycle.phase(), Phase::Saving(_));
                     let saves = saves && !fault::is_back(Fault::StoppedServerForgotten);
                     if self.lifecycle.has_left(task, incarnation) && !saves {
@@ -201,8 +200,8 @@ impl<S: OwnShard> Coordinator<S> {
         self.mention_checkpoint();
     }
 
-    /// Closes the sessions of processes that were declared dead. One that lives after all says hello again, and is let
-    /// in as another incarnation.
+    /// Closes the sessions of processes that were declared dead. One that is alive after all says hello again, and is
+    /// admitted as another incarnation.
     fn dismiss_the_dead(&mut self) {
         let over = matches!(self.lifecycle.phase(), Phase::Over(_));
         if !over && !fault::is_back(Fault::SleeperNotDismissed) {
@@ -221,7 +220,7 @@ impl<S: OwnShard> Coordinator<S> {
         ShardPlan::new(&run.parameters, self.config.servers as usize, run.sharding).active_servers()
     }
 
-    /// Whom the run waits for, and why some of them were not let in.
+    /// Returns the tasks that the run waits for, and why some of them were refused.
     pub(super) fn waiting(&self) -> Waiting {
         if let (Phase::Preparing, Some(_), Some(checkpoints)) =
             (self.lifecycle.phase(), self.looking, &self.checkpoints)

@@ -1,5 +1,5 @@
-//! The processes that play the tasks, as the coordinator reaches them. A process outlives its connections: what it
-//! has not heard is kept for the next one.
+//! The processes that play the tasks, and how the coordinator reaches them. A process outlives its connections:
+//! messages that it has not acknowledged are kept for its next connection.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::interface::{Effect, SessionId};
 
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    /// Whose each connection is, known after the hello.
+    /// The task of each connection, known after the hello.
     sessions: BTreeMap<SessionId, Option<TaskId>>,
     members: BTreeMap<TaskId, Member>,
     effects: Vec<Effect>,
@@ -33,17 +33,17 @@ impl Members {
         self.sessions.insert(id, None);
     }
 
-    /// A task does not read its messages; what it has missed waits for its next connection.
+    /// Drops a connection whose task does not read. What the task has missed waits for its next connection.
     pub(super) fn undelivered(&mut self, id: SessionId) {
         self.sessions.remove(&id);
     }
 
-    /// What is to be said, and which connections are to be closed.
+    /// Takes the messages to send and the connections to close.
     pub(super) fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Who has lost its connection by this, if it has no newer one.
+    /// Handles a closed connection. Returns its task, unless that has a newer connection.
     pub(super) fn closed(&mut self, id: SessionId) -> Option<(TaskId, Incarnation)> {
         self.sessions.remove(&id);
         let (task, member) = self.members.iter_mut().find(|(_, member)| member.session == Some(id))?;
@@ -56,7 +56,7 @@ impl Members {
         self.members.get(&task).filter(|member| member.process == process).map(|member| member.incarnation)
     }
 
-    /// Makes this the session of a process, welcomes it and tells it what it has not heard yet.
+    /// Makes this the session of a process, and sends it a welcome and all unacknowledged messages.
     pub(super) fn welcome(&mut self, id: SessionId, task: TaskId, hello: &Hello, incarnation: Incarnation, heard: u64) {
         if self.members.get(&task).is_none_or(|member| member.incarnation != incarnation) {
             self.remove(task);
@@ -68,7 +68,7 @@ impl Members {
         };
         *connection = Some(task);
         self.effects.push(Effect::Admit(id, task));
-        // It may not know this incarnation yet, and mean what another coordinator has told it.
+        // A process that does not know this incarnation yet may acknowledge messages of an earlier coordinator.
         if hello.incarnation == incarnation.0 {
             member.outbox.heard(heard);
         }
@@ -123,7 +123,7 @@ impl Members {
         self.effects.push(Effect::Dismiss(id));
     }
 
-    /// Tells those tasks something that they must hear.
+    /// Sends these tasks a message that must arrive.
     pub(super) fn tell(&mut self, to: impl Fn(TaskId) -> bool, kind: &Kind) {
         let mut messages = Vec::new();
         for (_, member) in self.members.iter_mut().filter(|(task, _)| to(**task)) {
@@ -135,7 +135,7 @@ impl Members {
         }
     }
 
-    /// Tells everyone who is connected something that may be lost.
+    /// Sends every connected task a message that may be lost.
     pub(super) fn mention(&mut self, kind: &Kind) {
         let sessions: Vec<SessionId> = self.members.values().filter_map(|member| member.session).collect();
         for id in sessions {
@@ -143,7 +143,7 @@ impl Members {
         }
     }
 
-    /// How many tasks have not heard everything.
+    /// Returns how many tasks have not acknowledged every message.
     pub(super) fn unheard(&self) -> usize {
         self.members.values().filter(|member| !member.outbox.is_empty()).count()
     }
@@ -168,7 +168,7 @@ mod tests {
         Kind::Waiting(Waiting::default())
     }
 
-    /// The last thing that was said.
+    /// The last message that was sent.
     fn said(members: &mut Members) -> CoordinatorMessage {
         match members.take_effects().pop() {
             Some(Effect::Send(1, message)) => message,

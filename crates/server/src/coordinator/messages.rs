@@ -1,4 +1,4 @@
-//! What tasks report once they are in, and what the coordinator makes of it.
+//! Reports of tasks that have joined, and how the coordinator handles them.
 
 use tracing::info;
 use windlass_core::checkpoint::{Setback, SetbackKind};
@@ -14,7 +14,7 @@ use super::machine::Coordinator;
 use crate::checkpoint::Part;
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Takes what a task reports.
+    /// Handles a report of a task.
     pub(super) fn message(&mut self, task: TaskId, incarnation: Incarnation, message: task_message::Kind) {
         let worker = WorkerId(task.index);
         let decisions = match message {
@@ -54,13 +54,13 @@ impl<S: OwnShard> Coordinator<S> {
             }
             task_message::Kind::Goodbye(_) => {
                 let decisions = self.lifecycle.goodbye(task, incarnation, self.now);
-                // At the end it stays, to hear how the run ended.
+                // At the end of the run it stays, to learn how the run ended.
                 if !matches!(self.lifecycle.phase(), Phase::Saving(_) | Phase::Over(_)) {
                     self.members.remove(task);
                 }
                 decisions
             }
-            // Answers to what was said before the run went back to a checkpoint.
+            // These answer messages from before a rollback.
             task_message::Kind::ServerReady(_)
             | task_message::Kind::Failed(_)
             | task_message::Kind::Initialised(_)
@@ -71,7 +71,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.carry_out(decisions);
     }
 
-    /// Takes what a server reports of its part of a checkpoint.
+    /// Handles a server's report on its part of a checkpoint.
     fn checkpoint_message(&mut self, task: TaskId, message: task_message::Kind) {
         let server = ServerId(task.index);
         match message {
@@ -97,13 +97,13 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Whether the servers are to prepare as they were last told. While a checkpoint is looked up they are about to be told
-    /// anew, and who has prepared as before has to once more.
+    /// Returns whether this is the latest `Prepare`. While a checkpoint is looked up, another one is about to follow,
+    /// and servers that are prepared for the old one have to prepare again.
     fn is_prepared_for(&self, number: u64) -> bool {
         number == self.prepare.number && self.looking.is_none()
     }
 
-    /// Whether a failure is one of what was asked for last: a server fails to prepare, a worker to train.
+    /// Returns whether a failure concerns the latest request: a server fails to prepare, a worker to train.
     fn is_of_now(&self, task: TaskId, incarnation: Incarnation, failure: &Failure) -> bool {
         match task.job {
             Job::Ps => is_of_itself(task, failure) || self.is_prepared_for(failure.prepare),
@@ -122,7 +122,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Keeps what a task reports of itself. If the run waits for that task, it is good news.
+    /// Stores a task's heartbeat. If the run waits for that task and it has moved on, that is progress.
     fn note_progress(&mut self, task: TaskId, mut heartbeat: Heartbeat) {
         joined::bound(&mut heartbeat.sites);
         let stage = |heartbeat: &Heartbeat| (heartbeat.local_step, heartbeat.global_step, heartbeat.waiting.clone());
@@ -134,7 +134,7 @@ impl<S: OwnShard> Coordinator<S> {
     }
 }
 
-/// Whether a server tells that its process has failed, whatever it was asked to prepare.
+/// Returns whether a server reports a failure of its own process, unrelated to any `Prepare`.
 fn is_of_itself(task: TaskId, failure: &Failure) -> bool {
     task.job == Job::Ps && failure.prepare == 0
 }

@@ -1,5 +1,5 @@
-//! What the coordinator knows of the run, as one value for monitoring: metrics, the record of utilisation, the live
-//! page.
+//! The coordinator's knowledge of the run, as one value for monitoring: metrics, the record of utilisation, and the
+//! live page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use super::machine::Coordinator;
 /// The run as the coordinator sees it at one moment.
 #[derive(Debug, Clone)]
 pub struct Observation {
-    /// The moment, on the coordinator's clock.
+    /// The time of the observation, on the coordinator's clock.
     pub at: Duration,
-    /// Where the run stands.
+    /// The phase of the run.
     pub phase: Phase,
     /// The last step, if the run ends by steps.
     pub target: Option<u64>,
-    /// What ps 0 has counted, or had before it lost its parameters.
+    /// What ps 0 has counted, or had counted before it lost its parameters.
     pub statistics: ShardStatistics,
     /// True if ps 0 holds parameters now.
     pub has_shard: bool,
@@ -39,17 +39,17 @@ pub struct Observation {
     pub tasks: Vec<TaskObservation>,
     /// What has happened so far.
     pub history: History,
-    /// What is trained, once a worker has said so.
+    /// What is trained, once a worker has reported it.
     pub facts: Option<Arc<RunFacts>>,
     /// How servers and workers are laid out in processes.
     pub layout: RunLayout,
-    /// Who initialises, evaluates and writes the summary.
+    /// The task that initialises, evaluates and writes the summary.
     pub chief: TaskId,
     /// Where the servers listen, by number.
     pub addresses: BTreeMap<u32, String>,
     /// How many checkpoints are kept.
     pub kept_checkpoints: usize,
-    /// True if the run is over and every task has said its last word.
+    /// True if the run is over and every task has reported for the last time.
     pub is_last: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Observation {
 pub struct RunFacts {
     /// The model's name.
     pub model: String,
-    /// How pushes become updates.
+    /// The mode: how pushes become updates.
     pub mode: String,
     /// The optimizer's name.
     pub optimizer: String,
@@ -87,24 +87,24 @@ impl RunFacts {
 /// A task of the cluster.
 #[derive(Debug, Clone)]
 pub struct TaskObservation {
-    /// Which one.
+    /// The task.
     pub task: TaskId,
-    /// What is known of its process; `None` if none has come yet.
+    /// The state of its process; `None` if none has joined yet.
     pub presence: Option<Presence>,
-    /// When it was last heard, on the coordinator's clock.
+    /// When it was last heard from, on the coordinator's clock.
     pub heard: Option<Duration>,
     /// Since when the run waits for it.
     pub awaited_since: Option<Duration>,
-    /// What it last said of itself.
+    /// Its last heartbeat.
     pub heartbeat: Heartbeat,
 }
 
 /// A host with tasks of the cluster.
 #[derive(Debug)]
 pub struct NodeObservation<'a> {
-    /// What one of its tasks last said of it.
+    /// The latest report on the host by one of its tasks.
     pub usage: &'a Usage,
-    /// Its tasks, each with what it last said of its process.
+    /// Its tasks, each with the latest report on its process.
     pub tasks: Vec<(TaskId, &'a Usage)>,
 }
 
@@ -114,22 +114,22 @@ impl Observation {
         phase_name(&self.phase)
     }
 
-    /// The same of a run with a client: it and its joined workers instead of the workers that servers see. `here` is what
-    /// this process knows of them.
+    /// Replaces the workers that servers see with the client and its joined workers. `here` lists those that this
+    /// process knows.
     #[must_use]
     pub(super) fn with_client(self, here: &[windlass_instruments::Site]) -> Self {
         let here: Vec<Site> = here.iter().cloned().map(Into::into).collect();
         Self { tasks: joined::as_known(self.tasks, &here, self.at), chief: TaskId::CLIENT, ..self }
     }
 
-    /// The same, but with what an earlier one knew of the parameters if there are none now: they are being restored.
+    /// Returns the same observation, but with an earlier one's counts while the parameters are being restored.
     #[must_use]
     pub fn after(self, earlier: &Self) -> Self {
         let statistics = if self.has_shard { self.statistics } else { earlier.statistics };
         Self { statistics, ..self }
     }
 
-    /// How old a checkpoint is; by the calendar if an earlier coordinator wrote it.
+    /// Returns the age of a checkpoint, by the wall clock if an earlier coordinator wrote it.
     pub fn age(&self, saved: &SavedCheckpoint) -> Duration {
         match saved.written_before {
             Some(written) => {
@@ -140,7 +140,7 @@ impl Observation {
         }
     }
 
-    /// What the nodes use, and the tasks on each that are there.
+    /// Returns the usage of each node, with the present tasks on it.
     pub fn nodes(&self) -> BTreeMap<&str, NodeObservation<'_>> {
         let mut nodes: BTreeMap<&str, NodeObservation<'_>> = BTreeMap::new();
         for observed in self.tasks.iter().filter(|observed| observed.presence == Some(Presence::Present)) {

@@ -1,5 +1,5 @@
-//! Those who are not let in and have yet to hear why: of a run that cannot begin, or that is about to end. They are told
-//! when they come again, rather than left to wait for ps 0.
+//! Tasks that were not admitted and have yet to learn why: the run cannot begin, or is about to end. They are told when
+//! they come again, instead of being left to wait for ps 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,11 @@ use windlass_wire::control::proto::Hello;
 use super::interface::{OwnShard, SessionId};
 use super::machine::Coordinator;
 
-/// Tasks that have yet to hear that the run cannot begin, or how it has ended.
+/// Tasks that have yet to learn that the run cannot begin, or how it ended.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     tasks: BTreeSet<String>,
-    /// Those who are being told.
+    /// Tasks that are being told, by session.
     told: BTreeMap<SessionId, String>,
 }
 
@@ -22,17 +22,17 @@ impl Untold {
         self.tasks.len()
     }
 
-    /// A task is to come again to hear how the run ends.
+    /// Notes that a task is to come again to learn how the run ends.
     pub(super) fn put_off(&mut self, hello: &Hello) {
         self.tasks.insert(name(hello));
     }
 
-    /// A task was admitted, and is told of the end like all others.
+    /// Notes that a task was admitted, and will learn of the end like all others.
     pub(super) fn let_in(&mut self, hello: &Hello) {
         self.tasks.remove(&name(hello));
     }
 
-    /// A task has been told on this session, which it closes when it has heard.
+    /// Notes that a task was told on this session, which it closes once it has received that.
     pub(super) fn dismissed(&mut self, id: SessionId, hello: &Hello) {
         let task = name(hello);
         if self.tasks.contains(&task) {
@@ -53,7 +53,7 @@ fn name(hello: &Hello) -> String {
 }
 
 impl<S: OwnShard> Coordinator<S> {
-    /// Ends the run. If it has not begun, ps 0 stays for a while to tell those who come.
+    /// Ends the run. If it has not begun, ps 0 stays for a while to tell the tasks that are still to come.
     pub(super) fn refuse_to_begin(&mut self, outcome: Outcome) {
         if self.prepare.number == 0 {
             self.untold.tasks = self.lifecycle.missing().iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! The run as Prometheus reads it from ps 0.
+//! The metrics of the run that Prometheus reads from ps 0.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use windlass_instruments::{Readable, VALID, counter, gauge, seconds};
 
 use super::observation::{Observation, PHASES};
 
-/// What the coordinator observed last.
+/// The coordinator's latest observation.
 pub(super) struct RunInstruments(pub(super) watch::Receiver<Arc<Observation>>);
 
 impl Readable for RunInstruments {
@@ -68,7 +68,7 @@ fn of_tasks(run: &Observation) -> Vec<Box<dyn Collector>> {
             silence.with_label_values(&labels).set(since(heard));
         }
         awaited.with_label_values(&labels).set(observed.awaited_since.map_or(0.0, since));
-        // Of joined workers it is not known, and a client is a worker to the coordinator.
+        // For joined workers this is not known, and the coordinator counts a client as a worker.
         let counted_as = match observed.task {
             TaskId::CLIENT => Some(TaskId::CHIEF),
             task => (task.job == Job::Ps || !run.layout.has_client()).then_some(task),
@@ -79,7 +79,7 @@ fn of_tasks(run: &Observation) -> Vec<Box<dyn Collector>> {
     vec![Box::new(present), Box::new(silence), Box::new(awaited), Box::new(restarts)]
 }
 
-/// Of a run without checkpoints there is nothing to tell. As long as none was written, the age counts from the start.
+/// A run without checkpoints has no such metrics. Until the first is written, the age counts from the start.
 fn of_checkpoints(run: &Observation) -> Vec<Box<dyn Collector>> {
     if run.kept_checkpoints == 0 {
         return Vec::new();
@@ -111,7 +111,7 @@ fn of_checkpoints(run: &Observation) -> Vec<Box<dyn Collector>> {
             gauge("windlass_checkpoint_bytes", "The size of the newest checkpoint.", bytes),
         ]);
     }
-    // Of one that an earlier coordinator wrote, this is not known.
+    // For a checkpoint of an earlier coordinator, these are not known.
     if let Some(newest) = newest.filter(|newest| newest.written_before.is_none()) {
         let (duration, hold) = (newest.duration.as_secs_f64(), newest.held_up.as_secs_f64());
         instruments.extend([

@@ -26,10 +26,10 @@ use crate::task::ShardSlot;
 
 const CHANNEL: usize = 256;
 
-/// What happens on a session.
+/// An event on a session.
 #[derive(Debug)]
 pub(super) enum SessionInput {
-    /// Where to answer, and the connection's place in the port's lobby, if it came by the port.
+    /// The sender for answers, and the connection's slot in the port's lobby if it came through the port.
     Opened(mpsc::Sender<CoordinatorMessage>, Option<Visit>),
     Message(TaskMessage),
     Closed,
@@ -66,7 +66,7 @@ impl CoordinatorHandle {
 
     /// The live page, to be served on the task's port.
     pub(crate) fn page(&self) -> axum::Router {
-        // A viewer stays for as long as it likes, unless the lobby is crowded.
+        // A viewer may stay connected indefinitely, unless the lobby is crowded.
         let stays = async |request: Request, next: Next| {
             if request.uri().path() == EVENTS_PATH {
                 request.extensions().get::<Visit>().into_iter().for_each(Visit::has_spoken);
@@ -76,15 +76,16 @@ impl CoordinatorHandle {
         windlass_page::router(self.status.clone()).layer(middleware::from_fn(stays))
     }
 
-    /// Waits until every task has heard the last word, and the run directory tells how the run ended, but not longer than
-    /// this while the process runs. Then old checkpoints that are being removed have the time that they have anyway.
+    /// Waits until every task has received the final message and the run directory records how the run ended, but at
+    /// most this long while the process runs. After that, a removal of old checkpoints may still use up its own time
+    /// limit.
     pub(crate) async fn ended(&self, longest: Duration) {
         let mut farewell = Farewell::new(longest);
         let (mut unheard, mut end_recorded) = (self.unheard.clone(), self.end_recorded.clone());
         let mut tick = tokio::time::interval_at(Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // A task that has closed its session sends nothing more.
+            // An error means that the sender is gone, and nothing more will come.
             let have_heard = *unheard.borrow_and_update() == Some(0) || unheard.has_changed().is_err();
             let is_recorded = *end_recorded.borrow_and_update() || end_recorded.has_changed().is_err();
             if farewell.is_over(have_heard && is_recorded) {
@@ -99,7 +100,7 @@ impl CoordinatorHandle {
         drop(self.tidying.lock().await);
     }
 
-    /// Opens a session that is fed by `messages`, and returns what the coordinator says on it.
+    /// Opens a session that is fed by `messages`, and returns the coordinator's messages on it.
     fn open(
         &self,
         messages: impl tokio_stream::Stream<Item = Result<TaskMessage, Status>> + Unpin + Send + 'static,

@@ -1,7 +1,7 @@
-//! `RUN_DIR/utilization.jsonl`: what every node used of its hardware, a line a second.
+//! `RUN_DIR/utilization.jsonl`: the hardware usage of every node, one line per second.
 //!
-//! Tasks report it with their heartbeats, and tasks on one host report the same host. A disk that hangs or is full costs
-//! lines, never time of the coordinator.
+//! Tasks report it in their heartbeats, and tasks on one host report the same host. A disk that hangs or is full costs
+//! lines, never the coordinator's time.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,7 +18,7 @@ use windlass_wire::control::proto::Usage;
 use super::observation::{NodeObservation, Observation};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A larger file is put aside, in place of the one before it.
+/// A larger file is moved aside, replacing the one moved before.
 const LARGEST: u64 = 64 << 20;
 /// The file in the run directory.
 const FILE: &str = "utilization.jsonl";
@@ -85,7 +85,7 @@ pub(super) async fn record(directory: PathBuf, observed: watch::Receiver<Arc<Obs
     }
 }
 
-/// Begins a line of its own if the one before could not be written to its end.
+/// Appends a line, on a line of its own even if the previous one was written only in part.
 fn append(path: &Path, line: &Line, is_torn: bool) -> std::io::Result<()> {
     windlass_files::require_file(path)?;
     let mut text = if is_torn { vec![b'\n'] } else { Vec::new() };

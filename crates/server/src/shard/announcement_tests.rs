@@ -1,5 +1,5 @@
-//! A request may come before the coordinator's word that its process plays the worker: it waits for it, and is believed
-//! in nothing until then.
+//! A request may arrive before the coordinator has announced that its process plays the worker. It waits for the
+//! announcement, and has no effect until then.
 
 use std::io;
 use std::sync::mpsc;
@@ -19,7 +19,7 @@ const WORKER: WorkerId = WorkerId(0);
 const FIRST: Incarnation = Incarnation(7);
 const SECOND: Incarnation = Incarnation(8);
 
-/// A worker's end of requests with gradients of one, which remembers what it was told.
+/// The worker's end of a stream, with gradients of one. It records the answers.
 #[derive(Default)]
 struct Told(Vec<AnswerKind>);
 

@@ -1,4 +1,4 @@
-//! Answers to requests: the values once the worker may go on, and meanwhile whom it waits for.
+//! Answers to requests: the values once the worker may continue, and until then the workers that it waits for.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use windlass_wire::stream::frame::{Answer, AnswerKind, Request, RequestKind};
 use super::receive::WantedRows;
 use super::{ParameterShard, bad_rows, ended, lock};
 
-/// How often a worker that has to wait is told for whom.
+/// How often a waiting worker is told what it waits for.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// How often to check whether the worker still waits.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -83,7 +83,7 @@ impl ParameterShard {
         Ok(peer.flush()?)
     }
 
-    /// Answers a request whose payload has been read, so that the answer is not lost with the connection.
+    /// Refuses a request whose payload has been read. With unread bytes, closing the connection could lose the answer.
     pub(super) fn refuse(&self, kind: AnswerKind, text: &str, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let header = Answer { dense: 0, rows: 0, text: text.len() as u32, ..self.answer(kind, 0) };
         peer.answer(&header, text)?;

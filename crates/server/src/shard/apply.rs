@@ -1,4 +1,4 @@
-//! A push that is applied as it arrives, block by block.
+//! Applies a push block by block as it arrives.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use windlass_wire::stream::frame::{AnswerKind, Request};
 use super::{ParameterShard, bad_rows, lock, lock_timed};
 
 impl ParameterShard {
-    /// Applies a push piece by piece: its blocks, then its row sections. A piece is claimed and applied under one
-    /// lock, so that of two connections that bring the same push either finds it done or does it. Without a bound
-    /// on staleness each block's new values leave while the next is on its way, unless rows follow: an answer must
-    /// not be whole before the push is. A checkpoint has held up the push for that long already.
+    /// Applies a push piece by piece: its blocks, then its row sections. A piece is claimed and applied under one lock.
+    /// If two connections bring the same push, each of them either applies a piece or finds it already applied. In
+    /// async mode each block's new values are sent while the next block arrives, unless rows follow: an answer must not
+    /// be complete before the push is. `held_up` is how long a checkpoint has already held up the push.
     pub(super) fn apply_as_it_arrives(
         &self,
         request: &Request,
@@ -59,7 +59,7 @@ impl ParameterShard {
         gate.note_held_up(held_up);
         drop(gate);
         self.changed.notify_all();
-        // A server without blocks has not sent anything yet.
+        // Without blocks, nothing has been sent yet.
         if at_once { Ok(peer.flush()?) } else { self.wait_and_answer(request, AnswerKind::Values, &wanted, peer) }
     }
 

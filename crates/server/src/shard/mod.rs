@@ -1,8 +1,8 @@
 //! One server's share of the parameters.
 //!
-//! Values are kept in blocks, each behind its own lock: a push is applied block by block as it arrives, and
-//! pushes of different workers pass through each other. What may be applied, and when a worker may go on, is
-//! decided behind one small lock, the [`Gate`]. No lock is held while bytes are sent or awaited.
+//! Values are kept in blocks, each behind its own lock: a push is applied block by block as it arrives, and pushes of
+//! different workers interleave. What may be applied, and when a worker may continue, is decided behind one small lock,
+//! the [`Gate`]. No lock is held while bytes are sent or awaited.
 //!
 //! A push goes through the files in this order: `serve` asks the gate, `apply` or `round` changes the values as
 //! `receive` reads the rest of the request, and `answer` sends the new ones. `snapshot` reads the values as of a cut.
@@ -43,22 +43,22 @@ pub use windlass_core::admission::CutError;
 /// One server's share of the parameters.
 pub struct ParameterShard {
     run: RunSpec,
-    /// What the gate's times count from.
+    /// The origin of the gate's clock.
     origin: Instant,
-    /// Who may ask; with dynamic workers more come later.
+    /// The known workers; with dynamic workers more are added later.
     workers: RwLock<BTreeSet<WorkerId>>,
     elements: usize,
     blocks: Vec<Mutex<CopyOnCut<Block>>>,
-    /// Where in each block values lie that are not simply trained since the first step.
+    /// For each block, the stretches of values that have not simply been trained since the first step.
     stretches: Vec<Vec<Stretch>>,
     spares: Arc<Spares>,
     rows: Vec<ServedTable>,
     gate: Mutex<Gate>,
-    /// Signalled when a waiting worker may be able to go on.
+    /// Signalled when a waiting worker may be able to continue.
     changed: Condvar,
-    /// The gradients of the open synchronous round. Taken before the gate where both are needed.
+    /// The gradients of the open synchronous round. Locked before the gate where both are needed.
     round: Mutex<RoundGradients>,
-    /// What is counted of it all.
+    /// The metrics of this shard.
     counts: PsInstruments,
 }
 
@@ -98,7 +98,7 @@ impl ParameterShard {
         shard
     }
 
-    /// Lets these instruments count what happens here.
+    /// Makes these instruments count the shard's activity.
     pub(crate) fn counted_by(self, counts: PsInstruments) -> Self {
         let rows: usize = self.rows.iter().map(|rows| rows.stripe.count * rows.width).sum();
         counts.holds((self.elements + rows) * size_of::<f32>());
@@ -134,12 +134,13 @@ impl ParameterShard {
         }
     }
 
-    /// Refuses every process up to this incarnation, of whichever worker, that is not announced.
+    /// Refuses every process up to this incarnation that is not announced, whichever worker it plays.
     pub fn fence_up_to(&self, latest: Incarnation) {
         lock(&self.gate).fence_up_to(latest);
     }
 
-    /// Takes pushes of this process of a worker, refuses those of the ones before it, and says how far the workers were.
+    /// Accepts pushes of this process of a worker, and refuses those of earlier processes. Returns how far the workers
+    /// had got.
     pub fn fence(&self, worker: WorkerId, incarnation: Incarnation) -> Standing {
         self.workers.write().unwrap_or_else(PoisonError::into_inner).insert(worker);
         let standing = lock(&self.gate).fence(worker, incarnation);
@@ -147,7 +148,7 @@ impl ParameterShard {
         standing
     }
 
-    /// As [`ParameterShard::fence`], for a worker that joins in the middle of a run, at this clock.
+    /// Like [`ParameterShard::fence`], for a worker that joins in the middle of a run, at this clock.
     pub fn join(&self, worker: WorkerId, incarnation: Incarnation, clock: u64) -> Standing {
         self.workers.write().unwrap_or_else(PoisonError::into_inner).insert(worker);
         let standing = lock(&self.gate).join(worker, incarnation, clock);
@@ -160,8 +161,8 @@ impl ParameterShard {
         lock(&self.gate).clock()
     }
 
-    /// Refuses pushes of a worker's process that has left, and says how far the workers are. Others may still wait for
-    /// that worker until [`ParameterShard::leave`].
+    /// Refuses pushes of a worker's process that has left. Returns how far the workers have got. Others may still wait
+    /// for that worker until [`ParameterShard::leave`].
     pub fn retire(&self, worker: WorkerId, incarnation: Incarnation) -> Standing {
         let standing = lock(&self.gate).retire(worker, incarnation);
         self.changed.notify_all();
@@ -179,7 +180,7 @@ impl ParameterShard {
         self.changed.notify_all();
     }
 
-    /// Counts and times so far. Times count from `started`.
+    /// Returns the counts and times so far. Times are relative to `started`.
     pub fn statistics(&self, started: Instant) -> ShardStatistics {
         let counted = lock(&self.gate).statistics();
         let since_started = |time: Duration| (self.origin + time).saturating_duration_since(started);
@@ -190,7 +191,7 @@ impl ParameterShard {
         }
     }
 
-    /// The time, as the gate counts it.
+    /// Returns the time on the gate's clock.
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -204,12 +205,12 @@ fn bad_rows(error: RowError) -> ServeError {
     FrameError::Section(error.to_string()).into()
 }
 
-/// A thread that panicked with a lock leaves numbers behind, which are still numbers.
+/// Ignores poisoning: what a thread that panicked leaves behind are still numbers.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same, and how long that took if another had it.
+/// Like `lock`, but also returns how long that took if another thread held it.
 fn lock_timed<T>(mutex: &Mutex<T>) -> (MutexGuard<'_, T>, Duration) {
     match mutex.try_lock() {
         Ok(guard) => (guard, Duration::ZERO),

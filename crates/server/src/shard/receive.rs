@@ -1,5 +1,5 @@
-//! What comes with a request beside its dense values: the note, and sections of rows. Nothing is allocated before its
-//! size has been checked.
+//! Reads the parts of a request other than its dense values: the note and the row sections. Sizes are checked before
+//! anything is allocated.
 
 use windlass_core::block::block_ranges;
 use windlass_wire::link::{Peer, ServeError};
@@ -8,17 +8,17 @@ use windlass_wire::stream::frame::{FrameError, Request, RequestKind};
 use super::round::RowGradients;
 use super::{ParameterShard, ServedTable};
 
-/// The most values of rows that a request may have of a small table; of others, how many times what they hold.
+/// The limit on the row values of a request: a fixed number, plus this many times what the tables hold.
 const SMALL_TABLE_VALUES: usize = 16 << 20;
 const TABLES: usize = 16;
 
-/// How many values of rows a request may still have, over all its sections.
+/// How many more row values a request may have, over all its sections.
 pub(super) struct Allowance(usize);
 
-/// The rows that the answer should hold, by table.
+/// The rows that the answer should contain: table and row numbers.
 pub(super) type WantedRows = (usize, Vec<u32>);
 
-/// The note of a push; empty if there is none.
+/// Reads the note of a push, which may be empty.
 pub(super) fn note(request: &Request, peer: &mut dyn Peer) -> Result<String, ServeError> {
     if request.note == 0 {
         return Ok(String::new());
@@ -30,7 +30,7 @@ pub(super) fn note(request: &Request, peer: &mut dyn Peer) -> Result<String, Ser
 }
 
 impl ParameterShard {
-    /// Reads a payload that is not wanted; returns the rows that still are.
+    /// Drops the payload of a request. Returns the rows that it wants in the answer.
     pub(super) fn discard(&self, request: &Request, peer: &mut dyn Peer) -> Result<Vec<WantedRows>, ServeError> {
         for range in block_ranges(self.elements) {
             peer.receive(range.len())?;
@@ -51,8 +51,8 @@ impl ParameterShard {
         (0..request.wanted).map(|_| self.receive_row_numbers(&mut allowance, peer)).collect()
     }
 
-    /// What the sections of a request may have together. A push names a row once for every time it was looked up, so
-    /// more than the tables hold is not yet wrong.
+    /// Returns the limit for all sections of a request together. A push names a row once for every lookup, so more
+    /// values than the tables hold are not necessarily an error.
     pub(super) fn allowance(&self) -> Allowance {
         let values = |rows: &ServedTable| rows.stripe.count.saturating_mul(rows.width).saturating_mul(TABLES);
         Allowance(self.rows.iter().map(values).fold(SMALL_TABLE_VALUES, usize::saturating_add))

@@ -1,4 +1,4 @@
-//! How a request on a shard is served: is its sender a worker, what does it ask for, and what does the gate say of it.
+//! Serves a request on a shard: checks that its sender is a worker, looks at what it asks for, and asks the gate.
 //!
 //! A push continues in `apply`, or in `round` if updates are rounds; both end in `answer`.
 
@@ -13,8 +13,8 @@ use windlass_wire::stream::frame::{Answer, AnswerKind, FrameError, Request, Requ
 
 use super::{ParameterShard, bad_rows, ended, lock, receive};
 
-/// How long a request may be ahead of the coordinator's word that its process plays the worker: the word and the request
-/// come by different connections. A process that is real and still too early asks again.
+/// How long a request may wait for the coordinator's announcement of its process: the two arrive on different
+/// connections. A real process that is still too early retries.
 const ANNOUNCEMENT_WAIT: Duration = Duration::from_secs(5);
 
 impl Shard for ParameterShard {
@@ -39,8 +39,8 @@ impl Shard for ParameterShard {
 }
 
 impl ParameterShard {
-    /// Waits for the coordinator to announce the process that sends a request, and says what is known of it. Nothing in
-    /// the request itself is believed: anybody can write a header.
+    /// Waits for the coordinator to announce the process that sends a request, and returns what is known about it.
+    /// Nothing in the request itself is trusted: anybody can write a header.
     fn await_announcement(&self, request: &Request) -> Result<Acquaintance, ServeError> {
         let unannounced =
             |gate: &mut Gate| gate.acquaintance(&request.into()) == Acquaintance::Unannounced && !gate.is_closed();
@@ -53,8 +53,8 @@ impl ParameterShard {
         }
     }
 
-    /// Sets the values piece by piece, each only if training has not begun: what is left of a request that was held
-    /// up on its way may come after another has been answered and the first push applied.
+    /// Sets the values piece by piece, each only if training has not begun: the rest of a delayed request may arrive
+    /// after another attempt has been answered and the first push applied.
     fn initialise(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
         let refused = || lock(&self.gate).refuses_first_values(&request.into());
         for block in &self.blocks {
@@ -103,7 +103,7 @@ impl ParameterShard {
         let verdict = gate.admit(&request.into(), note, self.now());
         drop(gate);
         if matches!(verdict, Verdict::Skip(_)) {
-            // It is in the ledger, and a cut may have waited for just that.
+            // The push is now in the ledger, which a cut may have been waiting for.
             self.changed.notify_all();
         }
         self.count(&verdict, held_up);
@@ -130,7 +130,7 @@ impl ParameterShard {
         }
     }
 
-    /// A gradient for a round is counted when it has wholly arrived.
+    /// Counts a push, except a gradient for a round, which is counted once it has fully arrived.
     fn count(&self, verdict: &Verdict, held_up: Duration) {
         self.counts.held_up(held_up);
         match verdict {

@@ -1,4 +1,4 @@
-//! The port of a parameter server: tensor streams of workers, over TCP and from this host, and what is asked by gRPC.
+//! The port of a parameter server: tensor streams of workers, over TCP and from this host, and gRPC and HTTP requests.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ pub(super) struct ServerPort {
     connections: Connections,
     local_name: String,
     _accepting: watch::Sender<()>,
-    /// Workers of a sparse cluster know by this that the server is here.
+    /// Tells the workers of a sparse cluster that this server is here.
     _introductions: Introductions,
 }
 
-/// What a port serves.
+/// The services on a port.
 pub(super) struct PortServices {
-    /// Where streams end.
+    /// The shard that the streams lead to.
     pub(super) shard: Arc<ShardSlot>,
-    /// Whose sessions come here.
+    /// The coordinator, if it is in this process.
     pub(super) coordinator: Option<CoordinatorHandle>,
-    /// What else is asked by HTTP.
+    /// Further HTTP services.
     pub(super) router: axum::Router,
-    /// What the streams are counted by.
+    /// The instruments that count the streams' traffic.
     pub(super) counts: PsInstruments,
 }
 
@@ -50,7 +50,7 @@ impl ServerPort {
         Ok(Self { connections, local_name, _accepting: accepting, _introductions: introductions })
     }
 
-    /// The name under which workers on this host find it; empty if they have to come by TCP.
+    /// Returns the name under which workers on this host find the port; empty if they have to use TCP.
     pub(super) fn local_name(&self) -> &str {
         &self.local_name
     }

@@ -29,18 +29,18 @@ use prepare::Preparing;
 use save::Saver;
 pub(crate) use shard_slot::ShardSlot;
 
-/// What a parameter server has to know. Everything about the run itself comes from the workers.
+/// The configuration of a parameter server. Everything about the run itself comes from the workers.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Which one this is.
+    /// The id of this server.
     pub id: ServerId,
-    /// How many there are.
+    /// How many servers there are.
     pub servers: u32,
     /// How many workers there are; `None` if the number is open and every worker is admitted.
     pub workers: Option<u32>,
     /// How servers and workers are laid out in processes.
     pub layout: RunLayout,
-    /// What the client of joined workers knows of them, if it is in this process.
+    /// The client's view of its joined workers, if the client is in this process.
     pub joined: Option<Sites>,
     /// The address at which workers reach this server.
     pub address: String,
@@ -52,13 +52,13 @@ pub struct ServerConfig {
     pub peer_timeout: Duration,
     /// When the run was started, for the time to the first step.
     pub started: Instant,
-    /// The run's checkpoints, if it has any. The other servers hear of them from ps 0.
+    /// The run's checkpoints, if it has any. Other servers get them from ps 0.
     pub checkpoints: Option<CheckpointConfig>,
-    /// What may tell that the run has ended, when ps 0 cannot be reached.
+    /// Records that may show that the run has ended when ps 0 cannot be reached.
     pub records: Option<Arc<dyn Records>>,
-    /// Where the run keeps what is known of it, if anywhere. Only ps 0 writes there.
+    /// The run directory, if any. Only ps 0 writes there.
     pub run_dir: Option<PathBuf>,
-    /// How this task is seen from outside.
+    /// The instruments of this task.
     pub instruments: Instruments,
 }
 
@@ -66,7 +66,7 @@ pub struct ServerConfig {
 pub struct Server {
     id: ServerId,
     machine: ServerMachine,
-    /// What the machine's times count from.
+    /// The origin of the machine's clock.
     origin: Instant,
     shard: Arc<ShardSlot>,
     /// The shard that is being allocated or restored.
@@ -80,9 +80,9 @@ pub struct Server {
     coordinator: Coordinator,
     own_coordinator: Option<CoordinatorHandle>,
     session: Session,
-    /// What heartbeats tell.
+    /// What heartbeats report.
     progress: Progress,
-    /// How it is seen from outside, and what it counts.
+    /// The instruments of this task, and those of its role.
     instruments: Instruments,
     counts: PsInstruments,
     /// The port, if it has one.
@@ -90,7 +90,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts serving: on `listener`, or without one only within this process. Needs the async runtime.
+    /// Starts serving on `listener`, or else only within this process. Needs the async runtime.
     pub fn start(listener: Option<TcpListener>, config: ServerConfig) -> std::io::Result<Self> {
         let shard = Arc::new(ShardSlot::default());
         let address = listener.as_ref().map_or("", |_| &config.address);
@@ -163,7 +163,7 @@ impl Drop for Server {
     }
 }
 
-/// What the coordinator in ps 0 has to know. Without a port there is no address.
+/// Builds the configuration of the coordinator in ps 0. Without a port, the address is empty.
 fn actor_config(config: &ServerConfig, address: &str) -> ActorConfig {
     ActorConfig {
         servers: config.servers,
@@ -181,7 +181,7 @@ fn actor_config(config: &ServerConfig, address: &str) -> ActorConfig {
     }
 }
 
-/// Tells what has become of the pushes so far.
+/// Fills in what has become of the pushes so far.
 fn tell_totals(counts: &PsInstruments, heartbeat: &mut Heartbeat) {
     heartbeat.ps_totals = Some(PsTotals {
         applied: counts.count(PushFate::Applied),

@@ -27,8 +27,8 @@ use crate::shard::ParameterShard;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Begins to allocate or restore this server's shard. What was there before goes first, so that there is never more
-    /// than one.
+    /// Begins to allocate or restore this server's shard. The previous one is dropped first, so that there is never
+    /// more than one.
     pub(super) fn prepare(&mut self, prepare: Prepare) {
         self.shard.clear();
         self.instruments.probes().set_ready(false);
@@ -37,7 +37,7 @@ impl Server {
         self.preparing = Some(Preparing::start(self.id, prepare, self.progress.clone(), self.peer_timeout));
     }
 
-    /// Takes the shard that was in the making, and says what this server holds now.
+    /// Takes over the shard that was being prepared, and returns what this server holds now.
     pub(super) fn take_prepared(&mut self, prepared: Result<Prepared, PrepareError>) -> Result<Holding, Outcome> {
         self.preparing = None;
         let unprepared = |error: PrepareError| Outcome { exit_code: error.exit_code(), reason: error.to_string() };
@@ -54,26 +54,26 @@ impl Server {
 pub(super) struct Prepared {
     /// `None` if this server takes no part in the run.
     pub(super) shard: Option<ParameterShard>,
-    /// Writes checkpoints of the shard, if there are any.
+    /// Writes the shard's part of checkpoints, if the run has any.
     pub(super) saver: Option<Saver>,
     /// True if the shard has the values of a checkpoint.
     pub(super) restored: bool,
 }
 
-/// A shard in the making.
+/// A shard that is being prepared.
 pub(super) struct Preparing {
     task: JoinHandle<Result<Prepared, PrepareError>>,
 }
 
 impl Preparing {
-    /// Begins to allocate or restore the shard of a server, whose heartbeats tell how that gets on and whom the others await
-    /// for so long. Ends with what is returned here.
+    /// Begins to allocate or restore the shard of a server. The server's heartbeats report the progress; the other
+    /// tasks wait for `peer_timeout`.
     pub(super) fn start(id: ServerId, prepare: Prepare, progress: Progress, peer_timeout: Duration) -> Self {
         let patience = store_patience(peer_timeout);
         Self { task: tokio::spawn(self::prepare(id, prepare, progress, patience)) }
     }
 
-    /// Waits until there is a shard, if one is in the making.
+    /// Waits until the shard is ready; forever if none is being prepared.
     pub(super) async fn done(preparing: &mut Option<Self>) -> Result<Prepared, PrepareError> {
         match preparing {
             Some(preparing) => {
@@ -118,7 +118,7 @@ async fn prepare(
         }
         false => None,
     };
-    // It is copied into blocks.
+    // Copying values into blocks is CPU work.
     let shard = tokio::task::spawn_blocking(move || {
         let shard = match image {
             Some((image, resumption)) => ParameterShard::restored(run, &own, &workers, image, &resumption),
@@ -128,7 +128,7 @@ async fn prepare(
         for living in &prepare.living {
             shard.fence(WorkerId(living.worker), Incarnation(living.incarnation));
         }
-        // Those who are not here are not waited for.
+        // Do not wait for workers that are not present.
         for worker in workers.iter().filter(|worker| prepare.living.iter().all(|living| living.worker != worker.0)) {
             shard.leave(*worker, Incarnation::default());
         }
@@ -142,8 +142,8 @@ async fn prepare(
     Ok(Prepared { shard: Some(shard), saver, restored })
 }
 
-/// Does something with the store, and retries if it fails in a way that may pass: all other tasks have joined and would
-/// have to end with this one.
+/// Accesses the store, and retries failures that may be temporary: all other tasks have joined, and would have to end
+/// together with this one.
 async fn patiently<T, F: Future<Output = Result<T, PrepareError>>>(
     deadline: Instant,
     attempt: impl Fn() -> F,
@@ -162,7 +162,7 @@ async fn patiently<T, F: Future<Output = Result<T, PrepareError>>>(
     }
 }
 
-/// Reads what this server holds of its checkpoint.
+/// Reads this server's share of a checkpoint.
 async fn restore(
     prepare: &Prepare,
     id: &CheckpointId,
@@ -198,7 +198,7 @@ fn describe(run: &RunSpec, plan: &ShardPlan, id: ServerId) {
     );
 }
 
-/// What writes this server's part: one for each server that takes part, in their order.
+/// Creates the writer of this server's part. Parts are numbered by the servers that take part, in order.
 async fn saver(location: &str, run: &RunSpec, plan: &ShardPlan, id: ServerId) -> Result<Saver, PrepareError> {
     let active = plan.active_servers();
     let place = active.range(..id).count();
@@ -237,14 +237,14 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A server's only task is to prepare for these checkpoints.
+    /// Prepares the only server of a run for these checkpoints.
     async fn prepared(prepare: &Prepare, patience: Duration) -> Result<Prepared, PrepareError> {
         let prepare =
             Prepare { run: serde_json::to_string(&fixtures::run(Vec::new())).unwrap(), servers: 1, ..prepare.clone() };
         super::prepare(ServerId(0), prepare, Progress::default(), patience).await
     }
 
-    /// A link to itself: neither there nor not there.
+    /// Creates a link to itself, which neither exists nor is missing.
     #[cfg(unix)]
     fn break_link(path: &std::path::Path) {
         std::os::unix::fs::symlink(path, path).unwrap();

@@ -1,5 +1,5 @@
-//! A server's part of a checkpoint: cut where all servers cut, and written while training continues. One at a time, and
-//! dropped as soon as the checkpoint is abandoned.
+//! A server's part of a checkpoint: cut where all servers cut, and written while training continues. A server writes
+//! one part at a time, and drops it as soon as the checkpoint is abandoned.
 
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,9 +32,9 @@ pub(super) struct Saver {
 struct Writing {
     store: Store,
     layout: PartLayout,
-    /// Held for as long as numbers of a part are in memory. A store that hangs has one part's at the most.
+    /// Held as long as numbers of a part are in memory, so that a hanging store keeps those of at most one part.
     turn: Arc<AsyncMutex<()>>,
-    /// The last part that is whole.
+    /// The number and the object of the last complete part.
     written: Mutex<Option<(u64, String)>>,
 }
 
@@ -45,12 +45,12 @@ impl Saver {
         Ok(Self { writing: Arc::new(writing), background: Background::start()?, given_up: watch::Sender::new(0) })
     }
 
-    /// Where work is done that gives way to training.
+    /// Returns the runtime for work that yields to training.
     pub(super) fn background(&self) -> &Handle {
         self.background.handle()
     }
 
-    /// Cuts the shard, and writes it in the background; the coordinator hears what becomes of it.
+    /// Cuts the shard, and writes its part in the background. The result is reported to the coordinator.
     pub(super) fn cut(&self, shard: Arc<ParameterShard>, sender: Sender, Cut { number, id, cut }: Cut) {
         let foreground = Handle::current();
         let mut given_up = self.given_up.subscribe();
@@ -63,7 +63,7 @@ impl Saver {
                 made?;
                 let id = id.parse().map_err(|error: BadCheckpointId| error.to_string())?;
                 let turn = writing.begin().await;
-                // Not in the background: pushes wait for what it has locked.
+                // Not at low priority, because pushes wait for the locks that it holds.
                 let read = shard.clone();
                 let snapshot = foreground.spawn_blocking(move || read.snapshot(number)).await;
                 let snapshot = snapshot.map_err(|error| error.to_string())??;
@@ -71,7 +71,7 @@ impl Saver {
                 Ok(part.map_err(|error| error.to_string())?)
             };
             let reply = tokio::select! {
-                // Whatever is on its way to the store is dropped.
+                // This drops whatever is on its way to the store.
                 _ = given_up.wait_for(|last| *last >= number) => return,
                 written = written => written,
                 never = report(number, &bytes, &sender) => match never {},
@@ -79,7 +79,7 @@ impl Saver {
             let reply = match reply {
                 Ok(part) => {
                     writing.set_written(Some((number, part.record.object.clone())));
-                    // It may have been given up since, when there was nothing whole to drop yet.
+                    // It may have been given up just now, before there was a complete part to drop.
                     if *given_up.borrow() >= number {
                         if let Some(object) = writing.take_written(number) {
                             writing.store.discard_part(&object).await;
@@ -166,7 +166,7 @@ impl Writing {
     }
 }
 
-/// Numbers of a part, whose turn is not over before they are let go of.
+/// Numbers of a part, which hold the part's turn until they are dropped.
 struct HeldNumbers<T> {
     numbers: T,
     _turn: Arc<OwnedMutexGuard<()>>,
@@ -190,7 +190,7 @@ async fn write_counted(
     Ok(())
 }
 
-/// Tells the coordinator, for as long as there is something to tell, that bytes are written.
+/// Tells the coordinator that bytes are being written, for as long as there are.
 async fn report(number: u64, bytes: &AtomicU64, sender: &Sender) -> std::convert::Infallible {
     let mut told = 0;
     loop {
@@ -205,7 +205,7 @@ async fn report(number: u64, bytes: &AtomicU64, sender: &Sender) -> std::convert
 /// Why there is no part.
 struct Failed {
     reason: String,
-    /// True if the servers were too slow or too fast for each other.
+    /// True if this server missed the cut: it was too slow or too fast.
     missed: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A parameter server at work: it takes what the session and the shard bring, lets `server_machine` decide, and does
-//! what that says.
+//! The main loop of a parameter server: it takes events from the session and the shard, lets `server_machine` decide,
+//! and carries out its effects.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use windlass_wire::control::proto::{Marked, task_message};
 use super::{Preparing, Server, tell_totals};
 use crate::server_machine::{LAST_WORDS, ServerEffect, ServerEvent};
 
-/// How long it stays for those who have not come yet if the run cannot begin.
+/// How long ps 0 stays for tasks that have yet to come if the run cannot begin.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
 
 impl Server {
@@ -19,8 +19,8 @@ impl Server {
         self.run_until(std::future::pending()).await
     }
 
-    /// Serves until the run is over. Told to stop, it says goodbye, which ends the run for everyone; told that its process
-    /// has failed, it tells everyone of that.
+    /// Serves until the run is over. If told to stop, it says goodbye, which ends the run for everyone; if told that
+    /// its process has failed, it reports that to everyone.
     pub async fn run_until(mut self, stop: impl Future<Output = Outcome>) -> Outcome {
         let mut stop = std::pin::pin!(stop);
         let mut stopping = false;
@@ -50,7 +50,7 @@ impl Server {
         outcome
     }
 
-    /// Waits for what happens next. A shard that is ready is taken; else this does nothing yet, so that it may be dropped.
+    /// Waits for the next event. Until a shard is ready this changes nothing, so it may be dropped while it waits.
     async fn next(&mut self) -> ServerEvent {
         tokio::select! {
             message = self.session.receive() => message.map_or(ServerEvent::Lost, ServerEvent::Told),
@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Does what has to be done. Returns how the run has ended, if it has.
+    /// Carries out an effect. Returns how the run has ended, if it has.
     async fn carry_out(&mut self, effect: ServerEffect) -> Option<Outcome> {
         match effect {
             ServerEffect::End(outcome) => return Some(outcome),
@@ -88,18 +88,18 @@ impl Server {
             }
             ServerEffect::Leave(worker, incarnation) => {
                 if let Some(shard) = self.shard.get() {
-                    // It may complete a round, and applying that is work.
+                    // This may complete a round, and applying a round is CPU work.
                     let _ = tokio::task::spawn_blocking(move || shard.leave(worker, incarnation)).await;
                 }
             }
         }
-        // At the end there may be no second in which they would be counted anyway.
+        // Update the totals now: at the end there may be no time for the regular update.
         tell_totals(&self.counts, &mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
         None
     }
 }
 
-/// Never ready if there is no deadline.
+/// Sleeps until the deadline, or forever if there is none.
 async fn sleep_until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,

@@ -1,4 +1,4 @@
-//! Where a server keeps its shard, which comes and goes: streams and the coordinator find the one of now.
+//! Where a server keeps its shard, which is replaced during a run: streams and the coordinator find the current one.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,7 +7,8 @@ use windlass_wire::stream::frame::Request;
 
 use crate::shard::ParameterShard;
 
-/// The place of a shard that is allocated once the run is known, and anew when the run goes back to a checkpoint.
+/// The slot of a shard, which is allocated once the run is known, and recreated when the run rolls back to a
+/// checkpoint.
 #[derive(Default)]
 pub(crate) struct ShardSlot(RwLock<Option<Arc<ParameterShard>>>);
 
@@ -32,7 +33,7 @@ impl Shard for ShardSlot {
     fn serve(&self, request: &Request, peer: &mut dyn Peer) -> Result<(), ServeError> {
         match self.get() {
             Some(shard) => shard.serve(request, peer),
-            // The worker tries again.
+            // The worker retries.
             None => Err(std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "no parameters here yet").into()),
         }
     }

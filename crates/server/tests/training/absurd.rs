@@ -1,4 +1,4 @@
-//! A first joiner whose run no machine can hold: it is refused, and nobody else has anything of it.
+//! A first worker whose run fits no machine: it is refused, and no other task is affected by it.
 
 use windlass_core::consistency::Mode;
 use windlass_core::lifecycle::exit_code;
@@ -22,7 +22,7 @@ fn a_run_that_no_machine_can_hold_is_refused_and_the_next_joiner_brings_another(
         absurd(Mode::Async, vec![dense("w", &[1 << 50])], Sharding::BALANCED),
         absurd(SYNC, vec![dense("w", &[largest])], Sharding::BALANCED),
         absurd(Mode::Async, vec![by_rows("e", &[1 << 31, 1 << 20])], Sharding::BALANCED),
-        // All of it on the second server.
+        // All values are on the second server.
         absurd(Mode::Async, vec![dense("w", &[1]), dense("v", &[1 << 50])], Sharding::RoundRobin),
     ];
     for absurd in runs {
@@ -50,7 +50,7 @@ fn those_who_wait_for_a_joiner_that_was_refused_for_its_size_are_told() {
     let cluster = Cluster::start(1, 2, honest);
     let mut waiting = cluster.worker(1);
     waiting.receive_until(|kind| matches!(kind, Kind::Waiting(waiting) if waiting.tasks == ["worker 0"]).then_some(()));
-    // It differs from what is agreed on as well, and that comes first.
+    // This run also differs from the agreed one, and the difference is reported first.
     let absurd = absurd(Mode::Async, vec![dense("w", &[1 << 50])], Sharding::BALANCED);
     assert!(cluster.worker_with(0, absurd).is_err());
     let notice = |kind| if let Kind::Waiting(waiting) = kind { waiting.notices.into_iter().next() } else { None };

@@ -1,4 +1,4 @@
-//! One attempt at a request on a bad network: there and back unharmed, or whatever its fault has in store.
+//! One attempt at a request on a bad network: it is delivered intact, or meets a fault.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,16 +18,16 @@ pub struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// There and back, unharmed.
+    /// Delivers the request and its answer intact.
     pub fn deliver(&self) -> io::Result<()> {
         let (answer, bytes) = self.exchange(0, true)?;
-        // Before it is sent: whoever has it may ask what was told.
+        // Before the answer is sent: a test may ask for this as soon as the worker has it.
         self.link.says(&self.frame.request, &answer, true);
         self.link.reach(&self.frame.request, Stage::Answered);
         self.tell(&bytes)
     }
 
-    /// Lets a fault happen, after which the connection is of no more use.
+    /// Injects a fault, after which the connection is unusable.
     pub fn meet(&self, fault: Fault, random: &mut Random) -> io::Result<()> {
         let met = match fault {
             Fault::Unheard => self.lose_worker(),
@@ -43,7 +43,7 @@ impl Attempt<'_> {
         met
     }
 
-    /// The request breaks off. What the server says to that still arrives, should it say anything.
+    /// Cuts the request short. If the server answers that, the answer still arrives.
     fn cut(&self, fault: Fault, random: &mut Random) -> io::Result<()> {
         let mut server = self.server;
         server.write_all(&self.frame.bytes[..fault.bytes_at_once(self.frame, random)])?;
@@ -64,14 +64,14 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The server gets rid of its answer, but the worker does not get all of it.
+    /// The server sends its whole answer, but the worker receives only part of it.
     fn cut_answer(&self, fault: Fault, random: &mut Random) -> io::Result<()> {
         let (answer, bytes) = self.exchange(0, true)?;
         self.link.says(&self.frame.request, &answer, false);
         self.tell(&bytes[..fault.bytes_of_answer(bytes.len() - HEADER_BYTES, random)])
     }
 
-    /// No more of the answer is taken than the worker gets.
+    /// Reads no more of the answer from the server than the worker gets.
     fn refuse_answer(&self, fault: Fault, random: &mut Random) -> io::Result<()> {
         std::thread::scope(|scope| {
             scope.spawn(|| self.send(0, true));

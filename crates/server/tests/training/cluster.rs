@@ -1,5 +1,5 @@
-//! Whole clusters in one process: real servers on ports the system picks, and workers that go through a session
-//! and a client as a worker task does, each task with a runtime of its own. Every wait has a limit.
+//! Whole clusters in one process: real servers on ports that the system picks, and workers that use a session and a
+//! client as a worker task does. Each task has its own runtime, and every wait has a limit.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -23,10 +23,10 @@ use crate::network::Link;
 use crate::proxy::{Disconnection, Proxy};
 use crate::worker::{Ended, Worker};
 
-/// No wait in these tests takes longer, however slow the machine.
+/// The limit of every wait in these tests, however slow the machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// By which way workers reach the servers.
+/// How workers reach the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     /// The Unix socket that a worker on the same host finds.
@@ -39,21 +39,21 @@ pub enum Via {
     Colocated,
 }
 
-/// What a test may want otherwise.
+/// Options that tests override.
 #[derive(Clone)]
 pub struct Options {
     pub via: Via,
     pub patience: Patience,
     pub peer_timeout: Duration,
-    /// The first values the chief pushes; zeros if there are none.
+    /// The first values that the chief pushes; `None` means zeros.
     pub first_values: Option<Vec<Vec<f32>>>,
     /// The first values of rows.
     pub first_rows: Vec<RowGradient>,
-    /// The rows that the chief pulls when nobody trains any more.
+    /// The rows that the chief pulls after all training has ended.
     pub last_rows: Vec<RowRequest>,
     /// If set, tensor streams over TCP go through proxies that cut them like this.
     pub cut_streams: Option<Disconnection>,
-    /// If set, tensor streams over TCP meet the faults of this seed.
+    /// If set, tensor streams over TCP suffer faults that are drawn from this seed.
     pub faults: Option<u64>,
     /// If set, sessions go through a proxy that cuts them like this.
     pub cut_sessions: Option<Disconnection>,
@@ -97,11 +97,11 @@ pub struct Site {
     addresses: Vec<String>,
     shards: Vec<OnceLock<Arc<dyn Shard>>>,
     coordinator: OnceLock<Coordinator>,
-    /// One a server, if streams go through proxies.
+    /// One proxy per server, if streams go through proxies.
     pub streams: Vec<Proxy>,
-    /// One a server, if streams meet faults.
+    /// One link per server, if streams suffer faults.
     pub links: Vec<Link>,
-    /// If sessions go through a proxy.
+    /// The proxy for sessions, if they go through one.
     sessions: Option<Proxy>,
 }
 
@@ -111,7 +111,7 @@ impl Cluster {
         Self::start_with(servers, workers, run, Options::default())
     }
 
-    /// As [`Cluster::start`], with options.
+    /// Like [`Cluster::start`], with options.
     pub fn start_with(servers: u32, workers: u32, run: RunSpec, options: Options) -> Self {
         let cluster = Self::bind(servers, workers, run, options);
         (0..servers).for_each(|index| cluster.start_server(index));
@@ -155,7 +155,7 @@ impl Cluster {
         self.servers.lock().unwrap().insert(index, ServerProcess { end, runtime });
     }
 
-    /// Kills a server's process: its connections close, and nothing is said.
+    /// Kills a server's process: its connections close without any message.
     pub fn kill_server(&self, index: u32) {
         let process = self.servers.lock().unwrap().remove(&index).expect("it runs");
         process.runtime.shutdown_background();
@@ -199,28 +199,28 @@ impl Cluster {
         self.site.shard(server)
     }
 
-    /// What the workers know, which outlasts the servers.
+    /// Returns what the workers know, which outlives the servers.
     pub fn site(&self) -> Arc<Site> {
         self.site.clone()
     }
 
-    /// A worker's process that has said hello and been let in.
+    /// Starts a worker's process that says hello and is admitted.
     pub fn worker(&self, index: u32) -> Worker {
         self.worker_with(index, self.site.run.clone()).unwrap()
     }
 
-    /// A new process for a worker that has vanished. It is refused for as long as that has not been noticed.
+    /// Starts a new process for a worker that has vanished. It is refused until the loss of the old one is noticed.
     pub fn worker_again(&self, index: u32) -> Worker {
         let join = |_| self.worker_with(index, self.site.run.clone()).ok();
         (0..1000).find_map(join).expect("the death of the first process is noticed")
     }
 
-    /// As [`Cluster::worker`], with a run of its own, and perhaps refused.
+    /// Like [`Cluster::worker`], with its own run, and possibly refused.
     pub fn worker_with(&self, index: u32, run: RunSpec) -> Result<Worker, Over> {
         Worker::join(self.site.clone(), index, run, self.site.coordinator())
     }
 
-    /// As [`Cluster::worker`], with a session that goes through a proxy.
+    /// Like [`Cluster::worker`], with a session that goes through a proxy.
     pub fn worker_through(&self, index: u32, sessions: &Proxy) -> Result<Worker, Over> {
         let coordinator = Coordinator::Remote(sessions.address().to_owned());
         Worker::join(self.site.clone(), index, self.site.run.clone(), coordinator)
@@ -242,7 +242,7 @@ impl Cluster {
         })
     }
 
-    /// Runs all workers to the end of the run, which must be a good one.
+    /// Runs all workers to the end of the run, which must end well.
     pub fn train<T: Send + 'static>(self, work: impl Fn(&mut Worker) -> T + Clone + Send + 'static) -> Trained<T> {
         let workers: Vec<_> = (0..self.site.workers).map(|index| self.spawn(index, work.clone())).collect();
         let mut ended: Vec<Ended<T>> = workers.into_iter().map(Working::join).collect();
@@ -297,16 +297,16 @@ impl Site {
     }
 }
 
-/// What came of a whole training.
+/// The results of a complete training run.
 pub struct Trained<T> {
-    /// What each worker found.
+    /// The result of each worker.
     pub results: Vec<T>,
-    /// The values when nobody trained any more, as the chief pulled them.
+    /// The values after all training has ended, as pulled by the chief.
     pub last: Pulled,
     pub summary: AllFinished,
 }
 
-/// Something that runs on a thread of its own.
+/// Work that runs on its own thread.
 pub struct Working<T> {
     name: String,
     result: mpsc::Receiver<T>,
@@ -320,7 +320,7 @@ impl<T: Send + 'static> Working<T> {
         Self { name, result }
     }
 
-    /// Its result, within the limit.
+    /// Returns the result, within the limit.
     pub fn join(self) -> T {
         match self.result.recv_timeout(LIMIT) {
             Ok(result) => result,

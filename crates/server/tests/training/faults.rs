@@ -1,5 +1,5 @@
-//! What may happen to a request on its way to a server, and where in its bytes. All of it is drawn from a seed and
-//! from what the request is, and from nothing else: neither time nor the order of threads plays a part.
+//! The faults that a request may meet on its way to a server, and where in its bytes. Everything is drawn from a seed
+//! and from the request itself: neither time nor the order of threads plays a part.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -10,47 +10,47 @@ use windlass_wire::stream::frame::{HEADER_BYTES, Request};
 
 use crate::numbers::Random;
 
-/// How often one request meets a fault at the most, one attempt after the other.
+/// The maximum number of faults that one request meets in consecutive attempts.
 const FAULTS_IN_A_ROW: u64 = 3;
 
-/// What goes wrong with one attempt at a request.
+/// A fault of one attempt at a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// Nothing of the request arrives.
     Lost,
-    /// It breaks off in its header.
+    /// The request breaks off within its header.
     CutInHeader,
-    /// Only its header arrives.
+    /// Only the header of the request arrives.
     CutAfterHeader,
-    /// It breaks off in the middle of a block or a row section.
+    /// The request breaks off within a block or a row section.
     CutInPiece,
-    /// It breaks off between two blocks or sections.
+    /// The request breaks off between two blocks or sections.
     CutAtEdge,
-    /// All of it arrives but one byte.
+    /// All but the last byte of the request arrives.
     CutBeforeLastByte,
-    /// It arrives, and the worker loses the connection while the server works on it.
+    /// The request arrives, and the worker loses the connection while the server works on it.
     Unheard,
-    /// It is served, and nothing of the answer arrives.
+    /// The request is served, and nothing of the answer arrives.
     AnswerLost,
-    /// It is served, and the answer breaks off in its header.
+    /// The request is served, and the answer breaks off within its header.
     AnswerCutInHeader,
-    /// It is served, and the answer breaks off in its values.
+    /// The request is served, and the answer breaks off within its values.
     AnswerCutInValues,
     /// The server learns in the middle of its answer that the worker is gone.
     AnswerRefused,
-    /// It, or all of it but a beginning, arrives together with the attempt that replaces it.
+    /// The request, or all but its beginning, arrives together with the attempt that replaces it.
     LateBesideRetry,
-    /// It, or all of it but a beginning, arrives when the worker has been answered by another attempt.
+    /// The request, or all but its beginning, arrives after another attempt has been answered.
     LateAfterRetry,
-    /// It, or all of it but a beginning, arrives when the worker's next push has been answered.
+    /// The request, or all but its beginning, arrives after the worker's next push has been answered.
     LateAfterNext,
-    /// It, or all of it but a beginning, arrives when its process is dead and a successor has pushed. Never drawn:
-    /// a test asks for it.
+    /// The request, or all but its beginning, arrives after its process is dead and a successor has pushed. Never
+    /// drawn: a test asks for it.
     Orphaned,
 }
 
 impl Fault {
-    /// Those that are drawn.
+    /// The faults that are drawn.
     pub const DRAWN: [Fault; 14] = [
         Fault::Lost,
         Fault::CutInHeader,
@@ -68,7 +68,8 @@ impl Fault {
         Fault::LateAfterNext,
     ];
 
-    /// The fault of an attempt at a request, if it meets one: every second does, but for one of the last attempts.
+    /// Draws the fault of an attempt at a request. Half of the attempts meet one, but none after the first
+    /// `FAULTS_IN_A_ROW`.
     pub fn draw(random: &mut Random, attempt: u64) -> Option<Self> {
         let meets_one = attempt < FAULTS_IN_A_ROW && random.below(2) == 0;
         let drawn = Self::DRAWN[random.below(Self::DRAWN.len() as u64) as usize];
@@ -94,14 +95,14 @@ impl Fault {
             }
             Fault::CutBeforeLastByte => total - 1,
             Fault::LateBesideRetry | Fault::LateAfterRetry | Fault::LateAfterNext | Fault::Orphaned => {
-                // As much as before a cut of one kind or another.
+                // As many bytes as before one of the cuts.
                 Self::DRAWN[random.below(6) as usize].bytes_at_once(frame, random)
             }
             _ => total,
         }
     }
 
-    /// How many bytes of an answer arrive, of a header and that many of values.
+    /// Returns how many bytes arrive of an answer with this many bytes of values.
     pub fn bytes_of_answer(self, values: usize, random: &mut Random) -> usize {
         let in_header = 1 + random.below(HEADER_BYTES as u64 - 1) as usize;
         match self {
@@ -165,7 +166,7 @@ impl Frame {
     }
 }
 
-/// What has happened on a network, to be sure that it was as bad as it was meant to be.
+/// What happened on a network. It shows that the network was as bad as intended.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
     pub faults: BTreeMap<Fault, u64>,
@@ -174,7 +175,7 @@ pub struct Tally {
     pub retried: u64,
     /// Pushes that were sent more than twice.
     pub retried_twice: u64,
-    /// Pushes that the worker was told do not count.
+    /// Pushes that do not count, as the worker was told.
     pub dropped: u64,
 }
 
@@ -189,7 +190,7 @@ impl Tally {
         self.dropped += other.dropped;
     }
 
-    /// Every kind of fault has happened, and a good share of the pushes was sent again.
+    /// Asserts that every kind of fault has happened, and that enough pushes were sent again.
     pub fn assert_bad_enough(&self) {
         for fault in Fault::DRAWN {
             assert!(self.faults.contains_key(&fault), "{fault:?} never happened: {self:?}");

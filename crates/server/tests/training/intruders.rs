@@ -1,4 +1,4 @@
-//! What does not belong on a server's port closes its own connection and disturbs nobody.
+//! A connection that does not belong on a server's port is closed, and disturbs nobody else.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,7 +14,7 @@ use crate::numbers::{Random, SYNC, constant, one_vector, run};
 use crate::streams::{assert_closed, connect, open_stream, push_header};
 use crate::worker::Worker;
 
-/// Lets `intrude` do its worst to a server, again and again while a worker trains there.
+/// Lets `intrude` attack a server repeatedly while a worker trains there.
 pub fn beside_training(mode: Mode, intrude: impl Fn(&str, &Worker) + Clone + Send + 'static) {
     let run = run(mode, one_vector());
     let cluster = Cluster::start_with(1, 1, run.clone(), Options { via: Via::Tcp, ..Options::default() });
@@ -136,7 +136,7 @@ fn numbers_at_the_edge_of_what_can_be_written() {
             for sequence in [0, u64::MAX] {
                 let header = Request { base: u64::MAX, ..push_header(worker, sequence, 5) };
                 let mut stream = send(address, &[header.encode().as_slice(), &[0; 20]].concat());
-                // Refused or fenced, in so many words.
+                // The push is refused or fenced explicitly.
                 let mut answer = [0; HEADER_BYTES];
                 stream.read_exact(&mut answer).unwrap();
             }
@@ -157,7 +157,7 @@ fn sections_of_more_rows_than_memory_has() {
 
 const MODES: [Mode; 3] = [Mode::Async, SYNC, Mode::Ssp { staleness: 0 }];
 
-/// No process has this incarnation.
+/// An incarnation that no process has.
 const NOBODY: Incarnation = Incarnation(u64::MAX);
 
 #[test]

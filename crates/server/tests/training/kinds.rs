@@ -1,5 +1,5 @@
-//! Parameters that are not trained: state becomes what workers push in the place of a gradient, and what is frozen takes
-//! nothing.
+//! Parameters that are not trained: state is set to what workers push instead of a gradient, and frozen parameters
+//! accept nothing.
 
 use std::io::Write;
 
@@ -45,7 +45,7 @@ fn options(run: &RunSpec, via: Via) -> Options {
     Options { via, first_values, first_rows: vec![frozen_rows()], last_rows, ..Options::default() }
 }
 
-/// Where state is that of these workers' pushes of a step, and what is trained that of a straight loop over all steps.
+/// Asserts that state is the mean of the last pushes, and that trained parameters equal a straight loop over all steps.
 fn assert_followed(run: &RunSpec, got: &[Vec<f32>], workers: u32, what: &str) {
     let mut expected = straight_loop(run, &gradient(run, 0, 0), STEPS, workers);
     for index in STATE {

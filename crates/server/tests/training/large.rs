@@ -1,4 +1,4 @@
-//! Pushes that fit no buffer between worker and server.
+//! Pushes that are larger than any buffer between worker and server.
 
 use windlass_core::consistency::Mode;
 

@@ -66,7 +66,7 @@ fn a_worker_with_another_run_is_refused_and_told_the_difference() {
     assert_eq!(refusal.reason, "worker 1 was started with --steps 20, the other workers with --steps 10");
     let told = "worker 1 was refused: worker 1 was started with --steps 20, the other workers with --steps 10";
     first.receive_until(|kind| matches!(kind, Kind::Waiting(waiting) if waiting.notices == [told]).then_some(()));
-    // The run that the two then agree on is the first one's.
+    // The first worker's run is the one that the two then agree on.
     let mut second = cluster.worker(1);
     let second = Working::start("worker 1", move || {
         second.start_training();
@@ -115,7 +115,7 @@ fn a_failed_worker_ends_the_run_everywhere_with_its_code_and_reason() {
             waiting.start_training();
             waiting.pull();
             pulled.send(()).unwrap();
-            // Waits for a gradient that never comes, until a listener hears of the end.
+            // This push waits for a gradient that never comes, until the end of the run interrupts it.
             let mut client = waiting.take_client();
             let interrupt = waiting.interrupt();
             let push = Working::start("a push", move || {
@@ -180,7 +180,7 @@ fn a_task_that_never_comes_is_given_up_by_name() {
 #[test]
 fn a_coordinator_that_does_not_answer_is_given_up() {
     let options = Options { peer_timeout: Duration::from_millis(300), ..Options::default() };
-    // Its port takes connections, but nobody is behind it.
+    // The port accepts connections, but no process serves them.
     let cluster = Cluster::bind(1, 1, small_run(), options);
     let refusal = cluster.worker_with(0, small_run()).err().unwrap();
     assert_eq!(refusal.exit_code, u32::from(exit_code::PEERS));
@@ -217,7 +217,7 @@ fn a_server_that_is_started_again_in_training_ends_the_run_by_name() {
     worker.start_training();
     cluster.kill_server(1);
     let expected = "ps 1 was restarted and has lost its parameters";
-    // Refused for as long as the death of the first one is not noticed.
+    // The new process is refused until the loss of the first one is noticed.
     let start_again = |_| {
         cluster.start_server(1);
         Some(cluster.outcome(1)).filter(|outcome| outcome.exit_code != exit_code::USAGE)

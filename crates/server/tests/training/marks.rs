@@ -1,8 +1,8 @@
-//! Gradients from whose sum can be read which pushes of which worker are in it, and the reading.
+//! Gradients whose sum shows which pushes of which worker it contains, and the check of that sum.
 //!
-//! A worker marks the elements and rows that are its own, by their number modulo the number of workers, and every
-//! push has another mark, so that the values at the end are an account of each worker's pushes. All numbers are
-//! whole and small enough for `f32` to be exact, the means of rounds included.
+//! A worker marks the elements and rows that it owns, by their number modulo the number of workers, and successive
+//! pushes have different marks. So the final values account for each worker's pushes. All numbers are integers small
+//! enough to be exact in `f32`, including the means of rounds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,11 +21,11 @@ use crate::network::{Orphan, Told};
 use crate::numbers::{Random, by_rows, constant, dense, dense_elements, run};
 use crate::worker::Worker;
 
-/// What every value is at first.
+/// The initial value of every element.
 const FIRST: f32 = 1_000_000.0;
-/// Whole, when a round's mean is taken over up to four workers, and when each row is named twice.
+/// Remains an integer in a round's mean over up to four workers, and when each row is named twice.
 const MARK: u64 = 24;
-/// So many pushes have different marks.
+/// The number of pushes with different marks.
 const MARKS: u64 = 10;
 
 /// A run whose pushes are counted.
@@ -37,12 +37,13 @@ pub struct Scenario {
     pub workers: u32,
     /// How often a worker pushes, if the run has no last step.
     pub pushes: u64,
-    /// True if the new values of rows are asked for with a push.
+    /// True if a push also requests the new values of rows.
     pub wants_rows: bool,
 }
 
 impl Scenario {
-    /// A layout from a seed: mostly a few values, at times two blocks or three on every server; with rows or without.
+    /// Draws a layout from a seed: usually a few values, sometimes two or three blocks on every server; with or without
+    /// rows.
     pub fn new(seed: u64, mode: Mode) -> Self {
         let mut random = Random::of(&[seed, u64::MAX]);
         let servers = [1, 3][random.below(2) as usize];
@@ -58,7 +59,7 @@ impl Scenario {
             parameters.push(by_rows("d", &[7 + random.below(20) as usize, 3]));
             parameters.push(by_rows("e", &[9, 1]));
         }
-        // Small parameters that are balanced are on one server, with rows on all.
+        // Balanced small parameters would all be on one server. Rows are on all servers.
         let is_balanced = is_large || (has_rows && random.below(2) == 0);
         let sharding = if is_balanced { Sharding::BALANCED } else { Sharding::RoundRobin };
         Self {
@@ -87,7 +88,7 @@ impl Scenario {
         }
     }
 
-    /// Pushes as often as the run has it. Returns of each push whether the worker was told that it counts.
+    /// Pushes as often as the run asks for. Returns for each push whether the worker was told that it counts.
     pub fn train(&self, worker: &mut Worker) -> Vec<bool> {
         let mut pulled = worker.client().pull(Vec::new()).unwrap();
         let mut applied = Vec::new();
@@ -99,7 +100,7 @@ impl Scenario {
         applied
     }
 
-    /// A worker's push of that number.
+    /// Returns the push of a worker with that number.
     pub fn push(&self, worker: WorkerId, sequence: u64) -> Push {
         let mark = -(mark(sequence) as f32);
         let own = |number: usize| self.owner(number) == worker;
@@ -117,7 +118,7 @@ impl Scenario {
         Push { dense, rows: self.all_rows().into_iter().map(row).collect(), wanted, ..Push::default() }
     }
 
-    /// Every value on every server is what the workers were told, and they were told of every push.
+    /// Checks that every value is what the workers were told, and that they were told about every push.
     pub fn check(&self, site: &Site, last: &Pulled, applied: &[Vec<bool>]) {
         let plan = ShardPlan::new(&self.run.parameters, self.servers as usize, self.run.sharding);
         for (server, (link, plan)) in site.links.iter().zip(&plan.servers).enumerate() {
@@ -138,7 +139,7 @@ impl Scenario {
         by_rows.map(|(parameter, spec)| RowRequest { parameter, rows: (0..spec.rows() as u32).collect() }).collect()
     }
 
-    /// Who marks an element or a row.
+    /// Returns who marks an element or a row.
     fn owner(&self, number: usize) -> WorkerId {
         WorkerId(number as u32 % self.workers)
     }
@@ -158,12 +159,12 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// What every element of a worker's own moves by when a push of that number is counted alone.
+/// Returns by how much a push of that number moves the worker's own elements when it alone is counted.
 fn mark(sequence: u64) -> u64 {
     MARK << (sequence % MARKS)
 }
 
-/// What one server has told, and what follows from it.
+/// The answers of one server, and their consequences.
 struct Account<'a> {
     scenario: &'a Scenario,
     server: usize,
@@ -172,7 +173,7 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// Every push was told of once, and the first server said what the worker understood.
+    /// Checks that every push was answered once, and that the first server said what the worker understood.
     fn check_told(&self, applied: &[Vec<bool>]) {
         let Self { scenario, server, .. } = self;
         for (worker, applied) in applied.iter().enumerate() {
@@ -225,14 +226,14 @@ impl Account<'_> {
         assert!(is_beginning, "{}: ps {}: pieces of an orphan applied: {orphaned:?}", self.scenario, self.server);
     }
 
-    /// By how much the pushes that were told to count move a worker's own values.
+    /// Returns by how much the pushes that count, as workers were told, move a worker's own values.
     fn owed(&self, worker: WorkerId) -> f32 {
         let rounds = self.rounds();
         let share = |told: &Told| mark(told.sequence) / if self.has_rounds() { rounds[&told.base] } else { 1 };
         self.counted().filter(|told| told.worker == worker).map(share).sum::<u64>() as f32
     }
 
-    /// How many gradients each round has the mean of.
+    /// Returns how many gradients each round averages.
     fn rounds(&self) -> BTreeMap<u64, u64> {
         let mut rounds = BTreeMap::new();
         self.counted().for_each(|told| *rounds.entry(told.base).or_default() += 1);
@@ -253,7 +254,7 @@ struct Pieces<'a> {
     account: &'a Account<'a>,
     /// What the values of each worker must be.
     owed: Vec<f32>,
-    /// Whether the orphan was applied to each of the pieces that arrived before its process was dead.
+    /// For each piece that arrived before its process was dead: whether the orphan was applied to it.
     orphaned: BTreeMap<usize, bool>,
 }
 

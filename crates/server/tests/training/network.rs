@@ -1,8 +1,8 @@
-//! A network that loses, cuts, repeats and delays what a worker and a server say to each other, as a seed has it.
+//! A network that loses, cuts, repeats and delays messages between a worker and a server, as determined by a seed.
 //!
-//! A [`Link`] stands before one server's port. It takes every request whole, so that it knows what it breaks and
-//! where, and it remembers what the worker was told of each push. Nothing here waits for time to pass: what is
-//! late waits for something else to have happened.
+//! A [`Link`] stands in front of one server's port. It receives every request completely, so that it knows what it
+//! breaks and where, and it remembers what the worker was told about each push. Nothing here waits for time to pass:
+//! what is late waits for another event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use crate::faults::{Fault, Frame, Tally};
 use crate::numbers::Random;
 use crate::proxy::Door;
 
-/// What a worker was told of a push.
+/// What a worker was told about a push.
 #[derive(Debug, Clone, Copy)]
 pub struct Told {
     pub worker: WorkerId,
@@ -46,7 +46,7 @@ pub struct Link {
     shared: Arc<SharedLink>,
 }
 
-/// A link as its connections see it.
+/// The state of a link that its connections share.
 pub struct SharedLink {
     seed: u64,
     server: usize,
@@ -60,10 +60,10 @@ pub struct SharedLink {
 struct State {
     ended: bool,
     attempts: BTreeMap<RequestId, u64>,
-    /// How far the last process of each worker has come.
+    /// The progress of each worker's latest process.
     reached: BTreeMap<WorkerId, (Incarnation, Milestone)>,
     told: BTreeMap<RequestId, Told>,
-    /// Whether the server has ever said of a push that it counts, told or not.
+    /// Whether the server has ever said that a push counts, even if the worker did not receive it.
     said: BTreeMap<RequestId, bool>,
     /// The version of the values that a worker was given last.
     version: u64,
@@ -78,7 +78,7 @@ struct State {
     contradictions: Vec<String>,
 }
 
-/// Which request of which process, the last number being that of its kind. Pulls between two pushes count as one.
+/// Identifies a request of a process; the last number is its kind. Pulls between two pushes count as one.
 type RequestId = (WorkerId, Incarnation, u64, u8);
 
 /// A push, by number (0 for the first values), and what has become of it.
@@ -108,7 +108,7 @@ impl Link {
         self.door.address()
     }
 
-    /// Delivers all that is late of a worker, and waits until the server has dealt with it.
+    /// Delivers all late requests of a worker, and waits until the server has handled them.
     pub fn settle(&self, worker: WorkerId) {
         self.shared.lock().settling.insert(worker);
         self.shared.changed.notify_all();
@@ -130,7 +130,7 @@ impl Link {
         self.shared.lock().orphan
     }
 
-    /// What the workers were told of their pushes.
+    /// Returns what the workers were told about their pushes.
     pub fn told(&self) -> Vec<Told> {
         self.shared.lock().told.values().copied().collect()
     }
@@ -140,7 +140,7 @@ impl Link {
         self.shared.lock().version
     }
 
-    /// Where the server said one thing of a push, and later another.
+    /// Returns the pushes on which the server contradicted itself.
     pub fn contradictions(&self) -> Vec<String> {
         self.shared.lock().contradictions.clone()
     }
@@ -219,7 +219,7 @@ impl SharedLink {
         self.changed.notify_all();
     }
 
-    /// Waits until what is late may arrive.
+    /// Waits until a late request may arrive.
     pub fn wait_for(&self, request: &Request, fault: Fault) {
         let milestone = match fault {
             Fault::LateBesideRetry => (request.sequence, Stage::Sent),
@@ -236,7 +236,7 @@ impl SharedLink {
         });
     }
 
-    /// Notes what the server says of a push. It may be lost, but it must not be another the next time.
+    /// Notes the server's verdict on a push. The answer may be lost, but the verdict must not change.
     pub fn says(&self, request: &Request, answer: &Answer, is_told: bool) {
         let mut state = self.lock();
         if is_told {
@@ -255,7 +255,7 @@ impl SharedLink {
         }
     }
 
-    /// Notes that the server may be at work on something of a worker's without the worker, until that is dropped.
+    /// Notes that the server may be processing a worker's request without the worker, until the result is dropped.
     pub fn late(&self, worker: WorkerId) -> Late<'_> {
         *self.lock().late.entry(worker).or_default() += 1;
         Late { link: self, worker }
@@ -279,7 +279,7 @@ impl SharedLink {
     }
 }
 
-/// Something of a worker's that a server may be at work on without it.
+/// A request that the server may be processing without its worker.
 pub struct Late<'a> {
     link: &'a SharedLink,
     worker: WorkerId,

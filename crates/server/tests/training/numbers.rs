@@ -36,14 +36,14 @@ impl Random {
         self.next() % end
     }
 
-    /// Between -1 and 1.
+    /// Returns a number from -1 to 1.
     pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 }
 
-/// The seeds of a random test, each printed before it is used: a few; as many as `WINDLASS_SEEDS` asks for; or the
-/// one that `WINDLASS_SEED` names.
+/// Returns the seeds of a random test, and prints each before it is used: `few`, as many as `WINDLASS_SEEDS` asks for,
+/// or the one that `WINDLASS_SEED` names.
 pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number of a seed or seeds"));
     let seeds: Range<u64> = match number("WINDLASS_SEED") {
@@ -58,7 +58,7 @@ pub fn dense(name: &str, shape: &[usize]) -> ParameterSpec {
     ParameterSpec { name: name.into(), shape: shape.into(), access: Access::Dense, kind: ParameterKind::Trained }
 }
 
-/// A parameter reached by rows.
+/// A parameter that is accessed by row.
 pub fn by_rows(name: &str, shape: &[usize]) -> ParameterSpec {
     ParameterSpec { name: name.into(), shape: shape.into(), access: Access::Rows, kind: ParameterKind::Trained }
 }
@@ -109,7 +109,7 @@ pub fn dense_elements(spec: &ParameterSpec) -> usize {
     if spec.access == Access::Dense { spec.elements() } else { 0 }
 }
 
-/// What a single process makes of the mean gradient of some workers in some steps.
+/// Returns what a single process computes from the mean gradient of some workers over some steps.
 pub fn straight_loop(run: &RunSpec, first: &[Vec<f32>], steps: u64, workers: u32) -> Vec<Vec<f32>> {
     let mut blocks: Vec<Block> = Vec::new();
     for values in first {
@@ -132,7 +132,7 @@ pub fn straight_loop(run: &RunSpec, first: &[Vec<f32>], steps: u64, workers: u32
     blocks.into_iter().map(|block| block.values).collect()
 }
 
-/// Equal but for rounding.
+/// Asserts equality up to rounding.
 pub fn assert_close(got: &[Vec<f32>], expected: &[Vec<f32>], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (parameter, (got, expected)) in got.iter().zip(expected).enumerate() {
@@ -144,7 +144,7 @@ pub fn assert_close(got: &[Vec<f32>], expected: &[Vec<f32>], what: &str) {
     }
 }
 
-/// Equal to the last bit.
+/// Asserts equality to the last bit.
 pub fn assert_same_bits(got: &[Vec<f32>], expected: &[Vec<f32>], what: &str) {
     let bits = |values: &[Vec<f32>]| values.concat().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert!(bits(got) == bits(expected), "{what}: some bits differ");

@@ -1,5 +1,5 @@
-//! Exactly once, by the account: on a network that loses, cuts, repeats and delays, every value on every server is
-//! the sum of the pushes that the workers were told count, each once. See [`crate::faults`] for what goes wrong.
+//! Exactly once, verified by accounting: on a network that loses, cuts, repeats and delays, every value on every server
+//! is the sum of the pushes that, as workers were told, count. See [`crate::faults`] for what goes wrong.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::faults::{Fault, Tally};
 use crate::marks::Scenario;
 use crate::numbers::{SYNC, constant, dense, run, seeds};
 
-/// Gradients that make a round, of three workers.
+/// A round takes the first two gradients of three workers.
 const TWO_OF_THREE: Mode = Mode::Sync { replicas_to_aggregate: Some(2) };
 
-/// Counts the pushes of a scenario for every seed. Only the usual number of seeds or more are sure to have met every
-/// fault, and what else is `expected` of them together.
+/// Checks the accounts of a scenario for every seed. With the usual number of seeds or more, all faults must have
+/// occurred, and the total must be as `expected`.
 fn count_all(usual: u64, count: impl Fn(u64) -> Tally, expected: impl Fn(&Tally) -> bool) {
     let mut tally = Tally::default();
     let counted = seeds(usual).map(|seed| tally.add(&count(seed))).count() as u64;
@@ -44,7 +44,7 @@ fn nothing_is_dropped(tally: &Tally) -> bool {
     tally.dropped == 0
 }
 
-/// What happened on the ways to all servers.
+/// Returns what happened on the links to all servers.
 fn tally(site: &Site) -> Tally {
     let mut tally = Tally::default();
     site.links.iter().for_each(|link| tally.add(&link.tally()));

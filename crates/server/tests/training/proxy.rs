@@ -1,4 +1,4 @@
-//! A TCP proxy between the tasks of a test: it forwards bytes, and cuts or holds them as it is told.
+//! A TCP proxy between the tasks of a test: it forwards bytes, and cuts or holds them on demand.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use crate::numbers::Random;
 /// When a proxy cuts its connections.
 #[derive(Debug, Clone, Copy)]
 pub enum Disconnection {
-    /// When told to.
+    /// Only on demand.
     Never,
-    /// Each connection after a random number of bytes in one of its directions, up to this many, but no more
-    /// than that many connections.
+    /// Each connection is cut after a random number of bytes in one of its directions, up to `bytes`, but only the
+    /// first `connections` of them.
     Randomly { seed: u64, bytes: u64, connections: u64 },
 }
 
@@ -25,7 +25,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens a port, and lets `enter` have every connection.
+    /// Opens a port, and passes every connection to `enter`.
     pub fn open(mut enter: impl FnMut(TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -65,7 +65,7 @@ struct State {
     live: Mutex<Vec<TcpStream>>,
     held: Mutex<bool>,
     released: Condvar,
-    /// How many connections there have been, and how many of the first of them lead nowhere.
+    /// How many connections there have been, and how many of them, counted from the first, lead nowhere.
     connections: AtomicU64,
     stranded: AtomicU64,
     answered: Mutex<u64>,
@@ -89,30 +89,30 @@ impl Proxy {
         self.state.live.lock().unwrap().drain(..).for_each(close);
     }
 
-    /// Lets no byte through from now on, but keeps the connections.
+    /// From now on lets no byte through, but keeps the connections open.
     pub fn hold(&self) {
         *self.state.held.lock().unwrap() = true;
     }
 
-    /// Swallows what comes on the connections that there are, without closing them, as after a broken network. Later
-    /// ones work.
+    /// Swallows what arrives on the current connections without closing them, as a broken network does. Later
+    /// connections work.
     pub fn strand(&self) {
         self.state.stranded.store(self.state.connections.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// How many bytes have come from the server.
+    /// Returns how many bytes the server has sent.
     pub fn answered(&self) -> u64 {
         *self.state.answered.lock().unwrap()
     }
 
-    /// Waits until more than that many bytes have come from the server.
+    /// Waits until the server has sent more than that many bytes.
     pub fn wait_for_more_than(&self, bytes: u64) {
         let answered = self.state.answered.lock().unwrap();
         let waited = self.state.answers.wait_timeout_while(answered, LIMIT, |answered| *answered <= bytes).unwrap();
         assert!(!waited.1.timed_out(), "the server answers");
     }
 
-    /// Lets the held bytes go.
+    /// Releases the held bytes.
     pub fn release(&self) {
         *self.state.held.lock().unwrap() = false;
         self.state.released.notify_all();
@@ -126,7 +126,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Forwards what comes and goes on a connection, each way for as many bytes as it has.
+/// Forwards both directions of a connection, each until its budget of bytes is used up.
 fn connect(client: &TcpStream, to: &str, cut: Disconnection, state: &Arc<State>) {
     let number = state.connections.fetch_add(1, Ordering::SeqCst);
     let (up, down) = budgets(cut, number);

@@ -14,7 +14,7 @@ use crate::streams::{Scripted, push_header};
 const STEPS: u64 = 5;
 const WORKERS: u32 = 2;
 
-/// Every value ends at minus the number of updates, because every gradient is one and so is the rate.
+/// Checks that every value ends at minus the number of updates: all gradients are one, and so is the learning rate.
 fn assert_every_push_counts_once(mode: Mode, servers: u32, options: Options) {
     let parameters =
         vec![dense("w", &[70_000]), by_rows("first", &[40, 50]), dense("b", &[10]), by_rows("second", &[30, 20])];
@@ -90,7 +90,7 @@ fn a_push_that_arrives_on_two_connections_at_once_counts_once() {
         let mut worker = cluster.worker(0);
         worker.start_training();
         let (shard, header) = (cluster.shard(0), push_header(&worker, 1, 200_000));
-        // In the middle of the first, the second comes and goes.
+        // In the middle of the first attempt, the second comes and goes.
         let mut second = Scripted::new(|_| ());
         let mut first = Scripted::new(|block| {
             if block == 2 {
@@ -116,7 +116,7 @@ fn first_values_that_are_held_up_until_training_has_begun_change_nothing() {
         worker.start_training();
         let (shard, header) = (cluster.shard(0), push_header(&worker, 1, 200_000));
         let first_values = Request { kind: RequestKind::Initialise, sequence: 0, ..header };
-        // Of a first attempt that broke off, all but the header comes after the first push.
+        // The first attempt broke off after its header; the rest arrives after the first push.
         let mut push = Scripted::new(|_| ());
         let mut late = Scripted::new(|block| {
             if block == 0 {
@@ -142,8 +142,8 @@ fn a_push_whose_rows_are_lost_on_their_way_is_not_answered() {
     }
 }
 
-/// One worker, training over a connection that no longer leads anywhere though nobody has closed it. TCP by itself takes
-/// longer than this test to find that out.
+/// Returns a worker that trains over a connection that leads nowhere although neither end has closed it. TCP itself
+/// takes longer than this test to detect that.
 fn stranded() -> (Cluster, crate::worker::Worker, Push) {
     let run = run(Mode::Async, vec![dense("w", &[64])]);
     let peer_timeout = 10 * crate::cluster::LIMIT;

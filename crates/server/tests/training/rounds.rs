@@ -21,7 +21,7 @@ use crate::proxy::{Disconnection, Proxy};
 use crate::streams::{Scripted, push_header};
 use crate::worker::Worker;
 
-/// Broken connections count as deaths soon.
+/// Broken connections soon count as deaths.
 fn impatient() -> Options {
     let patience = Patience { silent: Duration::from_secs(20), disconnected: Duration::from_millis(100) };
     Options { patience, ..Options::default() }
@@ -80,8 +80,7 @@ fn workers_that_lag_behind_on_different_servers_do_not_wait_for_each_other_for_e
     lagging.iter_mut().chain(&mut leading).for_each(Worker::start_training);
     lagging.iter_mut().chain(&mut leading).for_each(|worker| assert_eq!(worker.pull().step, 0));
 
-    // Both push what is stale by then. Each is told so by one server in the first round, and by the other only in
-    // the second.
+    // Both push gradients that are stale by then. One server says so in the first round, the other only in the second.
     let leading = round(leading, &run);
     proxies[0][0].hold();
     proxies[1][1].hold();
@@ -100,7 +99,7 @@ fn workers_that_lag_behind_on_different_servers_do_not_wait_for_each_other_for_e
     proxies[1][1].release();
     let lagging = late.map(Working::join);
 
-    // From here on both are needed in every round.
+    // From here on every round needs both workers.
     let leading = leading.map(|worker| Working::start("a leading worker", move || worker.finish(())));
     let lagging = (0..3).fold(lagging, |workers, _| round(workers, &run));
     let lagging = lagging.map(|worker| Working::start("a lagging worker", move || worker.finish(())));
@@ -116,7 +115,7 @@ fn a_dead_process_that_asks_for_a_round_to_come_takes_its_worker_out_of_none() {
     let cluster = Cluster::start(1, 2, run.clone());
     let workers = two_that_have_begun(&cluster);
 
-    // It saw that round before a server was lost, and the run went back to an earlier one.
+    // The worker saw that round before a server was lost and the run rolled back.
     let header = push_header(&workers[1], 0, 0);
     let earlier = Incarnation(header.incarnation.0 - 1);
     let pull = Request { kind: RequestKind::Pull, incarnation: earlier, base: 42, ..header };
@@ -174,14 +173,14 @@ fn round(workers: [Worker; 2], run: &RunSpec) -> [Worker; 2] {
 
 #[test]
 fn backup_workers_on_several_servers_never_wait_for_each_other_for_ever() {
-    // Which two of the three make a round differs from server to server, and from round to round.
+    // Which two of the three workers complete a round differs between servers and rounds.
     let run = RunSpec { steps: Some(200), ..run(Mode::Sync { replicas_to_aggregate: Some(2) }, several_blocks()) };
     let expected = constant(&run, -200.0);
     let cluster = Cluster::start(3, 3, run.clone());
     let trained = cluster.train(move |worker| {
         let mut pulled = worker.pull();
         while !pulled.over {
-            // The last of the three leaves early, after which both of the others are needed.
+            // Worker 2 leaves early, and then every round needs both of the others.
             if worker.id.0 == 2 && pulled.step > 50 {
                 break;
             }
@@ -280,7 +279,7 @@ fn a_worker_started_again_goes_on_from_the_current_values_and_its_old_process_is
         assert_eq!(pulled.dense, constant(&run, -(pulled.step as f32)), "a mean of ones is subtracted in every step");
         let refused = old_client.push(push(&run, 1.0)).and_then(|()| old_client.wait()).unwrap_err();
         assert!(matches!(refused, ClientError::Fenced(_)), "{refused}");
-        // The others may end a round while a gradient is on its way, but not for ever.
+        // The other workers may end a round while a gradient is in flight, but not every time.
         let mut pushes = 0..100;
         assert!(pushes.any(|_| new.push(constant(&run, 1.0)).applied), "no push was counted on every server");
         counted.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Parameters reached by rows: only the rows that are named travel, and the numbers are those of a dense table.
+//! Parameters accessed by row: only the rows that are named are sent, and the numbers are those of a dense table.
 
 use std::io::Write;
 
@@ -16,13 +16,13 @@ use crate::numbers::{Random, SYNC, assert_close, by_rows, constant, dense, one_v
 use crate::streams::{assert_closed, open_stream, push_header};
 
 const STEPS: u64 = 4;
-/// Which parameters are reached by rows, how many rows they have and how wide.
+/// The parameters that are accessed by row, with their numbers of rows and their widths.
 const TABLES: [(u32, usize, usize); 2] = [(1, 50, 8), (2, 7, 3)];
 
 fn rows_run(mode: Mode, sharding: Sharding) -> RunSpec {
     let parameters = vec![dense("w", &[100]), by_rows("embedding", &[50, 8]), by_rows("output", &[7, 3])];
-    // Adagrad leaves rows without a gradient alone, as a row table does, and is not linear in the gradient: the
-    // same row twice in a push is not the same as in two.
+    // Like a row table, Adagrad leaves rows without a gradient alone. And it is not linear in the gradient: the same
+    // row twice in one push differs from once in each of two.
     RunSpec { optimizer: Optimizer::named("adagrad").unwrap(), sharding, ..run(mode, parameters) }
 }
 
@@ -45,7 +45,7 @@ fn every(rows: usize) -> Vec<u32> {
     (0..rows as u32).collect()
 }
 
-/// What dense tables become by the sums of the same gradients.
+/// Computes dense tables from the sums of the same gradients.
 fn dense_oracle(run: &RunSpec, workers: u32) -> Vec<Vec<f32>> {
     let mut tables = TABLES.map(|(_, rows, width)| Block::new(rows * width, &run.optimizer));
     for step in 1..=STEPS {

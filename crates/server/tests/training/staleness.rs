@@ -1,4 +1,4 @@
-//! Bounded staleness: the fast wait for the slow, and are told for whom.
+//! Bounded staleness: fast workers wait for slow ones, and are told which.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Connections that take up room on a server's port and never say who they are.
+//! Connections that occupy a server's port and never identify themselves.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

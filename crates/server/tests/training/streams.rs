@@ -1,4 +1,4 @@
-//! Tensor streams by hand, for what no client of ours would send, or not at that moment.
+//! Tensor streams by hand, for what our client would never send, or never at that moment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -56,7 +56,7 @@ pub struct Scripted<F> {
     before_block: F,
     blocks: usize,
     ones: Vec<f32>,
-    /// What it was told.
+    /// The answers that it has received.
     pub answers: Vec<(AnswerKind, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! A worker's process, as far as servers and coordinator can tell: a session and a client, but no model.
+//! A worker's process as servers and coordinator see it: a session and a client, but no model.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Says hello and waits to be let in.
+    /// Says hello and waits to be admitted.
     pub fn join(site: Arc<Site>, index: u32, run: RunSpec, coordinator: Coordinator) -> Result<Self, Over> {
         let runtime = new_runtime();
         let hello = Hello {
@@ -76,7 +76,7 @@ impl Worker {
         received.expect("a message of the coordinator in time").expect("the session is open")
     }
 
-    /// What `wanted` makes of the first message that it takes; the others are passed over.
+    /// Skips messages until `wanted` accepts one, and returns what it makes of that.
     pub fn receive_until<T>(&mut self, wanted: impl Fn(Kind) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(self.receive()) {
@@ -89,7 +89,7 @@ impl Worker {
         self.session.sender().send_blocking(kind);
     }
 
-    /// Lets this worker's tensor streams go through proxies, one a server.
+    /// Makes this worker's tensor streams go through proxies, one per server.
     pub fn go_through(&mut self, proxies: &[Proxy]) {
         self.detours = proxies.iter().map(|proxy| proxy.address().to_owned()).collect();
     }
@@ -179,19 +179,20 @@ impl Worker {
         self.client().wait()
     }
 
-    /// Waits until the servers have dealt with all that is late of this worker.
+    /// Waits until the servers have handled all late requests of this worker.
     pub fn settle(&self) {
         self.site.links.iter().for_each(|link| link.settle(self.id));
     }
 
-    /// Says that this worker has done its share.
+    /// Reports that this worker has finished.
     pub fn say_finished(&self) {
         let incarnation = self.incarnation.0;
         let report = WorkerReport { incarnation, worker: self.id.0, steps: self.steps, ..WorkerReport::default() };
         self.send(task_message::Kind::Finished(report));
     }
 
-    /// Stays to the end: finished, all finished, the chief's last look at the values, over.
+    /// Stays to the end: finishes, waits for the others, pulls the final values if it is the chief, and waits for the
+    /// end.
     pub fn finish<T>(mut self, result: T) -> Ended<T> {
         self.say_finished();
         let (mut all_finished, mut last) = (None, None);
@@ -211,8 +212,8 @@ impl Worker {
         }
     }
 
-    /// Dies as a killed process does: its session breaks, and nothing is said. The client is left to whoever
-    /// wants to see what an old process is told.
+    /// Dies like a killed process: its session breaks without a message. Returns the client, for tests of what an old
+    /// process is told.
     pub fn vanish(self) -> Option<ParameterClient> {
         let Self { runtime, session, client, .. } = self;
         runtime.shutdown_background();
@@ -221,11 +222,11 @@ impl Worker {
     }
 }
 
-/// What came of a worker.
+/// The results of a worker.
 pub struct Ended<T> {
     pub result: T,
     pub all_finished: Option<AllFinished>,
-    /// The values when nobody trained any more, if this was the chief.
+    /// The values after all training has ended, if this was the chief.
     pub last: Option<Pulled>,
     pub over: Over,
 }

@@ -9,8 +9,8 @@ use windlass_checkpoint::{CheckpointError, Followed, Manifest, ReadCounter, Stor
 use super::checkpoints::Beginning;
 use crate::checkpoint::{CheckpointConfig, Resume};
 
-/// Finds what to begin from. A restarted task continues from what its run has saved; if that is nothing yet, it begins
-/// as the run did. The lease is of this generation, after the run that it followed.
+/// Finds the checkpoint to begin from. A restarted task continues from what its run has saved or, if that is nothing
+/// yet, begins as the run did. `generation` is that of the lease; `followed` held the store before.
 pub(in crate::coordinator) async fn find(
     config: &CheckpointConfig,
     (store, read): (&Arc<Store>, ReadCounter),
@@ -41,7 +41,7 @@ pub(in crate::coordinator) async fn find(
             Ok(Beginning { location: store.location().to_owned(), found, first_generation, finished })
         }
         Resume::From(location, id) => {
-            // A directory that is not there would be made.
+            // Opening the store would create a missing directory.
             if !location.contains("://") && tokio::fs::metadata(location).await.is_err() {
                 return Err(CheckpointError::NoneWhole { location: location.clone() });
             }
@@ -60,7 +60,7 @@ pub(in crate::coordinator) async fn find(
     }
 }
 
-/// Finds what to go back to: the newest that the run has saved, or where it began.
+/// Finds what to roll back to: the newest checkpoint that the run has saved, or where it began.
 pub(in crate::coordinator) async fn find_again(first: Beginning, store: &Store) -> Result<Beginning, CheckpointError> {
     match newest(store, first.first_generation).await {
         Ok(Some(found)) => {
@@ -72,8 +72,8 @@ pub(in crate::coordinator) async fn find_again(first: Beginning, store: &Store) 
     }
 }
 
-/// The newest undamaged checkpoint since a generation. If all are damaged, training must not start over as if there
-/// were none: that is for the user to decide.
+/// Returns the newest undamaged checkpoint since a generation. If all of them are damaged, training must not silently
+/// start over: that is for the user to decide.
 async fn newest(store: &Store, since: u64) -> Result<Option<Manifest>, CheckpointError> {
     let found = store.newest_verified().await?;
     for (id, error) in &found.skipped {

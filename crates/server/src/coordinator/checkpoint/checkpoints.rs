@@ -26,19 +26,20 @@ use crate::coordinator::history::SavedCheckpoint;
 use crate::coordinator::interface::{Claimed, Effect};
 use crate::{CANNOT_CONTINUE, NOTICE};
 
-/// A store that takes fewer bytes per second than this is too slow to wait for.
+/// The lowest throughput of a store, in bytes per second, that is worth waiting for.
 const SLOWEST_BYTES: usize = 10_000_000;
 
 /// What a run begins from, or rolls back to.
 #[derive(Debug, Clone)]
 pub struct Beginning {
-    /// Where the checkpoint is.
+    /// The location of the checkpoint.
     pub location: String,
     /// The checkpoint, if there is one.
     pub found: Option<Manifest>,
-    /// The generation in which the run began. Checkpoints of earlier ones are of other runs, and are left alone.
+    /// The generation in which the run began. Checkpoints of earlier generations belong to other runs and are left
+    /// alone.
     pub first_generation: u64,
-    /// True if the coordinator before this one died when its run had already come to its end.
+    /// True if the previous coordinator died after the run had already completed.
     pub finished: bool,
 }
 
@@ -51,25 +52,25 @@ pub(in crate::coordinator) struct Checkpoints {
     config: CheckpointConfig,
     cycle: Cycle<Part>,
     id: Option<CheckpointId>,
-    /// Where the workers were when it was cut.
+    /// The workers' data positions at the cut.
     positions: DataPositions,
     /// What the run began from, once that is known.
     first: Option<Beginning>,
-    /// What it begins from, or goes back to.
+    /// What the run begins from or rolls back to.
     beginning: Option<Beginning>,
-    /// How often that was looked up.
+    /// How many lookups there have been.
     lookups: u64,
-    /// Since when it has been looked for without anything being read or found.
+    /// The time since which the lookup has read or found nothing.
     looking_since: Duration,
     /// The step of the last one that was published, and whether it is the run's last.
     published: Option<(u64, bool)>,
-    /// Those that are being published, by their numbers: more than one if the store takes too long.
+    /// Checkpoints that are being published, by number. There are several only if the store is slow.
     publishing: BTreeMap<u64, Publication>,
-    /// What keeps a checkpoint from being looked up.
+    /// The error that keeps a lookup from succeeding.
     trouble: Option<LookupTrouble>,
-    /// True if the tasks of a run that had begun wait for this coordinator.
+    /// True if the run had already begun and its tasks are waiting for this coordinator.
     goes_on: bool,
-    /// What goes with the values of the trained network.
+    /// The files that are stored with the trained network.
     files: Arc<[ModelFile]>,
     lease: LeaseStage,
 }
@@ -77,28 +78,28 @@ pub(in crate::coordinator) struct Checkpoints {
 /// A checkpoint that is being published.
 #[derive(Debug)]
 struct Publication {
-    /// When it was begun.
+    /// When publishing began.
     begun: Duration,
     /// The size of its parts.
     bytes: u64,
-    /// For how long at the most it has held up a push.
+    /// The longest time that it held up a push.
     held_up: Duration,
     /// Whether it is the run's last.
     last: bool,
 }
 
-/// A store that fails while a checkpoint is looked up.
+/// A store failure during a lookup.
 #[derive(Debug)]
 struct LookupTrouble {
-    /// When it is tried again; `None` while it is.
+    /// When to retry; `None` while a retry is under way.
     again: Option<Duration>,
-    /// What the store says.
+    /// The error of the store.
     error: String,
-    /// The same, for the tasks that wait.
+    /// The same error, worded for the waiting tasks.
     notice: String,
 }
 
-/// What has become of the lease on the checkpoints.
+/// The state of the lease on the checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseStage {
     Held,
@@ -107,7 +108,8 @@ enum LeaseStage {
 }
 
 impl Checkpoints {
-    /// The checkpoints of a run that holds this claim. What to begin from is being looked for, for the first time.
+    /// Creates the checkpoints of a run that holds this claim. The first lookup of what to begin from is already under
+    /// way.
     pub(in crate::coordinator) fn new(claimed: Claimed) -> Self {
         let Claimed { config, location, generation, salt, goes_on } = claimed;
         let policy = Policy { every: config.every, every_steps: config.every_steps, keep: config.keep };
@@ -132,7 +134,7 @@ impl Checkpoints {
         }
     }
 
-    /// Begins to give the lease up. False if that has been done.
+    /// Begins to release the lease. Returns false if that has already begun.
     pub(in crate::coordinator) fn release(&mut self) -> bool {
         let held = self.lease == LeaseStage::Held;
         if held {
@@ -141,12 +143,12 @@ impl Checkpoints {
         held
     }
 
-    /// Notes that the lease was given up.
+    /// Notes that the lease was released.
     pub(in crate::coordinator) fn released(&mut self) {
         self.lease = LeaseStage::Released;
     }
 
-    /// True while the lease is being given up.
+    /// True while the lease is being released.
     pub(in crate::coordinator) fn is_releasing(&self) -> bool {
         self.lease == LeaseStage::Releasing
     }
@@ -164,7 +166,7 @@ impl Checkpoints {
         &self.location
     }
 
-    /// Where the checkpoint to begin from or go back to is looked for.
+    /// Returns where the checkpoint to begin from or roll back to is looked for.
     pub(in crate::coordinator) fn looks_in(&self) -> &str {
         match &self.config.resume {
             Resume::From(location, _) if self.first.is_none() => location,
@@ -178,8 +180,8 @@ impl Checkpoints {
         Some((found.as_ref()?, location))
     }
 
-    /// Why this run cannot go on from the checkpoint that was found, if it cannot. Other data are only warned of: a
-    /// network may well be trained on with more.
+    /// Explains why this run cannot continue from the checkpoint that was found, if it cannot. Different data only
+    /// causes a warning: a network may well be trained further on more data.
     pub(in crate::coordinator) fn refusal(&self, run: &RunSpec) -> Option<Outcome> {
         let (manifest, location) = self.found()?;
         let checkpoint = format!("checkpoint {}", manifest.id);
@@ -205,8 +207,8 @@ impl Checkpoints {
         None
     }
 
-    /// What to say if the run that was found has ended well, and this one asks for no more than that has had. `epochs` are
-    /// the whole passes of those who are here; with dynamic workers, others may come for what they have not had.
+    /// Returns the message for a found run that completed, if this run asks for no more training. `epochs` holds the
+    /// full epochs of the workers that are present; with dynamic workers, others may still join to train theirs.
     pub(in crate::coordinator) fn finished(
         &self,
         run: &RunSpec,
@@ -215,7 +217,7 @@ impl Checkpoints {
     ) -> Option<String> {
         let (manifest, location) = self.found().filter(|(manifest, _)| manifest.last)?;
         let limits = Limits { steps: run.steps, epochs: run.data.as_ref().and_then(|data| data.epochs) };
-        // One that had left by then has had less, and the run had ended without it all the same.
+        // A worker that had left before the end has fewer epochs, but the run completed without it.
         let as_many = manifest.workers.len() == epochs.len();
         let all = limits.epochs.filter(|_| run.ends_like(&manifest.run) && (as_many || !run.shares_data()));
         let was_there = |worker: &WorkerId| manifest.workers.iter().any(|state| state.worker == *worker);
@@ -226,7 +228,7 @@ impl Checkpoints {
         limits.finished(manifest.id.step, fewest.unwrap_or(0), location)
     }
 
-    /// Training begins, or resumes from a checkpoint.
+    /// Starts the checkpoint cycle as training begins or resumes.
     pub(in crate::coordinator) fn go_on(&mut self, run: &RunSpec, servers: BTreeSet<ServerId>, now: Duration) {
         let bytes = run.parameters.elements() * size_of::<f32>() * (1 + run.optimizer.slots());
         let stall = self.config.stall + Duration::from_secs((bytes / SLOWEST_BYTES) as u64);
@@ -235,8 +237,8 @@ impl Checkpoints {
         self.cycle.go_on_from(CycleRun { servers, rounds, limit: run.steps, stall }, now, step);
     }
 
-    /// Looks up the newest checkpoint again after a server was lost; one that is just being published counts. Where the
-    /// run began is remembered: without a checkpoint of its own it returns there.
+    /// Looks up the newest checkpoint again after a server was lost; one that is just being published counts. The run
+    /// remembers where it began, and returns there if it has no checkpoint of its own.
     pub(in crate::coordinator) fn look_again(&mut self, now: Duration) -> Option<Effect> {
         // If the first lookup is still under way, its result will do.
         let first = self.first.clone()?;
@@ -245,8 +247,8 @@ impl Checkpoints {
         Some(Effect::Look(self.lookups, Some(Box::new(first))))
     }
 
-    /// Notes that the last lookup has failed. True if it should be retried: a store may fail for a moment, and the
-    /// tasks of a run that had begun wait for it. A run that is about to begin fails at once.
+    /// Notes that the last lookup failed. Returns true if it should be retried: a store may fail temporarily, and the
+    /// tasks of a run that had begun are waiting. A run that is about to begin fails at once.
     pub(in crate::coordinator) fn is_looked_for_again(
         &mut self,
         error: &CheckpointError,
@@ -265,13 +267,13 @@ impl Checkpoints {
         true
     }
 
-    /// Notes that more of a checkpoint has been read that is looked for.
+    /// Notes that the lookup has read more data.
     pub(in crate::coordinator) fn read_on(&mut self, now: Duration) {
         self.looking_since = now;
     }
 
-    /// How the run ends if what is looked for has not been found for so long. A store may try again by itself for minutes, or
-    /// hang; the servers that wait for what it finds are not to blame.
+    /// Returns how the run ends if the lookup has made no progress for this long. A store may retry by itself for
+    /// minutes, or hang; the servers that wait for the result are not to blame.
     pub(in crate::coordinator) fn gives_up_looking(&self, now: Duration, patience: Duration) -> Option<Outcome> {
         let waited = now.saturating_sub(self.looking_since);
         if waited < patience {
@@ -283,24 +285,24 @@ impl Checkpoints {
         Some(Outcome { exit_code: exit_code::CHECKPOINT, reason })
     }
 
-    /// Looks once more if the last look has failed a while ago.
+    /// Retries a failed lookup when its pause is over.
     pub(in crate::coordinator) fn look_if_due(&mut self, now: Duration) -> Option<Effect> {
         self.trouble.as_mut()?.again.take_if(|again| now >= *again)?;
         self.lookups += 1;
         Some(Effect::Look(self.lookups, self.first.clone().map(Box::new)))
     }
 
-    /// What keeps a checkpoint from being looked up, in words.
+    /// Describes the error that keeps a lookup from succeeding.
     pub(in crate::coordinator) fn trouble(&self) -> Option<&str> {
         self.trouble.as_ref().map(|trouble| trouble.notice.as_str())
     }
 
-    /// True if this is the answer to the last look.
+    /// True if this is the result of the latest lookup.
     pub(in crate::coordinator) fn is_last_look(&self, lookup: u64) -> bool {
         lookup == self.lookups
     }
 
-    /// Takes what was found as what to begin from, or to go back to.
+    /// Accepts a lookup's result as what to begin from or roll back to.
     pub(in crate::coordinator) fn begin_from(&mut self, found: Beginning) {
         self.first.get_or_insert_with(|| found.clone());
         if self.beginning.is_none() || !fault::is_back(Fault::OlderCheckpointRestored) {
@@ -315,25 +317,25 @@ impl Checkpoints {
         &mut self.cycle
     }
 
-    /// True while one is under way.
+    /// True while a checkpoint is under way.
     pub(in crate::coordinator) fn is_busy(&self) -> bool {
         !self.cycle.is_idle()
     }
 
-    /// True if this step has been saved already, as the run's last if it is to be that.
+    /// True if this step has already been saved, and as the run's last checkpoint if `last` is set.
     pub(in crate::coordinator) fn is_saved(&self, step: u64, last: bool) -> bool {
         self.published.is_some_and(|(saved, was_last)| saved == step && was_last >= last)
     }
 
-    /// A new name for the checkpoint that is cut here. The workers' positions belong to the cut: they may have gone by
-    /// the time it is published.
+    /// Returns a new id for the checkpoint that is cut here. The workers' positions belong to the cut, because the
+    /// workers may be gone by the time it is published.
     pub(in crate::coordinator) fn name(&mut self, cut: &CutPoint, positions: DataPositions) -> CheckpointId {
         let id = CheckpointId::of_attempt(cut.version, self.generation, self.cycle.number(), self.salt);
         (self.id, self.positions) = (Some(id), positions);
         id
     }
 
-    /// The process that plays a worker has left or was replaced, perhaps between the cut and when a server takes it.
+    /// Notes that a worker's process has left or was replaced, perhaps after the cut but before a server takes it.
     pub(in crate::coordinator) fn worker_left(&mut self, worker: WorkerId, standing: &Standing) {
         self.positions.note_left(worker, standing);
     }
@@ -371,12 +373,12 @@ impl Checkpoints {
         Some(Effect::Publish(self.cycle.number(), Box::new(manifest), self.files.clone()))
     }
 
-    /// How many are kept.
+    /// How many checkpoints are kept.
     pub(in crate::coordinator) fn kept(&self) -> usize {
         self.config.keep
     }
 
-    /// Notes what became of publishing: whether anybody waits for that still, and what is saved by it.
+    /// Notes the result of publishing. Returns whether anyone still waits for it, and the checkpoint that was saved.
     pub(in crate::coordinator) fn published(
         &mut self,
         number: u64,
@@ -399,7 +401,7 @@ impl Checkpoints {
         (awaited, Some(SavedCheckpoint { at, step: id.step, bytes, duration, held_up, written_before: None }))
     }
 
-    /// What is to be told the servers next, if the time has come for a checkpoint.
+    /// Advances the checkpoint cycle, and begins a checkpoint if one is due. Returns what to do next.
     pub(in crate::coordinator) fn tick(&mut self, now: Duration, step: u64) -> Option<Next<Part>> {
         let next = self.cycle.tick(now);
         if next.is_some() || !self.cycle.is_due(now, step) { next } else { self.cycle.begin(now, step) }

@@ -1,4 +1,4 @@
-//! Looks that fail, and checkpoints that are published late.
+//! Lookups that fail, and checkpoints that are published late.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The checkpoints of a run that goes on, or of one that begins.
+/// The checkpoints of a run that continues, or of one that is about to begin.
 fn checkpoints(goes_on: bool) -> Checkpoints {
     let config = CheckpointConfig {
         location: "there".to_owned(),

@@ -22,13 +22,13 @@ impl LeaseKeeper {
         Self { end: Some(end), first_generation }
     }
 
-    /// Says in which generation the run began, once that is known.
+    /// Records in which generation the run began, once that is known.
     pub(in crate::coordinator) fn set_first_generation(&self, generation: u64) {
         self.first_generation.send_replace(generation);
     }
 
-    /// Gives the lease up, and leaves word of how the run has ended; [`Event::Released`] tells when that is done. False if
-    /// there is none any more: another run has taken over.
+    /// Releases the lease, and records how the run ended; [`Event::Released`] follows when that is done. Returns false
+    /// if the lease is already lost because another run has taken over.
     pub(in crate::coordinator) fn release(&mut self, outcome: Outcome) -> bool {
         self.end.take().is_some_and(|end| end.send(outcome).is_ok())
     }

@@ -1,7 +1,8 @@
-//! The checkpoints of a run, as the coordinator keeps them.
+//! The coordinator's side of the checkpoints of a run.
 //!
-//! `checkpoints` and `saving` decide, as part of the pure machine: when one is due, what it consists of, what ends it.
-//! `opening`, `store_keeper`, `beginning` and `lease_keeper` do what takes time in the store, beside the coordinator.
+//! `checkpoints` and `saving` decide, as part of the pure machine: when a checkpoint is due, what it consists of, and
+//! how it ends. `opening`, `store_keeper`, `beginning` and `lease_keeper` do the slow work in the store, beside the
+//! coordinator.
 
 mod beginning;
 mod checkpoints;

@@ -1,8 +1,9 @@
-//! The first thing a coordinator does: it opens the checkpoints of its run. That may take a while; tasks that connect
-//! meanwhile are told what the run waits for.
+//! Opens the checkpoints of a run, which is the first thing a coordinator does. That may take a while; tasks that
+//! connect meanwhile are told what the run waits for.
 //!
-//! The tasks of a running run wait for a restarted ps 0, so it does not end their run for an error that may pass, such
-//! as a full disk. A run that is about to begin ends at once: its user can fix the cause and start it again.
+//! The tasks of a running run wait for a restarted ps 0, so it does not end their run because of an error that may be
+//! temporary, such as a full disk. A run that is about to begin ends at once: its user can fix the cause and start it
+//! again.
 
 use std::pin::pin;
 
@@ -21,10 +22,10 @@ use crate::coordinator::machine::SPEAK_EVERY;
 use crate::coordinator::session_service::SessionInput;
 use crate::{CANNOT_CONTINUE, NOTICE};
 
-/// How much of what happens meanwhile is kept. The rest waits where it is.
+/// How many session events are buffered meanwhile. Further events wait in their channel.
 const EARLY: usize = 256;
 
-/// What was opened, and what has happened meanwhile.
+/// The result, and the session events that arrived meanwhile.
 pub(in crate::coordinator) struct Opened {
     pub(in crate::coordinator) checkpoints: Result<Option<(StoreKeeper, Claimed)>, CheckpointError>,
     pub(in crate::coordinator) early: Vec<(SessionId, SessionInput)>,
@@ -53,8 +54,8 @@ pub(in crate::coordinator) async fn open(
     }
 }
 
-/// Opens the store. For a run that continues, it retries for almost as long as the tasks wait, so that they are told
-/// why before they give up.
+/// Opens the store. For a run that continues, it retries for almost as long as the tasks wait, so that they learn the
+/// reason before they give up.
 async fn open_patiently(
     config: &ActorConfig,
     checkpoints: CheckpointConfig,
@@ -89,7 +90,7 @@ async fn has_unfinished_run(location: &str) -> bool {
     }
 }
 
-/// Tells a task that has opened a session, ps 0 itself included.
+/// Sends the notice to a task that has opened a session, including ps 0 itself.
 fn mention(event: &SessionInput, notice: &str) {
     if let SessionInput::Opened(sender, _) = event {
         let waiting = Waiting { tasks: Vec::new(), notices: vec![notice.to_owned()] };
@@ -141,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Opens the checkpoints with a task connected. Calls `mend` when that task has been told what is waited for.
+    /// Opens the checkpoints while a task is connected. Calls `mend` with the notice that the task receives.
     async fn opened_after(config: &ActorConfig, mend: impl FnOnce(String)) -> Opened {
         let (done, _results) = mpsc::channel(1);
         let (events, mut inbox) = mpsc::channel(1);
@@ -160,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn a_restarted_coordinator_tries_again_when_the_store_takes_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        // In the place of the folder of claims: none can be written.
+        // A file in place of the folder of claims keeps any claim from being written.
         let claims = directory.path().join("generations");
         std::fs::write(&claims, "").unwrap();
         let config = config(directory.path().to_str().unwrap(), true);

@@ -1,4 +1,4 @@
-//! How the coordinator takes checkpoints: step by step while others train, and the last one before a run ends.
+//! How the coordinator takes checkpoints: stage by stage during training, and the last one before a run ends.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use crate::checkpoint::{Part, store_patience};
 use crate::coordinator::interface::{Effect, Event, OwnShard};
 use crate::coordinator::machine::{Coordinator, SPEAK_EVERY};
 
-/// How often the last checkpoint is tried when something fails.
+/// The number of attempts at the last checkpoint when something fails.
 const ATTEMPTS: u32 = 3;
-/// For how long it is tried when servers are too slow for each other.
+/// How long the last checkpoint is retried when servers miss the cut.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// How far the last checkpoint of a run has come.
+/// The progress of the last checkpoint of a run.
 #[derive(Debug)]
 pub(in crate::coordinator) struct LastCheckpoint {
-    /// When it was first tried.
+    /// When the first attempt began.
     began: Option<Duration>,
     /// The number of the last attempt.
     attempt: Option<u64>,
     written: bool,
     failures: u32,
-    /// Why the last attempt came to nothing.
+    /// Why the latest attempt failed.
     reason: String,
 }
 
@@ -48,7 +48,7 @@ impl LastCheckpoint {
         self.reason = setback.reason;
     }
 
-    /// True if there is no use in another attempt.
+    /// True if there is no point in another attempt.
     fn is_hopeless(&self, now: Duration) -> bool {
         self.failures >= ATTEMPTS || self.began.is_some_and(|began| now.saturating_sub(began) > LONGEST)
     }
@@ -71,7 +71,7 @@ impl<S: OwnShard> Coordinator<S> {
             }
             Next::Publish(parts) => {
                 let Some((_, run)) = &self.run else { return };
-                // One that was begun before the end is not the last, though the run has come to its end meanwhile.
+                // A checkpoint that was begun before the end is not the last, even if the run has ended meanwhile.
                 let is_own = self.saving.as_ref().is_some_and(|saving| saving.attempt == Some(number));
                 let last = is_own && ends_well(self.lifecycle.phase());
                 self.effects.extend(checkpoints.publish(run, parts, last));
@@ -94,7 +94,7 @@ impl<S: OwnShard> Coordinator<S> {
         self.carry_out(decisions);
     }
 
-    /// Notes that a checkpoint came to nothing.
+    /// Notes that an attempt at a checkpoint failed.
     fn set_back(&mut self, setback: Setback) {
         match setback.kind {
             SetbackKind::Missed => self.history.missed += 1,
@@ -105,7 +105,7 @@ impl<S: OwnShard> Coordinator<S> {
                 warn!(target: NOTICE, "checkpoint failed: {}", setback.reason);
                 saving.set_back(setback);
             }
-            // Servers that were too slow for each other are tried again at once, and nothing is wrong.
+            // If servers only missed the cut, nothing is wrong, and the next attempt follows at once.
             None if setback.kind == SetbackKind::Missed => {
                 warn!("checkpoint failed: {}; trying again soon", setback.reason)
             }
@@ -117,7 +117,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Takes what has been done in the store.
+    /// Handles the result of work in the store.
     pub(in crate::coordinator) fn stored(&mut self, event: Event) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         match event {
@@ -150,7 +150,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Sees to it that a checkpoint is not looked for for ever.
+    /// Notes the progress of a lookup, retries it, and gives it up when it takes too long.
     pub(in crate::coordinator) fn go_on_looking(&mut self, has_read_on: bool) {
         let (now, patience) = (self.now, store_patience(self.config.peer_timeout));
         let is_waiting = matches!(self.lifecycle.phase(), Phase::Gathering | Phase::Preparing);
@@ -184,7 +184,7 @@ impl<S: OwnShard> Coordinator<S> {
         }
     }
 
-    /// Writes the last checkpoint, after one that is under way; if it is written or cannot be, the run is over.
+    /// Writes the last checkpoint, after any that is under way. Once it is written, or cannot be, the run is over.
     pub(in crate::coordinator) fn save(&mut self) {
         let (now, step, ends_well) = (self.now, self.step(), ends_well(self.lifecycle.phase()));
         let saving = self.saving.get_or_insert_with(|| {
@@ -206,16 +206,16 @@ impl<S: OwnShard> Coordinator<S> {
         self.carry_out(decisions);
     }
 
-    /// Sees to it that the last checkpoint comes to an end.
+    /// Continues the last checkpoint until it is written or has failed.
     pub(in crate::coordinator) fn go_on_saving(&mut self, now: Duration) {
         self.checkpoint(|checkpoints| checkpoints.cycle().tick(now));
-        // Without a server that was lost meanwhile, it may be training that comes next.
+        // If a server was lost meanwhile, the run may return to training instead.
         if matches!(self.lifecycle.phase(), Phase::Saving(_)) {
             self.save();
         }
     }
 
-    /// Says what a checkpoint waits for: to everyone, if the end of the run does.
+    /// Reports what a checkpoint waits for: to all tasks, if the end of the run waits for it.
     pub(in crate::coordinator) fn mention_checkpoint(&mut self) {
         if self.now.saturating_sub(self.spoken_of_checkpoint) < SPEAK_EVERY {
             return;
@@ -225,7 +225,7 @@ impl<S: OwnShard> Coordinator<S> {
         match wait {
             Some(wait) if !saves => warn!("{wait}"),
             None if !saves => return,
-            // Tasks that were told to stop stay as long as they hear about it.
+            // Tasks that were told to stop stay as long as they keep receiving this.
             wait => {
                 let (tasks, notices) = match wait {
                     Some(wait) => (Vec::new(), vec![wait]),
@@ -243,7 +243,7 @@ fn ends_well(phase: &Phase) -> bool {
     matches!(phase, Phase::Saving(outcome) if outcome.exit_code == 0)
 }
 
-/// How a run ends whose checkpoints cannot be kept or read.
+/// Returns how a run ends if its checkpoints cannot be written or read.
 pub(in crate::coordinator) fn unusable(error: &CheckpointError) -> Outcome {
     let exit_code = match error {
         CheckpointError::BadLocation { .. } | CheckpointError::NotWritable { .. } => exit_code::USAGE,

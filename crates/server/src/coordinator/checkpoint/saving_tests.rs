@@ -11,7 +11,7 @@ use crate::checkpoint::{CheckpointConfig, Resume};
 use crate::coordinator::interface::{Claimed, CoordinatorConfig, TICK};
 use crate::fixtures::NoShard;
 
-/// A coordinator that was restarted and waits for peers for a minute.
+/// A restarted coordinator that waits up to a minute for its peers.
 fn coordinator() -> Coordinator<NoShard> {
     let config = CoordinatorConfig {
         servers: 1,
@@ -38,7 +38,7 @@ fn coordinator() -> Coordinator<NoShard> {
     Coordinator::new(config, NoShard, Some(claimed))
 }
 
-/// Lets time pass until the run is over, and returns when and how that is.
+/// Advances time until the run is over. Returns when and how it ended.
 fn end_of(machine: &mut Coordinator<NoShard>, has_read_on: impl Fn(Duration) -> bool) -> (Duration, Outcome) {
     let times = (0..).map(|ticks: u32| ticks * TICK).take_while(|now| *now < Duration::from_secs(600));
     for now in times {

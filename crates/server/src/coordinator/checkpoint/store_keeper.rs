@@ -1,6 +1,6 @@
-//! What a coordinator has done in the checkpoint store, beside it: a checkpoint is looked for, published, and old ones
-//! are removed. Each may take a while or hang; the coordinator hears of it when it is done. When that is, and how long a
-//! lookup waits for what is just being published, is all that is decided here.
+//! Slow work in the checkpoint store, done beside the coordinator: looking up a checkpoint, publishing one, and
+//! removing old ones. Each may take a while or hang; the coordinator gets an event when it is done. The only decision
+//! made here is how long a lookup waits for a checkpoint that is just being published.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
@@ -28,15 +28,15 @@ pub(in crate::coordinator) struct StoreKeeper {
     store: Arc<Store>,
     pub(in crate::coordinator) lease: LeaseKeeper,
     config: CheckpointConfig,
-    /// The run of the holder before.
+    /// The run that held the store before.
     followed: Option<Followed>,
     generation: u64,
-    /// What is read to find a checkpoint, and how much of it had been when last asked.
+    /// Bytes read by lookups, and how many there were when last asked.
     read: ReadCounter,
     seen_read: u64,
-    /// Held while one is published: a later one is never published before it.
+    /// Held while a checkpoint is published, so that a later one is never published first.
     publishing: Arc<Mutex<()>>,
-    /// Those that are being published, or wait for it.
+    /// Checkpoints that are being published, or are waiting to be.
     under_way: Arc<UnderWay>,
     tidying: Tidying,
     done: mpsc::Sender<Event>,
@@ -46,7 +46,7 @@ pub(in crate::coordinator) struct StoreKeeper {
 pub(in crate::coordinator) type Tidying = Arc<Mutex<()>>;
 
 impl StoreKeeper {
-    /// Opens the store, makes this coordinator the one that publishes, and begins to look for what to begin from.
+    /// Opens the store, claims the right to publish for this coordinator, and starts to look up what to begin from.
     pub(in crate::coordinator) async fn open(
         config: CheckpointConfig,
         address: &str,
@@ -84,9 +84,9 @@ impl StoreKeeper {
         Ok((keeper, claimed))
     }
 
-    /// Looks for the newest checkpoint of the run. One that is just being published counts, unless the store takes too
-    /// long for it: then it is given up, because it must not appear after the run has continued from an earlier one.
-    /// Without one the run returns to where it began; as long as that is not known, this looks for what to begin from.
+    /// Looks up the newest checkpoint of the run. One that is just being published counts, unless the store takes too
+    /// long: then it is given up, because it must not appear after the run has continued from an earlier one. Without a
+    /// checkpoint the run returns to where it began; as long as that is not known, this looks up what to begin from.
     pub(in crate::coordinator) fn look_up(&self, lookup: u64, first: Option<Beginning>) {
         let (store, config, read) = (self.store.clone(), self.config.clone(), self.read.clone());
         let (generation, followed) = (self.generation, self.followed);
@@ -96,14 +96,14 @@ impl StoreKeeper {
                 return beginning::find(&config, (&store, read), generation, followed).await;
             };
             let turn = tokio::time::timeout(config.stall, publishing.lock()).await;
-            // Whatever still waits for its turn comes too late, too.
+            // Any checkpoint that still waits for its turn comes too late as well.
             under_way.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|id| store.disown(*id));
             drop(turn);
             beginning::find_again(first, &store).await
         });
     }
 
-    /// Looks for a checkpoint beside the coordinator, which hears what was found.
+    /// Runs a lookup beside the coordinator, which gets the result as an event.
     fn spawn_lookup(
         &self,
         lookup: u64,
@@ -116,7 +116,7 @@ impl StoreKeeper {
         });
     }
 
-    /// Whether something has been read since this was last asked.
+    /// Returns whether anything has been read since the last call.
     pub(in crate::coordinator) fn has_read_on(&mut self) -> bool {
         let read = self.read.bytes();
         std::mem::replace(&mut self.seen_read, read) < read
@@ -129,7 +129,7 @@ impl StoreKeeper {
         let (publishing, under_way, done) = (self.publishing.clone(), self.under_way.clone(), self.done.clone());
         let tidying = self.tidying.clone();
         under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(manifest.id);
-        // At once if it is free, so that a lookup that is begun after this waits for it.
+        // Take the lock at once if it is free, so that a lookup that begins after this waits for it.
         let turn = publishing.clone().try_lock_owned();
         tokio::spawn(async move {
             let _turn = match turn {
@@ -158,8 +158,8 @@ async fn publish(store: &Store, manifest: &Manifest, files: &[ModelFile]) -> Res
     store.publish(manifest).await
 }
 
-/// Decides whether a checkpoint that was published counts. It does not if a lookup has given it up meanwhile; from then on
-/// none can.
+/// Decides whether a published checkpoint counts. It does not if a lookup has given it up meanwhile; after this call no
+/// lookup can.
 async fn settle(
     store: &Store,
     id: CheckpointId,
@@ -179,7 +179,7 @@ async fn settle(
     Ok(id)
 }
 
-/// Removes what is too old by now, or the parts of what could not be published.
+/// Removes checkpoints that are now too old, or the parts of one that could not be published.
 async fn tidy(store: &Store, manifest: &Manifest, is_published: bool, keep: usize) -> Result<(), CheckpointError> {
     match is_published {
         true => store.prune_since(manifest.first_generation, keep, Some(manifest.id.generation)).await.map(drop),
@@ -199,7 +199,7 @@ mod tests {
     use crate::checkpoint::Resume;
     use crate::fixtures;
 
-    /// A checkpoint without a parameter, of which the part is written.
+    /// A checkpoint without parameters, whose part is written.
     async fn manifest(store: &Store, step: u64) -> Box<Manifest> {
         let run = fixtures::run(Vec::new());
         let id = CheckpointId::of_attempt(step, 1, step, 0);
@@ -208,7 +208,7 @@ mod tests {
         Box::new(Manifest::new(id, run, vec![part.finish().await.unwrap()]))
     }
 
-    /// A keeper of an empty directory that has looked for what to begin from, that, and what it says.
+    /// A keeper of an empty directory after its first lookup, the result of that, and the keeper's events.
     async fn keeper(directory: &std::path::Path) -> (StoreKeeper, Beginning, mpsc::Receiver<Event>) {
         let config = CheckpointConfig {
             location: directory.to_str().unwrap().to_owned(),
@@ -235,7 +235,7 @@ mod tests {
             keeper.publish(1, manifest(&keeper.store, 1).await, Arc::default());
             let Some(Event::Published(1, Ok(_))) = results.recv().await else { panic!("not published") };
             let newer = manifest(&keeper.store, 2).await;
-            // Its task is spawned first here, as it may be polled first elsewhere.
+            // The lookup's task is spawned first here, as it may be polled first elsewhere.
             let turn = keeper.publishing.clone();
             let tidied = turn.lock().await;
             let held = waits_for_its_turn.then_some(tidied);

@@ -1,5 +1,5 @@
-//! Events that the coordinator's machine does not know of: joined workers that come and go, which only the client sees,
-//! and updates that were lost with an earlier ps 0, of which only its last status tells.
+//! Events that the coordinator's machine does not know: joined workers that come and go, which only the client sees,
+//! and updates that were lost with an earlier ps 0, which only its last status shows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,26 +15,26 @@ use crate::coordinator::observation::Observation;
 /// The most events that are remembered.
 const EVENTS: usize = 100;
 
-/// It and the machine's history together are the run's.
+/// This and the machine's history together are the run's history.
 #[derive(Debug, Default)]
 pub(super) struct BesideHistory {
     joined: BTreeMap<TaskId, Presence>,
     events: VecDeque<HistoryEvent>,
-    /// Whether it has been settled what an earlier ps 0 lost.
+    /// Whether the losses of an earlier ps 0 have been determined.
     is_settled: bool,
     rollbacks: u64,
     updates_lost: u64,
 }
 
 impl BesideHistory {
-    /// Takes what is new.
+    /// Adds new events.
     pub(super) fn follow(&mut self, run: &Observation, earlier: Option<&Earlier>) {
         if run.layout.has_client() && !matches!(run.phase, Phase::Over(_)) {
             self.follow_joined(run);
         }
         if let Some(earlier) = earlier.filter(|_| run.phase == Phase::Training && !self.is_settled) {
             self.is_settled = true;
-            // Tasks that outlived it would have told the new one, which then knows better.
+            // Tasks that outlived the earlier ps 0 would have told the new one, which then knows better.
             let lost = earlier.status.step.saturating_sub(run.statistics.resumed_at);
             if run.history.rollbacks == 0 && lost > 0 {
                 (self.rollbacks, self.updates_lost) = (1, lost);
@@ -73,7 +73,7 @@ impl BesideHistory {
         self.events.push_back(HistoryEvent { at, kind, text });
     }
 
-    /// Both together.
+    /// Returns both histories combined.
     pub(super) fn with(&self, history: &History) -> History {
         let mut all = history.clone();
         all.events.extend(self.events.iter().cloned());

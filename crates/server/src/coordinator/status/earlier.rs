@@ -1,5 +1,5 @@
-//! What an earlier ps 0 of the same run left in `RUN_DIR/status.json`, so that the run's figures do not start over when a
-//! new one takes its place.
+//! The status that an earlier ps 0 of the same run left in `RUN_DIR/status.json`. With it, the run's figures do not
+//! start over when a new ps 0 takes its place.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,13 +19,13 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(super) struct Earlier {
     /// How long the run had gone on when this coordinator's clock began.
     pub(super) elapsed: Duration,
-    /// Its last status.
+    /// The last status.
     pub(super) status: Status,
 }
 
 impl Earlier {
-    /// Reads what the last ps 0 left; nothing if that one ended by itself or longer ago than tasks have waited, or if its
-    /// record cannot be read soon. `since` is how long this coordinator has been there.
+    /// Reads the record of the last ps 0. Returns nothing if that ps 0 ended by itself, or longer ago than tasks wait,
+    /// or if its record cannot be read quickly. `since` is the age of this coordinator.
     pub(super) async fn read(run_dir: &Path, since: Duration, awaited_for: Duration) -> Option<Self> {
         let path = run_dir.join(STATUS_FILE);
         let reading = tokio::task::spawn_blocking(move || {
@@ -46,7 +46,7 @@ impl Earlier {
         last.exit_code.is_none().then_some(Self { elapsed, status: last.status })
     }
 
-    /// What happened before, that ps 0 was restarted, and what has happened since.
+    /// Returns the earlier events, the restart of ps 0, and the events since.
     pub(super) fn timeline(&self, history: &History) -> Timeline {
         let earlier = &self.status.timeline;
         if history.forgotten > 0 {
@@ -60,7 +60,7 @@ impl Earlier {
     }
 }
 
-/// A time that a run can have taken.
+/// Returns the duration if a run can have taken that long.
 fn plausible(secs: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(secs).ok().filter(|time| *time <= LONGEST)
 }
@@ -78,7 +78,7 @@ mod tests {
     fn the_time_in_which_there_was_no_ps_0_belongs_to_the_run() {
         let elapsed = |began| Earlier::new(last(began, None), 1060, Duration::from_secs(2)).unwrap().elapsed.as_secs();
         assert_eq!(elapsed(Some(1000)), 58);
-        // An earlier version has not told when the run began, and a clock may have been set back.
+        // An earlier version did not record when the run began, and a clock may have been set back.
         assert_eq!((elapsed(None), elapsed(Some(2000))), (48, 48));
     }
 

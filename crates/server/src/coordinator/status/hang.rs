@@ -1,4 +1,4 @@
-//! The report on a run in which nothing progresses: once a hang, in the log and in the run directory.
+//! Reports a run in which nothing progresses: once per hang, in the log and in the run directory.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -18,7 +18,7 @@ const FILE: &str = "hang-report.txt";
 /// Notices that a run hangs.
 pub(super) struct HangWatch {
     run_dir: Option<PathBuf>,
-    /// When it was last reported, and the tasks that were to be looked at.
+    /// When the hang was last reported, and the tasks that were blamed.
     reported: Option<(Instant, Vec<Vec<TaskId>>)>,
 }
 
@@ -32,8 +32,8 @@ impl HangWatch {
         Self { run_dir, reported: None }
     }
 
-    /// Reports a hang when it is first seen, and again when other tasks turn out to be to blame. Writing is left to another
-    /// thread: a disk may be what hangs.
+    /// Reports a hang when it is first detected, and again if other tasks turn out to be to blame. Another thread
+    /// writes the report, because the disk may be what hangs.
     pub(super) fn look(&mut self, status: &Status) {
         let Some(report) = status.hang() else {
             self.reported = None;

@@ -1,9 +1,9 @@
-//! The run as its live page shows it, made from one observation of the coordinator after the other.
+//! The run as its live page shows it, built from successive observations of the coordinator.
 //!
-//! What an observation cannot tell, because it is of a moment, is kept here: curves, speeds, who has been waiting since
-//! when, and who is slow again and again (`workers`); and what the machine's history does not know (`beside_history`). A ps 0
-//! that takes the place of another goes on with what that one has left (`earlier`). If nothing progresses, `hang` leaves a
-//! report in the run directory; `record` leaves the status itself there.
+//! An observation describes a single moment; what depends on the past is kept here: curves, speeds, how long tasks have
+//! been waiting, and which worker is slow again and again (`workers`), and what the machine's history does not know
+//! (`beside_history`). A ps 0 that replaces another continues from the status that its predecessor left (`earlier`). If
+//! nothing progresses, `hang` leaves a report in the run directory; `record` leaves the status itself there.
 
 mod beside_history;
 mod earlier;
@@ -35,32 +35,32 @@ use hang::HangWatch;
 use recent::Recent;
 use workers::WorkerWatch;
 
-/// Between two looks at the run.
+/// Between two updates of the status.
 const EVERY: Duration = Duration::from_millis(500);
-/// A run hangs that makes no step for so long, or for so many times as long as its steps took of late.
+/// A run hangs if it makes no step for this long, or for this many times as long as its recent steps took.
 const HANG: Duration = Duration::from_secs(10);
 const HANG_STEPS: u32 = 4;
 /// As long as it is not known how long a step takes.
 const HANG_AT_FIRST: Duration = Duration::from_secs(60);
-/// A task that was heard within this time does what it last said.
+/// A task heard from within this time is assumed to be doing what it last reported.
 const FRESH: Duration = Duration::from_secs(5);
 /// The most scores that are drawn.
 const SCORES: usize = 32;
 
-/// Who is told of a run's status, and where it is written.
+/// The readers of a run's status, and where it is written.
 pub(super) struct Readers {
     /// The live page.
     pub(super) page: watch::Sender<Arc<Status>>,
-    /// Told once the end of the run has been written down, or could not be.
+    /// Set once the end of the run is on disk, or cannot be written.
     pub(super) end_recorded: watch::Sender<bool>,
     pub(super) run_dir: Option<PathBuf>,
-    /// For how long the run can have waited for this coordinator, if it takes the place of an earlier one.
+    /// How long the run can have waited for this coordinator, if it replaces an earlier one.
     pub(super) awaited_for: Option<Duration>,
-    /// Where the page is, for whoever finds the run directory.
+    /// The address of the page, for readers of the run directory.
     pub(super) address: String,
 }
 
-/// What is shown of a run: as it was observed, its status, and whether it has trained. `None` before there is anything.
+/// What is shown of a run: an observation, its status, and whether the run has trained. `None` at first.
 type Shown = Option<(Arc<Observation>, Arc<Status>, bool)>;
 
 /// Keeps the status of a run up to date, for as long as it is observed.
@@ -72,10 +72,10 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
         Some((run_dir, awaited_for)) => Earlier::read(run_dir, since, awaited_for).await,
         None => None,
     };
-    // Beside this: a disk may hang, and the page and the hang report are to tell of just that.
+    // In a task of its own: if the disk hangs, the page and the hang report must still show it.
     let (shown, to_record) = watch::channel(Shown::default());
     tokio::spawn(record::keep(run_dir.clone(), address, to_record, end_recorded));
-    // One that goes on where another was ends as the run did, whether it trained itself or not.
+    // A coordinator that replaces another ends as the run did, whether it trained itself or not.
     let mut has_trained = earlier.is_some();
     let mut keeper = earlier.map_or_else(StatusKeeper::default, StatusKeeper::after);
     let mut hangs = HangWatch::new(run_dir);
@@ -91,7 +91,7 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
         if is_over(&observation) {
             continue;
         }
-        // The last thing to be seen of a run is how it ended, and there may be no time for another look.
+        // Do not make the end of the run wait for the tick: there may be no time for it.
         let mut ending = observed.clone();
         tokio::select! {
             _ = interval.tick() => {}
@@ -100,7 +100,7 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
     }
 }
 
-/// What is remembered from one observation to the next.
+/// State that is kept from one observation to the next.
 #[derive(Debug, Default)]
 struct StatusKeeper {
     /// The run under an earlier ps 0, if this one has taken its place.
@@ -108,7 +108,8 @@ struct StatusKeeper {
     /// Whether this ps 0 has held parameters.
     has_held: bool,
     loss: Curve,
-    /// Who was chief, how many steps it had made, and the sum of their losses. A point of the curve is the mean since.
+    /// The chief, its number of steps and the sum of their losses at the last point. The next point is the mean since
+    /// then.
     losses: Option<(TaskId, u64, f64)>,
     /// The curve of each score, and the step of its last value.
     scores: BTreeMap<String, (u64, Curve)>,
@@ -116,19 +117,19 @@ struct StatusKeeper {
     /// The latest global steps.
     steps: Recent<()>,
     beside: BesideHistory,
-    /// Since when there was no reason for the step not to change.
+    /// The time at which the step last changed, or had a reason not to.
     moved: Duration,
     progress: Progress,
 }
 
-/// How much of the time made progress that was kept.
+/// The share of time whose progress was kept.
 #[derive(Debug, Default)]
 struct Progress {
-    /// At the last observation, the step and where the values had been resumed.
+    /// The step, and the step that the values were resumed at, in the last observation.
     last: Option<(u64, u64)>,
     /// When the step last changed, or there was last a reason for it not to.
     changed: Duration,
-    /// Time in which the step grew, without what rollbacks have undone.
+    /// The time in which the step grew, minus what rollbacks have undone.
     kept: Duration,
     /// Updates in that time.
     updates: u64,
@@ -136,14 +137,14 @@ struct Progress {
 }
 
 impl StatusKeeper {
-    /// One that goes on where an earlier coordinator of the same run was.
+    /// Continues from the status of an earlier coordinator of the same run.
     fn after(earlier: Earlier) -> Self {
         let status = &earlier.status;
         let key = |curve: &Curve| curve.name.replace(' ', "_");
         let kept = Duration::try_from_secs_f64(status.kept_secs).unwrap_or_default();
         Self {
             loss: status.loss.clone(),
-            // The chief counts from its own start: the first that is heard of it is no point of the curve.
+            // The chief counts from its own start, so its first report is not a point of the curve.
             losses: Some((TaskId::CHIEF, u64::MAX, 0.0)),
             scores: status.scores.iter().map(|curve| (key(curve), (u64::MAX, curve.clone()))).collect(),
             progress: Progress { kept, updates: status.kept_updates, ..Progress::default() },
@@ -159,7 +160,7 @@ impl StatusKeeper {
         let (client, workers, mut straggler) = self.workers.look(run);
         let stalled = run.at.saturating_sub(self.moved);
         if stalled >= FRESH {
-            // Whoever is to blame has finished no step by which it could be judged.
+            // The worker that is to blame has finished no step by which it could be judged.
             let lacking = format!("no step has been made for {} s", stalled.as_secs());
             straggler = Verdict::NotEnoughEvidence { lacking };
         }
@@ -216,7 +217,7 @@ impl StatusKeeper {
         earlier.map_or(run.statistics.steps, |earlier| earlier.status.step)
     }
 
-    /// For how long a run may make no step before it hangs.
+    /// Returns how long a run may make no step before it counts as hanging.
     fn hang_after(&self) -> Duration {
         match self.steps.longest_pause() {
             Duration::ZERO => HANG_AT_FIRST,
@@ -224,11 +225,11 @@ impl StatusKeeper {
         }
     }
 
-    /// Takes what is new.
+    /// Takes a new observation.
     fn follow(&mut self, run: &Observation) {
         self.has_held |= run.has_shard;
         let step = run.statistics.steps;
-        // A longer pause than this is no step that takes its time.
+        // A pause longer than this is not just a slow step.
         let longest = (2 * EVERY).max(HANG_STEPS * self.steps.longest_pause());
         match self.progress.follow(run, longest) {
             Followed::On => self.steps.push(run.at, step, ()),
@@ -271,23 +272,23 @@ impl StatusKeeper {
     }
 }
 
-/// While the chief scores the network, the others may have to wait for it.
+/// True while the chief scores the network, because the others may have to wait for it.
 fn is_scoring(run: &Observation) -> bool {
     let is_fresh =
         |observed: &TaskObservation| observed.heard.is_some_and(|heard| run.at.saturating_sub(heard) < FRESH);
     run.tasks.iter().any(|observed| observed.heartbeat.scoring && is_fresh(observed))
 }
 
-/// What became of the steps since the observation before.
+/// What happened to the step since the previous observation.
 enum Followed {
-    /// They went on, or not.
+    /// The step grew or stayed the same.
     On,
     /// The values are those of a checkpoint.
     Restored,
 }
 
 impl Progress {
-    /// Looks at the run again. Of the time between two changes of the step, at most `longest` made progress.
+    /// Takes a new observation. Of the time between two changes of the step, at most `longest` counts as progress.
     fn follow(&mut self, run: &Observation, longest: Duration) -> Followed {
         let (step, resumed_at) = (run.statistics.steps, run.statistics.resumed_at);
         let mut followed = Followed::On;
@@ -307,7 +308,7 @@ impl Progress {
         self.last = Some((step, resumed_at));
         let lost = run.history.updates_lost.saturating_sub(self.lost);
         if lost > 0 && self.updates > 0 {
-            // What was lost took as long as the rest.
+            // Assume that lost updates took as long as others.
             let undone = lost.min(self.updates);
             self.kept -= self.kept.mul_f64(undone as f64 / self.updates as f64).min(self.kept);
             self.updates -= undone;
@@ -316,7 +317,7 @@ impl Progress {
         followed
     }
 
-    /// `None` before the first update.
+    /// Returns the share of the time whose progress was kept; `None` before the first update.
     fn share(&self, elapsed: Duration) -> Option<f64> {
         (self.updates > 0).then(|| (self.kept.as_secs_f64() / elapsed.as_secs_f64()).min(1.0))
     }
@@ -343,21 +344,21 @@ fn phase(phase: &Phase) -> page::Phase {
     }
 }
 
-/// Whom the run waits for as a whole.
+/// Returns the tasks that the whole run waits for.
 fn awaited(run: &Observation) -> Option<Wait> {
     let awaited = run.tasks.iter().filter_map(|observed| Some((observed.task, observed.awaited_since?)));
     let (mut on, since): (Vec<TaskId>, Vec<Duration>) = awaited.unzip();
     let client = run.tasks.iter().find(|observed| observed.task == TaskId::CLIENT);
     let client = client.filter(|_| run.phase == Phase::Gathering);
     if let Some(client) = client.filter(|client| on == [client.task] && !client.heartbeat.awaited.is_empty()) {
-        // It begins when its workers have joined.
+        // The run begins when the client's workers have joined.
         on = client.heartbeat.awaited.iter().filter_map(|name| TaskId::named(name)).collect();
     }
     let since = since.into_iter().min()?;
     Some(Wait { on, secs: run.at.saturating_sub(since).as_secs_f64() })
 }
 
-/// How a task is doing.
+/// Returns the state of a task.
 fn state(observed: &TaskObservation) -> page::State {
     match observed.presence {
         None => page::State::Missing,

@@ -1,15 +1,14 @@
-//! What has changed of late: enough of the past to tell how fast something goes, whether a step takes a millisecond or a
-//! minute.
+//! Recent changes of a count: enough history to compute a speed, whether a step takes a millisecond or a minute.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Speeds are means over so much time, or over the last changes if those are further apart.
+/// Speeds are means over this much time, or over the latest changes if those span more.
 const RECENT: Duration = Duration::from_secs(5);
-/// As many changes are remembered, however long ago they were.
+/// At least this many changes are kept, however old they are.
 const CHANGES: usize = 4;
 
-/// The latest values of a count with what belongs to it.
+/// The latest values of a count, each with associated data.
 #[derive(Debug)]
 pub(super) struct Recent<T> {
     points: VecDeque<(Duration, u64, T)>,
@@ -24,7 +23,7 @@ pub(super) struct Span<T> {
 }
 
 impl<T> Span<T> {
-    /// By how much the count has grown.
+    /// Returns how much the count has grown.
     pub(super) fn counted(&self) -> u64 {
         self.last.0 - self.first.0
     }
@@ -37,7 +36,8 @@ impl<T> Default for Recent<T> {
 }
 
 impl<T: Copy> Recent<T> {
-    /// Takes the count of now. One that has fallen belongs to something else: what came before is forgotten.
+    /// Adds the current count. If the count has fallen, it belongs to something else, and the earlier values are
+    /// forgotten.
     pub(super) fn push(&mut self, at: Duration, count: u64, value: T) {
         match self.points.back() {
             Some((_, last, _)) if *last == count => return,
@@ -50,7 +50,7 @@ impl<T: Copy> Recent<T> {
         }
     }
 
-    /// Forgets everything but the value of now.
+    /// Forgets everything but the current value.
     pub(super) fn restart(&mut self, at: Duration, count: u64, value: T) {
         self.points.clear();
         self.push(at, count, value);
@@ -67,8 +67,8 @@ impl<T: Copy> Recent<T> {
         pairs.map(|((earlier, ..), (later, ..))| *later - *earlier).max().unwrap_or_default()
     }
 
-    /// The first and the last of the latest values, and the seconds between them; `None` if there are not two. If nothing
-    /// has changed for longer than that, the time since then counts too.
+    /// Returns the first and the last of the latest values, and the seconds between them; `None` if there are not two
+    /// values. If nothing has changed for longer than that, the time since the last change counts too.
     pub(super) fn span(&self, now: Duration) -> Option<Span<T>> {
         let ((began, first, before), (ended, last, after)) = (self.points.front()?, self.points.back()?);
         let stands_still = now.saturating_sub(*ended) > RECENT.max(2 * (*ended - *began));

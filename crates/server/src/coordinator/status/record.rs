@@ -1,5 +1,6 @@
-//! `RUN_DIR/status.json`: the status of a run as it was last known. While the run lives it tells where the live page is;
-//! afterwards, how the run ended. A disk that hangs or is full costs the file, never time of the coordinator.
+//! `RUN_DIR/status.json`: the last known status of a run. While the run is alive, the file holds the address of the
+//! live page; afterwards, it records how the run ended. A disk that hangs or is full costs the file, never the
+//! coordinator's time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,8 +16,8 @@ use super::Shown;
 /// Between two writes, unless the phase changes.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Writes what is shown of a run to the file in its directory, if it has one, for as long as there is something to be shown.
-/// Tells `end_recorded` once the end is written down with the last that tasks have said, or cannot be.
+/// Writes the status of a run to the file in its directory, if it has one, for as long as there are updates. Sets
+/// `end_recorded` once the end of the run is on disk, including the tasks' final reports, or cannot be written.
 pub(super) async fn keep(
     run_dir: Option<PathBuf>,
     address: String,
@@ -30,7 +31,7 @@ pub(super) async fn keep(
     while shown.changed().await.is_ok() {
         let Some((run, status, has_trained)) = shown.borrow_and_update().clone() else { continue };
         if let Some(recorder) = &mut recorder {
-            // It may have trained while the disk was slow.
+            // The run may have trained while the disk was slow.
             recorder.has_trained |= has_trained;
             recorder.record(&run.phase, &status).await;
         }
@@ -44,7 +45,7 @@ pub(super) async fn keep(
 struct Recorder {
     path: PathBuf,
     address: String,
-    /// What an earlier run has left. It is put back if this one ends before it has begun.
+    /// What an earlier run left in the file. It is restored if this run ends before it has begun.
     earlier: Option<Vec<u8>>,
     has_trained: bool,
     last: Option<(Instant, Phase)>,
@@ -70,7 +71,7 @@ impl Recorder {
     async fn record(&mut self, phase: &Phase, status: &Status) {
         self.has_trained |= *phase == Phase::Training;
         let is_due = match &self.last {
-            // With what the tasks say when they hear of the end.
+            // Include what the tasks report when they learn of the end.
             Some(_) if matches!(phase, Phase::Over(_)) => true,
             Some((at, before)) => before != phase || at.elapsed() >= EVERY,
             None => true,
@@ -103,7 +104,7 @@ impl Recorder {
 
     fn json(&mut self, exit_code: Option<u8>, status: &Status) -> Vec<u8> {
         let written = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Once: the coordinator's clock stands still while its process does.
+        // Only once: the coordinator's clock does not advance while its process is stopped.
         let began = *self.began.get_or_insert(written.saturating_sub(status.elapsed_secs as u64));
         let (began, address) = (Some(began), self.address.clone());
         let record = LastStatus { written, began, address, exit_code, status: status.clone() };

@@ -1,4 +1,4 @@
-//! The status of a run as it follows from a list of observations.
+//! Tests of the status that follows from a sequence of observations.
 
 use windlass_core::admission::ShardStatistics;
 use windlass_core::cluster::RunLayout;
@@ -7,7 +7,7 @@ use windlass_wire::control::proto::{Heartbeat, Score, Usage, WorkerTotals};
 use super::*;
 use crate::coordinator::history::SavedCheckpoint;
 
-/// A run of one ps and two workers that trains, at this time and step.
+/// A training run of one ps and two workers, at this time and step.
 fn observation(seconds: f64, step: u64) -> Observation {
     let at = Duration::from_secs_f64(seconds);
     let task = |task| TaskObservation {
@@ -35,7 +35,7 @@ fn observation(seconds: f64, step: u64) -> Observation {
     }
 }
 
-/// What a worker has told when it had made so many steps with this sum of losses.
+/// Sets the totals that a worker reports after this many steps with this sum of losses.
 fn totals(run: &mut Observation, worker: usize, steps: u64, loss: f64) {
     let heartbeat = &mut run.tasks[1 + worker].heartbeat;
     (heartbeat.local_step, heartbeat.global_step) = (steps, run.statistics.steps);
@@ -95,7 +95,7 @@ fn a_new_ps_0_goes_on_with_the_figures_of_the_one_before() {
     let expected =
         [(1.0, "worker 0 joined"), (20.0, "ps 0 was restarted"), (21.0, "rolled back from step 100 to step 50")];
     assert_eq!(events, expected);
-    // Of the chief, which counts from its own start, only what is new is a point of the curve.
+    // The chief counts from its own start, so only its later reports are points of the curve.
     totals(&mut run, 0, 100, 200.0);
     keeper.status(&run);
     let mut later = observation(3.0, 60);
@@ -138,7 +138,7 @@ fn the_age_of_a_checkpoint_is_known_although_another_coordinator_wrote_it() {
 #[test]
 fn a_worker_that_scores_the_network_is_not_accused_of_being_slow() {
     let mut keeper = StatusKeeper::default();
-    // Both take 10 ms a step. From 10 s to 20 s worker 0 scores, and tells of it with its next step.
+    // Both take 10 ms per step. From 10 s to 20 s worker 0 scores, and reports it with its next step.
     for look in 0..80_u32 {
         let seconds = 0.5 * f64::from(look);
         let mut run = observation(seconds, u64::from(100 * look));
@@ -227,7 +227,7 @@ fn a_run_whose_chief_scores_the_network_does_not_hang() {
     };
     (1..60).for_each(|second| drop(keeper.status(&scoring(second))));
     assert_eq!(keeper.status(&scoring(60)).stalled_secs, 0.0);
-    // A chief that is not heard any more may be what hangs.
+    // A chief that is no longer heard from may itself be what hangs.
     let mut silent = scoring(80);
     silent.tasks[1].heard = Some(Duration::from_secs(60));
     assert_eq!(keeper.status(&silent).stalled_secs, 20.0);
@@ -344,7 +344,7 @@ fn what_only_an_earlier_ps_0_knew_is_lost_with_it() {
     let status = keeper.status(&restarted);
     assert_eq!((status.rollbacks, status.updates_lost, status.kept_updates), (1, 300, 100));
     assert_eq!(status.timeline.events().last().unwrap().what, "rolled back to step 100: 300 updates are lost");
-    // With others that have outlived it, the new one knows.
+    // If other tasks have outlived ps 0, the new one knows.
     let mut told = observation(1.0, 100);
     told.statistics.resumed_at = 100;
     told.history.rolled_back(told.at, 450, 100);
@@ -388,7 +388,7 @@ fn until_a_new_ps_0_has_its_parameters_the_step_is_that_of_the_one_before() {
 fn what_a_client_did_under_an_earlier_ps_0_is_neither_loss_nor_speed() {
     let earlier = Earlier { elapsed: Duration::from_secs(10), status: Status::default() };
     let mut keeper = StatusKeeper::after(earlier);
-    // It is two workers to servers, of which the second is heard 2 s later. Each makes 10 steps a second, with loss 1.
+    // The client is two workers to servers, the second heard from 2 s later. Each makes 10 steps per second (loss 1).
     let statuses = (1..=8_u32).map(|second| {
         let mut run = observation(f64::from(second), u64::from(20 * second));
         run.layout = RunLayout::Client { holds_parameters: false };

@@ -1,5 +1,5 @@
-//! What every worker has been doing of late: its speed, what its time goes into, whom it waits for, and whether it slows
-//! the others down.
+//! Recent activity of every worker: its speed, where its time goes, which tasks it waits for, and whether it slows the
+//! others down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use super::recent::Recent;
 use super::{silent_secs, state};
 use crate::coordinator::observation::{Observation, TaskObservation};
 
-/// How long a window is by which workers are compared, at least and at most, and how many are remembered.
+/// The minimum and maximum length of the windows in which workers are compared, and how many windows are kept.
 const WINDOW: Duration = Duration::from_secs(2);
 const LONGEST_WINDOW: Duration = Duration::from_secs(60);
 /// With fewer steps in a window, where it ends would decide how slow a worker seems.
 const STEPS_PER_WINDOW: f64 = 4.0;
 const WINDOWS: usize = 15;
-/// The most places of a worker's computation that are shown.
+/// The maximum number of sites that are shown for a worker.
 const MOST_SITES: usize = 64;
-/// Between two of the speeds that are drawn.
+/// The interval between two speeds that are drawn.
 const SPEED_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches all workers.
@@ -36,22 +36,22 @@ pub(super) struct WorkerWatch {
 
 #[derive(Debug, Default)]
 struct Watched {
-    /// What it has done, at the latest moments.
+    /// The worker's latest totals.
     recent: Recent<WorkerTotals>,
     /// The same when the last window ended.
     window_began: Option<WorkerTotals>,
     windows: Vec<Window>,
     /// Whether it was scoring the network then.
     scored: bool,
-    /// What is shown of it: its latest speeds.
+    /// What is shown of the worker, including its latest speeds.
     shown: page::Worker,
     sped: Duration,
-    /// Whom it waits for, and since when.
+    /// The tasks that the worker waits for, and since when.
     waits: Option<(Duration, Vec<TaskId>)>,
 }
 
 impl WorkerWatch {
-    /// The client if there is one, all workers, and who slows the run down.
+    /// Updates all workers. Returns the client if there is one, the workers, and the verdict on stragglers.
     pub(super) fn look(&mut self, run: &Observation) -> (Option<page::Worker>, Vec<page::Worker>, Verdict) {
         let observed: BTreeSet<TaskId> = run.tasks.iter().map(|observed| observed.task).collect();
         self.workers.retain(|task, _| observed.contains(task));
@@ -66,7 +66,7 @@ impl WorkerWatch {
         self.end_window(run);
         let has_stages = shown.iter().any(|worker| !worker.stages.is_empty());
         if let Some(client) = client.as_mut().filter(|_| !has_stages) {
-            // It has others compute, and waits for them.
+            // The client lets others compute, and waits for them.
             client.split.wait += std::mem::take(&mut client.split.compute);
         }
         let straggler = match has_stages {
@@ -87,7 +87,7 @@ impl WorkerWatch {
             let Some(watched) = self.workers.get_mut(&observed.task) else { continue };
             match watched.is_alive() {
                 true => watched.end_window(span, &observed.heartbeat),
-                // One that comes back is judged by what it does then.
+                // A worker that comes back is judged only by what it does from then on.
                 false => (watched.window_began, watched.windows) = (None, Vec::new()),
             }
         }
@@ -97,7 +97,7 @@ impl WorkerWatch {
         self.straggler = judge(&measured.collect::<Vec<_>>());
     }
 
-    /// How long the window is that ends next: some steps of the fastest worker.
+    /// Returns the length of the current window: a few steps of the fastest worker.
     fn window(&self, now: Duration) -> Duration {
         let steps = self.workers.values().filter(|watched| watched.is_alive());
         let steps =
@@ -107,7 +107,8 @@ impl WorkerWatch {
     }
 }
 
-/// A device of a worker. A joined worker is itself one, of which only the number of its replicas is to be told.
+/// Returns how to show a device of a worker. A joined worker is itself a device, so only its number of replicas is
+/// shown.
 fn site(site: &Site) -> Option<page::Site> {
     let name = match &site.joined {
         None => site.name.clone(),
@@ -125,7 +126,7 @@ impl Watched {
     fn look(&mut self, run: &Observation, observed: &TaskObservation) -> page::Worker {
         let totals = observed.heartbeat.totals.as_deref().copied().unwrap_or_default();
         if observed.heartbeat.totals.is_some() {
-            // Not before: after a new ps 0, all that it has ever done would seem to have been done since.
+            // Not before: after ps 0 is replaced, a worker's whole past would seem to have happened just now.
             self.recent.push(run.at, totals.steps, totals);
         }
         let (seconds, done) = match self.recent.span(run.at) {
@@ -169,7 +170,7 @@ impl Watched {
         let on: Vec<TaskId> = awaited.iter().filter_map(|name| TaskId::named(name)).collect();
         self.waits = match self.waits.take() {
             _ if on.is_empty() => None,
-            // At first it knows only which server does not answer, and later whom that waits for.
+            // At first a worker knows only the server that does not answer, and later whom that waits for.
             Some((since, _)) => Some((since, on)),
             None => Some((now, on)),
         };
@@ -189,7 +190,7 @@ impl Watched {
         let usage = heartbeat.usage.as_deref();
         let span_secs = span.as_secs_f64();
         let of_training = Window {
-            // In the time in which it scored the network, it could not train.
+            // A worker cannot train while it scores the network.
             span_secs: (span_secs - done.scoring_seconds).max(0.0),
             steps: done.steps,
             samples: done.samples,
@@ -201,7 +202,7 @@ impl Watched {
             memory_stall: usage.map(|usage| usage.memory_stall).filter(|stall| *stall >= 0.0),
             swapped: usage.and_then(swapped_share),
         };
-        // How much of the window scoring took is known only afterwards: it says nothing, as if it had only waited.
+        // How much of the window scoring took is known only later; until then the worker counts as waiting.
         let only_scored = Window { span_secs, wait_secs: span_secs, ..Window::default() };
         self.windows.push(if scored || heartbeat.scoring { only_scored } else { of_training });
         let excess = self.windows.len().saturating_sub(WINDOWS);

@@ -29,7 +29,7 @@ pub(in crate::shard) struct RoundGradients {
     kept: Vec<(WorkerId, Gradient)>,
     sum: Option<Gradient>,
     count: usize,
-    /// Buffers for gradients to come; as many as a round has had gradients at the most.
+    /// Spare buffers for gradients, at most as many as the largest round had gradients.
     free: Vec<Vec<f32>>,
     most: usize,
     /// When the last gradient of this round arrived.
@@ -37,7 +37,7 @@ pub(in crate::shard) struct RoundGradients {
 }
 
 impl RoundGradients {
-    /// An empty round. How many workers will take part is not known: some may come later.
+    /// Creates an empty round. The number of workers is not known, because some may join later.
     pub(in crate::shard) fn new(deterministic: bool) -> Self {
         Self {
             keep_order: deterministic,
@@ -50,7 +50,7 @@ impl RoundGradients {
         }
     }
 
-    /// A gradient arrives now: how long the round has waited for it since the one before. The first is not waited for.
+    /// Notes that a gradient arrives. Returns how long the round has waited for it since the previous one, if any.
     pub(in crate::shard) fn waited_for_next(&mut self, now: Instant) -> Option<Duration> {
         self.arrived.replace(now).map(|before| now - before)
     }
@@ -77,7 +77,7 @@ impl RoundGradients {
         }
     }
 
-    /// The sum of the round's gradients and how many they are; the next round is empty.
+    /// Returns the sum of the round's gradients and their number, and empties the round.
     pub(in crate::shard) fn take(&mut self) -> (Gradient, usize) {
         self.arrived = None;
         let mut kept = std::mem::take(&mut self.kept);
@@ -101,7 +101,7 @@ impl RoundGradients {
     }
 }
 
-/// The sums of one table's rows over a round, by rising row.
+/// Sums one table's row gradients over a round, in ascending order of rows.
 pub(in crate::shard) fn sum_rows(
     pushes: &[RowGradients],
     table: usize,

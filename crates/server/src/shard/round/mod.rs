@@ -64,7 +64,7 @@ impl ParameterShard {
         arrival
     }
 
-    /// Applies the round if a change in who takes part completes it.
+    /// Makes a change to who takes part, and applies the round if that completes it.
     pub(super) fn change_round(&self, change: impl FnOnce(&mut Gate) -> bool) {
         let mut round = lock(&self.round);
         let (mut gate, held_up) = self.await_release(lock(&self.gate));
@@ -76,8 +76,8 @@ impl ParameterShard {
         self.changed.notify_all();
     }
 
-    /// Applies the mean of the round's gradients, which a checkpoint has held up for that long already, and opens the
-    /// next round.
+    /// Applies the mean of the round's gradients, and opens the next round. `held_up` is how long a checkpoint has
+    /// already held up the round.
     fn apply_round(&self, round: &mut RoundGradients, mut held_up: Duration) {
         let (sum, count) = round.take();
         let gate = lock(&self.gate);

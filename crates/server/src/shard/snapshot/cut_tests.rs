@@ -1,4 +1,4 @@
-//! Cuts through two shards while workers push to both: each shows what was pushed before it, and nothing else.
+//! Cuts through two shards while workers push to both: each cut contains exactly the pushes before it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +21,10 @@ use crate::fixtures;
 
 const WORKERS: u32 = 2;
 const INCARNATION: Incarnation = Incarnation(1);
-/// Cuts that have to be made in each test. Some marks are late when the machine is busy, and are tried again.
+/// The cuts that each test has to make. On a busy machine some marks are late, and those cuts are retried.
 const CUTS: u64 = 60;
 
-/// A worker's end of a push to one shard. Each worker adds one to the elements that are its own.
+/// A worker's end of pushes to one shard. Each worker adds one to the elements that it owns.
 struct Pushing {
     worker: WorkerId,
     gradient: Vec<f32>,
@@ -61,7 +61,7 @@ impl Peer for Pushing {
         Ok(&self.gradient[..len])
     }
 
-    /// The note: which push this is.
+    /// The note holds the number of the push.
     fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         bytes.copy_from_slice(format!("{:<1$}", self.sequence, bytes.len()).as_bytes());
         Ok(())
@@ -80,7 +80,7 @@ impl Peer for Pushing {
 }
 
 fn shards(mode: Mode) -> Vec<ParameterShard> {
-    // Of an even size, so that elements of all blocks and servers belong to a worker by their number.
+    // The size is even, so that the parity of an element's number gives its worker in all blocks and servers.
     let shape = vec![6 * BLOCK_ELEMENTS];
     let parameter =
         ParameterSpec { name: "weights".into(), shape, access: Access::Dense, kind: ParameterKind::Trained };
@@ -110,7 +110,7 @@ fn cut(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> Option<Vec<Snapshot>
     Some(shards.iter().map(|shard| shard.snapshot(number).unwrap()).collect())
 }
 
-/// The same, after one that was given up while all shards were being read as of it, and go on being read.
+/// Makes a cut after an earlier one was given up while all shards were still being read as of it.
 fn cut_after_one_given_up(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> Option<Vec<Snapshot>> {
     cycle.begin(Default::default(), 0);
     let number = cycle.number();
@@ -130,7 +130,7 @@ fn cut_after_one_given_up(shards: &[ParameterShard], cycle: &mut Cycle<()>) -> O
     })
 }
 
-/// Trains, makes cuts meanwhile, and lets `expected` say what a worker's elements are at a cut.
+/// Trains, makes cuts meanwhile, and compares each worker's elements with what `expected` says for the cut.
 fn assert_cuts(mode: Mode, expected: impl Fn(&CutPoint, WorkerId) -> f32) {
     assert_cuts_made_by(cut, mode, expected);
 }
@@ -150,7 +150,7 @@ fn assert_cuts_made_by(make: MakeCut, mode: Mode, expected: impl Fn(&CutPoint, W
             scope.spawn(move || {
                 let mut pushing = [Pushing::new(worker), Pushing::new(worker)];
                 for sequence in 1.. {
-                    // As a client does: to all servers at once, and on when all have answered.
+                    // As a client does: to all servers at once, and the next push when all have answered.
                     thread::scope(|scope| {
                         for (pushing, shard) in pushing.iter_mut().zip(shards) {
                             scope.spawn(move || pushing.push(shard, sequence));
@@ -184,7 +184,8 @@ fn assert_cuts_made_by(make: MakeCut, mode: Mode, expected: impl Fn(&CutPoint, W
     });
 }
 
-/// What a mark says. A worker of whose pushes none counts yet is named by a server that has seen the first of them.
+/// Returns the counted pushes of a mark. A worker of which no push counts yet is still listed by a server that has seen
+/// its first.
 fn state(mark: &CutPoint) -> CutPoint {
     let pushes = mark.pushes.iter().filter(|(_, (_, sequence))| *sequence > 0);
     CutPoint { version: mark.version, pushes: pushes.map(|(worker, push)| (*worker, *push)).collect() }

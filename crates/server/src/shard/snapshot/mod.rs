@@ -1,8 +1,9 @@
-//! How a shard is cut for a checkpoint: held for a moment, told where to cut, and read as of the cut while training
-//! continues.
+//! Cuts a shard for a checkpoint: the shard is held for a moment, told where to cut, and read as of the cut while
+//! training continues.
 //!
-//! `windlass_core::checkpoint` says what a mark and a cut are, and the gate where this shard is cut; here is what waits
-//! for it and reads it. A hold ends by itself after a while, so that no push waits for a coordinator that does not answer.
+//! `windlass_core::checkpoint` defines marks and cuts, and the gate decides where this shard is cut; this module waits
+//! for the cut and reads the shard. A hold expires by itself, so that pushes do not wait for a coordinator that does
+//! not answer.
 
 mod rows_copy_on_cut;
 mod spares;
@@ -25,7 +26,7 @@ pub(super) use spares::Spares;
 pub struct Snapshot {
     /// Its version, and the pushes that are in it.
     pub mark: CutPoint,
-    /// What came with the last of those pushes.
+    /// The notes of the last of those pushes.
     pub notes: Notes,
     /// The learning rate at that time.
     pub learning_rate: LearningRate,
@@ -36,13 +37,13 @@ pub struct Snapshot {
 }
 
 impl ParameterShard {
-    /// Holds back what is new for the checkpoint of this number, and says where this shard stands. Does not block: of a
-    /// round that is being applied it is known what it will come to.
+    /// Holds back new pushes for the checkpoint of this number, and returns where this shard stands. Does not block:
+    /// the result of a round that is being applied is already known.
     pub fn mark(&self, number: u64) -> CutPoint {
         lock(&self.gate).hold(number, self.now())
     }
 
-    /// Cuts here, or as soon as what belongs before the cut has come.
+    /// Cuts here, or as soon as everything that belongs before the cut has arrived.
     pub fn cut(&self, number: u64, cut: &CutPoint) -> Result<(), CutError> {
         let made = lock(&self.gate).cut(number, cut);
         self.changed.notify_all();
@@ -62,12 +63,12 @@ impl ParameterShard {
     }
 
     /// Reads the shard as of a cut. Blocks until everything before the cut has been applied. The last block is read
-    /// first: a push that goes through them in order meanwhile has to copy half of them at most.
+    /// first, so that a concurrent push, which goes through them in order, has to copy at most half of them.
     pub fn snapshot(&self, number: u64) -> Result<Snapshot, CutError> {
         let (mark, notes, learning_rate) = self.await_cut(number)?;
         let mut blocks = Vec::new();
         let read = self.read_blocks(number, &mut blocks).and_then(|()| self.read_rows(number));
-        // If it was given up meanwhile, what has been read is of no cut.
+        // If the cut was given up meanwhile, what has been read belongs to no cut.
         let whole = lock(&self.gate).end_cut(number);
         match read {
             Some(tables) if whole => {
@@ -81,7 +82,7 @@ impl ParameterShard {
         }
     }
 
-    /// The blocks as of a cut, last first; `None` if it has been given up.
+    /// Reads the blocks as of a cut, last one first; `None` if the cut has been given up.
     fn read_blocks(&self, number: u64, blocks: &mut Vec<Block>) -> Option<()> {
         for block in self.blocks.iter().rev() {
             if !lock(&self.gate).is_cutting(number) {
@@ -92,7 +93,8 @@ impl ParameterShard {
         Some(())
     }
 
-    /// The tables as of a cut, stretch by stretch, letting pushes in between; `None` if it has been given up.
+    /// Reads the tables as of a cut, stretch by stretch, letting pushes in between; `None` if the cut has been given
+    /// up.
     fn read_rows(&self, number: u64) -> Option<Vec<RowTable>> {
         let read = |rows: &ServedTable| {
             let mut read = {
@@ -109,13 +111,13 @@ impl ParameterShard {
         self.rows.iter().map(read).collect()
     }
 
-    /// What copies are made in.
+    /// Returns the buffers for copies.
     pub(crate) fn spares(&self) -> &Arc<Spares> {
         &self.spares
     }
 
-    /// For how long at the most the last checkpoint has held up a push: before it was let in, and by what had to be
-    /// copied or was locked while it was applied.
+    /// Returns the longest time that the last checkpoint has held up a push: before the push was admitted, and while it
+    /// was applied, by copying and locks.
     pub fn longest_held_up(&self) -> Duration {
         lock(&self.gate).longest_held_up()
     }
@@ -133,7 +135,7 @@ impl ParameterShard {
         }
     }
 
-    /// Waits while a mark holds back what is new, and no longer than a hold may last. Returns how long that was, too.
+    /// Waits while a mark holds back new pushes, but no longer than a hold may last. Returns the time waited as well.
     pub(super) fn await_release<'a>(&self, mut gate: MutexGuard<'a, Gate>) -> (MutexGuard<'a, Gate>, Duration) {
         let since = self.now();
         let mut now = since;

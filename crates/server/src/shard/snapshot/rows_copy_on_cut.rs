@@ -1,7 +1,8 @@
-//! A table of rows that can be read as it was at a cut, while pushes go on changing it.
+//! A table of rows that can be read as of a cut while pushes keep changing it.
 //!
-//! A push touches a few rows of what may be a very large table, so what it is about to change is put aside row by
-//! row, and the table is taken stretch by stretch: neither waits for as long as it takes to copy all of it.
+//! A push touches a few rows of a table that may be very large. So the old values are copied row by row before a push
+//! changes them, and the table is read stretch by stretch: neither pushes nor reads wait until the whole table is
+//! copied.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -14,12 +15,12 @@ use windlass_core::rows::{RowError, RowTable};
 /// The mark of a row that has not been put aside.
 const NOT_ASIDE: u32 = u32::MAX;
 
-/// A table, and those of its rows that have changed since a cut as they were then.
+/// A table, with copies as of a cut of those rows that have changed since.
 #[derive(Debug)]
 pub(in crate::shard) struct RowsCopyOnCut {
     now: RowTable,
     aside: RowTable,
-    /// For every row where it is in `aside`; empty if nothing is.
+    /// The place of every row in `aside`; empty if no row is there.
     places: Vec<u32>,
     /// Rows before this one have been taken.
     taken: usize,
@@ -41,8 +42,8 @@ impl RowsCopyOnCut {
         &mut self.now
     }
 
-    /// Applies gradients to rows, also as they are kept for a cut that the push belongs before. Returns how long the
-    /// cut has held it up.
+    /// Applies gradients to rows, and to their copies for a cut if the push belongs before it. Returns how long the cut
+    /// has held up the push.
     pub(in crate::shard) fn apply(
         &mut self,
         side: CutSide,
@@ -67,8 +68,8 @@ impl RowsCopyOnCut {
         Ok(held_up)
     }
 
-    /// The rows of the next stretch as of a cut, every change before which has been made, are added to `to`. True
-    /// while there are more. `None` if a later cut has been made: this one was given up.
+    /// Appends the next stretch of rows, as of a cut, to `to`; all changes before the cut must have been made. Returns
+    /// true while there are more, and `None` if a later cut has replaced this one.
     pub(in crate::shard) fn take(&mut self, cut: u64, to: &mut RowTable) -> Option<bool> {
         if self.cut > cut {
             return None;
@@ -89,7 +90,7 @@ impl RowsCopyOnCut {
         Some(more)
     }
 
-    /// Drops copies that will not be taken.
+    /// Drops copies that are no longer needed.
     pub(in crate::shard) fn forget(&mut self) {
         self.aside = RowTable::empty_like(&self.now, 0);
         self.places = Vec::new();
@@ -103,7 +104,7 @@ impl RowsCopyOnCut {
         }
     }
 
-    /// As many rows as a block has values, and one at least.
+    /// As many rows as a block has values, but at least one.
     fn next_stretch(&self) -> Range<usize> {
         let rows = (BLOCK_ELEMENTS / self.now.width()).max(1);
         self.taken..(self.taken + rows).min(self.now.rows())
@@ -124,7 +125,7 @@ impl RowsCopyOnCut {
         }
     }
 
-    /// Those of the rows that are put aside, under their numbers there, and their gradients.
+    /// Returns those of the rows that are put aside, as their places there, and their gradients.
     fn gradients_of_rows_aside(&self, rows: &[u32], gradients: &[f32]) -> (Vec<u32>, Vec<f32>) {
         let aside = |(row, gradient): (&u32, &[f32])| {
             let place = self.places[*row as usize];
@@ -143,14 +144,14 @@ mod tests {
     const BEFORE: CutSide = CutSide { cut: 1, before: true };
     const AFTER: CutSide = CutSide { cut: 1, before: false };
 
-    /// Rows of one value, all zero at first, in several stretches.
+    /// Enough rows, of one value each, for several stretches.
     const ROWS: usize = BLOCK_ELEMENTS + 10;
 
     fn table() -> RowsCopyOnCut {
         RowsCopyOnCut::new(RowTable::new(ROWS, 1, &Optimizer::Sgd))
     }
 
-    /// Adds to rows: with this learning rate a gradient is taken away from the value.
+    /// Adds an amount to rows. At this learning rate, a gradient is subtracted from the value unchanged.
     fn add(kept: &mut RowsCopyOnCut, side: CutSide, rows: &[u32], amount: f32) {
         let update = Update { learning_rate: 1.0, step: 1, scale: 1.0 };
         kept.apply(side, &Optimizer::Sgd, &update, rows, &vec![-amount; rows.len()]).unwrap();

@@ -1,8 +1,8 @@
-//! Buffers for what a checkpoint keeps of the blocks.
+//! Buffers for a checkpoint's copies of blocks.
 //!
-//! A page of memory is slow when it is first used, much slower than a copy to it: with memory that is new for every
-//! checkpoint, the push that comes after a cut would wait for it. So the buffers are there before the first cut, and
-//! come back when they are written.
+//! The first use of a page of memory is much slower than a copy to it. With fresh memory for every checkpoint, the push
+//! after a cut would wait for that. So the buffers are allocated before the first cut, and are returned once they are
+//! written.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -11,18 +11,18 @@ use windlass_core::block::{BLOCK_ELEMENTS, Block};
 
 use crate::shard::lock;
 
-/// Buffers that can hold the numbers of any block.
+/// Buffers, each of which fits the numbers of any block.
 #[derive(Debug)]
 pub(crate) struct Spares {
     free: Mutex<Vec<Vec<f32>>>,
-    /// How many are kept.
+    /// The maximum number of buffers.
     most: usize,
-    /// How many numbers each can hold.
+    /// The capacity of each buffer, in numbers.
     len: usize,
 }
 
 impl Spares {
-    /// None yet, for a copy of that many elements with that many slots.
+    /// Creates an empty pool for a copy of this many elements with this many slots.
     pub(in crate::shard) fn new(elements: usize, slots: usize) -> Self {
         let most = elements.div_ceil(BLOCK_ELEMENTS) * (1 + slots);
         Self { free: Mutex::default(), most, len: elements.min(BLOCK_ELEMENTS) }
@@ -31,7 +31,7 @@ impl Spares {
     /// Allocates the buffers and touches their memory. Stops once no other owner is left.
     pub(crate) fn fill(self: &Arc<Self>) {
         while lock(&self.free).len() < self.most && Arc::strong_count(self) > 1 {
-            // Not zeros, which would be promised rather than written.
+            // Not zeros: the system would only reserve the memory and not touch it.
             self.give_back(vec![1.0; self.len]);
         }
     }
@@ -63,13 +63,13 @@ impl Spares {
         }
     }
 
-    /// Numbers of a copy, which come back when they are let go of.
+    /// Lends numbers of a copy, which return to the pool on drop.
     pub(crate) fn lend(self: &Arc<Self>, numbers: Vec<f32>) -> Lent {
         Lent { numbers, spares: self.clone() }
     }
 }
 
-/// Numbers in a buffer that is given back.
+/// Numbers whose buffer returns to the pool on drop.
 #[derive(Debug)]
 pub(crate) struct Lent {
     numbers: Vec<f32>,
