@@ -1,5 +1,6 @@
-//! The client of an in-graph run: it has the data, the loop and perhaps the parameters, and joined workers compute for
-//! it. In sync mode all of them share each of its steps; in async mode it is a worker for each of them.
+//! The client of an in-graph run: it has the data, the training loop and perhaps the parameters, and joined workers
+//! compute for it. In sync mode they share each of its steps; in async mode the client acts as one worker for each of
+//! them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
@@ -38,7 +39,7 @@ struct LogicalWorker {
 }
 
 impl Process {
-    /// The whole of it, in this process but for the joined workers and the servers, if there are any.
+    /// Runs everything in this process except for the joined workers and the servers, if there are any.
     pub(super) fn in_graph<M: Model>(
         &mut self,
         flags: &M::Flags,
@@ -83,8 +84,8 @@ impl Process {
         Ok(closed(ended, serving))
     }
 
-    /// What so many workers of this process train with: parameters that can be reached, and joined workers, which hear of
-    /// a failure.
+    /// Prepares the parameters and the joined workers for this number of workers in this process. Joined workers are
+    /// told about a failure.
     pub(super) fn ready(
         &self,
         crew: &Crew,
@@ -97,7 +98,7 @@ impl Process {
         Ok((parameters, self.gathered(crew, serving)?))
     }
 
-    /// How the parameters are reached that so many workers of this process train: on servers, or in this process, which
+    /// The access to the parameters for this number of workers in this process: on servers, or in this process, which
     /// then serves them.
     fn parameters_of(
         &self,
@@ -117,8 +118,8 @@ impl Process {
         Ok(((coordinator, Some(own)), Some(Serving::start(&self.runtime, server))))
     }
 
-    /// Waits for the joined workers. The server of this process, if it has one, already tells of them; it ends if they do
-    /// not come.
+    /// Waits for the joined workers. A server in this process is already running and shows their state; it ends if they
+    /// do not join.
     fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
         let Err(error) = crew.gather(&|| self.config.stop.is_set()) else { return Ok(serving) };
         let failure = match error {
@@ -131,7 +132,7 @@ impl Process {
         Err(failure)
     }
 
-    /// The joined workers, being called.
+    /// Starts connecting to the joined workers.
     pub(super) fn crew(
         &self,
         replica: &dyn Replica,
@@ -161,8 +162,8 @@ impl Process {
         Ok(Arc::new(Crew::call(config).map_err(Failure::internal)?))
     }
 
-    /// A stop of its own for another worker in this process, which is set with the process's: each is welcomed by the
-    /// coordinator for itself.
+    /// Creates a separate stop for another worker in this process, which is set along with the process's own: the
+    /// coordinator welcomes each worker separately.
     fn another_stop(&self) -> Arc<Interrupt> {
         let (own, all) = (Arc::new(Interrupt::default()), self.config.stop.clone());
         let set = own.clone();
@@ -173,7 +174,7 @@ impl Process {
         own
     }
 
-    /// All of them side by side. How the chief ended counts, or else the first that did not end well.
+    /// Runs all workers concurrently. Returns how the chief ended, or else the first worker that failed.
     fn run_all(&mut self, logical: Vec<LogicalWorker>) -> Ended {
         let (runtime, run) = (self.runtime.handle().clone(), &self.config.run);
         let watch = &self.watch;
@@ -199,7 +200,7 @@ impl Process {
     }
 }
 
-/// How this process ended, when what it serves has, too.
+/// Waits until the server in this process, if any, has ended, and returns how the process ended.
 pub(super) fn closed(ended: Ended, serving: Option<Serving>) -> Ended {
     match serving {
         Some(serving) => serving.closed(ended),
@@ -207,7 +208,7 @@ pub(super) fn closed(ended: Ended, serving: Option<Serving>) -> Ended {
     }
 }
 
-/// Tells the joined workers of a run that has failed how.
+/// Tells the joined workers how a run has failed.
 fn leave(crew: &Crew, Failure { exit_code, message, .. }: &Failure) -> Outcome {
     let outcome = Outcome { exit_code: *exit_code, reason: message.clone() };
     crew.leave(&outcome);

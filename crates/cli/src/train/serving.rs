@@ -1,4 +1,4 @@
-//! A server within the process of the worker or of the client that it serves alone.
+//! A server in the same process as the worker or client that it exclusively serves.
 
 use std::future;
 
@@ -9,11 +9,11 @@ use windlass_core::lifecycle::{Outcome, exit_code};
 use windlass_server::Server;
 use windlass_worker::task::Ended;
 
-/// It serves, with the coordinator in it, until the run is over.
+/// A running server with the coordinator in it, which serves until the run is over.
 pub(super) struct Serving {
     runtime: Handle,
     server: JoinHandle<Outcome>,
-    /// Tells it to end like this.
+    /// Makes the server end with this outcome.
     end: oneshot::Sender<Outcome>,
 }
 
@@ -29,25 +29,26 @@ impl Serving {
         Self { runtime: runtime.handle().clone(), server: runtime.spawn(server.run_until(told)), end }
     }
 
-    /// How the process ended that has trained like this, when the server has ended, too.
+    /// Waits until the server has ended, and returns how the process ended.
     pub(super) fn closed(self, ended: Ended) -> Ended {
         if ended.before_joining || !ended.was_let_in || ended.outcome.exit_code == exit_code::USAGE {
-            // It would wait for a worker that never came, or for a store that does not open, and has nothing to save.
+            // Otherwise the server would wait for a worker that never came, or for a store that does not open. It has
+            // nothing to save.
             let _ = self.end.send(ended.outcome.clone());
         }
         let served = self.runtime.block_on(self.server);
         with_server(ended, served.ok())
     }
 
-    /// Ends it like this before anything has been trained. It still records that.
+    /// Ends the server before anything has been trained. It still records that outcome.
     pub(super) fn give_up(self, outcome: Outcome) {
         let _ = self.end.send(outcome);
         let _ = self.runtime.block_on(self.server);
     }
 }
 
-/// How a process ended that is a worker and a server. The server hears last: that all is well, or that what a worker
-/// told to stop has left could not be saved.
+/// How a process with a worker and a server ended. The server's outcome counts if the worker succeeded, or if the
+/// worker was told to stop and its results could not be saved.
 pub(super) fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
     let counts = |server: &Outcome| match worker.outcome.exit_code {
         0 => true,
