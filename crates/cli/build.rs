@@ -1,5 +1,5 @@
-//! Tells the program what it is built from: the commit, by `WINDLASS_COMMIT` where there is no repository, as in a
-//! container, else by asking git; the features; and the target.
+//! Tells the program what it is built from: the features, the target, and the commit, which comes from
+//! `WINDLASS_COMMIT` where there is no repository, as in a container, and otherwise from git.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,13 +16,13 @@ fn main() {
     println!("cargo:rustc-env=WINDLASS_TARGET={}", std::env::var("TARGET").unwrap_or_default());
 }
 
-/// The commit that is checked out. Asked again when that changes.
+/// The commit that is checked out. Cargo reruns this script when the commit changes.
 fn asked_of_git() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
         Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
     };
-    // Sources that were unpacked inside another repository are not of its commit.
+    // Sources that were unpacked inside another repository do not belong to its commit.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
     if Path::new(&log).exists() {
@@ -31,7 +31,7 @@ fn asked_of_git() -> Option<String> {
     git(&["rev-parse", "--short=10", "HEAD"])
 }
 
-/// The features that are on, as cargo tells build scripts.
+/// The enabled features, as cargo passes them to build scripts.
 fn features() -> String {
     let variables = std::env::vars().filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_owned()));
     let names = variables.map(|name| name.to_lowercase().replace('_', "-"));

@@ -1,9 +1,9 @@
-//! A model of one's own: two interleaved spirals, told apart by a small network.
+//! A custom model: a small network that classifies two interleaved spirals.
 //!
 //! This file is all it takes to train in one process, on a cluster, in every mode:
 //! `cargo run --release --example own_model -- launch spirals --mode sync --workers 3`
 //!
-//! As the `src/main.rs` of a crate of its own it needs one dependency: `windlass = { path = "…/windlass/crates/cli" }`.
+//! As the `src/main.rs` of its own crate it needs one dependency: `windlass = { path = "…/windlass/crates/cli" }`.
 use burn::nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig};
 use burn::tensor::activation::tanh;
 use windlass::prelude::*; // with `burn` itself, and with `clap` and `anyhow`

@@ -1,8 +1,8 @@
-//! A model of one's own that can be divided: two layers that tell two interleaved spirals apart, each of them a stage.
+//! A custom model that can be divided: two layers that classify two interleaved spirals, each of them a stage.
 //!
 //! `cargo run --release --example staged_model -- launch spirals --place input=/task:0,output=/task:1 --microbatches 2`
 //!
-//! What it takes beside the model is one line in `Model` and the `Staged` below.
+//! Besides the model, this takes one line in `Model` and the `Staged` implementation below.
 use burn::nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig};
 use burn::tensor::activation::tanh;
 use windlass::prelude::*;

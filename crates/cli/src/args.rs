@@ -1,5 +1,5 @@
-//! The flags of `windlass train` and `windlass launch`, as they are written. Nothing is checked here but form. Variables
-//! and files set them too; see `settings`.
+//! The flags of `windlass train` and `windlass launch`, as they are written. Only their form is checked here. Variables
+//! and files set them, too; see `settings`.
 //!
 //! Flags are defined with hyphens; [`hyphenate`] lets users write underscores, as TensorFlow's scripts did.
 

@@ -1,4 +1,4 @@
-//! `windlass checkpoint`: looks after the checkpoints of a run.
+//! `windlass checkpoint`: manages the checkpoints of a run.
 
 use std::path::PathBuf;
 
@@ -89,7 +89,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     })
 }
 
-/// A checkpoint in a list, as JSON. What is not known of a damaged one is missing.
+/// A checkpoint in a list, as JSON. Unknown values of a damaged checkpoint are omitted.
 #[derive(Serialize)]
 struct ListedJson {
     checkpoint: String,
@@ -166,7 +166,7 @@ async fn list(place: &str, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is wrong with a checkpoint, as JSON.
+/// The problems of a checkpoint, as JSON.
 #[derive(Serialize)]
 struct VerifiedJson {
     checkpoint: String,
@@ -203,7 +203,7 @@ async fn verify(place: &str, json: bool) -> Result<(), Failure> {
     Err(Failure { exit_code: exit_code::CHECKPOINT, message, hint: None })
 }
 
-/// Everything that is wrong with a checkpoint.
+/// All problems of a checkpoint.
 async fn problems(store: &Store, id: &CheckpointId) -> Result<Vec<String>, Failure> {
     let manifest = match store.load(id).await {
         Ok(manifest) => manifest,
@@ -282,7 +282,7 @@ async fn prune(place: &str, keep: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The checkpoint that a user names, or the newest whole one where it is.
+/// The checkpoint that a user names, or the newest undamaged one in the named place.
 pub(crate) async fn find(place: &str) -> Result<(Store, Manifest), Failure> {
     let (store, id) = open(place)?;
     let manifest = match id {
@@ -292,7 +292,7 @@ pub(crate) async fn find(place: &str) -> Result<(Store, Manifest), Failure> {
     Ok((store, manifest))
 }
 
-/// Opens a store that must be there: looking at it must not make a directory.
+/// Opens an existing store: a command that only reads must not create a directory.
 fn open(place: &str) -> Result<(Store, Option<CheckpointId>), Failure> {
     let (location, id) = store_location::split(place)?;
     let location = store_location::store_in(location);
@@ -315,7 +315,7 @@ pub(crate) fn unusable(error: CheckpointError) -> Failure {
     Failure { exit_code, message: error.to_string(), hint }
 }
 
-/// Seconds since 1970 as a date and a time of day.
+/// Formats seconds since 1970 as a date and time of day.
 fn time(seconds: u64) -> String {
     chrono::DateTime::from_timestamp(seconds as i64, 0)
         .map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string())

@@ -1,4 +1,4 @@
-//! `windlass completions SHELL`: a script with which a shell completes this program's commands, models and flags.
+//! `windlass completions SHELL`: a script that lets a shell complete this program's commands, models and flags.
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use clap_complete::Shell;

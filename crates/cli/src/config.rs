@@ -1,4 +1,4 @@
-//! Turns flags into a validated run: whatever cannot be is refused here, before anything is started.
+//! Turns flags into a validated run: invalid combinations are refused here, before anything is started.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,13 +26,13 @@ use crate::signals::{StoppedBy, unix_seconds};
 use crate::stage_placement::StagePlacement;
 use crate::store_location::{self, CHECKPOINTS};
 
-/// The least that a ps is given of a model where all ps are on one host.
+/// The minimum number of bytes of a model on a ps where all ps are on one host.
 const ONE_HOST_MIN_BYTES: usize = 4 << 20;
 
-/// The longest that anything is waited for: any multiple of it can still be added to the time of day.
+/// The longest timeout: any multiple of it can still be added to the time of day.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Everything a task needs to know that the user decides.
+/// Everything that a task needs to know and the user decides.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskConfig {
     pub(crate) run: RunConfig,
@@ -40,19 +40,19 @@ pub(crate) struct TaskConfig {
     pub(crate) threads: Option<usize>,
     /// What each worker computes on.
     pub(crate) placement: Placement,
-    /// How one model is divided, if it is.
+    /// How one model is divided among devices, if it is.
     pub(crate) stages: Option<StagePlacement>,
     pub(crate) patience: Patience,
     pub(crate) peer_timeout: Duration,
-    /// A joined worker that says nothing for so long is lost.
+    /// How long a joined worker may be silent before it is considered lost.
     pub(crate) silence: Duration,
     /// Whether joined workers compute.
     pub(crate) in_graph: bool,
-    /// Whether they share batches in proportion to their speed.
+    /// Whether joined workers share batches in proportion to their speed.
     pub(crate) balance: bool,
     pub(crate) started: Instant,
     pub(crate) stop: Arc<Interrupt>,
-    /// The signal that has set it, if one has.
+    /// The signal that told this process to stop, if any.
     pub(crate) stopped_by: StoppedBy,
     /// When this process began, in seconds since 1970.
     pub(crate) began: u64,
@@ -67,7 +67,7 @@ impl TaskConfig {
         let placement = Placement::new(training.towers, device)?;
         let run = run_config(training, output, defaults, workers)?;
         let towers = placement.replicas(run.batch_size * run.accumulate)?;
-        // Joined workers each have as many as they were started with.
+        // In an in-graph run the towers are those that each joined worker was started with.
         let run = RunConfig { towers: if training.in_graph { 1 } else { towers }, ..run };
         let stages = StagePlacement::new(args, run.batch_size)?;
         output.run_dir.as_deref().map(check_run_dir).transpose()?;
@@ -98,7 +98,7 @@ impl TaskConfig {
         })
     }
 
-    /// Gives a model that is small to fewer of the servers, where all of them are on one host and the user has not said
+    /// Places a small model on fewer of the servers if all of them are on one host and the user has not decided
     /// otherwise.
     pub(crate) fn fit_to(&mut self, cluster: &ClusterSpec, args: &TrainingArgs) {
         if let Sharding::Balanced { min_bytes } = &mut self.run.sharding
@@ -110,8 +110,8 @@ impl TaskConfig {
     }
 }
 
-/// Refuses flags about checkpoints and curves for a run that has no place for them: their user thinks that it has. For
-/// files and variables, which several runs may share, they are simply unused.
+/// Refuses flags about checkpoints and curves for a run that has no place for them, since their user must believe that
+/// it has. In files and variables, which several runs may share, such settings are simply unused.
 pub(crate) fn check_places(args: &TrainArgs) -> Result<(), Failure> {
     let is_flag = |name: &str| args.settings.origin(name) == Some(&Origin::Flag);
     if checkpoint_location(&args.checkpoint, args.output.run_dir.as_deref()).is_none()
@@ -131,13 +131,13 @@ fn no_place_for_checkpoints(consequence: &str) -> Failure {
         .with_hint("--run-dir DIR keeps them with the run, --checkpoint-dir WHERE elsewhere".to_owned())
 }
 
-/// Where the run's checkpoints are, if it has any.
+/// The location of the run's checkpoints, if it has any.
 pub(crate) fn checkpoint_location(args: &CheckpointArgs, run_dir: Option<&Path>) -> Option<String> {
     let in_run_dir = || run_dir.map(|directory| directory.join(CHECKPOINTS).display().to_string());
     args.checkpoint_dir.clone().or_else(in_run_dir)
 }
 
-/// The run's checkpoints, if it has a place for them.
+/// The configuration of the run's checkpoints, if it has a place for them.
 fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<CheckpointConfig>, Failure> {
     if args.keep == 0 {
         return Err(Failure::usage("--keep must be at least 1"));
@@ -169,10 +169,10 @@ fn checkpoints(args: &CheckpointArgs, run_dir: Option<&Path>) -> Result<Option<C
     }))
 }
 
-/// Where the launcher tells its tasks what its user wrote.
+/// The variable in which the launcher passes the user's command line to its tasks.
 pub(crate) const COMMAND_VARIABLE: &str = "WINDLASS_LAUNCHED_AS";
 
-/// What the user wrote, as a shell reads it.
+/// The user's command line, quoted for a shell.
 pub(crate) fn command_line() -> String {
     if let Ok(launched) = std::env::var(COMMAND_VARIABLE) {
         return launched;
@@ -192,7 +192,7 @@ fn resume(text: &str) -> Result<Resume, Failure> {
     }
 }
 
-/// A directory as every task on this machine finds it; the address of a store as it is.
+/// Makes a directory absolute, so that every task on this machine finds it; the address of a store is unchanged.
 fn absolute(location: &str) -> Result<String, Failure> {
     if location.contains("://") {
         return Ok(location.to_owned());
@@ -202,22 +202,22 @@ fn absolute(location: &str) -> Result<String, Failure> {
     Ok(path.display().to_string())
 }
 
-/// A path as it is found from every working directory, if it can be made out.
+/// The absolute form of a path, if it can be determined.
 pub(crate) fn absolute_path(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// What this process is to do, by settings, cluster file and TF_CONFIG.
+/// The role of this process, as determined by settings, cluster file and `TF_CONFIG`.
 pub(crate) enum Role {
     /// Train by itself.
     Alone,
-    /// Play a task of a cluster.
+    /// Run a task of a cluster.
     Task(ResolvedTask),
-    /// Score the checkpoints of others.
+    /// Score the checkpoints of a run.
     Evaluator,
 }
 
-/// Finds out what this process is to do.
+/// Determines the role of this process.
 pub(crate) fn resolve_role(args: &ClusterArgs, settings: &Settings) -> Result<Role, Failure> {
     let cluster_file = match &args.cluster {
         None => None,
@@ -247,7 +247,7 @@ pub(crate) fn resolve_role(args: &ClusterArgs, settings: &Settings) -> Result<Ro
     Ok(Role::Task(resolved))
 }
 
-/// Reads a file that the user names. It must be one: a pipe that nobody writes to would be waited for.
+/// Reads a file that the user names. It must be a regular file: reading a pipe without a writer would block.
 pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
     let bad = |why: &dyn std::fmt::Display| Failure::usage(format!("cannot read {what} {}: {why}", path.display()));
     let kind = std::fs::metadata(path).map_err(|error| bad(&error))?;
@@ -260,8 +260,8 @@ pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| bad(&error))
 }
 
-/// A directory whose name is not UTF-8 would be written in one place by those who take it as it is, and in another by
-/// those who have it from a file or a message.
+/// Refuses a directory whose name is not UTF-8: tasks that get the name from a file or a message would use another
+/// directory than those that use it unchanged.
 fn check_run_dir(directory: &Path) -> Result<(), Failure> {
     match directory.to_str() {
         Some(_) => Ok(()),
@@ -270,7 +270,7 @@ fn check_run_dir(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Makes the run directory, before there is anything to write to it.
+/// Creates the run directory before anything is written to it.
 pub(crate) fn make_run_dir(directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory)
         .map_err(|error| Failure::usage(format!("cannot make the run directory {}: {error}", directory.display())))
@@ -282,7 +282,7 @@ fn run_config(
     defaults: &Defaults,
     workers: Option<u32>,
 ) -> Result<RunConfig, Failure> {
-    // A limit that the user gives replaces the model's own.
+    // A limit given by the user replaces the model's own limits.
     let (steps, epochs) = match (args.steps, args.epochs) {
         (None, None) => (defaults.steps, defaults.epochs),
         given => given,
@@ -336,7 +336,7 @@ fn run_config(
     })
 }
 
-/// The norm that gradients are clipped to, as the user or else the model says.
+/// The norm to which gradients are clipped, as given by the user or else by the model.
 fn clip_norm(given: Option<f32>, default: Option<f32>) -> Result<Option<f32>, Failure> {
     match given {
         None => Ok(default),
@@ -403,7 +403,7 @@ pub(crate) fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
         .ok_or_else(|| Failure::usage(format!("{flag} is {value}, but must be a number of seconds above zero")))
 }
 
-/// The start of the run: of this process, or of the launcher before it.
+/// The start of the run: that of the launcher, if there is one, or else of this process.
 fn started(unix_millis: Option<u64>) -> Instant {
     let now = Instant::now();
     let Some(millis) = unix_millis else { return now };

@@ -1,4 +1,4 @@
-//! `windlass data`: gets data sets.
+//! `windlass data`: downloads data sets.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let summary =
         download(&args.dataset, &args.dir, args.base_url.as_deref(), &mut report).map_err(|error| match error {
-            // Whoever runs it again later may have more luck.
+            // A later attempt may succeed.
             DownloadError::NoMirror { .. } => Failure::internal(error),
             error => Failure::usage(error),
         })?;

@@ -1,4 +1,4 @@
-//! `windlass decode`: translates sentences, one a line, with a network that `seq2seq` has trained.
+//! `windlass decode`: translates sentences, one per line, with a network that `seq2seq` has trained.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -84,8 +84,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     })
 }
 
-/// Answers every line with a line, so that those of two files stay side by side: with `nothing` where there is no
-/// translation. At a terminal it asks for more.
+/// Answers every line with one line, so that input and output files correspond line by line; `nothing` stands for a
+/// missing translation. At a terminal it prompts for the next sentence.
 fn converse(
     mut input: impl BufRead,
     asks: bool,
@@ -110,7 +110,7 @@ fn converse(
                 nothing.to_owned()
             }
         };
-        // Whoever reads the translations has had enough of them.
+        // The reader of the translations has closed the pipe.
         if writeln!(output, "{said}").and_then(|()| output.flush()).is_err() {
             break;
         }
@@ -132,7 +132,7 @@ fn load(command: &DecodeCommand) -> Result<Interpreter, Failure> {
         Some(path) => (read(path)?, path.display().to_string()),
         None => match runtime.block_on(store.file(&manifest, TRANSLATOR_FILE)).map_err(unusable)? {
             Some(content) => (content, format!("{TRANSLATOR_FILE} of checkpoint {}", manifest.id)),
-            // From before files were kept with the checkpoints.
+            // The checkpoint dates from before files were kept with checkpoints.
             None => {
                 let path = Path::new(store.location()).with_file_name(TRANSLATOR_FILE);
                 (read(&path)?, path.display().to_string())

@@ -1,4 +1,4 @@
-//! `windlass devices`: what this machine has to compute on, and what this build lacks for more.
+//! `windlass devices`: the devices on which this machine can compute, and why others are not available.
 
 use std::collections::BTreeMap;
 
@@ -49,27 +49,27 @@ struct Listing {
     masks: BTreeMap<&'static str, String>,
 }
 
-/// A device that there is.
+/// An available device.
 #[derive(Debug, Serialize)]
 struct Listed {
     /// Backend and number.
     name: String,
     backend: &'static str,
-    /// Its other name, if it is a card.
+    /// Its other name, if it is a graphics card.
     gpu: Option<String>,
-    /// What it calls itself.
+    /// The description that the driver reports.
     description: Option<String>,
     pci_address: Option<String>,
     memory_bytes: Option<u64>,
-    /// Whether a graphics driver computes on the processor.
+    /// Whether the graphics driver computes in software, on the processor.
     is_software: bool,
 }
 
-/// A backend that has no device.
+/// A backend without devices.
 #[derive(Debug, Serialize)]
 struct Lacking {
     backend: &'static str,
-    /// Whether this build has it.
+    /// Whether this build includes the backend.
     is_built: bool,
     why: String,
 }

@@ -1,4 +1,5 @@
-//! `windlass eval MODEL`: scores a checkpoint. The evaluator task, in `follow`, scores each new one while others train.
+//! `windlass eval MODEL`: scores a checkpoint. The evaluator task, in `follow`, scores each new checkpoint while others
+//! train.
 
 mod follow;
 
@@ -43,7 +44,7 @@ pub(crate) struct EvalArgs {
     format: Format,
 }
 
-/// What is printed as JSON.
+/// The scores of a checkpoint, as printed in JSON.
 #[derive(Serialize)]
 struct Scored {
     global_step: u64,
@@ -62,7 +63,7 @@ impl Scored {
     }
 }
 
-/// The checkpoint that is to be scored.
+/// The manifest of the checkpoint to score.
 pub(crate) fn manifest(args: &EvalArgs) -> Result<Manifest, Failure> {
     runtime()?.block_on(find(&args.checkpoint)).map(|(_, manifest)| manifest)
 }
@@ -86,7 +87,7 @@ pub(crate) fn run<M: Model>(flags: &M::Flags, model_flags: ModelFlags, args: &Ev
     Ok(())
 }
 
-/// The data to score with: those of the training, unless the user names others.
+/// The data to score with: that of the training, unless the user names another.
 fn setup(data_dir: Option<&Path>, seed: Option<u64>, manifest: &Manifest) -> Result<Setup, Failure> {
     let trained = manifest.run.data.as_ref();
     let directory = trained.and_then(|data| data.directory.as_ref()).map(PathBuf::from);
@@ -128,7 +129,7 @@ impl Evaluator {
         Ok(Self { replica: Box::new(replica), identity, data })
     }
 
-    /// Whether a checkpoint is of this model, and warns if it was trained on other data.
+    /// Checks that a checkpoint is of this model, and warns if it was trained on other data.
     fn check(&self, manifest: &Manifest) -> Result<(), Failure> {
         check_model(self.replica.info().name, manifest)?;
         let (this, checkpoint) = ("this evaluation", format!("checkpoint {}", manifest.id));

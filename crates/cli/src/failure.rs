@@ -6,12 +6,12 @@ use windlass_core::lifecycle::{NOT_SAVED, Outcome, exit_code};
 
 use crate::signals::is_stop;
 
-/// What the commands are called that a message may tell the user to run.
+/// The labels of the commands that a message may suggest.
 pub(crate) const RESUME: &str = "resume";
 pub(crate) const RESUME_TASK: &str = "resume this task";
 const COMMANDS: [&str; 2] = [RESUME, RESUME_TASK];
 
-/// A command that did not do what it was asked to.
+/// The failure of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) exit_code: u8,
@@ -20,17 +20,17 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The user asked for something that cannot be.
+    /// The user asked for something impossible.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self { exit_code: exit_code::USAGE, message: message.to_string(), hint: None }
     }
 
-    /// Something went wrong that is not the user's doing.
+    /// Something went wrong that the user did not cause.
     pub(crate) fn internal(message: impl fmt::Display) -> Self {
         Self { exit_code: exit_code::INTERNAL, message: message.to_string(), hint: None }
     }
 
-    /// Whether a line of its text is a command for the user to run.
+    /// Whether a line of a failure's text is a command for the user to run.
     pub(crate) fn is_command(line: &str) -> bool {
         COMMANDS.iter().any(|what| line.strip_prefix(what).is_some_and(|rest| rest.starts_with(": ")))
     }
@@ -41,7 +41,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// What it says of a last checkpoint that could not be written, if that is what it is about.
+    /// The part of the message about a last checkpoint that could not be written, if that is the failure.
     pub(crate) fn why_not_saved(&self) -> Option<&str> {
         let found = self.message.find(NOT_SAVED).filter(|_| self.exit_code == exit_code::CHECKPOINT);
         found.map(|at| &self.message[at..])

@@ -1,5 +1,5 @@
-//! Whether a run has ended already, as far as its newest checkpoint tells before anything is started. Whatever cannot be
-//! told here the coordinator finds out, which knows the data too.
+//! Whether a run has already ended, as far as its newest checkpoint shows before anything is started. The coordinator,
+//! which also knows the data, detects the remaining cases.
 
 use windlass_core::identity::Identity;
 use windlass_core::limits::Limits;
@@ -10,7 +10,7 @@ use crate::config::checkpoint_location;
 use crate::failure::Failure;
 use crate::model_flags::{self, ModelFlags};
 
-/// What to say of a run of so many workers if it has had all that it is to have.
+/// The message for a run with this number of workers that has already reached its limits; `None` if it has not.
 pub(crate) fn already(
     model: &str,
     flags: &ModelFlags,
@@ -24,7 +24,7 @@ pub(crate) fn already(
     if !manifest.last || !fits {
         return Ok(None);
     }
-    // Epochs are of the same length only over the same data, and of as many workers if they share it.
+    // Epochs have the same length only over the same data and, if workers share it, with the same number of workers.
     let has_same_epochs = manifest.run.data.as_ref().is_some_and(|data| {
         let is_shared_alike = !data.shard_data || manifest.workers.len() == workers as usize;
         data.batch_size == run.samples_a_step() as u64
@@ -32,7 +32,7 @@ pub(crate) fn already(
             && data.directory == run.data_dir
             && is_shared_alike
     });
-    // One that had left by then has had less, and the run had ended without it all the same.
+    // A worker that had left by then has completed fewer epochs, yet the run ended without it.
     let recorded = manifest.run.data.as_ref().and_then(|data| data.epochs);
     let all = run.epochs.filter(|_| manifest.run.steps == run.steps && recorded == run.epochs).unwrap_or(0);
     let epochs = |worker| {

@@ -12,11 +12,11 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output;
 
-/// What a task answers, the most specific first: whether it is alive.
+/// The routes on which a task answers whether it is alive, the most specific first.
 const ROUTES: [&str; 2] = ["/livez", "/healthz"];
-/// How long connecting, and each read, may take.
+/// The timeout for connecting, and for each read.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The longest first line of an answer that is read.
+/// The maximum length of the first line of a response.
 const STATUS_BYTES: u64 = 256;
 
 /// Ask tasks whether they are alive
@@ -30,7 +30,7 @@ struct HealthCommand {
     json: bool,
 }
 
-/// What a task has answered, as JSON.
+/// The responses of the tasks, as JSON.
 #[derive(Serialize)]
 struct Answered {
     address: SocketAddr,
@@ -43,7 +43,8 @@ pub(crate) fn command() -> clap::Command {
     HealthCommand::command().name("health")
 }
 
-/// Exits 0 if every task asked is alive, else 1. A task that cannot be asked is not known to be alive.
+/// Exits with 0 if every queried task is alive, otherwise with 1. A task that cannot be queried is not known to be
+/// alive.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let HealthCommand { address, json } = HealthCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     let addresses = match address {
@@ -57,7 +58,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return answer_in_json(addresses);
     }
     if addresses.is_empty() {
-        // A run in one process has no port, and is alive for as long as its process.
+        // A run in one process has no port, and is alive as long as its process is.
         output::print_line("no task of a cluster runs here");
     }
     for address in addresses {
@@ -67,7 +68,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks all, so that all can be told of.
+/// Queries all tasks, so that all of them can be reported.
 fn answer_in_json(addresses: Vec<SocketAddr>) -> Result<(), Failure> {
     let answered = addresses.into_iter().map(|address| {
         let error = ask(address).err().map(|error| unanswered(address, &error));
@@ -95,13 +96,13 @@ fn unanswered(address: SocketAddr, error: &io::Error) -> String {
         io::ErrorKind::ConnectionRefused => {
             format!("{address} does not answer: connection refused: nothing is listening there")
         }
-        // It has answered.
+        // The task has answered.
         io::ErrorKind::InvalidData => format!("{address} {error}"),
         _ => format!("{address} does not answer: {error}"),
     }
 }
 
-/// Asks by the first route that the task knows.
+/// Queries the first route that the task knows.
 fn ask(address: SocketAddr) -> io::Result<()> {
     for route in ROUTES {
         let status = get(address, route)?;
@@ -118,7 +119,7 @@ fn unlike_a_living_task(answer: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, answer)
 }
 
-/// The first line of the answer.
+/// Returns the first line of the response.
 fn get(address: SocketAddr, route: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -136,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers each request, by its path, with the status that `statuses` has for it.
+    /// A server that answers each request with the status that `statuses` lists for its path.
     fn server(statuses: &'static [(&'static str, &'static str)]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! In-graph runs as users ask for them: which flags can be combined with `--in-graph`, and where the joined workers are.
+//! In-graph runs as users request them: which flags can be combined with `--in-graph`, and where the joined workers
+//! are.
 
 use windlass_core::cluster::{Address, ClusterSpec};
 
@@ -6,21 +7,21 @@ use crate::args::{ClusterArgs, ModeName, TrainArgs};
 use crate::failure::Failure;
 use crate::stage_placement;
 
-/// What users know that process by which has data and loop.
+/// What users call the process that has the data and the training loop.
 pub(crate) const CLIENT: &str = "the client";
 
-/// The one process of an in-graph run that has data and loop, as it was told of the others.
+/// The one process of an in-graph run that has the data and the training loop, with what it was told about the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Client {
-    /// Where joined workers listen.
+    /// The addresses of joined workers.
     pub(crate) workers: Vec<String>,
-    /// Where parameter servers do; none if the client holds the parameters.
+    /// The addresses of parameter servers; empty if the client holds the parameters.
     pub(crate) ps: Vec<String>,
-    /// Both, if there are parameter servers.
+    /// The cluster of both, if there are parameter servers.
     pub(crate) cluster: Option<ClusterSpec>,
 }
 
-/// What this process is told of an in-graph run, if it is the client of one.
+/// The client's view of an in-graph run, if this process is the client of one.
 pub(crate) fn client(args: &TrainArgs) -> Result<Option<Client>, Failure> {
     let TrainArgs { cluster, training, .. } = args;
     if !is_led(args) {
@@ -77,13 +78,13 @@ impl Client {
     }
 }
 
-/// Whether a run has one client, and workers that join it: each with all of the model, or each with stages of it.
+/// Whether a run has one client that workers join, each with all of the model or with stages of it.
 pub(crate) fn is_led(args: &TrainArgs) -> bool {
     args.training.in_graph || stage_placement::names_tasks(&args.place)
 }
 
-/// How many workers the servers see, if there are so many joined ones: in sync mode, and if they have stages of one model,
-/// the client alone, which pushes what all of them have computed; otherwise one for each.
+/// How many workers the servers see if `joined` workers have joined. In sync mode, or if they have stages of one model,
+/// it is the client alone, which pushes what all of them have computed; otherwise it is one for each.
 pub(crate) fn logical_workers(args: &TrainArgs, joined: u32) -> u32 {
     if args.training.mode == ModeName::Sync || !args.training.in_graph { 1 } else { joined }
 }
@@ -109,7 +110,7 @@ pub(crate) fn check(args: &TrainArgs) -> Result<(), Failure> {
         }
         _ => {}
     }
-    // A launcher passes them on to the workers that it starts.
+    // A launcher passes these flags on to the workers that it starts.
     let is_launched = output.started_at.is_some();
     let is_of_workers = training.towers != 1 || device.device.is_some() || device.devices.is_some();
     if is_of_workers && !is_launched && args.cluster.worker_hosts.is_some() {

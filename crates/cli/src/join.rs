@@ -1,4 +1,4 @@
-//! `windlass join`: a worker that computes for whoever asks it to. The client chooses the model and the data.
+//! `windlass join`: a worker that computes for any client that requests it. The client chooses the model and the data.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> R
     }
 }
 
-/// The threads that it computes on, if that is not for it to find out: as for a worker of a cluster.
+/// The number of threads to compute on, or `None` to detect it: the rules are those of a worker in a cluster.
 fn threads(devices: &[ComputeDevice], given: Option<usize>) -> Option<usize> {
     let by_devices = match devices {
         [device] => (!device.is_cpu()).then_some(1),
@@ -137,7 +137,7 @@ fn threads(devices: &[ComputeDevice], given: Option<usize>) -> Option<usize> {
     given.or(by_devices)
 }
 
-/// The model of an assignment, without its data.
+/// Builds the model of an assignment, without its data.
 pub(crate) fn build<M: Model>(
     assignment: &Assignment,
     devices: &[Device],
@@ -174,7 +174,7 @@ fn device_of(stage: &StageAssigned, own: &Device, is_soft: bool) -> anyhow::Resu
     devices.into_iter().next().map(|chosen| chosen.device).context("no device was chosen")
 }
 
-/// The model's flags as the client has them.
+/// The model's flags as the client sent them.
 fn flags<M: Model>(assignment: &Assignment) -> anyhow::Result<M::Flags> {
     let command = <M::Flags as clap::Args>::augment_args(Command::new(M::NAME));
     let given = model_flags::of_checkpoint(&command, &assignment.flags);

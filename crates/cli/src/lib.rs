@@ -1,4 +1,4 @@
-//! Windlass as a library: the whole program, for a binary with models of one's own.
+//! Windlass as a library: the whole program, for a binary with custom models.
 //!
 //! ```no_run
 //! # use windlass::models::Linear as MyModel;
@@ -74,8 +74,8 @@ pub use windlass_worker::stages::{Activation, Feeds, Stage, StageInput, Staged, 
 pub use windlass_worker::summary::Summary;
 pub use windlass_worker::{travel, travels};
 
-/// Training allocates and frees large buffers every step. The system's allocator gives them back to the kernel each time,
-/// which doubles the time of a small network's step.
+/// Training allocates and frees large buffers every step. The system allocator returns them to the kernel each time,
+/// which doubles the step time of a small network.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -8,7 +8,7 @@ use windlass_wire::endpoint::{self, BindError};
 use crate::failure::Failure;
 use crate::launch;
 
-/// Listens where the launcher already does, or where the cluster says.
+/// Uses the socket that the launcher passed on, or listens where the cluster says.
 pub(crate) fn listen(resolved: &ResolvedTask, bind: Option<&str>) -> Result<TcpListener, Failure> {
     if let Some(listener) = launch::inherited_listener() {
         return Ok(listener);
@@ -27,8 +27,8 @@ pub(crate) fn listen(resolved: &ResolvedTask, bind: Option<&str>) -> Result<TcpL
     })
 }
 
-/// Listens where the launcher already does, or on an interface as a client of joined workers was told: only on this host
-/// unless it names another, and on any free port unless it names one.
+/// Uses the socket that the launcher passed on, or listens on the interface given to a client of joined workers: only
+/// on this host unless it names another, and on any free port unless it names one.
 pub(crate) fn listen_as_client(bind: Option<&str>) -> Result<TcpListener, Failure> {
     if let Some(listener) = launch::inherited_listener() {
         return Ok(listener);
@@ -41,7 +41,7 @@ pub(crate) fn listen_as_client(bind: Option<&str>) -> Result<TcpListener, Failur
     listener.map_err(|error| Failure::usage(&error).with_hint(error.hint()))
 }
 
-/// Where others reach this process: by this machine's name if it listens on every interface.
+/// The address at which others reach this process: by this machine's name if it listens on every interface.
 pub(crate) fn reached_at(listener: &TcpListener) -> String {
     match listener.local_addr() {
         Ok(address) if address.ip().is_unspecified() => format!("{}:{}", hostname(), address.port()),
@@ -49,7 +49,7 @@ pub(crate) fn reached_at(listener: &TcpListener) -> String {
     }
 }
 
-/// The name of this machine, as others may know it.
+/// The name of this machine in the network.
 pub(crate) fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }

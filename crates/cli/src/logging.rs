@@ -14,27 +14,28 @@ use crate::output;
 use crate::terminal::{self, Terminal};
 use crate::verbosity::{self, Verbosity};
 
-/// What `-q` and `-v` log: of other crates no more than otherwise.
+/// What `-q` and `-v` log. `-v` logs no more than usual from other crates.
 const QUIET: &str = "warn";
 const VERBOSE: &str = "info,windlass=debug";
 
-/// Starts logging. `-q` and `-v` choose what is logged, or else `RUST_LOG`; the default is what changes in a run.
+/// Starts logging. The level comes from `-q` and `-v`, or else from `RUST_LOG`; by default, changes of a run's state
+/// are logged.
 pub(crate) fn start() {
     start_beside(&Terminal::default());
 }
 
-/// The same where there may be bars.
+/// Starts logging where bars may be shown.
 pub(crate) fn start_beside(terminal: &Terminal) {
     start_with("info", terminal, None);
 }
 
-/// Starts logging for a task that was launched: notices are told the launcher, too, which shows them to its user. What
-/// the model says of its data is the same in every task, so only the chief passes it on.
+/// Starts logging for a launched task: notices are also sent to the launcher, which shows them to its user. Messages of
+/// the model about its data are the same in every task, so only the chief sends them.
 pub(crate) fn start_for_launcher(terminal: &Terminal, is_chief: bool) {
     start_with("info", terminal, Some(Notices { is_chief }));
 }
 
-/// Starts logging for a run in one process, in which the tasks' coming and going is no news.
+/// Starts logging for a run in one process, in which joining and leaving tasks are not worth logging.
 pub(crate) fn start_for_one_process(terminal: &Terminal) {
     start_with("info,windlass_server=warn,windlass_wire=warn,windlass_worker::control=warn", terminal, None);
 }
@@ -45,7 +46,7 @@ fn start_with(default: &str, terminal: &Terminal, notices: Option<Notices>) {
         Verbosity::Normal => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default)),
         Verbosity::Verbose => EnvFilter::new(VERBOSE),
     };
-    // A second start, as in tests that run several commands in one process, changes nothing.
+    // A second start has no effect, as in tests that run several commands in one process.
     let log = fmt::layer()
         .with_writer(terminal.clone())
         .with_target(false)
@@ -54,16 +55,16 @@ fn start_with(default: &str, terminal: &Terminal, notices: Option<Notices>) {
     let _ = tracing_subscriber::registry().with(filter).with(log).with(notices).try_init();
 }
 
-/// What the log of a task says of its data. The launcher logs it as it is.
+/// A log message of a task about its data. The launcher logs it unchanged.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Remark {
     pub(crate) remark: String,
 }
 
-/// Where models log from.
+/// The log target of models.
 const MODELS: &str = "windlass_models";
 
-/// Tells the launcher, on standard output, what the log has that its user should see.
+/// Sends log messages that the user should see to the launcher, on standard output.
 struct Notices {
     is_chief: bool,
 }

@@ -1,4 +1,4 @@
-//! The `windlass` binary: every role, every model that comes with it.
+//! The `windlass` binary: every role, and every built-in model.
 
 use std::process::ExitCode;
 

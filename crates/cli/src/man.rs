@@ -22,10 +22,10 @@ pub(crate) fn command() -> Command {
     ManCommand::command().name("man")
 }
 
-/// Prints or writes the pages of `root`, the whole program.
+/// Prints the pages of `root`, the whole program, or writes them to files.
 pub(crate) fn run(matches: &ArgMatches, root: Command) -> Result<(), Failure> {
     let ManCommand { dir } = ManCommand::from_arg_matches(matches).map_err(Failure::usage)?;
-    // The long version is of this build and this machine; a page is for all.
+    // The long version describes this build and this machine; a page applies to all.
     let mut root = root.disable_help_subcommand(true).long_version(Resettable::Reset);
     root.build();
     let Some(directory) = dir else {

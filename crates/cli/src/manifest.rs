@@ -1,5 +1,5 @@
-//! `windlass manifest KIND -- MODEL FLAGS`: what starts a run on Kubernetes, with Compose or under Slurm, on standard
-//! output.
+//! `windlass manifest KIND -- MODEL FLAGS`: prints a manifest that starts a run on Kubernetes, with Compose or under
+//! Slurm.
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use windlass_deploy::{Arguments, Error, Request, render};
@@ -20,8 +20,9 @@ pub(crate) fn command() -> Command {
     ManifestCommand::command().name("manifest")
 }
 
-/// Prints the manifest of a run whose model and flags `check` has found right, both as the user gives them and with what
-/// the manifest adds, or nothing. `check` is told the number of workers, and whether the run will have a directory.
+/// Prints the manifest of a run. Its model and flags must first pass `check`, both as the user gives them and with the
+/// manifest's additions; otherwise nothing is printed. `check` receives the number of workers, and whether the run will
+/// have a directory.
 pub(crate) fn run(
     matches: &ArgMatches,
     check: impl Fn(&[String], u32, bool) -> Result<(), Failure>,

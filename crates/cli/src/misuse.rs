@@ -1,5 +1,5 @@
-//! What clap says of a command line that is wrong by itself, with hints of our own: which command has a flag that this one
-//! has not, and nothing of the flags that `launch` gives to its tasks.
+//! Clap's errors about an invalid command line, with our own hints added: which other command has an unknown flag.
+//! Flags that `launch` passes to its tasks are never suggested.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::program;
 use crate::settings::Schema;
 
-/// Prints what is wrong, and exits as clap does.
+/// Prints the error, and exits as clap does.
 pub(crate) fn exit(error: clap::Error, schema: &Schema) -> ! {
     advised(error, schema).exit()
 }
@@ -21,7 +21,7 @@ fn advised(mut error: clap::Error, schema: &Schema) -> clap::Error {
     let is_hidden = text(&error, ContextKind::SuggestedArg).is_some_and(|flag| is_hidden(&schema.command, flag));
     if tip.is_some() || is_hidden {
         error.remove(ContextKind::SuggestedArg);
-        // It would show the flag that was suggested.
+        // The usage would otherwise show the suggested flag.
         error.insert(ContextKind::Usage, ContextValue::StyledStr(schema.command.clone().render_usage()));
     }
     if let Some(tip) = tip {
@@ -30,7 +30,7 @@ fn advised(mut error: clap::Error, schema: &Schema) -> clap::Error {
     error
 }
 
-/// Says which models there are to whoever names another, and where a model stands in `manifest`.
+/// Lists the available models if the named one does not exist, and says where `manifest` expects the model.
 pub(crate) fn with_models(mut error: clap::Error, verb: &str, models: &[&str]) -> clap::Error {
     let tip = match (error.kind(), verb) {
         (ErrorKind::InvalidSubcommand, "train" | "launch" | "eval") => return no_model(&error, models),
@@ -45,7 +45,7 @@ pub(crate) fn with_models(mut error: clap::Error, verb: &str, models: &[&str]) -
     error
 }
 
-/// Says so in place of "unrecognized subcommand": a model is one to clap alone.
+/// Replaces "unrecognized subcommand": a model is a subcommand only to clap.
 fn no_model(error: &clap::Error, models: &[&str]) -> clap::Error {
     let given = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
     let similar = match error.get(ContextKind::SuggestedSubcommand) {
@@ -61,7 +61,7 @@ fn no_model(error: &clap::Error, models: &[&str]) -> clap::Error {
     clap::Error::raw(ErrorKind::InvalidSubcommand, message)
 }
 
-/// Which command has a flag that this one has not.
+/// The other command that has a flag which this one lacks.
 fn elsewhere(flag: &str, schema: &Schema) -> Option<String> {
     let (name, model) = (program::name(), &schema.model);
     match schema.verb.as_str() {

@@ -1,5 +1,4 @@
-//! A model's own flags as checkpoints remember them: read to be recorded, and taken from a checkpoint where the user has
-//! left them out.
+//! A model's own flags, as stored in checkpoints: recording them, and restoring those that the user omitted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,14 +17,14 @@ use crate::failure::Failure;
 use crate::settings::{Settings, arguments, name, values};
 use crate::store_location;
 
-/// How long a task of a cluster looks for a checkpoint. Workers need not reach the store: then they are told of a flag
-/// that is wrong by ps 0.
+/// How long a task of a cluster looks for a checkpoint. Workers do not need access to the store: in that case ps 0
+/// tells them about a wrong flag.
 const LOOK_FOR: Duration = Duration::from_secs(10);
 
 /// The flags by name.
 pub(crate) type ModelFlags = BTreeMap<String, ModelFlag>;
 
-/// What a checkpoint is to remember of the model's flags.
+/// The model's flags to record in a checkpoint.
 pub(crate) fn recorded<M: Model>(matches: &ArgMatches) -> ModelFlags {
     let command = M::Flags::augment_args(Command::new(M::NAME));
     let flag = |arg: &Arg| {
@@ -41,14 +40,14 @@ pub(crate) fn recorded<M: Model>(matches: &ArgMatches) -> ModelFlags {
     command.get_arguments().filter_map(flag).collect()
 }
 
-/// The values that a checkpoint has of the flags that the model still has.
+/// The recorded values of flags that the model still has.
 pub(crate) fn of_checkpoint(command: &Command, recorded: &ModelFlags) -> BTreeMap<String, Vec<OsString>> {
     let named = command.get_arguments().filter(|arg| arg.get_long().is_some()).map(name);
     let values = |flag: &ModelFlag| flag.values.iter().map(OsString::from).collect();
     named.filter_map(|name| recorded.get(&name).map(|flag| (name, values(flag)))).collect()
 }
 
-/// The model's own flags as the user has given them, and the others as a checkpoint has them.
+/// The model's own flags as given by the user, completed from a checkpoint.
 pub(crate) fn completed<M: Model>(
     matches: &ArgMatches,
     settings: &Settings,
@@ -66,7 +65,7 @@ pub(crate) fn completed<M: Model>(
     command.try_get_matches_from(words).map_err(|error| contradiction(trained.id, &error))
 }
 
-/// What is said of flags that make no sense together with those of a checkpoint.
+/// The failure for flags that contradict those of a checkpoint.
 pub(crate) fn contradiction(id: CheckpointId, error: &clap::Error) -> Failure {
     let error = error.to_string();
     let reason = error.lines().next().unwrap_or_default().trim_start_matches("error: ");
@@ -74,7 +73,7 @@ pub(crate) fn contradiction(id: CheckpointId, error: &clap::Error) -> Failure {
     Failure { exit_code: exit_code::CHECKPOINT, message, hint: None }
 }
 
-/// The checkpoint that a run will go on from, if it can be seen from here.
+/// The checkpoint that a run will resume from, if it is visible from here.
 pub(crate) fn resumed(checkpoint: &CheckpointArgs, output: &OutputArgs) -> Result<Option<Manifest>, Failure> {
     let (location, id) = match checkpoint.resume.as_str() {
         "never" => return Ok(None),
@@ -93,7 +92,7 @@ pub(crate) fn resumed(checkpoint: &CheckpointArgs, output: &OutputArgs) -> Resul
     Ok(in_time(find_manifest(&location, id)).flatten())
 }
 
-/// The newest checkpoint in a store, if there is one; nothing at all if the store cannot be looked into from here.
+/// The newest checkpoint in a store, or `Some(None)` if it has none; `None` if the store cannot be read from here.
 pub(crate) fn newest_in(location: &str) -> Option<Option<Manifest>> {
     match can_be_looked_at(location) {
         true => in_time(find_manifest(location, None)),
@@ -114,8 +113,8 @@ fn in_time<T>(looking: impl Future<Output = Option<T>>) -> Option<T> {
     runtime.block_on(async { tokio::time::timeout(LOOK_FOR, looking).await }).ok().flatten()
 }
 
-/// Opening a directory would make it. An object store is always asked: where its credentials come from, such as the
-/// machine itself, cannot be told beforehand.
+/// Whether a store may be opened. Opening a directory would create it. An object store is always queried: whether
+/// credentials are available, for instance from the machine itself, cannot be known beforehand.
 fn can_be_looked_at(location: &str) -> bool {
     match location.split_once("://") {
         None => Path::new(location).is_dir(),
@@ -141,7 +140,7 @@ mod tests {
         command::<M>().get_matches_from(std::iter::once("model").chain(words.split_whitespace()))
     }
 
-    /// The flags of a run that was started with some of those of another.
+    /// The flags of a run that continues a run started with `first` and gives the flags `again`.
     fn taken_up<M: Model>(first: &str, again: &str) -> ModelFlags {
         let trained = recorded::<M>(&parse::<M>(first));
         let root = Command::new("windlass").subcommand(Command::new("train").subcommand(command::<M>()));

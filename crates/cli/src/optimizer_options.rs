@@ -6,10 +6,10 @@ use windlass_core::optimizer::Optimizer;
 use crate::args::TrainingArgs;
 use crate::failure::Failure;
 
-/// What a constant may be.
+/// The range of a constant.
 #[derive(Clone, Copy)]
 enum Range {
-    /// How much of a moving average stays.
+    /// The decay factor of a moving average.
     BelowOne,
     ZeroOrMore,
     AboveZero,
@@ -17,7 +17,7 @@ enum Range {
 }
 
 impl Range {
-    /// By the name of the constant, which means the same to every optimizer.
+    /// The range of a constant, by its name, which means the same for every optimizer.
     fn of(name: &str) -> Self {
         match name {
             "nesterov" => Self::Switch,
@@ -47,7 +47,7 @@ impl Range {
     }
 }
 
-/// The optimizer that the user has chosen, or else the model's, with the constants that the user has set.
+/// The optimizer chosen by the user, or else the model's, with the constants that the user has set.
 pub(crate) fn optimizer(args: &TrainingArgs, default: Optimizer) -> Result<Optimizer, Failure> {
     let optimizer = match &args.optimizer {
         Some(name) => Optimizer::named(name).map_err(Failure::usage)?,
@@ -71,7 +71,7 @@ pub(crate) fn optimizer(args: &TrainingArgs, default: Optimizer) -> Result<Optim
     serde_json::from_value(fields).map_err(Failure::internal)
 }
 
-/// Which constants an optimizer has, and what each may be.
+/// Lists the constants of an optimizer and their ranges.
 fn settings(optimizer: Optimizer, fields: &Value) -> String {
     let names = fields.as_object().into_iter().flat_map(|fields| fields.keys()).filter(|name| *name != "name");
     let settings: Vec<String> = names.map(|name| format!("{name} ({})", Range::of(name).describe())).collect();

@@ -10,30 +10,30 @@ use windlass_worker::summary::{JoinedSummary, Summary, WorkerSummary};
 
 use crate::failure::Failure;
 
-/// Prints to standard output. A closed pipe is no reason to stop.
+/// Prints to standard output. A closed pipe does not stop the program.
 pub(crate) fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// Prints a value for programs to read.
+/// Prints a value as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print_line(&serde_json::to_string_pretty(value).map_err(Failure::internal)?);
     Ok(())
 }
 
-/// Who the workers are that events tell of.
+/// Whom events refer to as workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Trainers {
     #[default]
     Workers,
-    /// The client of joined workers, which is one to the servers.
+    /// The client of joined workers, which the servers see as one worker.
     Client,
-    /// The same, which is one for each of its joined workers.
+    /// The client of joined workers, which the servers see as one worker for each of them.
     ClientForEach,
 }
 
 impl Trainers {
-    /// The client of a run in which servers see so many workers of it.
+    /// The client of a run in which servers see this number of workers.
     pub(crate) fn of_client(logical: u32) -> Self {
         if logical == 1 { Self::Client } else { Self::ClientForEach }
     }
@@ -47,7 +47,7 @@ impl Trainers {
     }
 }
 
-/// An event in words.
+/// Formats an event for people.
 pub(crate) fn human(event: &Event, trainers: Trainers) -> String {
     let name = |worker| trainers.name(worker);
     match event {
@@ -131,7 +131,7 @@ pub(crate) fn human(event: &Event, trainers: Trainers) -> String {
     }
 }
 
-/// Where a worker computes; from the chief, a line for each parameter, too.
+/// Describes where a worker computes; the chief also gets a line for each parameter.
 fn placed(placed: &Placed, name: &str) -> String {
     let devices = placed.devices.join(", ");
     let mut text = format!("{name} computes on {devices}");
@@ -166,7 +166,7 @@ fn batches(number: usize) -> String {
     format!("{number} batch{}", if number == 1 { "" } else { "es" })
 }
 
-/// How a worker reaches the parameters.
+/// Describes how a worker reaches the parameters.
 fn transports(transports: &[String]) -> String {
     match transports {
         [own] if own == "in-process" => "in this process".to_owned(),
@@ -174,7 +174,7 @@ fn transports(transports: &[String]) -> String {
     }
 }
 
-/// A report, in the words of TensorFlow's translation tutorial.
+/// Formats a report, in the words of TensorFlow's translation tutorial.
 fn report(report: &Report, name: &str) -> String {
     let speed = report.step_ms.zip(report.samples_per_second).map_or_else(String::new, |(step_ms, samples)| {
         format!("  step-time {:.3} s  {samples:.0} samples/s", step_ms / 1e3)
@@ -199,7 +199,7 @@ fn report(report: &Report, name: &str) -> String {
     text
 }
 
-/// The end of a run, in so many columns at the most.
+/// Formats the summary of a run, in at most `columns` columns.
 pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     let how = if summary.devices.is_empty() { "in-graph" } else { "in stages" };
     let layout = match (summary.ps, summary.colocated) {
@@ -242,7 +242,7 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         let (p50, p95) = (summary.step_ms.p50, summary.step_ms.p95);
         row("step time", format!("median {p50:.2} ms, 95th percentile {p95:.2} ms"));
         let bytes = &summary.bytes_per_step;
-        // What a client moves within its own process is no traffic.
+        // Data that a client moves within its own process is not traffic.
         if summary.joined.is_empty() || bytes.sent + bytes.received > bytes.in_process {
             row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
         }
@@ -283,7 +283,8 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
     format!("\n{run}\n\n{}\n", workers(&summary.per_worker, trainers, columns))
 }
 
-/// Each worker's share of a run. Waiting for batches is a column only if it took a tenth of some worker's steps.
+/// Each worker's share of a run. There is a column for waiting for batches only if it took a tenth of some worker's
+/// steps.
 fn workers(summaries: &[WorkerSummary], trainers: Trainers, columns: Option<u16>) -> Table {
     let shows_data = summaries.iter().any(|worker| worker.data_ms > 0.1 * worker.step_ms && worker.data_ms >= 0.1);
     let mut table = table_within(columns);
@@ -297,7 +298,7 @@ fn workers(summaries: &[WorkerSummary], trainers: Trainers, columns: Option<u16>
     }
     let total: u64 = summaries.iter().map(|worker| worker.steps_this_run).sum();
     for worker in summaries {
-        // One that has left has not told how long its steps took.
+        // A worker that has left has not reported its step times.
         let time = |ms: f64| if worker.left.is_some() && ms == 0.0 { String::new() } else { format!("{ms:.2}") };
         let cells = [
             match trainers {
@@ -323,7 +324,7 @@ pub(crate) fn plain_table() -> Table {
     table
 }
 
-/// A table whose longest cells are broken into lines, where it would not fit otherwise.
+/// A table whose longest cells are broken into lines if it would not fit otherwise.
 pub(crate) fn table_within(columns: Option<u16>) -> Table {
     let mut table = plain_table();
     if let Some(columns) = columns {
@@ -332,7 +333,7 @@ pub(crate) fn table_within(columns: Option<u16>) -> Table {
     table
 }
 
-/// Bytes in a unit that people read easily.
+/// Formats bytes in a readable unit.
 fn size(bytes: f64) -> String {
     match bytes {
         0.0..1e3 => format!("{bytes:.0} B"),

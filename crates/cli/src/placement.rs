@@ -1,4 +1,4 @@
-//! What a worker computes on: names of devices as users give them, and the devices of this machine that they stand for.
+//! What a worker computes on: device names as users give them, and the devices of this machine that they refer to.
 
 use tracing::{info, warn};
 use windlass_core::cluster::TaskId;
@@ -9,15 +9,15 @@ use crate::args::{DeviceArgs, SoftPlacement};
 use crate::failure::Failure;
 use crate::output::count;
 
-/// The most replicas in one process: each has a network and threads of its own.
+/// The highest number of replicas in one process: each has a network and threads of its own.
 const MOST_TOWERS: usize = 256;
 
 /// The devices that a user wants, which a machine may or may not have.
 #[derive(Debug, Clone)]
 pub(crate) struct Placement {
-    /// One for each replica of a worker.
+    /// One name for each replica of a worker.
     names: Vec<DeviceName>,
-    /// Whether each has its own name, by `--devices`.
+    /// Whether each replica was given a name by `--devices`.
     is_named: bool,
     is_soft: bool,
     pub(crate) is_logged: bool,
@@ -56,13 +56,13 @@ impl Placement {
         Self { names, is_named: false, is_soft: false, is_logged }
     }
 
-    /// The same for a worker that does not know its number: whichever a name has is its own.
+    /// The same for a worker that does not know its number: task numbers in device names are ignored.
     pub(crate) fn of_any_worker(mut self) -> Self {
         self.names.iter_mut().for_each(|name| name.task = None);
         self
     }
 
-    /// How many replicas of the network a worker has, each of which needs some of the samples of a step.
+    /// The number of replicas of the network in a worker, each of which needs at least one sample per step.
     pub(crate) fn replicas(&self, samples_a_step: usize) -> Result<usize, Failure> {
         let replicas = self.names.len();
         if replicas > samples_a_step {
@@ -84,7 +84,8 @@ impl Placement {
         Ok(devices)
     }
 
-    /// Refuses what one of so many workers on this machine would refuse, and warns once of what each of them does.
+    /// Refuses placements that any of this many workers on this machine would refuse, and warns only once about what
+    /// applies to each of them.
     pub(crate) fn check(&self, workers: u32) -> Result<(), Failure> {
         let inventory = self.inventory();
         for worker in 0..workers {
@@ -99,7 +100,7 @@ impl Placement {
         chosen.map_err(|error| Failure::usage(&error).with_hint(error.hint()))
     }
 
-    /// What this machine has. Drivers are left alone unless they are needed.
+    /// The devices of this machine. Drivers are not loaded unless they are needed.
     fn inventory(&self) -> Inventory {
         let processor = LocalName::new(DeviceKind::Cpu, 0);
         let is_processor =
@@ -109,7 +110,7 @@ impl Placement {
     }
 }
 
-/// What devices are called.
+/// The names of devices.
 pub(crate) fn names(devices: &[ComputeDevice]) -> Vec<String> {
     devices.iter().map(|device| device.name.to_string()).collect()
 }

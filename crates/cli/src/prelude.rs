@@ -1,6 +1,6 @@
-//! What a file with a model of one's own needs: `use windlass::prelude::*;`
+//! Everything that a file with a custom model needs: `use windlass::prelude::*;`
 //!
-//! The derives of Burn and clap look for those crates by their names, so these are here too.
+//! The derive macros of Burn and clap refer to those crates by name, so the crates are re-exported here, too.
 
 pub use anyhow;
 pub use burn;

@@ -8,7 +8,7 @@ pub(crate) fn describe() -> String {
     format!("{name}, {cores} {}, {}", if cores == 1 { "core" } else { "cores" }, vectors())
 }
 
-/// What Linux calls it. On Arm there is no name, only the numbers of its maker and of the part.
+/// The name that Linux reports. On Arm there is no name, only the numbers of the manufacturer and the part.
 fn name(text: &str) -> Option<String> {
     let field = |wanted: &str| {
         let fields = text.lines().filter_map(|line| line.split_once(':'));

@@ -24,29 +24,29 @@ use crate::{
     model_flags, runs, stage_placement, status, termination, top, train, verbosity,
 };
 
-/// What `windlass` itself is called.
+/// The name of the standard binary.
 const NAME: &str = "windlass";
 /// Flags that `train` refuses without a place for checkpoints and curves.
 const OF_A_RUN_DIR: [&str; 5] = ["checkpoint_steps", "checkpoint_secs", "checkpoint_stall_secs", "keep", "histograms"];
 
-/// The program, with the models that it knows. Users know it by the name of its file.
+/// The program with its models. It goes by the name of its executable file.
 pub struct Program {
     models: Vec<Box<dyn Entry>>,
     has_tools: bool,
 }
 
-/// How this program was called: the first word of its command line.
+/// The first word of this program's command line.
 pub(crate) fn called() -> String {
     std::env::args_os().next().map_or_else(|| NAME.to_owned(), |word| word.to_string_lossy().into_owned())
 }
 
-/// The program's name: how it was called, without the directory.
+/// The program's name as it was called, without the directory.
 pub(crate) fn name() -> String {
     let called = called();
     Path::new(&called).file_name().map_or_else(|| NAME.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// This program, without settings that happen to be in the environment: they would change what is measured.
+/// A command that runs this program without settings from the environment, which would distort measurements.
 pub(crate) fn own_program() -> Result<std::process::Command, Failure> {
     let mut command = std::process::Command::new(std::env::current_exe().map_err(Failure::internal)?);
     let variables = std::env::vars_os().map(|(name, _)| name);
@@ -63,7 +63,7 @@ impl Default for Program {
 }
 
 impl Program {
-    /// A program without models.
+    /// Creates a program without models.
     pub fn new() -> Self {
         Self { models: Vec::new(), has_tools: false }
     }
@@ -75,14 +75,14 @@ impl Program {
         self
     }
 
-    /// Adds `decode`, `bench` and `data`, which are about the models that come with Windlass.
+    /// Adds `decode`, `bench` and `data`, which work with the built-in models.
     #[must_use]
     pub fn with_tools(mut self) -> Self {
         self.has_tools = true;
         self
     }
 
-    /// Does what the command line says.
+    /// Runs the command line.
     pub fn run(self) -> ExitCode {
         let arguments = verbosity::behind_names(hyphenate(std::env::args_os()));
         match self.dispatch(&arguments) {
@@ -97,7 +97,8 @@ impl Program {
 
     fn command(&self) -> Command {
         let subcommands = |about: &'static str, name: &'static str, augment: fn(Command) -> Command| {
-            // Otherwise a negative number would be refused as an unknown flag, and not by the flag it is given to.
+            // Otherwise a negative number would be rejected as an unknown flag, rather than by the flag that it is
+            // given to.
             let negative = |arg: Arg| {
                 let takes_values = arg.get_action().takes_values();
                 arg.allow_negative_numbers(takes_values)
@@ -114,7 +115,7 @@ impl Program {
                 .disable_help_subcommand(true)
                 .subcommands(models)
         };
-        // Leaked once a process: clap keeps names for ever.
+        // Leaked once per process: clap keeps names forever.
         let name: &'static str = name().leak();
         let version = if name == NAME { VERSION } else { concat!("with windlass ", env!("CARGO_PKG_VERSION")) };
         let tools = |command: Command| match self.has_tools {
@@ -161,7 +162,7 @@ impl Program {
                 "launch" => model.launch(matches, settings.clone()),
                 _ => model.eval(matches),
             };
-            // A task that was launched has it all from one file; its launcher knows more.
+            // A launched task has all settings from one file, and its launcher knows their origins.
             let is_launched = std::env::var_os(COMMAND_VARIABLE).is_some();
             return done.map_err(|failure| if is_launched { failure } else { settings.explain(failure) });
         }
@@ -193,13 +194,13 @@ impl Program {
         }
     }
 
-    /// Prints what is wrong with a command line, and exits as clap does.
+    /// Prints an error about the command line, and exits as clap does.
     fn refuse(&self, error: clap::Error, verb: &str) -> ! {
         let models: Vec<&str> = self.models.iter().map(|model| model.name()).collect();
         misuse::with_models(error, verb, &models).exit()
     }
 
-    /// Refuses a model and flags that `train` would refuse, or that a manifest cannot start a run with.
+    /// Refuses a model and flags that `train` would refuse, or with which a manifest cannot start a run.
     fn check_training(&self, words: &[String], workers: u32, has_run_dir: bool) -> Result<(), Failure> {
         let parsed = self.parse_training(words)?;
         let (_, matches) = parsed.subcommand().expect("it is train");
@@ -223,8 +224,8 @@ impl Program {
         self.check_run(words, Some(workers), has_run_dir)
     }
 
-    /// Refuses a model and flags that no run with so many workers could have. A run that will have a directory, which the
-    /// words do not name, has a place for checkpoints.
+    /// Refuses a model and flags that no run with this number of workers could have. With `has_run_dir`, the run will
+    /// have a directory that the words do not name, and so a location for checkpoints.
     fn check_run(&self, words: &[String], workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure> {
         let parsed = self.parse_training(words)?;
         let (_, matches) = parsed.subcommand().expect("it is train");
@@ -238,7 +239,7 @@ impl Program {
         parsed.map_err(|error| if error.use_stderr() { self.refuse(error, "train") } else { no_flag_of_a_run(words) })
     }
 
-    /// The settings of the command that the first words name, if it is about a model.
+    /// The settings of the command at the start of the command line, if it takes a model.
     fn schema(&self, mut root: Command, arguments: &[OsString]) -> Option<Schema> {
         root.build();
         let (verb, model) = (arguments.get(1)?.to_str()?, arguments.get(2)?.to_str()?);
@@ -254,7 +255,7 @@ impl Program {
         })
     }
 
-    /// All that the user has set, completed by the model's flags in the checkpoint that the command is about.
+    /// Everything that the user has set, completed with the model's flags from the relevant checkpoint.
     fn resolve(
         &self,
         root: &Command,
@@ -281,14 +282,14 @@ impl Program {
         Ok((matches, settings))
     }
 
-    /// Tells of variables that set nothing, but that the user may think do.
+    /// Warns about variables that have no effect but look like settings.
     fn warn_of_variables(&self, root: &Command) {
         let verbs = ["train", "launch", "eval"].into_iter().filter_map(|verb| root.find_subcommand(verb));
         let flags = verbs.flat_map(Command::get_subcommands).flat_map(names);
         let flags = flags.chain(verbosity::FLAGS.map(str::to_owned));
         let known: Vec<String> = flags.filter_map(|flag| variable(&flag)).collect();
         let set = std::env::vars_os().map(|(name, _)| name);
-        // Tasks have the environment of their launcher, which has told of it.
+        // Tasks inherit the environment of their launcher, which has already warned.
         if std::env::var_os(COMMAND_VARIABLE).is_none() {
             let told = without_effect(set, &known);
             told.iter().for_each(|text| Terminal::default().print_error(&format!("warning: {text}")));
@@ -302,7 +303,7 @@ impl Program {
     }
 }
 
-/// A model, whatever its types.
+/// A model with its types erased.
 trait Entry {
     fn name(&self) -> &'static str;
     fn about(&self) -> &'static str;
@@ -310,9 +311,10 @@ trait Entry {
     fn train(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn launch(&self, matches: &ArgMatches, settings: Settings) -> Result<(), Failure>;
     fn eval(&self, matches: &ArgMatches) -> Result<(), Failure>;
-    /// How it is made for a joined worker.
+    /// Returns the function that builds the model for a joined worker.
     fn joined(&self) -> join::Build;
-    /// Refuses flags of `train` that cannot be in a run with so many workers, which will have a directory or not.
+    /// Refuses flags of `train` that are invalid for a run with this number of workers, with or without a run
+    /// directory.
     fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure>;
 }
 
@@ -363,7 +365,7 @@ impl<M: Model> Entry for ModelEntry<M> {
     fn check(&self, matches: &ArgMatches, workers: Option<u32>, has_run_dir: bool) -> Result<(), Failure> {
         let (flags, mut args): (M::Flags, TrainArgs) = (parse(matches)?, parse(matches)?);
         if has_run_dir {
-            // Any name will do: nothing is made.
+            // Any name will do: nothing is created.
             args.output.run_dir.get_or_insert_with(|| "run".into());
         }
         TaskConfig::new(&args, &M::defaults(&flags), workers).map(drop)
@@ -374,7 +376,7 @@ impl<M: Model> Entry for ModelEntry<M> {
     }
 }
 
-/// Refuses what a run does that a manifest is not for, or cannot bring along.
+/// Refuses settings that do not fit a manifest, or that it cannot carry.
 fn check_for_manifest(config: &ConfigArgs, cluster: &ClusterArgs) -> Result<(), Failure> {
     if config.print_config || cluster.print_cluster {
         return Err(Failure::usage("a run that only prints its settings or its cluster needs no manifest"));
@@ -386,12 +388,12 @@ fn check_for_manifest(config: &ConfigArgs, cluster: &ClusterArgs) -> Result<(), 
     Ok(())
 }
 
-/// A flag such as `--help`, at which `train` prints something and trains nothing.
+/// The failure for a flag such as `--help`, with which `train` prints something and trains nothing.
 fn no_flag_of_a_run(words: &[String]) -> Failure {
     Failure::usage(format!("{:?} only prints something, and starts no run", words.join(" ")))
 }
 
-/// Says of a flag of the model's that it has its default only where no checkpoint says otherwise.
+/// Notes in the help of a model's flag that its default applies only where no checkpoint says otherwise.
 fn as_in_training(arg: Arg) -> Arg {
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     match arg.get_default_values() {
@@ -401,7 +403,7 @@ fn as_in_training(arg: Arg) -> Arg {
     }
 }
 
-/// What a command's flags say.
+/// Reads a command's flags from the matches.
 pub(crate) fn parse<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, Failure> {
     T::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string().trim_end()))
 }

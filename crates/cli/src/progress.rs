@@ -1,4 +1,4 @@
-//! What is shown of a run while it goes on: bars on a terminal, plain lines elsewhere, JSON on request.
+//! The display of a run in progress: bars on a terminal, plain lines elsewhere, JSON on request.
 
 mod bars;
 mod extent;
@@ -16,7 +16,7 @@ use crate::verbosity;
 use bars::Bars;
 pub(crate) use extent::Extent;
 
-/// Between two lines of one worker's steps.
+/// The time between two lines about one worker's steps.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// Shows a run's events.
@@ -25,14 +25,14 @@ pub(crate) struct Progress {
     format: Format,
     bars: Option<Bars>,
     trainers: Trainers,
-    /// When a line was last printed of a worker's steps, where not every line is.
+    /// When a line about a worker's steps was last printed, where lines are thinned out.
     spoken: Option<BTreeMap<u32, Instant>>,
-    /// Whether events that are there for programs alone are passed on.
+    /// Whether to pass on events that are meant only for programs.
     passes_all: bool,
     extent: SharedExtent,
 }
 
-/// How far a run has come, for whoever tells how it ended.
+/// How far a run got, shared with the code that reports how it ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedExtent(Arc<Mutex<Extent>>);
 
@@ -43,25 +43,25 @@ impl SharedExtent {
 }
 
 impl Progress {
-    /// Of a run of several tasks, whose lines are thinned out.
+    /// For a run of several tasks, whose lines are thinned out.
     pub(crate) fn of_many(terminal: &Terminal, format: Format) -> Self {
         Self { spoken: Some(BTreeMap::new()), ..Self::of_one(terminal, format, false) }
     }
 
-    /// Of one task.
+    /// For a single task.
     pub(crate) fn of_one(terminal: &Terminal, format: Format, passes_all: bool) -> Self {
         let bars = terminal.bars().filter(|_| format == Format::Human).map(Bars::new);
         let (trainers, extent) = (Trainers::Workers, SharedExtent::default());
         Self { terminal: terminal.clone(), format, bars, trainers, spoken: None, passes_all, extent }
     }
 
-    /// The same, if its workers are these.
+    /// Sets whom events refer to as workers.
     pub(crate) fn with_trainers(self, trainers: Trainers) -> Self {
         let bars = self.bars.map(|bars| bars.with_trainers(trainers));
         Self { trainers, bars, ..self }
     }
 
-    /// As something that is told of events.
+    /// Converts this into a callback for events.
     pub(crate) fn watcher(mut self) -> Watcher {
         Box::new(move |event| self.show(event))
     }
@@ -70,12 +70,12 @@ impl Progress {
         self.extent.clone()
     }
 
-    /// Whether it has a use for [`Event::Progress`].
+    /// Whether [`Event::Progress`] is of use here.
     pub(crate) fn has_bars(&self) -> bool {
         self.bars.is_some()
     }
 
-    /// Says something about the run as a whole, which is neither a warning nor a result.
+    /// Prints a line about the run as a whole that is neither a warning nor a result.
     pub(crate) fn say(&self, line: &str) {
         match self.format {
             _ if verbosity::is_quiet() => {}
@@ -93,10 +93,10 @@ impl Progress {
         let is_wanted = match event {
             event if verbosity::is_quiet() => is_warning_or_result(event),
             Event::Progress(_) => self.passes_all && self.format == Format::Json,
-            // Whoever was told to stop says so at its end.
+            // A process that was told to stop reports that when it ends.
             Event::Stopped(_) => self.format == Format::Json,
             _ if self.format == Format::Json => true,
-            // What bars show already; but not where training goes on from.
+            // Bars already show this, except where training resumes from.
             Event::Started(started) if self.is_all_on_a_terminal() => started.chief && started.from > 0,
             Event::Step(_) | Event::Finished(_) if self.is_all_on_a_terminal() => false,
             Event::Epoch(epoch) if self.is_all_on_a_terminal() => epoch.metrics.is_some(),
@@ -108,7 +108,7 @@ impl Progress {
         }
         match (self.format, event) {
             (Format::Json, Event::Warning(warning)) => {
-                // Whoever reads the log of a task, and not its events, is to hear of it too.
+                // Readers of a task's log, who do not see its events, should get this warning, too.
                 tracing::warn!("{}; {}", warning.message, warning.hint);
                 self.terminal.print(&serde_json::to_string(event).unwrap_or_default());
             }
@@ -120,21 +120,21 @@ impl Progress {
         }
     }
 
-    /// A worker has ended before its time, and the others go on.
+    /// Shows that a worker has ended early while the others continue.
     pub(crate) fn left(&mut self, worker: u32, why: &str) {
         if let Some(bars) = &mut self.bars {
             bars.left(worker, why);
         }
     }
 
-    /// The run ends before its time.
+    /// Shows that the run is ending early.
     pub(crate) fn stopping(&mut self) {
         if let Some(bars) = &mut self.bars {
             bars.stopping();
         }
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     pub(crate) fn finish(&mut self) {
         self.bars = None;
     }
@@ -143,7 +143,7 @@ impl Progress {
         self.bars.is_some() && terminal::is_read_by_a_person()
     }
 
-    /// Whether it is time for another line of this worker's steps.
+    /// Whether the next line about this worker's steps is due.
     fn is_due(&mut self, worker: u32) -> bool {
         let Some(spoken) = &mut self.spoken else { return true };
         let now = Instant::now();
@@ -155,7 +155,7 @@ impl Progress {
     }
 }
 
-/// What is shown to whoever wants to see nothing else.
+/// Whether an event is shown in quiet mode.
 fn is_warning_or_result(event: &Event) -> bool {
     match event {
         Event::Summary(_) | Event::AlreadyFinished { .. } | Event::Warning(_) | Event::Notice { .. } => true,

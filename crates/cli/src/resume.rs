@@ -1,4 +1,4 @@
-//! The command that takes a run up again: the user's own, as a shell reads it.
+//! The command that resumes a run: the user's own command line, quoted for a shell.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,15 +7,15 @@ use std::path::Path;
 use crate::args::hyphenate;
 use crate::settings::{Origin, Settings, variable};
 
-/// This process's command line as it has to be to go on from the run's newest checkpoint. `default_run_dir` is where the
-/// run is if the command line does not say.
+/// The command line of this process, changed so that it resumes from the run's newest checkpoint. `default_run_dir` is
+/// the run directory if the command line does not name one.
 pub(crate) fn command(settings: &Settings, default_run_dir: Option<&Path>) -> String {
     let resume = variable("resume");
-    // They may have been set for this command alone.
+    // Variables may have been set for this command alone.
     let variables = settings.set_by_variables().iter().filter(|variable| Some(*variable) != resume.as_ref());
     let set = variables.filter_map(|variable| Some(format!("{variable}={} ", quoted(&std::env::var_os(variable)?))));
     let mut command = set.collect::<String>() + &command_from(std::env::args_os().collect(), default_run_dir);
-    // What flags of the first start say is left out below; what else says so is overruled.
+    // These flags are dropped from the command line below; if variables or files set them, they are overridden here.
     let is_set_otherwise =
         |name| settings.origin(name).is_some_and(|origin| origin.is_user() && *origin != Origin::Flag);
     if is_set_otherwise("resume") {
@@ -31,7 +31,7 @@ fn command_from(arguments: Vec<OsString>, default_run_dir: Option<&Path>) -> Str
     let mut words = Vec::new();
     let mut skip_value = false;
     for (argument, flag) in arguments.iter().zip(hyphenate(arguments.clone())) {
-        // They say what the first start was to begin from, and that it was to insist. The next goes on by itself.
+        // These flags chose where the first start began, and made it take over. The next start resumes by itself.
         match flag.to_str() {
             _ if skip_value => skip_value = false,
             Some("--resume") => skip_value = true,
@@ -46,13 +46,13 @@ fn command_from(arguments: Vec<OsString>, default_run_dir: Option<&Path>) -> Str
     words.join(" ")
 }
 
-/// A word as a shell reads it, whatever is in it.
+/// Quotes a word for a shell, whatever it contains.
 pub(crate) fn quoted(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:,=+@%".contains(byte);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.as_bytes().iter().all(is_plain) => text.to_owned(),
         Some(text) if !text.contains(char::is_control) => format!("'{}'", text.replace('\'', r"'\''")),
-        // Bash, zsh and the newest standard of shells know this form.
+        // This form is understood by Bash, zsh and the newest POSIX standard.
         _ => {
             let escaped = word.as_bytes().iter().map(|byte| match byte {
                 byte if is_plain(byte) => char::from(*byte).to_string(),

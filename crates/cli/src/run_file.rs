@@ -1,5 +1,5 @@
-//! `RUN_DIR/run.toml`: all settings of a run, for those who want to know, for another run like it, and for the tasks that
-//! `launch` starts.
+//! `RUN_DIR/run.toml`: all settings of a run, for information, for repeating the run, and for the tasks that `launch`
+//! starts.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -14,23 +14,24 @@ use crate::config::command_line;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
-/// How often, and after which pauses, a lock that another process has is tried again: `windlass runs` only looks at it.
+/// How often, and after which pauses, to retry a lock that another process holds: `windlass runs` takes it only
+/// briefly.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The file of a run.
+/// The settings file of a run.
 pub(crate) struct RunFile {
     path: PathBuf,
     text: String,
-    /// What was there before.
+    /// The contents before this run.
     earlier: Option<String>,
-    /// Held as long as this process lives, so that no other run puts its own file there before all tasks have read this.
+    /// Held while this process lives, so that no other run replaces the file before all tasks have read it.
     _lock: Option<File>,
 }
 
 impl RunFile {
-    /// Writes it to the run directory, which there must be, unless a living run has its own there and this one does not
-    /// insist.
+    /// Writes the file to the run directory, which must exist. Fails if a live run has its file there, unless `insists`
+    /// is set.
     pub(crate) fn create(run_dir: &Path, text: String, insists: bool) -> Result<Self, Failure> {
         let lock = lock(run_dir);
         if matches!(lock, Err(TryLockError::WouldBlock)) && !insists {
@@ -55,7 +56,7 @@ impl RunFile {
         &self.path
     }
 
-    /// Writes it again if somebody else has: a task that is started now is to read what those before it have read.
+    /// Rewrites the file if it was changed: a restarted task must read the same settings as those before it.
     pub(crate) fn ensure(&self) -> std::io::Result<()> {
         match std::fs::read_to_string(&self.path) {
             Ok(text) if text == self.text => Ok(()),
@@ -65,10 +66,10 @@ impl RunFile {
         }
     }
 
-    /// Puts back what was there before: this run has not begun, and the file tells of one that has.
+    /// Restores the previous contents: this run has not begun, and the file should describe one that has.
     pub(crate) fn restore(&self) {
         if let Some(earlier) = &self.earlier {
-            // There is nobody left to be told.
+            // An error cannot be reported to anyone any more.
             let _ = self.write(earlier);
         }
     }
@@ -78,7 +79,8 @@ impl RunFile {
     }
 }
 
-/// Takes the lock on a run directory. Not all file systems have locks: without one, the checkpoints' lease has to do.
+/// Takes the lock on a run directory. Some file systems have no locks; there, the lease on the checkpoints has to
+/// suffice.
 pub(crate) fn lock(run_dir: &Path) -> Result<File, TryLockError> {
     let file = File::options().create(true).truncate(false).write(true).open(run_dir.join(LOCK_FILE));
     let file = file.map_err(TryLockError::Error)?;
@@ -91,7 +93,7 @@ pub(crate) fn lock(run_dir: &Path) -> Result<File, TryLockError> {
     file.try_lock().map(|()| file)
 }
 
-/// The text of the file: what the user has set, what a checkpoint and the model have, and defaults.
+/// The text of the file: the settings of the user, of a checkpoint and of the model, and defaults.
 pub(crate) fn text(settings: &Settings, run: &RunConfig) -> Result<String, Failure> {
     let mut settings = settings.clone();
     let options = options(run.optimizer)?;
@@ -100,7 +102,7 @@ pub(crate) fn text(settings: &Settings, run: &RunConfig) -> Result<String, Failu
     settings.resolve("learning-rate", [run.learning_rate.to_string()]);
     settings.resolve("batch-size", [run.batch_size.to_string()]);
     if run.clip_norm.is_some() || settings.is_given("clip-norm") {
-        // Left out, it would be the model's default.
+        // If it were omitted, the model's default would apply.
         settings.resolve("clip-norm", [run.clip_norm.unwrap_or(0.0).to_string()]);
     }
     settings.resolve("steps", run.steps.map(|steps| steps.to_string()));
@@ -116,7 +118,7 @@ pub(crate) fn text(settings: &Settings, run: &RunConfig) -> Result<String, Failu
     ))
 }
 
-/// What sets an optimizer apart from the usual one of its name, as `--optimizer-option` has it.
+/// The constants of an optimizer that differ from its defaults, written as for `--optimizer-option`.
 fn options(optimizer: Optimizer) -> Result<Vec<String>, Failure> {
     let usual = Optimizer::named(optimizer.name()).map_err(Failure::internal)?;
     let fields = |optimizer: Optimizer| serde_json::to_value(optimizer).map_err(Failure::internal);
@@ -125,7 +127,7 @@ fn options(optimizer: Optimizer) -> Result<Vec<String>, Failure> {
     Ok(differing.map(|(name, value)| format!("{name}={}", shortest(value))).collect())
 }
 
-/// A constant is an `f32`, which JSON has with digits that it does not need.
+/// A constant is an `f32`, which JSON would write with more digits than necessary.
 fn shortest(value: &serde_json::Value) -> String {
     let number = value.as_f64().map(|number| number as f32).filter(|number| value.as_f64() == Some(f64::from(*number)));
     number.map_or_else(|| value.to_string(), |number| number.to_string())

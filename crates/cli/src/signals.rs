@@ -1,5 +1,6 @@
-//! The signals that tell a process to stop: Ctrl-C, SIGTERM, SIGHUP, as when its terminal is closed, and SIGUSR1, by which
-//! Slurm announces that a job's time is up. The first ends it in good order, the second at once.
+//! The signals that tell a process to stop: Ctrl-C, SIGTERM, SIGHUP, for instance when its terminal is closed, and
+//! SIGUSR1, by which Slurm announces that a job's time is up. The first signal stops it in an orderly way, the second
+//! at once.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,14 +13,15 @@ use windlass_wire::client::Interrupt;
 use crate::failure::Failure;
 use crate::terminal::Terminal;
 
-/// A second signal so soon is the first one again: `timeout`, for one, sends it to its child and to its whole group.
+/// A second signal within this time is a repetition of the first: `timeout`, for example, sends it to its child and to
+/// the whole process group.
 const ECHO: Duration = Duration::from_millis(200);
-/// How soon whoever waits for something sees that it is told to stop.
+/// How often a waiting task checks whether it was told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a process that is stopped at once tries to say so.
+/// How long a process that is stopped at once tries to print a last message.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// A signal that means: stop.
+/// A signal that tells a process to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopSignal {
     Interrupt,
@@ -31,7 +33,7 @@ pub(crate) enum StopSignal {
 impl StopSignal {
     const ALL: [Self; 4] = [Self::Interrupt, Self::Terminate, Self::HangUp, Self::User];
 
-    /// With which a process ends that it has stopped, as shells count.
+    /// The exit code of a process that this signal has stopped, by the convention of shells.
     pub(crate) fn exit_code(self) -> u8 {
         128 + match self {
             StopSignal::HangUp => 1,
@@ -41,12 +43,12 @@ impl StopSignal {
         }
     }
 
-    /// By its name.
+    /// Finds a signal by its name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|signal| signal.name() == name)
     }
 
-    /// By the exit code of a process that it has stopped.
+    /// Finds a signal by the exit code of a process that it has stopped.
     pub(crate) fn of_exit_code(exit_code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|signal| i32::from(signal.exit_code()) == exit_code)
     }
@@ -61,12 +63,12 @@ impl StopSignal {
     }
 }
 
-/// True for the exit codes of a process that was told to stop.
+/// Whether this is the exit code of a process that was told to stop.
 pub(crate) fn is_stop(exit_code: i32) -> bool {
     StopSignal::of_exit_code(exit_code).is_some()
 }
 
-/// What has told this process to stop, if anything has, and when, in seconds since 1970.
+/// The signal that told this process to stop, if any, and when, in seconds since 1970.
 pub(crate) type StoppedBy = Arc<OnceLock<(StopSignal, u64)>>;
 
 /// Seconds since 1970.
@@ -74,17 +76,17 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The signals as they come. From the first call on they do not end the process by themselves.
+/// The incoming signals. From the first call on they no longer end the process by themselves.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// None if whoever started this process wants it to outlive its terminal, as `nohup` does.
+    /// `None` if this process was started to outlive its terminal, as by `nohup`.
     hang_up: Option<Signal>,
     user: Signal,
 }
 
 impl Signals {
-    /// Needs the async runtime.
+    /// Starts listening. Must be called within the async runtime.
     pub(crate) fn listen() -> std::io::Result<Self> {
         let hang_up = if is_hang_up_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Self {
@@ -111,20 +113,20 @@ impl Signals {
     }
 }
 
-/// Only the kernel knows with which signals ignored a process was started.
+/// Whether SIGHUP is ignored. Only the kernel knows which signals a process was started to ignore.
 fn is_hang_up_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Which of several signals this is.
+/// The position of a signal in a sequence.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     First,
-    /// The first once more.
+    /// A repetition of the first signal.
     Echo,
-    /// Whoever sent it does not want to wait any longer.
+    /// The sender does not want to wait any longer.
     Again,
 }
 
@@ -145,10 +147,10 @@ impl Turns {
     }
 }
 
-/// Tells of every signal, on a thread of its own, for as long as somebody listens.
+/// Passes every signal to `tell`, on a thread of its own, until `tell` returns false.
 pub(crate) fn forward(mut tell: impl FnMut(StopSignal) -> bool + Send + 'static) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
-    // Before anything is started: a signal that comes early is not to kill.
+    // Done before anything is started: an early signal must not kill the process.
     let mut signals = {
         let _guard = runtime.enter();
         Signals::listen().map_err(Failure::internal)?
@@ -157,14 +159,14 @@ pub(crate) fn forward(mut tell: impl FnMut(StopSignal) -> bool + Send + 'static)
     Ok(())
 }
 
-/// Done when `stop` is set.
+/// Returns when `stop` is set.
 pub(crate) async fn stopped(stop: &Interrupt) {
     while !stop.is_set() {
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// Prints something last, unless that takes long: whoever holds the terminal may wait for it himself.
+/// Prints a last message, but does not wait long: the terminal may be blocked.
 pub(crate) fn last_words(print: impl FnOnce() + Send + 'static) {
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -177,7 +179,7 @@ pub(crate) fn last_words(print: impl FnOnce() + Send + 'static) {
 /// Lets the first signal set `stop`, and the second end the process.
 pub(crate) fn watch(runtime: &Runtime, stop: Arc<Interrupt>, stopped_by: StoppedBy, terminal: &Terminal) {
     let terminal = terminal.clone();
-    // Before anything is begun: a signal that comes early is not to kill.
+    // Done before anything is started: an early signal must not kill the process.
     let signals = {
         let _guard = runtime.enter();
         Signals::listen()
@@ -194,7 +196,8 @@ pub(crate) fn watch(runtime: &Runtime, stop: Arc<Interrupt>, stopped_by: Stopped
                 Turn::First => {
                     let _ = stopped_by.set((signal, unix_seconds()));
                     stop.set();
-                    // Last, and not here: where the log is written may be blocked, and the next signal is to be heard.
+                    // Logged last, and on another thread: the log's destination may be blocked, and the next signal
+                    // must still be handled.
                     tokio::task::spawn_blocking(move || {
                         warn!("stopping on {}; a second signal stops at once", signal.name());
                     });

@@ -1,5 +1,5 @@
-//! `--place`: which stages of a model go to which devices, as users write it. What stages a model has is known only when it
-//! has been loaded.
+//! `--place`: which stages of a model go to which devices, as users write it. The stages of a model are known only once
+//! it has been loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,22 +18,22 @@ use crate::failure::Failure;
 use crate::output::count;
 use crate::placement::parse;
 
-/// The most lanes on the CPU of one process: each has threads of its own.
+/// The highest number of lanes on the CPU in one process: each has threads of its own.
 const MOST_LANES: u32 = 256;
 
-/// Where stages go, and how batches go through them.
+/// Where stages are placed, and how batches pass through them.
 #[derive(Debug, Clone)]
 pub(crate) struct StagePlacement {
-    /// Stages with the names of their devices, in the order in which they were given.
+    /// Stages with the names of their devices, in the order given.
     pub(crate) places: Vec<(String, Vec<DeviceName>)>,
     pub(crate) micro_batches: usize,
     pub(crate) trace: Option<PathBuf>,
-    /// Whether another device may be taken for one that is not there.
+    /// Whether another device may replace one that does not exist.
     pub(crate) is_soft: bool,
 }
 
 impl StagePlacement {
-    /// What the user wants, if a model is to be divided, in steps of so many samples.
+    /// The placement that the user requests, if any, for steps with this number of samples.
     pub(crate) fn new(args: &TrainArgs, samples_a_step: usize) -> Result<Option<Self>, Failure> {
         let PlaceArgs { place, microbatches, trace } = &args.place;
         if *microbatches == Some(0) {
@@ -95,13 +95,14 @@ impl StagePlacement {
         Ok(Some(Self { places, micro_batches, trace: trace.clone(), is_soft }))
     }
 
-    /// The stages on devices of this process or of so many joined workers.
+    /// The stages, placed on devices of this process or of `joined` joined workers.
     pub(crate) fn places(&self, joined: Option<usize>) -> Result<Vec<(String, Vec<Place>)>, Failure> {
         let places = |(stage, names): &(String, Vec<DeviceName>)| {
             let place = |name| if is_of_task(name) { elsewhere(stage, name, joined) } else { self.here(name) };
             let mut places = names.iter().map(place).collect::<Result<Vec<_>, _>>()?;
             if self.is_soft {
-                // The same device may have been taken for two that do not exist. What was written twice is not right.
+                // The same device may have replaced two that do not exist. A device that the user wrote twice is an
+                // error.
                 let is_own = |at: usize| names.iter().filter(|name| **name == names[at]).count() == 1;
                 let (mut known, mut at) = (BTreeSet::new(), 0..);
                 places.retain(|place| {
@@ -119,7 +120,7 @@ impl StagePlacement {
     fn here(&self, name: &DeviceName) -> Result<Place, Failure> {
         let device = name.device.unwrap_or(LocalName::new(DeviceKind::Cpu, 0));
         if device.kind == DeviceKind::Cpu {
-            // Not another processor, but other threads of it: so a pipeline can be tried on any machine.
+            // Not another processor, but other threads on it, so that a pipeline can be tried on any machine.
             let index = device.index.unwrap_or(0);
             if index >= MOST_LANES {
                 return Err(Failure::usage(format!(
@@ -137,13 +138,13 @@ impl StagePlacement {
     }
 }
 
-/// A stage and its devices, as they are written.
+/// Splits an entry into its stage and devices.
 fn divided(entry: &str) -> Option<(&str, &str)> {
     entry.split_once('=').map(|(stage, devices)| (stage.trim(), devices.trim()))
 }
 
-/// Refuses stages that a model does not have, before anything is started. If the model cannot be made without its data,
-/// the process that loads it finds out.
+/// Refuses stages that a model does not have, before anything is started. If the model cannot be built without its
+/// data, the process that loads it checks this instead.
 pub(crate) fn check_stages<M: Model>(args: &PlaceArgs, flags: &M::Flags, setup: &Setup) -> Result<(), PlaceError> {
     let Some(place) = &args.place else { return Ok(()) };
     let staging = M::staging().ok_or(PlaceError::Whole { model: M::NAME })?;
@@ -156,14 +157,14 @@ pub(crate) fn check_stages<M: Model>(args: &PlaceArgs, flags: &M::Flags, setup: 
     }
 }
 
-/// Whether stages are put on other tasks, as far as can be told before anything is checked.
+/// Whether stages are placed on other tasks, as far as that is known before the flags are checked.
 pub(crate) fn names_tasks(args: &PlaceArgs) -> bool {
     let devices = args.place.iter().flat_map(|place| place.split(',')).filter_map(divided);
     let names = devices.flat_map(|(_, devices)| devices.split('+'));
     names.filter_map(|device| device.trim().parse().ok()).any(|name| is_of_task(&name))
 }
 
-/// Why a model cannot be divided, with what to do about it.
+/// The failure for a model that cannot be divided, with a hint.
 pub(crate) fn failure(error: &PlaceError) -> Failure {
     let failure = Failure::usage(error);
     match error.hint() {
@@ -176,7 +177,7 @@ fn is_of_task(name: &DeviceName) -> bool {
     name.job.is_some() || name.task.is_some() || name.replica.is_some()
 }
 
-/// A place with one of so many joined workers.
+/// A place on one of `joined` joined workers.
 fn elsewhere(stage: &str, name: &DeviceName, joined: Option<usize>) -> Result<Place, Failure> {
     let refuse = |why: String| Failure::usage(format!("--place puts {stage} on {name}, {why}"));
     let Some(joined) = joined else {
@@ -196,7 +197,8 @@ fn elsewhere(stage: &str, name: &DeviceName, joined: Option<usize>) -> Result<Pl
     if task as usize >= joined {
         return Err(refuse("but there is no such worker".to_owned()).with_hint(hint));
     }
-    // All that a worker computes goes by one connection, so that it is one lane whatever devices it has.
+    // Everything that a worker computes passes through one connection, so the worker is one lane whatever devices it
+    // has.
     let device = name.device.map(|device| device.to_string());
     Ok(Place { name: format!("/job:worker/task:{task}"), at: PlaceAt::Worker(task as usize, device) })
 }

@@ -1,4 +1,4 @@
-//! `windlass status HOST:PORT` or `RUN_DIR`: how a run is doing, as its coordinator answers, or as its directory last
+//! `windlass status HOST:PORT` or `RUN_DIR`: the state of a run, as its coordinator reports it or as its directory last
 //! recorded it.
 
 use std::io;
@@ -15,16 +15,16 @@ use crate::failure::Failure;
 use crate::signals::unix_seconds;
 use crate::{output, runs, terminal};
 
-/// How long to wait for an answer.
+/// The timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The most that a status can be.
+/// The maximum size of a status.
 const LARGEST: u64 = 16 << 20;
-/// What to give instead of something that is no address.
+/// The hint for a text that is not an address.
 const ADDRESS_HINT: &str = "give a host and a port, such as 127.0.0.1:2222";
 const IPV6_HINT: &str = "write an IPv6 address and its port as [::1]:2222";
-/// What comes before the address and the reason, if nobody answers.
+/// The text before the address and the reason when a run does not respond.
 const UNREACHABLE: &str = "cannot reach a run at";
-/// Columns, where there is no terminal.
+/// The number of columns where there is no terminal.
 const WIDTH: usize = 80;
 
 /// Show how a run is doing
@@ -61,7 +61,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The last status that the directory has recorded.
+/// Prints the last status recorded in a directory.
 fn of_directory(directory: &Path, json: bool) -> Result<(), Failure> {
     let run = Run::read(directory).map_err(runs::failure)?;
     let Some(last) = &run.last_status else {
@@ -87,7 +87,7 @@ fn of_directory(directory: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a run has come to, as far as one can tell from its directory.
+/// The state of a run in a sentence, as far as its directory shows.
 fn sentence(ending: &Ending) -> &'static str {
     match ending {
         Ending::Running => "The run is active",
@@ -100,7 +100,8 @@ fn sentence(ending: &Ending) -> &'static str {
     }
 }
 
-/// The last that is known of a run, told as of the past if it did not live to do so itself, or may not live any more.
+/// The last known status of a run, put in the past tense if the run could not record its own end, or may not be alive
+/// any more.
 fn as_it_ended(status: Status, ending: &Ending) -> Status {
     match ending {
         Ending::Died | Ending::NotBegun => status.ended(Phase::Died),
@@ -114,7 +115,7 @@ fn width() -> usize {
     terminal::columns().map_or(WIDTH, usize::from)
 }
 
-/// The status that a coordinator tells.
+/// Fetches the status from a coordinator.
 pub(crate) fn fetch(address: &str, patience: Duration) -> Result<Status, Failure> {
     parse(address, &ask(address, patience)?)
 }
@@ -123,7 +124,7 @@ fn parse(address: &str, answer: &str) -> Result<Status, Failure> {
     Status::from_json(answer).map_err(|error| Failure::usage(format!("{address} does not answer like a run: {error}")))
 }
 
-/// The host and the port of an address as users give it, or as the log and `launch` print it; else what to give instead.
+/// The host and port of an address as users give it, or as the log and `launch` print it; the error is a hint.
 pub(crate) fn parse_address(place: &str) -> Result<&str, &'static str> {
     let address = place.strip_prefix("http://").unwrap_or(place).trim_end_matches('/');
     match address.parse::<Address>() {
@@ -133,13 +134,13 @@ pub(crate) fn parse_address(place: &str) -> Result<&str, &'static str> {
     }
 }
 
-/// Why nobody answers at the address, in as few words as will do.
+/// Why the address does not respond, as briefly as possible.
 pub(crate) fn reason<'a>(message: &'a str, address: &str) -> &'a str {
     let reason = message.strip_prefix(UNREACHABLE).and_then(|rest| rest.trim_start().strip_prefix(address));
     reason.map_or(message, |reason| reason.trim_start_matches(": "))
 }
 
-/// Without the numbers of the system.
+/// Describes an error without the system's error numbers.
 fn in_words(error: &ureq::Error, patience: Duration) -> String {
     match error {
         ureq::Error::Timeout(_) => format!("no answer within {} s", patience.as_secs()),
@@ -154,12 +155,13 @@ fn in_words(error: &ureq::Error, patience: Duration) -> String {
     }
 }
 
-/// The status as its JSON.
+/// Fetches the status as JSON.
 fn ask(address: &str, patience: Duration) -> Result<String, Failure> {
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(patience))
         .http_status_as_error(false)
-        // A proxy is for the web. Tasks reach each other without one, and none could reach this machine's own addresses.
+        // Proxies are for the web. Tasks reach each other without one, and a proxy could not reach this machine's own
+        // addresses.
         .proxy(None)
         .build();
     let unreachable = |error: ureq::Error| {

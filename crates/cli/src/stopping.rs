@@ -1,4 +1,4 @@
-//! What the user of a run that was stopped wants to know: how far it came, where its checkpoint is, and how it goes on.
+//! The report for the user of a stopped run: how far it got, where its checkpoint is, and how to resume it.
 
 use std::fmt::Write;
 
@@ -13,44 +13,45 @@ use crate::progress::Extent;
 /// A run that was stopped before its end.
 pub(crate) struct Stop<'a> {
     pub(crate) exit_code: u8,
-    /// What was told, or who.
+    /// The signal, or which task was told to stop.
     pub(crate) why: String,
-    /// How far the run had come, where that is known.
+    /// How far the run got, where that is known.
     pub(crate) extent: Option<&'a Extent>,
-    /// Where its checkpoints are, if it has any.
+    /// The location of its checkpoints, if it has any.
     pub(crate) checkpoints: Option<String>,
-    /// Whether it would have gone on from a checkpoint that was there before it.
+    /// Whether the run itself was to resume from an earlier checkpoint.
     pub(crate) resumes: bool,
-    /// When it began, and when it was told to stop as far as that is known, in seconds since 1970.
+    /// When the run began, and when it was told to stop if that is known, in seconds since 1970.
     pub(crate) began: u64,
     pub(crate) told: Option<u64>,
-    /// Why the last checkpoint could not be written, if that is known: in words that begin with what happened.
+    /// Why the last checkpoint could not be written, if known. The text starts with what happened.
     pub(crate) unsaved: Option<String>,
-    /// Why the last checkpoint is missing, if it is.
+    /// Why the last checkpoint is missing, should it be.
     pub(crate) overdue: Option<String>,
-    /// Where it says why a checkpoint could not be written.
+    /// The log that says why a checkpoint could not be written.
     pub(crate) log: Option<String>,
-    /// True if the last one was not waited for.
+    /// Whether the process did not wait for the last checkpoint.
     pub(crate) at_once: bool,
-    /// True if it was not told to stop, but came to harm: there is no last one.
+    /// Whether the run lost a task rather than being told to stop, so that there is no last checkpoint.
     pub(crate) died: bool,
 }
 
-/// What is known of the run's newest checkpoint.
+/// The newest checkpoint of the run, as far as it is known.
 enum Newest {
-    /// There is nowhere to write one.
+    /// The run has no location for checkpoints.
     Nowhere,
     None,
-    /// Of this step, and written after the run was told to stop.
+    /// Taken at this step, and written after the run was told to stop.
     Last(u64),
-    /// Of this step, from before that.
+    /// Taken at this step, and written before that.
     Earlier(u64),
-    /// It cannot be seen from here.
+    /// The checkpoints cannot be read from here.
     Unknown,
 }
 
 impl Stop<'_> {
-    /// In words, with the newest checkpoint looked up where that can be done, and the command that goes on from it.
+    /// The report in words. It includes the newest checkpoint, which is looked up where possible, and the command that
+    /// resumes from it.
     pub(crate) fn report(&self, what: &str, command: &str) -> Failure {
         let newest = self.look_up();
         let lacks_its_last = self.lacks_its_last(&newest);
@@ -62,14 +63,15 @@ impl Stop<'_> {
         Failure { exit_code, ..self.failure(text + &self.remains(&newest, what, command)) }
     }
 
-    /// True if the last checkpoint was waited for and is not there, whatever became of those who were to write it.
+    /// Whether the last checkpoint is missing although the process waited for it, whatever happened to the tasks that
+    /// write it.
     fn lacks_its_last(&self, newest: &Newest) -> bool {
         let is_missing = matches!(newest, Newest::None | Newest::Earlier(_));
         is_missing && !self.at_once && !self.died && self.extent.is_some_and(Extent::has_begun)
     }
 
-    /// What remains of a run that came to harm, after what is told of that: its newest checkpoint, and the command that
-    /// goes on from it.
+    /// Adds to the failure of a run that lost a task what remains of the run: its newest checkpoint, and the command
+    /// that resumes from it.
     pub(crate) fn report_remains(&self, harm: Failure, what: &str, command: &str) -> Failure {
         let remains = self.remains(&self.look_up(), what, command);
         Failure { message: harm.message + &remains, ..harm }
@@ -78,7 +80,7 @@ impl Stop<'_> {
     fn look_up(&self) -> Newest {
         match &self.checkpoints {
             None => Newest::Nowhere,
-            // An object store may take its time.
+            // An object store may be slow.
             Some(location) if self.at_once && location.contains("://") => Newest::Unknown,
             Some(location) => match model_flags::newest_in(location) {
                 Some(found) => {
@@ -98,7 +100,7 @@ impl Stop<'_> {
         text
     }
 
-    /// The same of a task whose checkpoints are others' concern.
+    /// The report of a task whose checkpoints are managed by other tasks.
     pub(crate) fn report_alone(&self, what: &str, command: &str) -> Failure {
         self.failure(format!("{}\n{what}: {command}", self.reached(&Newest::Unknown)))
     }
@@ -107,15 +109,15 @@ impl Stop<'_> {
         Failure { exit_code: self.exit_code, message, hint: None }
     }
 
-    /// False for a checkpoint of another run, which this one has begun anew beside.
+    /// Whether a checkpoint belongs to this run, rather than to an earlier one in the same place.
     fn is_of_run(&self, manifest: &Manifest) -> bool {
         self.resumes || manifest.created >= self.began
     }
 
-    /// Whether it was written when the run was told to stop, or needed not to be.
+    /// Whether a checkpoint was written when the run was told to stop, or already covers every known step.
     fn newest(&self, step: u64, created: u64) -> Newest {
         let seen = self.extent.map_or(0, Extent::global_step);
-        // Both times are whole seconds: one from just before may look like one from just after.
+        // Both times are whole seconds, so a checkpoint from just before may seem to be from just after.
         let may_be_last = !self.died && self.unsaved.is_none() && self.told.is_none_or(|told| created >= told);
         let is_last = may_be_last || step >= seen;
         if is_last { Newest::Last(step) } else { Newest::Earlier(step) }
@@ -125,7 +127,7 @@ impl Stop<'_> {
         let why = &self.why;
         match (self.extent, newest) {
             (Some(extent), _) if !extent.has_begun() => format!("{why} before training began"),
-            // Not every step is told, and some may have been made while that was written.
+            // Not every step is reported, and some may have been made while the checkpoint was written.
             (Some(extent), Newest::Last(step)) => format!("{why} at {}", extent.place_at(*step)),
             (Some(extent), _) => format!("{why} at {}", extent.place_at(extent.global_step())),
             (None, Newest::Last(step)) => format!("{why} at step {step}"),
@@ -137,8 +139,9 @@ impl Stop<'_> {
         let place = self.checkpoints.as_deref().unwrap_or_default();
         let missing = || match &self.log {
             _ if self.died => "none had been written yet".to_owned(),
-            _ if self.unsaved.is_some() || self.overdue.is_some() => "the last one could not be written".to_owned(),
+            _ if self.unsaved.is_some() => "the last one could not be written".to_owned(),
             _ if self.at_once => "the run did not wait for the last one".to_owned(),
+            _ if self.overdue.is_some() => "the last one could not be written".to_owned(),
             Some(log) => format!("the last one could not be written, see {log}"),
             None => "the last one could not be written".to_owned(),
         };
@@ -215,7 +218,7 @@ mod tests {
         let extent = extent(470);
         let stop = stop(Some(&extent), false);
         let expected = texts("SIGINT at step 465 of 500", "step 465, in run/checkpoints");
-        // Steps that were made while it was written are not in it.
+        // The checkpoint does not cover the steps that were made while it was written.
         assert_eq!(told(&stop, &stop.newest(465, 2001)), expected);
         let expected = texts("SIGINT at step 470 of 500", "step 470, in run/checkpoints");
         assert_eq!(told(&stop, &stop.newest(470, 1990)), expected, "there was nothing new to save");

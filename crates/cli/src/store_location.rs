@@ -1,4 +1,4 @@
-//! Where a checkpoint is, as users write it: a run directory, a store, or one manifest in it.
+//! The location of a checkpoint, as users write it: a run directory, a store, or one manifest in it.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 pub(crate) use windlass_runs::names::CHECKPOINTS;
 
-/// The store that a user names, and the checkpoint in it if one is named: `DIR`, `DIR/ID.json` or `DIR/ID`.
+/// Splits a location into the store and, if one is named, the checkpoint in it: `DIR`, `DIR/ID.json` or `DIR/ID`.
 pub(crate) fn split(place: &str) -> Result<(String, Option<CheckpointId>), Failure> {
     let trimmed = place.trim_end_matches('/');
     let (store, name) = trimmed.rsplit_once('/').unwrap_or((".", trimmed));
@@ -20,7 +20,7 @@ pub(crate) fn split(place: &str) -> Result<(String, Option<CheckpointId>), Failu
     }
 }
 
-/// The store that is meant by a location: of a run directory, the checkpoints in it.
+/// The store at a location: for a run directory, its checkpoints.
 pub(crate) fn store_in(location: String) -> String {
     let inner = Path::new(&location).join(CHECKPOINTS);
     // A store may have a folder of any name in it, but only a store has claims.

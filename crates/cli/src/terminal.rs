@@ -1,5 +1,5 @@
-//! The user's terminal: bars at its bottom, and lines that scroll by above them. Where there is no terminal there are
-//! no bars, and lines are only printed.
+//! The user's terminal: bars at its bottom, and lines that scroll by above them. Without a terminal there are no bars,
+//! and lines are simply printed.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use crate::failure::Failure;
 use crate::output::print_line;
 use crate::verbosity;
 
-/// Standard output and standard error. Whatever is printed through it while there are bars does not mix with them.
+/// Standard output and standard error. Anything printed through this type stays separate from the bars.
 #[derive(Clone, Default)]
 pub(crate) struct Terminal {
     bars: Option<MultiProgress>,
 }
 
 impl Terminal {
-    /// With bars, if standard error is a terminal that can show them and the user wants to see them.
+    /// Shows bars if standard error is a terminal that supports them and the user wants them.
     pub(crate) fn with_bars() -> Self {
         let term = Term::buffered_stderr();
         let bars = (term.is_term() && !is_dumb() && !verbosity::is_quiet()).then(|| {
@@ -28,22 +28,22 @@ impl Terminal {
         Self { bars }
     }
 
-    /// Where bars are added, if there may be any.
+    /// The place to add bars to, if they may be shown.
     pub(crate) fn bars(&self) -> Option<&MultiProgress> {
         self.bars.as_ref()
     }
 
-    /// Takes the bars away, for a process that ends without ado.
+    /// Removes the bars before a process exits abruptly.
     pub(crate) fn clear_bars(&self) {
         let _ = self.bars.as_ref().map(MultiProgress::clear);
     }
 
-    /// Prints to standard output, as it is.
+    /// Prints to standard output without wrapping.
     pub(crate) fn print(&self, text: &str) {
         self.above_bars(|| print_line(text));
     }
 
-    /// Prints to standard output; lines too long for a terminal are broken between words.
+    /// Prints to standard output, wrapping long lines between words on a terminal.
     pub(crate) fn print_wrapped(&self, text: &str) {
         match columns() {
             None => self.print(text),
@@ -53,12 +53,12 @@ impl Terminal {
         }
     }
 
-    /// Prints to standard error, as it is.
+    /// Prints to standard error without wrapping.
     pub(crate) fn print_error(&self, text: &str) {
         self.above_bars(|| drop(writeln!(io::stderr().lock(), "{text}")));
     }
 
-    /// Prints to standard error what is no warning and no result, unless the user wants nothing else.
+    /// Prints a line that is neither a warning nor a result to standard error, unless in quiet mode.
     pub(crate) fn print_note(&self, text: &str) {
         if !verbosity::is_quiet() {
             self.print_error(text);
@@ -73,7 +73,7 @@ impl Terminal {
     }
 }
 
-/// Breaks lines that are too long between words alone: what is not a word is a path or a name, to be copied.
+/// Wraps long lines only between words: long words are paths or names, meant to be copied.
 fn breaking(columns: u16) -> textwrap::Options<'static> {
     textwrap::Options::new(columns.into())
         .subsequent_indent("    ")
@@ -82,7 +82,7 @@ fn breaking(columns: u16) -> textwrap::Options<'static> {
         .word_splitter(textwrap::WordSplitter::NoHyphenation)
 }
 
-/// How wide standard output is, if it is a terminal.
+/// The width of standard output, if it is a terminal.
 pub(crate) fn columns() -> Option<u16> {
     columns_of(&Term::stdout())
 }
@@ -91,8 +91,8 @@ fn columns_of(term: &Term) -> Option<u16> {
     if term.is_term() { term.size_checked().map(|(_, columns)| columns) } else { None }
 }
 
-/// Prints what has gone wrong to standard error; on a terminal, lines are broken between words, but for commands, which
-/// are there to be copied. The terminal may be gone, and that be why.
+/// Prints a failure to standard error. On a terminal, lines are wrapped between words, except for commands, which are
+/// meant to be copied. Errors are ignored: the loss of the terminal may be the failure itself.
 pub(crate) fn print_failure(failure: &Failure) {
     let text = failure.to_string();
     let columns = columns_of(&Term::stderr());
@@ -101,18 +101,18 @@ pub(crate) fn print_failure(failure: &Failure) {
         _ => line.to_owned(),
     };
     let lines: Vec<String> = text.lines().map(broken).collect();
-    // In one piece: the log of a launched task is written to by its launcher, too.
+    // In one write, because the launcher also writes to the log of a launched task.
     let _ = io::stderr().lock().write_all((lines.join("\n") + "\n").as_bytes());
 }
 
-/// Whether what is printed here may have colours: on a terminal that has some, unless `NO_COLOR` is set
+/// Whether output to this stream may be coloured: on a terminal with colours, unless `NO_COLOR` is set
 /// (<https://no-color.org>).
 pub(crate) fn may_color(stream: &impl IsTerminal) -> bool {
     let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !is_dumb() && !is_refused
 }
 
-/// Whether the terminal can do no more than print.
+/// Whether the terminal can only print.
 pub(crate) fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
@@ -122,7 +122,7 @@ pub(crate) fn is_read_by_a_person() -> bool {
     io::stdout().is_terminal()
 }
 
-/// The log goes to standard error, above the bars. A terminal that has gone away is no reason to stop.
+/// The log goes to standard error, above the bars. Loss of the terminal does not stop the program.
 impl<'a> MakeWriter<'a> for Terminal {
     type Writer = LogWriter;
 
@@ -131,7 +131,7 @@ impl<'a> MakeWriter<'a> for Terminal {
     }
 }
 
-/// Writes lines of the log, whole ones each time. On a terminal they are broken between words.
+/// Writes whole lines of the log. On a terminal they are wrapped between words.
 pub(crate) struct LogWriter(Terminal);
 
 impl Write for LogWriter {
@@ -150,16 +150,16 @@ impl Write for LogWriter {
     }
 }
 
-/// Standard error for bars, which take it for granted that a terminal can be written to: training goes on, or is saved,
-/// when the user has closed it.
+/// Standard error for bars, which assume that a terminal can always be written to: when the user closes it, training
+/// continues, or is saved.
 ///
-/// They fill every line to its right edge. Of the last one this leaves the rest empty, with the cursor after its text:
-/// at the edge, the `^C` that a terminal shows for Ctrl-C would go to the next line, and the bars be drawn again one line
-/// too low.
+/// Bars fill every line up to its right edge. This type leaves the rest of the last line empty, with the cursor after
+/// its text: at the edge, the `^C` that a terminal echoes for Ctrl-C would go to the next line, and the bars would be
+/// redrawn one line too low.
 #[derive(Debug)]
 struct Screen {
     term: Term,
-    /// What fills the line that is being drawn, until it is known whether another follows.
+    /// The padding of the current line, held back until it is known whether another line follows.
     filler: Mutex<String>,
 }
 
@@ -170,7 +170,7 @@ impl Screen {
         Self { term, filler: Mutex::default() }
     }
 
-    /// What is drawn next follows the filler.
+    /// Writes the padding that was held back, and then draws.
     fn after_filler(&self, draw: impl FnOnce(&Term) -> io::Result<()>) -> io::Result<()> {
         let filler = std::mem::take(&mut *self.filler());
         let _ = self.term.write_str(&filler).and_then(|()| draw(&self.term));

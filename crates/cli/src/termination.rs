@@ -1,4 +1,4 @@
-//! The last word of a process for whoever supervises it: in Kubernetes, the termination message of its container.
+//! The termination message of a process for its supervisor, such as Kubernetes.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,22 +6,22 @@ use std::path::PathBuf;
 
 use crate::failure::Failure;
 
-/// Where Kubernetes wants it. The file exists only in its containers.
+/// The path that Kubernetes expects. The file exists only in its containers.
 const PATH: &str = "/dev/termination-log";
-/// Another place, as in a container with a `terminationMessagePath` of its own.
+/// The variable that names another path, as in a container with its own `terminationMessagePath`.
 const VARIABLE: &str = "WINDLASS_TERMINATION_LOG";
-/// Kubernetes keeps so much of it.
+/// The maximum length that Kubernetes keeps.
 const LONGEST: usize = 4096;
 
-/// Leaves word of why this process has failed, where a supervisor has made a file for that.
+/// Writes why this process has failed, if a supervisor has created a file for it.
 pub(crate) fn leave_message(failure: &Failure) {
     let path = std::env::var_os(VARIABLE).map_or_else(|| PathBuf::from(PATH), PathBuf::from);
-    // A pipe that nobody reads would keep this process from ending.
+    // Writing to a pipe without a reader would keep this process from ending.
     if !std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
         return;
     }
     let text = message(failure);
-    // If it cannot be written, the message is on the screen all the same.
+    // If it cannot be written, the message is still on the screen.
     let _ =
         OpenOptions::new().write(true).truncate(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
 }

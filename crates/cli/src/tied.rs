@@ -4,8 +4,8 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-/// Has the kernel send a child this signal when this process dies, where the kernel can. The child must be started on the
-/// main thread: it is tied to the thread that made it.
+/// Makes the kernel send a child this signal when this process dies, where the kernel supports that. The child must be
+/// started on the main thread: it is tied to the thread that created it.
 #[allow(unsafe_code)]
 pub(crate) fn tie(command: &mut Command, signal: Signal) {
     #[cfg(target_os = "linux")]
@@ -15,7 +15,7 @@ pub(crate) fn tie(command: &mut Command, signal: Signal) {
         let parent = rustix::process::getpid();
         let prepare = move || {
             rustix::process::set_parent_process_death_signal(Some(signal))?;
-            // It may have died before that line.
+            // The parent may have died before the call above.
             match rustix::process::getppid() == Some(parent) {
                 true => Ok(()),
                 false => Err(std::io::ErrorKind::BrokenPipe.into()),

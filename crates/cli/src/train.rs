@@ -45,7 +45,7 @@ use crate::run_file::RunFile;
 use crate::terminal::Terminal;
 use crate::{config, eval, finished, listening, logging, model_flags, output, placement, run_file, signals, version};
 
-/// How long a process that is done waits for its threads.
+/// How long a finished process waits for its threads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<(), Failure> {
@@ -79,7 +79,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         None => resolved.as_ref().map_or(Some(1), |resolved| resolved.cluster.task_count(Job::Worker)),
     };
     let mut config = TaskConfig::new(args, &M::defaults(flags), workers)?;
-    // A process that holds all parameters, or ps 0 and its like.
+    // The check concerns a process that holds all parameters, and the task with the coordinator.
     let is_alone = resolved.is_none() && client.as_ref().is_none_or(|client| client.ps.is_empty());
     if is_alone || resolved.as_ref().is_some_and(is_coordinator) {
         config::check_places(args)?;
@@ -119,7 +119,7 @@ pub(crate) fn run<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result<()
         return Ok(());
     }
     args.output.run_dir.as_deref().map(make_run_dir).transpose()?;
-    // Tasks of a cluster may share the directory, and each has settings of its own.
+    // Tasks of a cluster may share the directory, and each has its own settings.
     let run_dir = args.output.run_dir.as_deref().filter(|_| is_alone && !is_launched);
     let run_file =
         run_dir.map(|directory| RunFile::create(directory, settings, args.checkpoint.take_over)).transpose()?;
@@ -177,32 +177,32 @@ fn print_client(client: Option<&Client>) {
     }
 }
 
-/// Where a server of this process is reached, and where ps 0 is.
+/// The address of a server in this process, and that of ps 0.
 struct ServerAddress {
     own: String,
     coordinator: String,
 }
 
-/// One task, or several, in this process.
+/// One or several tasks in this process.
 struct Process {
     runtime: Ending,
     config: TaskConfig,
-    /// The task of a cluster that it plays, if it does not train alone.
+    /// Its task in a cluster, if it does not train alone.
     task: Option<TaskId>,
-    /// What it computes on, with a replica of the network on each.
+    /// The devices to compute on, with a replica of the network on each.
     devices: Vec<ComputeDevice>,
     extent: SharedExtent,
-    /// How it is seen from outside.
+    /// Its metrics and probes.
     instruments: Instruments,
     run_dir: Option<PathBuf>,
-    /// The first steps of a placed model.
+    /// A trace of the first steps of a placed model.
     trace: Trace,
     watch: SharedWatcher,
-    /// What a client knows of its joined workers.
+    /// A client's knowledge of its joined workers.
     joined: Option<Sites>,
 }
 
-/// Who is told of events, by the worker's thread and by the main one.
+/// The receiver of events, shared by the worker's thread and the main thread.
 #[derive(Clone)]
 struct SharedWatcher(Arc<Mutex<Watcher>>);
 
@@ -212,7 +212,7 @@ impl SharedWatcher {
     }
 }
 
-/// The runtime of a process, which is not waited for for ever: one of its threads may hang on a disk.
+/// The runtime of a process. Shutting it down has a time limit: one of its threads may hang on a disk.
 struct Ending(Option<Runtime>);
 
 impl Deref for Ending {
@@ -230,7 +230,7 @@ impl Drop for Ending {
 }
 
 impl Process {
-    /// The whole run: a worker and a server without a port.
+    /// Runs everything in this process: a worker, and a server without a port.
     fn single<M: Model>(&mut self, flags: &M::Flags) -> Result<Ended, Failure> {
         let replica = self.load::<M>(flags, WorkerId(0), Some(1))?;
         let address = ServerAddress { own: "in-process".to_owned(), coordinator: String::new() };
@@ -243,7 +243,7 @@ impl Process {
     }
 
     fn server(&mut self, resolved: &ResolvedTask, listener: TcpListener) -> Result<Ended, Failure> {
-        // The client of an in-graph run is one worker or several; it comes when its workers have joined.
+        // The client of an in-graph run counts as one or several workers, and joins once its own workers have joined.
         let workers = resolved.cluster.task_count(Job::Worker).filter(|_| !self.config.in_graph);
         let ps = match ps_addresses(&resolved.cluster) {
             Some(ps) => ps,
@@ -261,7 +261,7 @@ impl Process {
         Ok(Ended::with(outcome))
     }
 
-    /// Where all ps are, as a worker says that was told of them: this ps was told only of itself.
+    /// The addresses of all ps, learned from a worker that knows them: this ps was told only its own.
     fn introduced(&self, resolved: &ResolvedTask, listener: &TcpListener) -> Result<Vec<String>, Failure> {
         let (task, patience) = (resolved.task, self.config.peer_timeout);
         let listener = listener.try_clone().map_err(Failure::internal)?;
@@ -337,14 +337,15 @@ impl Process {
             address,
             coordinator,
             patience: self.config.patience,
-            // A client that serves itself gives up on its joined workers, and not its server on the client.
+            // A client that is also the server decides by itself when to give up on its joined workers; its server must
+            // not give up on the client before that.
             peer_timeout: match layout {
                 RunLayout::Client { holds_parameters: true } => self.config.peer_timeout.saturating_mul(2),
                 _ => self.config.peer_timeout,
             },
             started: self.config.started,
             checkpoints: self.config.checkpoints.clone(),
-            // A server does not know how many steps the run is to have.
+            // A server does not know the number of steps of the run.
             records: self.records(Limits::default()),
             run_dir: self.run_dir.clone(),
             instruments: self.instruments.clone(),
@@ -379,7 +380,7 @@ impl Process {
         }
     }
 
-    /// What may tell a task that cannot reach ps 0 that the run has ended.
+    /// The records that can tell a task which cannot reach ps 0 that the run has ended.
     fn records(&self, limits: Limits) -> Option<Arc<dyn Records>> {
         let checkpoints = self.config.checkpoints.as_ref()?;
         Some(Arc::new(RunRecords::new(checkpoints.location.clone(), limits)))
@@ -394,7 +395,7 @@ impl Process {
         ended
     }
 
-    /// Whatever became of the run: a trace may show why.
+    /// Writes the trace however the run ended, since it may show the reason.
     fn write_trace(&self) {
         let path = self.config.stages.as_ref().and_then(|stages| stages.trace.as_ref());
         let (Some(path), Some(trace)) = (path, self.trace.to_json()) else { return };
@@ -405,7 +406,8 @@ impl Process {
         }
     }
 
-    /// A worker takes no streams; its port says how it is, from the start: loading data may take long.
+    /// Serves the probes and metrics of a worker, which takes no streams. It starts early, because loading data may
+    /// take long.
     fn serve_instruments(&self, listener: TcpListener) -> Result<JoinHandle<()>, Failure> {
         let _guard = self.runtime.enter();
         listener.set_nonblocking(true).map_err(Failure::internal)?;
@@ -418,7 +420,7 @@ impl Process {
     }
 }
 
-/// Where a task writes its trace: worker 0 where the user has said, and every other one beside it.
+/// The file of a task's trace: the path that the user gave for worker 0, and one beside it for every other task.
 fn trace_of(path: &Path, task: Option<TaskId>) -> PathBuf {
     let Some(index) = task.map(|task| task.index).filter(|index| *index > 0) else { return path.to_owned() };
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -431,7 +433,7 @@ fn runtime() -> Result<Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Failure::internal)
 }
 
-/// Done when the task has been told to stop.
+/// Returns when the task has been told to stop.
 async fn told_to_stop(stop: Arc<Interrupt>) -> Outcome {
     signals::stopped(&stop).await;
     Outcome::told_to_stop()
@@ -441,8 +443,8 @@ fn is_coordinator(resolved: &ResolvedTask) -> bool {
     resolved.task.index == 0 && (resolved.task.job == Job::Ps || resolved.cluster.is_colocated())
 }
 
-/// Tells others on this machine that the run lives, unless the launcher does. Without the lock it runs all the same: the
-/// process that has it may be the one whose place this takes.
+/// Takes the lock, which shows others on this machine that the run is alive, unless the launcher does. The run
+/// continues without the lock: the process that holds it may be the one that this one replaces.
 fn lock(args: &TrainArgs) -> Option<File> {
     let run_dir = args.output.run_dir.as_deref().filter(|_| args.output.started_at.is_none())?;
     run_file::lock(run_dir).ok()
@@ -454,12 +456,12 @@ fn log_cluster(resolved: &ResolvedTask) {
     }
 }
 
-/// Where all ps are, if this task was told; with co-located shards, where the workers are.
+/// The addresses of all ps, if this task knows them; with co-located shards, those of the workers.
 fn ps_addresses(cluster: &ClusterSpec) -> Option<Vec<String>> {
     Some(cluster.addresses(Job::Ps)?.into_iter().map(ToString::to_string).collect())
 }
 
-/// Refuses flags that need the number of workers, if workers may come and go.
+/// Refuses flags that depend on the number of workers if workers may join and leave.
 fn check_dynamic(cluster: &ClusterSpec, training: &TrainingArgs) -> Result<(), Failure> {
     let flag = match training {
         _ if cluster.task_count(Job::Worker).is_some() => return Ok(()),

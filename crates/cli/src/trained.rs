@@ -8,7 +8,7 @@ use windlass_worker::replica::tensors::{MissingValues, load_by_name};
 
 use crate::store_location;
 
-/// A trained network, as a checkpoint has it.
+/// A trained network, loaded from a checkpoint.
 ///
 /// ```no_run
 /// # fn main() -> windlass::anyhow::Result<()> {
@@ -40,7 +40,7 @@ pub struct TrainedParameter {
     pub name: String,
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// Its values, the last dimension running fastest.
+    /// Its values in row-major order: the last dimension varies fastest.
     pub values: Vec<f32>,
 }
 
@@ -68,10 +68,10 @@ impl Trained {
         })
     }
 
-    /// A network of the same structure with the trained values instead of its own.
+    /// Fills a network of the same structure with the trained values.
     ///
     /// # Errors
-    /// If a parameter of the network has no values here, or not as many as it takes.
+    /// Fails if a parameter of the network has no values here, or a different number of them.
     pub fn fill<M: Module>(&self, network: M, device: &Device) -> Result<M, MissingValues> {
         let values = |name: &str| self.parameters.iter().find(|parameter| parameter.name == name);
         load_by_name(network, |name| values(name).map(|parameter| parameter.values.clone()), device)

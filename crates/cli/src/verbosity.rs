@@ -1,4 +1,5 @@
-//! How much is said: `-q` and `-v`, which every command takes, or their variables. Chosen once per process, as the log is.
+//! The verbosity of output: `-q` and `-v`, which every command takes, or their variables. Chosen once per process, like
+//! the log.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -17,17 +18,17 @@ const VERBOSE_LETTER: char = 'v';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Verbosity {
-    /// Warnings, errors and results.
+    /// Only warnings, errors and results.
     Quiet,
     #[default]
     Normal,
-    /// Debug messages, too.
+    /// Also debug messages.
     Verbose,
 }
 
 static CHOSEN: OnceLock<Verbosity> = OnceLock::new();
 
-/// What the user has chosen.
+/// The verbosity that the user has chosen.
 pub(crate) fn chosen() -> Verbosity {
     CHOSEN.get().copied().unwrap_or_default()
 }
@@ -36,7 +37,8 @@ pub(crate) fn is_quiet() -> bool {
     chosen() == Verbosity::Quiet
 }
 
-/// The flag for a process that is to be as verbose as this one. A quiet process still wants to hear from its tasks.
+/// The flag for a child process that should be as verbose as this one. A quiet process still needs the messages of its
+/// tasks.
 pub(crate) fn passed_on() -> Option<&'static str> {
     (chosen() == Verbosity::Verbose).then_some("--verbose")
 }
@@ -50,8 +52,8 @@ pub(crate) fn with_flags(root: Command) -> Command {
         .arg(flag(VERBOSE, VERBOSE_LETTER).help("Also log debug messages"))
 }
 
-/// Takes what the command line says, or else the environment. A model may have a flag of the same name, which is then
-/// not ours, and neither is its variable.
+/// Reads the choice from the command line, or else from the environment. A model may have a flag of the same name, in
+/// which case neither that flag nor its variable is ours.
 pub(crate) fn choose(matches: &ArgMatches, schema: Option<&Schema>) -> Result<(), Failure> {
     let is_given = |name| matches.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
     let is_set = |name: &str| match schema.and_then(|schema| schema.find(name)) {
@@ -69,12 +71,13 @@ pub(crate) fn choose(matches: &ArgMatches, schema: Option<&Schema>) -> Result<()
             (false, false) => Verbosity::Normal,
         },
     };
-    // A second choice, as in tests that run several commands in one process, changes nothing.
+    // A second choice has no effect, as in tests that run several commands in one process.
     let _ = CHOSEN.set(verbosity);
     Ok(())
 }
 
-/// Moves these flags behind the names of the command and the model, which come first for whoever reads settings.
+/// Moves these flags behind the names of the command and the model, because the code that reads settings expects those
+/// first.
 pub(crate) fn behind_names(arguments: Vec<OsString>) -> Vec<OsString> {
     let (mut names, mut flags) = (Vec::new(), Vec::new());
     let mut words = arguments.into_iter().peekable();

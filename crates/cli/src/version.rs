@@ -10,14 +10,14 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) const COMMIT: &str = env!("WINDLASS_COMMIT");
 /// The cargo features that it was built with.
 const FEATURES: &str = env!("WINDLASS_FEATURES");
-/// What it was built for.
+/// The target that it was built for.
 const TARGET: &str = env!("WINDLASS_TARGET");
 
 pub(crate) fn build() -> Build {
     Build { version: VERSION.to_owned(), commit: COMMIT.to_owned() }
 }
 
-/// All that is worth a line in a report of a bug, after `version`, which is the same throughout a process.
+/// All details worth including in a bug report, preceded by `version`, which must be the same throughout a process.
 pub(crate) fn long(version: &str) -> &'static str {
     static LONG: OnceLock<String> = OnceLock::new();
     LONG.get_or_init(|| describe(version))
@@ -33,12 +33,12 @@ fn describe(version: &str) -> String {
     )
 }
 
-/// A microarchitecture level of x86-64; other processors have none, and are named instead.
+/// The microarchitecture level of x86-64; other processors have none, so their architecture is shown instead.
 fn level(level: Option<u8>) -> String {
     level.map_or_else(|| std::env::consts::ARCH.to_owned(), |level| format!("x86-64-v{level}"))
 }
 
-/// The highest level all of whose features `$has` has, of those that Rust can tell.
+/// The highest level whose features `$has` all reports, among those that Rust can detect.
 #[cfg(target_arch = "x86_64")]
 macro_rules! highest_level {
     ($has:ident) => {{

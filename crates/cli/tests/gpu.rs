@@ -1,6 +1,6 @@
-//! Every model on a GPU backend, trained by the real binary in each layout, against the same on the CPU.
+//! Every model on a GPU backend, trained by the real binary in each layout, compared with the same on the CPU.
 //!
-//! Needs the feature `wgpu` and a Vulkan driver, be it one in software: `scripts/gpu-tests` sees to both.
+//! Needs the feature `wgpu` and a Vulkan driver, which may be a software driver: `scripts/gpu-tests` provides both.
 
 #[allow(dead_code)] // What tests on the CPU use.
 #[path = "cli/process.rs"]
@@ -9,7 +9,7 @@ mod process;
 use process::windlass;
 use serde_json::Value;
 
-/// Small networks, and a few steps of each: a driver in software is slow.
+/// Small networks with few steps, because a software driver is slow.
 const MODELS: [&str; 5] = [
     "linear --steps 6",
     "mnist --hidden 16 --batch-size 20 --steps 4",
@@ -18,7 +18,7 @@ const MODELS: [&str; 5] = [
     "seq2seq --size 8 --layers 1 --batch-size 4 --steps 3",
 ];
 
-/// The loss of the last batch of a run with these words.
+/// The loss of the last batch of a run with these flags.
 fn loss(words: &str) -> f64 {
     let told = windlass(&format!("{words} --seed 3 --evaluate end --run-dir run")).run().succeeded();
     let text = std::fs::read_to_string(told.directory().join("run/summary.json")).unwrap();

@@ -7,24 +7,24 @@ use crate::measured::Measured;
 pub struct Column {
     /// Its name in CSV and JSON, with the unit.
     pub key: &'static str,
-    /// Its heading for people, in lines; the first column is headed by the score's name instead.
+    /// The heading in tables, one string per line; the first column is headed by the score's name instead.
     pub heading: &'static [&'static str],
     /// Digits after the point.
     pub decimals: usize,
-    /// What a value is multiplied by for people.
+    /// The factor that a value is multiplied by for display.
     pub scale: f64,
-    /// Its value in a run.
+    /// The column's value for a run.
     value: fn(&Sample<'_>) -> Option<f64>,
-    /// What that is put beside.
+    /// The reference value that it is compared with.
     pub reference: fn(&Reference) -> Option<f64>,
 }
 
-/// A run, and the one that it is compared with.
+/// A run, and the run that it is compared with.
 #[derive(Clone, Copy)]
 pub struct Sample<'a> {
     /// The run.
     pub run: &'a Measured,
-    /// The run in one process of the same repetition.
+    /// The single-process run of the same repetition.
     pub single: Option<&'a Measured>,
     /// The name of the score.
     pub score: Option<&'a str>,
@@ -78,7 +78,7 @@ pub static COLUMNS: &[Column] = &[
     ),
 ];
 
-/// The part of all hosts' processors that was busy, by this run or by anything else.
+/// The share of all hosts' processors that was busy, with this run or with anything else.
 fn node_cpu_share(of: &Sample<'_>) -> Option<f64> {
     let nodes = &of.run.utilization.as_ref()?.nodes;
     let cores: u32 = nodes.iter().map(|node| node.cores).sum();
@@ -89,21 +89,21 @@ fn ratio(value: f64, single: f64) -> Option<f64> {
     (single > 0.0).then_some(value / single)
 }
 
-/// A value over several runs.
+/// A value aggregated over several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// The middle one, or the mean of the two in the middle.
+    /// The median: the middle value, or the mean of the two in the middle.
     pub median: f64,
     /// The smallest.
     pub min: f64,
     /// The largest.
     pub max: f64,
-    /// How many runs had it.
+    /// The number of runs that had the value.
     pub count: usize,
 }
 
 impl Figure {
-    /// That of these values; nothing if there are none.
+    /// Aggregates these values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -113,25 +113,25 @@ impl Figure {
         Some(Self { median, min, max, count: values.len() })
     }
 
-    /// Half of the distance between the smallest and the largest, if there are two.
+    /// Half the distance between the smallest and the largest value; `None` if there is only one.
     pub fn spread(&self) -> Option<f64> {
         (self.count > 1).then_some((self.max - self.min) / 2.0)
     }
 }
 
 impl Column {
-    /// Its value over several runs.
+    /// Aggregates the column's value over several runs.
     pub fn figure<'a>(&self, samples: impl Iterator<Item = Sample<'a>>) -> Option<Figure> {
         Figure::of(samples.filter_map(|sample| (self.value)(&sample)))
     }
 
-    /// A value as people read it.
+    /// Formats a value for display.
     pub fn show(&self, value: f64) -> String {
         number(value * self.scale, self.decimals)
     }
 }
 
-/// A number with so many digits after the point, and commas between thousands.
+/// Formats a number with `decimals` digits after the point and commas between thousands.
 pub fn number(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (sign, digits) = text.strip_prefix('-').map_or(("", &*text), |digits| ("-", digits));

@@ -8,10 +8,10 @@ use crate::file::{Reference, ReferenceSource};
 use crate::measured::Measured;
 use crate::plan::Plan;
 
-/// What a comparison has found so far.
+/// The results of a comparison so far.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// What is compared, in words.
+    /// A title for the comparison.
     pub title: String,
     /// The name of the score that is shown.
     pub score: Option<String>,
@@ -24,27 +24,27 @@ pub struct Comparison {
 /// A layout, or a run directory.
 #[derive(Debug, Clone, Default)]
 pub struct Row {
-    /// What it is called.
+    /// The name of the row.
     pub name: String,
-    /// Its layout.
+    /// The layout of its runs.
     pub layout: String,
     /// Its runs by repetition; `None` where there is no result.
     pub runs: Vec<Option<Measured>>,
-    /// What it is put beside.
+    /// The values that its results are compared with.
     pub reference: Reference,
-    /// Why runs of it have failed.
+    /// Why some of its runs failed.
     pub failures: Vec<String>,
 }
 
 impl Row {
-    /// The runs that have come to their end.
+    /// The runs that have finished.
     pub fn finished(&self) -> impl Iterator<Item = &Measured> {
         self.runs.iter().flatten()
     }
 }
 
 impl Comparison {
-    /// One without results yet.
+    /// Creates the comparison of a plan, without results yet.
     pub fn new(plan: &Plan) -> Self {
         let row = |entry: &crate::plan::Entry| Row {
             name: entry.name.clone(),
@@ -61,10 +61,10 @@ impl Comparison {
         }
     }
 
-    /// One of run directories that are there, each a row.
+    /// Creates a comparison of existing run directories, one per row.
     ///
     /// # Errors
-    /// If one of them holds no finished run, or is damaged.
+    /// Fails if a directory holds no finished run or is damaged.
     pub fn of_directories(directories: &[impl AsRef<Path>], score: Option<String>) -> Result<Self, RunError> {
         let read = |directory: &Path| -> Result<Row, RunError> {
             let run = Measured::read(directory)?;
@@ -101,8 +101,8 @@ impl Comparison {
         column.figure(self.samples(row))
     }
 
-    /// A row's runs, each with the run in one process of the same repetition, or else the first there is. Of several rows
-    /// in one process the last above counts: a comparison may have parts.
+    /// A row's runs, each with the single-process run of the same repetition, or else with the first one. If several
+    /// rows are single-process, the nearest at or above this row counts: a comparison may have parts.
     fn samples(&self, row: usize) -> impl Iterator<Item = Sample<'_>> {
         let is_single = |row: &&Row| row.finished().any(Measured::is_single);
         let above = self.rows[..=row].iter().rev().find(is_single);
@@ -115,7 +115,7 @@ impl Comparison {
         })
     }
 
-    /// Sentences below the table.
+    /// The notes below the table.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let repeated = self.rows.iter().map(|row| row.finished().count()).max().unwrap_or(0);
@@ -149,7 +149,7 @@ impl Comparison {
         notes
     }
 
-    /// What the scores are beside those of the reference.
+    /// Compares the scores with those of the reference, in a sentence.
     fn verdict(&self, reference: &ReferenceSource) -> Option<String> {
         let score = self.score_name()?.replace('_', " ");
         let compared: Vec<(&Row, f64, f64)> = self
@@ -175,7 +175,7 @@ impl Comparison {
     }
 }
 
-/// Names for directories: their last parts, as many as tell them apart.
+/// Names for directories: as many of their last path components as it takes to tell them apart.
 fn names(directories: &[impl AsRef<Path>]) -> Vec<String> {
     let parts = |path: &Path| -> Vec<String> {
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

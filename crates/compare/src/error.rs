@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A layout that is none.
+/// A text that does not name a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{layout:?} is not a layout: {why}")]
 pub struct LayoutError {
-    /// As the user wrote it.
+    /// The layout as the user wrote it.
     pub layout: String,
     /// What is wrong with it.
     pub why: String,
@@ -17,27 +17,27 @@ pub struct LayoutError {
 /// A comparison that cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlanError {
-    /// The file is not TOML, or says something that a comparison does not know.
+    /// The file is not TOML, or has a setting that comparisons do not have.
     #[error("{why}")]
     File {
         /// What is wrong, and where.
         why: String,
     },
-    /// A layout is none.
+    /// A layout is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Nobody says what is to be trained.
+    /// Neither the file nor the command line names a model.
     #[error("no model given")]
     NoModel,
-    /// Two say what is to be trained.
+    /// The file and the command line name different models.
     #[error("the file compares layouts of {file}, and not of {given}")]
     TwoModels {
         /// The model of the file.
         file: String,
-        /// The one on the command line.
+        /// The model on the command line.
         given: String,
     },
-    /// A word that is no flag.
+    /// A word that does not belong to any flag.
     #[error("{word:?} is not a flag of the run")]
     NotAFlag {
         /// The word.
@@ -48,42 +48,42 @@ pub enum PlanError {
     Reserved {
         /// The flag.
         flag: String,
-        /// Who sets it.
+        /// What sets it instead.
         why: &'static str,
     },
-    /// A value that no flag can have.
+    /// A value of a kind that no flag takes.
     #[error("flag {flag} cannot be a {kind}")]
     Value {
         /// The flag.
         flag: String,
-        /// What was given for it.
+        /// The kind of value that was given.
         kind: &'static str,
     },
-    /// Two rows of one name.
+    /// Two rows with the same name.
     #[error("two layouts are called {name}")]
     SameName {
         /// The name.
         name: String,
     },
-    /// A name that is not one of a directory.
+    /// A name that cannot be used for a directory.
     #[error("{name:?} is not a name for a layout: use letters, digits, - and _")]
     BadName {
         /// The name.
         name: String,
     },
-    /// Nothing to compare.
+    /// There is nothing to compare.
     #[error("no layouts given")]
     NoLayouts,
     /// No repetitions, or too many.
     #[error("repeat is {repeat}, but must be from 1 to 100")]
     Repeat {
-        /// How many.
+        /// The number of repetitions.
         repeat: u32,
     },
 }
 
 impl PlanError {
-    /// What the user may do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             PlanError::NoModel => "add a model and its flags after --, such as -- mnist --steps 2000",
@@ -101,21 +101,21 @@ impl PlanError {
 /// A run directory that cannot be compared.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// It is not there, or cannot be read.
+    /// The directory or file is missing or cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// It is no directory.
+    /// It is not a directory.
     #[error("{} is not a directory", path.display())]
     NotADirectory {
-        /// What it is.
+        /// The path.
         path: PathBuf,
     },
-    /// It holds no result.
+    /// The directory holds no result.
     #[error("{} holds no finished run: {}", path.display(), why)]
     Unfinished {
         /// The directory.
@@ -123,7 +123,7 @@ pub enum RunError {
         /// What is missing.
         why: &'static str,
     },
-    /// A file in it is damaged.
+    /// A file in the directory is damaged.
     #[error("{} is damaged: {why}", path.display())]
     Damaged {
         /// The file.
@@ -131,7 +131,7 @@ pub enum RunError {
         /// What is wrong with it.
         why: String,
     },
-    /// It holds another run.
+    /// The directory holds another run.
     #[error("{} holds a run with other settings: {found}", path.display())]
     OtherSettings {
         /// The directory.
@@ -139,7 +139,7 @@ pub enum RunError {
         /// What was run there.
         found: String,
     },
-    /// It holds something that was not written by a comparison.
+    /// The directory holds something that was not written by a comparison.
     #[error("{} is not empty, and no comparison has written it", path.display())]
     NotOurs {
         /// The directory.
@@ -148,7 +148,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// What the user may do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             RunError::Unfinished { .. } => "`train` and `launch` with --run-dir DIR write summary.json at their end",

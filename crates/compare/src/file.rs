@@ -30,22 +30,22 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::error::PlanError;
 
-/// What a file says.
+/// The contents of a comparison file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompareFile {
-    /// What is compared, in words.
+    /// A title for the comparison.
     pub title: Option<String>,
-    /// What is trained.
+    /// The model to train.
     pub model: Option<String>,
-    /// How often each layout is run.
+    /// The number of runs of each layout.
     pub repeat: Option<u32>,
     /// The score that is shown.
     pub score: Option<String>,
-    /// Flags of every run.
+    /// Flags for every run.
     #[serde(default)]
     pub flags: toml::Table,
-    /// What the results are put beside.
+    /// The source of the reference values that results are compared with.
     pub reference: Option<ReferenceSource>,
     /// The layouts.
     #[serde(default)]
@@ -56,9 +56,9 @@ pub struct CompareFile {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReferenceSource {
-    /// Its name.
+    /// The name of the source.
     pub name: String,
-    /// How far from the reference a score may be.
+    /// The largest difference from the reference at which a score still agrees with it.
     pub tolerance: Option<f64>,
 }
 
@@ -76,20 +76,20 @@ pub struct Reference {
     pub epoch_seconds: Option<f64>,
 }
 
-/// A layout of the file.
+/// A layout in the file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayoutEntry {
-    /// As in `--layouts`.
+    /// The layout, written as in `--layouts`.
     pub layout: String,
-    /// What it is called, if not by its layout.
+    /// The name of its row, if not the layout itself.
     pub name: Option<String>,
-    /// Flags of its own.
+    /// Flags for the runs of this layout alone.
     pub flags: toml::Table,
     /// Reference values.
     pub reference: Reference,
 }
 
-/// A layout with more than its name.
+/// A layout written as a table, with more than its name.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WholeEntry {
@@ -125,10 +125,10 @@ impl<'de> Deserialize<'de> for LayoutEntry {
     }
 }
 
-/// What the text of a file says.
+/// Parses the text of a comparison file.
 ///
 /// # Errors
-/// If it is not TOML, or has a setting that is not known or of the wrong kind.
+/// Fails if the text is not TOML, or has a setting that is unknown or of the wrong type.
 pub fn parse(text: &str) -> Result<CompareFile, PlanError> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);

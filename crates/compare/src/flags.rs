@@ -1,9 +1,9 @@
-//! The flags of the runs that are compared: from a table of the file, or from the command line, and in which order they
-//! count. What a value means is for the run to say.
+//! The flags of the runs that are compared, from a table of the file or from the command line, and their precedence.
+//! This module does not know what a value means; the run does.
 
 use crate::error::PlanError;
 
-/// Flags that a comparison sets by itself, and by what.
+/// Flags that a comparison sets itself, each with what sets it.
 const RESERVED: &[(&str, &str)] = &[
     ("ps", BY_LAYOUT),
     ("workers", BY_LAYOUT),
@@ -28,16 +28,16 @@ const RESERVED: &[(&str, &str)] = &[
 const BY_LAYOUT: &str = "the layout says it";
 const BY_OUTPUT: &str = "every run has a directory of its own in --output";
 
-/// Flags by name, each with all its words.
+/// Flags by name, each with all its words on a command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags(Vec<(String, Vec<String>)>);
 
 impl Flags {
-    /// Those of a table: `epochs = 3` is `--epochs=3`, `deterministic = true` is `--deterministic`, and a list is the
-    /// flag given several times.
+    /// Reads flags from a table: `epochs = 3` becomes `--epochs=3`, `deterministic = true` becomes `--deterministic`,
+    /// and a list repeats the flag.
     ///
     /// # Errors
-    /// If a value is none that a flag can have, or a flag is not the user's to set.
+    /// Fails if a value has a type that no flag takes, or a flag is reserved.
     pub fn from_table(table: &toml::Table) -> Result<Self, PlanError> {
         let mut flags = Vec::new();
         for (key, value) in table {
@@ -54,17 +54,17 @@ impl Flags {
         Self(flags).checked()
     }
 
-    /// Those of a command line.
+    /// Reads flags from a command line.
     ///
     /// # Errors
-    /// If a word belongs to no flag, or a flag is not the user's to set.
+    /// Fails if a word belongs to no flag, or a flag is reserved.
     pub fn from_words(words: &[String]) -> Result<Self, PlanError> {
         let mut flags: Vec<(String, Vec<String>)> = Vec::new();
         let mut current = None;
         for word in words {
             if let Some(flag) = word.strip_prefix("--").filter(|name| !name.is_empty()) {
                 let name = flag.split('=').next().unwrap_or_default().replace('_', "-");
-                // Words of one flag that is given several times stay together.
+                // All words of a repeated flag stay together.
                 let position = flags.iter().position(|(earlier, _)| *earlier == name);
                 current = Some(position.unwrap_or(flags.len()));
                 if position.is_none() {
@@ -77,7 +77,7 @@ impl Flags {
         Self(flags).checked()
     }
 
-    /// These, but where others set the same flag, the others.
+    /// These flags, overridden by `others` where both set the same flag.
     #[must_use]
     pub fn overridden_by(mut self, others: &Self) -> Self {
         self.0.retain(|(name, _)| !others.has(name));
@@ -90,7 +90,7 @@ impl Flags {
         self.0.iter().any(|(name, _)| name == flag)
     }
 
-    /// All as words of a command line.
+    /// All flags as words of a command line.
     pub fn words(&self) -> Vec<String> {
         self.0.iter().flat_map(|(_, words)| words.iter().cloned()).collect()
     }

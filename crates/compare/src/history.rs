@@ -1,6 +1,6 @@
-//! `RUN_DIR/history.jsonl`: the loss of a run over time, a line every so often. A run that was interrupted and resumed, or
-//! rolled back, has added to the file; what it computed again counts once. So has a worker that became the chief of a run
-//! that went on: its process may have been started at any time before.
+//! `RUN_DIR/history.jsonl`: the loss of a run over time, written line by line as the run trains. A run that was
+//! interrupted and resumed, or rolled back, appends to the file, so steps that were repeated count once. A worker that
+//! takes over as chief of a running run appends, too; its process may have been started at any time before.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,46 +15,46 @@ const FILE: &str = "history.jsonl";
 /// The loss of a run over time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
-    /// In the order of time and of steps.
+    /// In order of time and step.
     pub points: Vec<Point>,
-    /// How much longer the run has trained than the process that wrote the last line has lived: what it did before it was
-    /// last resumed, or before that process became its chief.
+    /// How much longer the run has trained than the process that wrote the last line has lived: the training time
+    /// before the last resumption, or before that process became chief.
     pub earlier_seconds: f64,
-    /// From the start of the run to its first step, whenever that was.
+    /// The time from the start of the run to its first step, even if the run was resumed since.
     pub first_step_seconds: Option<f64>,
 }
 
 /// A point of the curve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// For how long the run had been going on, without pauses.
+    /// How long the run had been training, without interruptions.
     pub seconds: f64,
-    /// Updates so far.
+    /// The number of updates so far.
     pub step: u64,
-    /// Samples so far, over all workers.
+    /// The number of samples so far, over all workers.
     pub samples: u64,
-    /// The mean loss since the point before, per sample.
+    /// The mean loss per sample since the previous point.
     pub loss: f64,
     /// How often the run had been resumed.
     pub resumptions: u32,
 }
 
-/// A line of the file, as far as it is read here.
+/// A line of the file, reduced to the fields needed here.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Line {
-    /// Since 1970; earlier versions did not write it.
+    /// In seconds since 1970; missing in files of earlier versions.
     time: Option<f64>,
     /// Since the start of the process.
     seconds: f64,
     step: u64,
     samples: u64,
-    /// Missing in lines with scores, and where it was not finite.
+    /// Missing in lines with scores, and where the loss was not finite.
     loss: Option<f64>,
 }
 
 impl Line {
-    /// Whether the process that wrote it was started after another line was written, and so resumed the run. Its own clock
-    /// may have gone further than that of the process before, or less far if it took over from another chief.
+    /// Whether the process that wrote this line was started after `last` was written, and so resumed the run. Its own
+    /// clock may be ahead of that of the previous process, or behind it if it took over from another chief.
     fn is_of_a_later_process_than(&self, last: &Self) -> bool {
         match self.time.zip(last.time) {
             Some((time, last)) => time - self.seconds >= last,
@@ -63,13 +63,13 @@ impl Line {
     }
 }
 
-/// Where lines are on the time axis of a run, without pauses.
+/// Places lines on the time axis of a run, without interruptions.
 #[derive(Default)]
 struct Axis {
     last: Option<Line>,
-    /// Where it is.
+    /// The position of the last line.
     seconds: f64,
-    /// For how long the run had trained when it was last resumed, and when that was, if lines tell the time.
+    /// How long the run had trained when it was last resumed, and when that was, if the lines are timestamped.
     earlier_seconds: f64,
     began: Option<f64>,
     resumptions: u32,
@@ -86,17 +86,17 @@ impl Axis {
             None => line.seconds,
         };
         self.last = Some(line);
-        // The clocks of two hosts may differ a little.
+        // The clocks of two hosts may differ slightly.
         self.seconds = self.seconds.max(self.earlier_seconds + in_one_go);
         self.seconds
     }
 }
 
 impl History {
-    /// That of a run directory; empty if there is none, as from runs of older versions.
+    /// Reads the history of a run directory; empty if there is none, as in runs of older versions.
     ///
     /// # Errors
-    /// If the file cannot be read, or no line of it makes sense.
+    /// Fails if the file cannot be read, or has no valid line.
     pub fn read(directory: &Path) -> Result<Self, RunError> {
         let path = directory.join(FILE);
         let file = match File::open(&path) {
@@ -128,7 +128,7 @@ impl History {
     fn add(&mut self, Line { step, samples, loss, .. }: Line, seconds: f64, resumptions: u32) {
         self.first_step_seconds.get_or_insert(seconds);
         let loss = loss.filter(|loss| loss.is_finite());
-        // Scores are of the step before them.
+        // A line with scores belongs to the step before it.
         let undone_from = if loss.is_some() { step } else { step + 1 };
         while self.points.last().is_some_and(|last| last.step >= undone_from) {
             self.points.pop();
@@ -138,7 +138,7 @@ impl History {
         }
     }
 
-    /// Samples a second over all workers, without the time from each start to the first step after it.
+    /// Samples per second over all workers, without the time from each start to the first step after it.
     pub fn samples_per_second(&self) -> Option<f64> {
         let pairs = self.points.iter().zip(self.points.iter().skip(1));
         let in_one_go = pairs.filter(|(earlier, later)| earlier.resumptions == later.resumptions);
@@ -148,7 +148,7 @@ impl History {
         (samples > 0 && seconds > 0.0).then(|| samples as f64 / seconds)
     }
 
-    /// For how long the first worker trained, if it can be told.
+    /// How long the first worker trained, if that is known.
     pub fn training_seconds(&self) -> Option<f64> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         (last.seconds > first.seconds).then_some(last.seconds - first.seconds)
@@ -209,7 +209,7 @@ mod tests {
             let history = read(&(before.clone() + &after)).unwrap();
             let points: Vec<_> = history.points.iter().map(|point| (point.seconds, point.resumptions)).collect();
             assert_eq!(points, [(1.0, 0), (2.0, 0), (3.0, 0), (5.0, 0)], "started at {started}");
-            // With the lifetime of the last chief it makes the run's.
+            // Together with the lifetime of the last chief, this is the lifetime of the run.
             assert_eq!(history.earlier_seconds, started - 100.0);
             assert_eq!(history.samples_per_second(), Some(510.0 / 4.0));
         }

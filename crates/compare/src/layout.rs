@@ -5,28 +5,28 @@ use std::str::FromStr;
 
 use crate::error::LayoutError;
 
-/// More tasks than anybody runs on one machine.
+/// More tasks than anyone would run on one machine.
 const MOST_TASKS: u32 = 64;
-/// Of `ssp` without a number.
+/// The staleness bound of `ssp` without a number.
 const USUAL_STALENESS: u64 = 3;
 
-/// How a run is spread over processes.
+/// How a run is distributed over processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Everything in one process.
     Single,
-    /// Parameter servers and workers, each a process.
+    /// Parameter servers and workers, each in a process of its own.
     Apart {
-        /// Parameter servers.
+        /// The number of parameter servers.
         ps: u32,
-        /// Workers.
+        /// The number of workers.
         workers: u32,
         /// How pushes become updates.
         mode: Mode,
     },
-    /// Workers with a shard of the parameters in each.
+    /// Workers that each host a shard of the parameters.
     Colocated {
-        /// Workers.
+        /// The number of workers.
         workers: u32,
         /// How pushes become updates.
         mode: Mode,
@@ -36,11 +36,11 @@ pub enum Layout {
 /// How pushes become updates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Each as it arrives.
+    /// Each push is applied as it arrives.
     Async,
     /// One update from the mean of all workers' gradients.
     Sync,
-    /// Each as it arrives, but no worker gets further ahead of the slowest than this.
+    /// Each push is applied as it arrives, but no worker gets further ahead of the slowest than this many steps.
     Ssp(u64),
 }
 
@@ -60,7 +60,7 @@ impl Layout {
         words
     }
 
-    /// The flags of `train` that the mode takes.
+    /// The flags of `train` that select the mode.
     pub fn mode_flags(&self) -> Vec<String> {
         match self.mode() {
             None => Vec::new(),
@@ -72,7 +72,7 @@ impl Layout {
         }
     }
 
-    /// How many workers it has.
+    /// The number of workers.
     pub fn workers(&self) -> u32 {
         match self {
             Layout::Single => 1,
@@ -88,7 +88,7 @@ impl Layout {
     }
 }
 
-/// As users write it. One worker alone needs no mode.
+/// Formats the layout as users write it. A single worker needs no mode.
 impl fmt::Display for Layout {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let workers = match self {
@@ -160,7 +160,7 @@ impl FromStr for Layout {
     }
 }
 
-/// The tasks in `2ps3w`, or in `3w`.
+/// Parses the tasks in `2ps3w`, or in `3w`.
 fn tasks(text: &str) -> Result<(Option<u32>, u32), String> {
     let form = || "write single, or ps and workers as in 1ps2w-async".to_owned();
     let (ps, workers) = match text.split_once("ps") {
@@ -174,7 +174,7 @@ fn tasks(text: &str) -> Result<(Option<u32>, u32), String> {
     Ok((ps, workers))
 }
 
-/// A number of tasks; `None` if it is no number.
+/// Parses a number of tasks; `None` if the text is not a number.
 fn number(text: &str, what: &str) -> Option<Result<u32, String>> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| match text.parse() {
@@ -200,10 +200,10 @@ impl FromStr for Mode {
     }
 }
 
-/// A list as in `--layouts`, each layout once.
+/// Parses a list as in `--layouts`, in which each layout may appear once.
 ///
 /// # Errors
-/// If one of them is none, or is there twice.
+/// Fails if an entry is not a layout, or appears twice.
 pub fn parse_list(text: &str) -> Result<Vec<Layout>, LayoutError> {
     let mut layouts = Vec::new();
     for word in text.split(',') {

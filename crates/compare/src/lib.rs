@@ -1,8 +1,8 @@
-//! Comparisons of layouts: the file that describes one, the runs that it consists of, their results as run directories hold
-//! them, and its table and picture.
+//! Comparisons of layouts: the file that describes a comparison, the runs that it consists of, their results as read
+//! from run directories, and the resulting table and picture.
 //!
-//! This crate starts nothing and knows no tensors. Whoever runs a [`Plan`] writes a [`RunRecord`] into each run's
-//! directory and reads the results with [`Measured::read`].
+//! This crate starts nothing and knows no tensors. The caller runs a [`Plan`], writes a [`RunRecord`] into each run's
+//! directory, and reads the results with [`Measured::read`].
 
 mod columns;
 mod comparison;

@@ -10,62 +10,62 @@ use crate::error::RunError;
 use crate::history::History;
 use crate::utilization::{self, Utilization};
 
-/// Tasks report what they use once a second, beginning with the second report. A shorter run may have none.
+/// Tasks report their usage once a second, from the second report on, so a shorter run may have no record.
 const SHORT_SECS: f64 = 5.0;
 
-/// A run that has come to its end.
+/// A finished run.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// What was trained, in which layout, how fast, and how well.
     pub summary: Summary,
-    /// What it used; `None` if it was too short to tell, or has not recorded it.
+    /// The resources it used; `None` if the run was too short to measure them or did not record them.
     pub utilization: Option<Utilization>,
     /// Its loss over time.
     pub history: History,
-    /// Passes over the data of each worker, if that ended it.
+    /// The number of passes over each worker's data, if that limited the run.
     pub epochs: Option<u64>,
 }
 
-/// `summary.json`, as far as it is read here.
+/// `summary.json`, reduced to the fields needed here.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Summary {
     /// The model.
     pub model: String,
     /// How pushes became updates.
     pub mode: String,
-    /// Parameter servers; zero for a run in one process.
+    /// How pushes became updates (async, sync, ssp).
     pub ps: u32,
     /// Workers.
     pub workers: u32,
     /// Whether the servers lived in the workers' processes.
     #[serde(default)]
     pub colocated: bool,
-    /// Samples a step of a worker.
+    /// The batch size of a worker's step.
     pub batch_size: u64,
-    /// The global step that it went on from when it was last resumed.
+    /// The global step from which it was last resumed.
     #[serde(default)]
     pub resumed_at: u64,
-    /// From the start to the end.
+    /// The time from the start to the end.
     pub wall_seconds: f64,
-    /// From the start to the first update.
+    /// The time from the start to the first update.
     pub first_step_seconds: f64,
-    /// From that update to the last.
+    /// The time from the first update to the last.
     pub training_seconds: f64,
-    /// Samples a second over all workers.
+    /// Samples per second over all workers.
     pub samples_per_second: f64,
     /// The time of a step.
     pub step_ms: Percentiles,
-    /// What a step of a worker moves.
+    /// The traffic of a worker's step.
     pub bytes_per_step: Bytes,
-    /// The loss of the last batches.
+    /// The loss over the last batches.
     pub loss: Option<f64>,
-    /// What went wrong with its training.
+    /// A problem with its training.
     #[serde(default)]
     pub warning: Option<Warning>,
-    /// The final scores, in their order.
+    /// The final scores, in the order of the file.
     #[serde(default)]
     pub metrics: Scores,
-    /// What each of them is, such as `fraction`.
+    /// The kind of each score, such as `fraction`.
     #[serde(default)]
     pub metric_kinds: std::collections::BTreeMap<String, String>,
     /// Each worker's share.
@@ -89,7 +89,7 @@ pub struct Joined {
 /// A device that computed stages of the model.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Device {
-    /// Their names.
+    /// The names of those stages.
     #[serde(default)]
     pub stages: Vec<String>,
 }
@@ -97,7 +97,7 @@ pub struct Device {
 /// Percentiles in milliseconds.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Percentiles {
-    /// Half are below.
+    /// The median.
     pub p50: f64,
 }
 
@@ -108,25 +108,25 @@ pub struct Bytes {
     pub sent: f64,
     /// From the servers.
     pub received: f64,
-    /// Of both together, what stayed within the worker's process.
+    /// The part of sent and received bytes that stayed within the worker's process.
     #[serde(default)]
     pub in_process: f64,
 }
 
-/// What went wrong with the training of a run.
+/// A problem with the training of a run.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Warning {
-    /// In words.
+    /// The warning text.
     pub message: String,
 }
 
 /// One worker's share of a run.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Worker {
-    /// The mean time of its steps.
+    /// The mean time of a step.
     #[serde(default)]
     pub step_ms: f64,
-    /// Of that, waiting for the servers.
+    /// The part of it that was spent waiting for servers.
     pub wait_ms: f64,
 }
 
@@ -156,7 +156,7 @@ impl<'de> Deserialize<'de> for Scores {
     }
 }
 
-/// `run.toml`, as far as it is read here.
+/// `run.toml`, reduced to the fields needed here.
 #[derive(Debug, Default, Deserialize)]
 struct RunFile {
     #[serde(default)]
@@ -170,10 +170,10 @@ struct Limits {
 }
 
 impl Measured {
-    /// What a run directory holds.
+    /// Reads the results in a run directory.
     ///
     /// # Errors
-    /// If it is none, or the run has not come to its end, or a file is damaged.
+    /// Fails if this is not a run directory, the run has not finished, or a file is damaged.
     pub fn read(directory: &Path) -> Result<Self, RunError> {
         let metadata = std::fs::metadata(directory)
             .map_err(|source| RunError::Unreadable { path: directory.to_owned(), source })?;
@@ -196,7 +196,7 @@ impl Measured {
         Ok(Self { history: History::read(directory)?, epochs: epochs(directory), summary, utilization })
     }
 
-    /// What the user would call the layout.
+    /// The layout as users write it.
     pub fn layout(&self) -> String {
         let Summary { ps, workers, colocated, mode, joined, devices, .. } = &self.summary;
         let servers = if *ps > 0 { format!("{ps}ps, ") } else { String::new() };
@@ -214,13 +214,13 @@ impl Measured {
         }
     }
 
-    /// Whether it was one process alone, with the model in one piece.
+    /// Whether the run was a single process with an undivided model.
     pub fn is_single(&self) -> bool {
         let Summary { ps, joined, devices, .. } = &self.summary;
         *ps == 0 && joined.is_empty() && devices.is_empty()
     }
 
-    /// Whether it ended so soon that what it used may not have been measured.
+    /// Whether the run ended so soon that its resource usage may not have been measured.
     pub fn is_short(&self) -> bool {
         self.summary.wall_seconds < SHORT_SECS
     }
@@ -238,24 +238,24 @@ impl Measured {
         names().find(|name| is_fraction(name)).or_else(|| names().next())
     }
 
-    /// From the start to the end, without the time in which it was interrupted.
+    /// The time from the start to the end, without interruptions.
     pub fn total_seconds(&self) -> f64 {
         self.history.earlier_seconds + self.summary.wall_seconds
     }
 
-    /// The step at which it was last resumed, if it was.
+    /// The step from which the run was last resumed, if it was.
     pub fn resumed_at(&self) -> Option<u64> {
         Some(self.summary.resumed_at).filter(|step| *step > 0)
     }
 
-    /// Samples a second over all workers. The summary of a run that was resumed counts from there, perhaps a few steps;
-    /// the history has all of it.
+    /// Samples per second over all workers. The summary of a resumed run covers only what followed, which may be a few
+    /// steps, but its history covers everything.
     pub fn samples_per_second(&self) -> f64 {
         let all = self.resumed_at().and_then(|_| self.history.samples_per_second());
         all.unwrap_or(self.summary.samples_per_second)
     }
 
-    /// From the start to the first step.
+    /// The time from the start to the first step.
     pub fn first_step_seconds(&self) -> f64 {
         let first = self.resumed_at().and(self.history.first_step_seconds);
         first.unwrap_or(self.summary.first_step_seconds)
@@ -268,29 +268,30 @@ impl Measured {
         self.epochs.map(|epochs| seconds / epochs as f64)
     }
 
-    /// The part of workers' time that they waited for servers.
+    /// The share of workers' time that was spent waiting for servers.
     pub fn wait_share(&self) -> Option<f64> {
         let sum = |pick: fn(&Worker) -> f64| self.summary.per_worker.iter().map(pick).sum::<f64>();
         let steps = sum(|worker| worker.step_ms);
         (steps > 0.0).then(|| sum(|worker| worker.wait_ms) / steps)
     }
 
-    /// What a step of a worker moves between processes, on average; `None` if joined workers computed it: what they are sent
-    /// is not counted.
+    /// The mean traffic between processes per step of a worker; `None` if joined workers computed it, since the traffic
+    /// to them is not counted.
     pub fn bytes_per_step(&self) -> Option<f64> {
         let Bytes { sent, received, in_process } = self.summary.bytes_per_step;
         let is_one_process = self.summary.ps == 0;
         self.summary.joined.is_empty().then_some(if is_one_process { 0.0 } else { sent + received - in_process })
     }
 
-    /// The same in a second, over all workers.
+    /// The traffic per second, over all workers.
     pub fn bytes_per_second(&self) -> Option<f64> {
         let steps_per_second = self.samples_per_second() / self.summary.batch_size.max(1) as f64;
         Some(self.bytes_per_step()? * steps_per_second)
     }
 }
 
-/// How many passes over the data the run was given, if it had no other limit; none if `run.toml` cannot be read.
+/// The number of passes over the data that the run was limited to, if it had no other limit; `None` if `run.toml`
+/// cannot be read.
 fn epochs(directory: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(directory.join("run.toml")).ok()?;
     let Limits { steps, epochs } = toml::from_str::<RunFile>(&text).ok()?.train;

@@ -1,7 +1,7 @@
-//! The picture of a comparison: loss against time and loss against samples, a line for each layout.
+//! The picture of a comparison: loss against time and loss against samples, one line per layout.
 //!
-//! Drawn by `plotters`, in SVG and, with [`bitmap`], in PNG. No font of the system is asked for: a viewer of SVG brings
-//! its own, and the bitmap has one built in.
+//! It is drawn by `plotters`, as SVG and, with [`bitmap`], as PNG. System fonts are not needed: SVG viewers bring their
+//! own, and the bitmap has a built-in one.
 
 mod bitmap;
 mod curve;
@@ -15,12 +15,12 @@ use crate::comparison::Comparison;
 use bitmap::Bitmap;
 use curve::{Axis, Curve};
 
-/// In units of the SVG.
+/// The size of the picture, in SVG units.
 const SIZE: (u32, u32) = (1000, 400);
 const LEGEND_LINE: u32 = 24;
-/// How many pixels of the PNG a unit has.
+/// PNG pixels per SVG unit.
 const PIXELS: u32 = 2;
-/// A range of losses wider than this is shown by logarithms.
+/// A range of losses wider than this is drawn on a logarithmic scale.
 const WIDE: f64 = 20.0;
 
 /// Colours that people with any kind of colour vision can tell apart (Okabe and Ito).
@@ -42,10 +42,10 @@ const GRID: RGBColor = RGBColor(225, 225, 230);
 #[error("cannot draw the picture: {0}")]
 pub struct PictureError(String);
 
-/// The picture in SVG; nothing if no run has a curve.
+/// Draws the picture as SVG; `None` if no run has a curve.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// Fails if the picture cannot be drawn.
 pub fn svg(comparison: &Comparison) -> Result<Option<String>, PictureError> {
     let Some(picture) = Picture::of(comparison, 1) else { return Ok(None) };
     let mut text = String::new();
@@ -55,10 +55,10 @@ pub fn svg(comparison: &Comparison) -> Result<Option<String>, PictureError> {
     Ok(Some(text))
 }
 
-/// The picture in PNG; nothing if no run has a curve.
+/// Draws the picture as PNG; `None` if no run has a curve.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// Fails if the picture cannot be drawn.
 pub fn png(comparison: &Comparison) -> Result<Option<Vec<u8>>, PictureError> {
     let Some(picture) = Picture::of(comparison, PIXELS) else { return Ok(None) };
     let mut bitmap = Bitmap::new(picture.size());
@@ -68,16 +68,16 @@ pub fn png(comparison: &Comparison) -> Result<Option<Vec<u8>>, PictureError> {
     bitmap.encode().map(Some).map_err(|error| PictureError(error.to_string()))
 }
 
-/// Whether a run has a curve, so that there is something to draw.
+/// Whether any run has a curve to draw.
 pub fn has_picture(comparison: &Comparison) -> bool {
     Picture::of(comparison, 1).is_some()
 }
 
-/// What is drawn, and how large.
+/// The contents of the picture and its scale.
 struct Picture {
     title: String,
     lines: Vec<Line>,
-    /// What all lengths are multiplied by.
+    /// The factor for all lengths.
     scale: u32,
 }
 
@@ -229,10 +229,10 @@ impl Picture {
         Ok(())
     }
 
-    /// Where each entry of the legend is: its left edge, and its line.
+    /// The position of each legend entry: its left edge and its row.
     fn legend_places(&self) -> Vec<(u32, u32)> {
         const LEFT: u32 = 70;
-        // A letter is less wide than this in every font of that size.
+        // An upper bound for the width of a letter in any font of this size.
         let widths = self.lines.iter().map(|line| 36 + 8 * line.name.chars().count() as u32 + 28);
         let (mut left, mut row) = (LEFT, 0);
         widths
@@ -256,12 +256,12 @@ impl Picture {
     }
 
     fn font(&self, size: u32) -> TextStyle<'static> {
-        // `plotters` takes an em for the height of a whole line.
+        // `plotters` takes the em size to be the height of a whole line.
         ("sans-serif", f64::from(size * self.scale) * 1.24).into_font().color(&TEXT)
     }
 }
 
-/// A number beside an axis, with no more digits than it needs.
+/// Formats a number for an axis, with no more digits than necessary.
 fn tick(value: f64) -> String {
     let rounded = (value * 1e6).round() / 1e6;
     if rounded == 0.0 { "0".to_owned() } else { rounded.to_string() }

@@ -1,4 +1,4 @@
-//! Which runs a comparison consists of, in which order, and where each of them is kept.
+//! The runs that a comparison consists of, their order, and where each of them is kept.
 
 use std::path::PathBuf;
 
@@ -7,74 +7,74 @@ use crate::file::{CompareFile, LayoutEntry, Reference, ReferenceSource};
 use crate::flags::Flags;
 use crate::layout::Layout;
 
-/// The most repetitions.
+/// The highest number of repetitions.
 const MOST_REPETITIONS: u32 = 100;
-/// Where runs are kept in the directory of a comparison.
+/// The subdirectory of a comparison that holds its runs.
 const RUNS: &str = "runs";
 
-/// What is compared.
+/// A validated comparison.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// In words.
+    /// A title for the comparison.
     pub title: Option<String>,
     /// The model.
     pub model: String,
-    /// The score that is shown, if not the first.
+    /// The score to show, if not the first.
     pub score: Option<String>,
     /// Where reference values come from.
     pub reference: Option<ReferenceSource>,
-    /// How often each layout is run.
+    /// The number of runs of each layout.
     pub repeat: u32,
     /// The rows of the table.
     pub entries: Vec<Entry>,
 }
 
-/// A layout that is run, once or several times.
+/// A layout to run, once or several times.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What it is called.
+    /// The name of its row.
     pub name: String,
     /// The layout.
     pub layout: Layout,
     /// The flags of its runs.
     pub flags: Flags,
-    /// What its results are put beside.
+    /// The values that its results are compared with.
     pub reference: Reference,
 }
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedRun {
-    /// The entry that it belongs to.
+    /// The index of its entry.
     pub entry: usize,
-    /// Which of its runs it is, from 1.
+    /// The number of this repetition, from 1.
     pub repetition: u32,
     /// Its name, which is that of its directory.
     pub name: String,
-    /// Its directory, in that of the comparison.
+    /// Its directory, relative to that of the comparison.
     pub directory: PathBuf,
-    /// The words after the program's name that make it, but for where its results go.
+    /// The words after the program's name that start it, without the output directory.
     pub arguments: Vec<String>,
 }
 
-/// What a user asks for on the command line, beside a file.
+/// The choices that a user makes on the command line, in addition to a file.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
     /// Layouts, instead of those of the file.
     pub layouts: Option<Vec<Layout>>,
-    /// How often each is run.
+    /// The number of runs of each layout.
     pub repeat: Option<u32>,
     /// The score to show.
     pub score: Option<String>,
-    /// The model and flags, or only flags if the file has the model.
+    /// The model and flags, or only flags if the file names the model.
     pub words: Vec<String>,
 }
 
 impl Plan {
-    /// What a file and a command line say together. The command line takes precedence.
+    /// Combines a file and a command line. The command line takes precedence.
     ///
     /// # Errors
-    /// If that makes no comparison.
+    /// Fails if the result is not a valid comparison.
     pub fn new(file: CompareFile, wishes: Wishes) -> Result<Self, PlanError> {
         let (given, words) = match wishes.words.split_first() {
             Some((model, words)) if !model.starts_with('-') => (Some(model.clone()), words),
@@ -120,8 +120,8 @@ impl Plan {
         }
     }
 
-    /// All runs in their order: every layout once, then again, so that whatever else the machine does in an hour is not
-    /// held against one of them.
+    /// All runs in order: every layout once, then every layout again, so that changes in the machine's load over time
+    /// do not count against a single layout.
     pub fn runs(&self) -> Vec<PlannedRun> {
         let rounds = 1..=self.repeat;
         rounds.flat_map(|repetition| (0..self.entries.len()).map(move |entry| self.run(entry, repetition))).collect()
@@ -137,13 +137,14 @@ impl Plan {
         }
         let name = match repetition {
             1 => entry.name.clone(),
-            // No name of a layout has a dot in it.
+            // Layout names contain no dots.
             repetition => format!("{}.{repetition}", entry.name),
         };
         PlannedRun { entry: index, repetition, directory: PathBuf::from(RUNS).join(&name), name, arguments }
     }
 
-    /// The model and flags of each entry as `train` takes them, to be checked before anything is run, and its workers.
+    /// The model and flags of each entry as `train` takes them, and its number of workers, for checking before anything
+    /// is run.
     pub fn training_words(&self) -> Vec<(Vec<String>, u32)> {
         let words = |entry: &Entry| {
             let model = std::iter::once(self.model.clone());
@@ -154,7 +155,7 @@ impl Plan {
     }
 }
 
-/// All that a file says of a layout that the command line has chosen.
+/// The entries in the file for a layout that was chosen on the command line, or a default one.
 fn said_of(layout: Layout, entries: &[LayoutEntry]) -> Vec<(Layout, LayoutEntry)> {
     let of_file = entries.iter().filter(|entry| entry.layout.parse() == Ok(layout));
     let mut said: Vec<_> = of_file.map(|entry| (layout, entry.clone())).collect();

@@ -9,22 +9,22 @@ use crate::error::RunError;
 
 const FILE: &str = "compare.json";
 
-/// What a comparison knows of one of its runs.
+/// The record that a comparison keeps of one of its runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// The words after the program's name, but for where the results go.
+    /// The words after the program's name, without the output directory.
     pub arguments: Vec<String>,
-    /// True if it has come to its end.
+    /// Whether the run finished.
     pub finished: bool,
-    /// Why it did not, if it failed.
+    /// Why the run failed, if it did.
     pub failure: Option<String>,
 }
 
 impl RunRecord {
-    /// What is known of the run with these arguments in a directory. Nothing, if it was not begun yet.
+    /// Finds the record of the run with these arguments in a directory; `None` if the run has not been started.
     ///
     /// # Errors
-    /// If the directory holds anything else.
+    /// Fails if the directory holds anything else.
     pub fn find(directory: &Path, arguments: &[String]) -> Result<Option<Self>, RunError> {
         let path = directory.join(FILE);
         let unreadable = |source| RunError::Unreadable { path: path.clone(), source };
@@ -48,10 +48,10 @@ impl RunRecord {
         }
     }
 
-    /// Writes it.
+    /// Writes the record.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&self, directory: &Path) -> std::io::Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         windlass_files::write(&directory.join(FILE), &[text.as_bytes(), b"\n"])

@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 use crate::columns::{COLUMNS, Column, Figure};
 use crate::comparison::{Comparison, Row};
 
-/// Between two columns of text.
+/// The number of spaces between two columns of text.
 const GAP: usize = 2;
-/// What is not known.
+/// The placeholder for an unknown value.
 const UNKNOWN: &str = "-";
 
-/// A column as people see it.
+/// A column as displayed.
 struct Shown {
     heading: Vec<String>,
-    /// For each row the value, and its spread.
+    /// The value of each row, and its spread.
     cells: Vec<(String, String)>,
     is_left: bool,
 }
@@ -30,7 +30,7 @@ impl Shown {
     }
 }
 
-/// The table as text of at most so many columns: a table that is wider goes on below, under the same rows.
+/// Renders the table as text that is at most `width` columns wide. A wider table continues below, under the same rows.
 pub fn text(comparison: &Comparison, width: usize) -> String {
     let (names, columns) = shown(comparison);
     let mut blocks: Vec<Vec<&Shown>> = Vec::new();
@@ -71,7 +71,7 @@ fn block_text(block: &[&Shown], rows: usize) -> String {
     let height = block.iter().map(|column| column.heading.len()).max().unwrap_or(0);
     let mut text = String::new();
     for index in 0..height {
-        // Headings end at the same line.
+        // Headings are aligned at the bottom.
         text += &line(&|column| {
             let above = height - column.heading.len();
             index.checked_sub(above).map(|index| column.heading[index].clone()).unwrap_or_default()
@@ -86,7 +86,7 @@ fn block_text(block: &[&Shown], rows: usize) -> String {
     text
 }
 
-/// The table in Markdown.
+/// Renders the table in Markdown.
 pub fn markdown(comparison: &Comparison) -> String {
     let (names, columns) = shown(comparison);
     let all: Vec<&Shown> = std::iter::once(&names).chain(&columns).collect();
@@ -116,7 +116,7 @@ fn markdown_table(columns: &[&Shown], rows: usize) -> String {
     text
 }
 
-/// What people see: the names of the rows, and every column that has a value in one of them.
+/// The displayed columns: the names of the rows, and every column that has a value in at least one of them.
 fn shown(comparison: &Comparison) -> (Shown, Vec<Shown>) {
     let name = |row: &Row| {
         let is_repeated = row.finished().count() > 1;
@@ -151,12 +151,12 @@ fn shown(comparison: &Comparison) -> (Shown, Vec<Shown>) {
     (names, columns)
 }
 
-/// A reference value with the digits that it was given with.
+/// Formats a reference value with as many digits as it was given with.
 fn reference(value: Option<f64>, column: &Column) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), |value| (value * column.scale).to_string())
 }
 
-/// Every host of every row, if there are runs on several.
+/// Columns with every host of every row, if there are runs on several hosts.
 fn nodes(comparison: &Comparison) -> Vec<Shown> {
     let of_row = |row: &Row| row.finished().find_map(|run| run.utilization.clone()).map(|used| used.nodes);
     let by_row: Vec<_> = comparison.rows.iter().filter_map(|row| Some((row.name.clone(), of_row(row)?))).collect();
@@ -186,7 +186,8 @@ fn nodes(comparison: &Comparison) -> Vec<Shown> {
     columns
 }
 
-/// The table in CSV: of each column the median, the smallest and the largest value, and the reference where there is one.
+/// Renders the table as CSV: the median, smallest and largest value of each column, and the reference where there is
+/// one.
 pub fn csv(comparison: &Comparison) -> String {
     let mut heading = vec!["name".to_owned(), "layout".to_owned(), "runs".to_owned(), "score_name".to_owned()];
     for column in COLUMNS {
@@ -225,7 +226,7 @@ fn csv_line(cells: &[String]) -> String {
     cells.iter().map(quoted).collect::<Vec<_>>().join(",") + "\n"
 }
 
-/// Everything that the table shows, and all scores, in JSON.
+/// Renders everything that the table shows, and all scores, as JSON.
 pub fn json(comparison: &Comparison) -> String {
     let rows: Vec<Value> = (0..comparison.rows.len()).map(|row| json_row(comparison, row)).collect();
     let value = json!({

@@ -1,4 +1,4 @@
-//! `RUN_DIR/utilization.jsonl`: what nodes and tasks used while a run trained, as means over it.
+//! `RUN_DIR/utilization.jsonl`: the resources that nodes and tasks used while a run trained, averaged over the run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,58 +10,58 @@ use serde::{Deserialize, Serialize};
 use crate::error::RunError;
 
 const FILE: &str = "utilization.jsonl";
-/// What the file calls the client of joined workers.
+/// The name of the client of joined workers in the file.
 const CLIENT: &str = "the client";
 
-/// What a run used of its hardware, on average while it trained. The client of joined workers counts as a worker: it
-/// computes as they do, if it has stages of the model, and is not there to serve parameters.
+/// The hardware resources that a run used, on average while it trained. The client of joined workers counts as a
+/// worker: if it has stages of the model it computes as they do, and its purpose is not to serve parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Utilization {
-    /// Processors that all parameter servers kept busy; `None` if they were no processes of their own.
+    /// Processors kept busy by all parameter servers; `None` if they had no processes of their own.
     pub ps_cpus: Option<f64>,
-    /// Processors that all workers kept busy.
+    /// Processors kept busy by all workers.
     pub worker_cpus: Option<f64>,
-    /// The most memory that all parameter servers held.
+    /// The peak memory of all parameter servers.
     pub ps_memory_bytes: Option<f64>,
-    /// The most memory that all workers held.
+    /// The peak memory of all workers.
     pub worker_memory_bytes: Option<f64>,
     /// The hosts.
     pub nodes: Vec<NodeUse>,
 }
 
-/// What a host used, with whatever else ran there.
+/// The resources that a host used, by all processes that ran there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeUse {
     /// Its name.
     pub node: String,
-    /// Which tasks it had.
+    /// The kind of tasks that it ran.
     pub role: NodeRole,
-    /// Processors that it has.
+    /// The number of its processors.
     pub cores: u32,
-    /// Processors that were busy.
+    /// The number of busy processors.
     pub busy_cpus: f64,
-    /// Bytes from other hosts in a second.
+    /// Bytes per second received from other hosts.
     pub received_bytes_per_second: f64,
-    /// Bytes to other hosts in a second.
+    /// Bytes per second sent to other hosts.
     pub sent_bytes_per_second: f64,
-    /// How busy its GPUs were, from 0 to 1, if it has any.
+    /// The utilization of its GPUs, from 0 to 1, if it has any.
     pub gpu_utilization: Option<f64>,
 }
 
-/// Which tasks a host has.
+/// The kind of tasks that a host runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeRole {
-    /// Parameter servers alone.
+    /// Only parameter servers.
     Ps,
-    /// Workers alone, or their client.
+    /// Only workers, or their client.
     Worker,
     /// Both.
     PsAndWorker,
 }
 
 impl NodeRole {
-    /// As a table has it.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             NodeRole::Ps => "ps",
@@ -113,10 +113,11 @@ impl Task {
     }
 }
 
-/// What a run used. `share_processes` says that servers and workers were the same processes.
+/// Reads the resources that a run used. `share_processes` says that servers and workers were the same processes.
+/// Returns `None` without the file, or if no line was written while the run trained.
 ///
 /// # Errors
-/// If the file cannot be read. Without the file, or without a line from while the run trained, there is none.
+/// Fails if the file cannot be read.
 pub fn read(directory: &Path, share_processes: bool) -> Result<Option<Utilization>, RunError> {
     let path = directory.join(FILE);
     let file = match File::open(&path) {
@@ -166,14 +167,14 @@ struct NodeSums {
 impl Means {
     fn add(&mut self, line: &Line, share_processes: bool) {
         let tasks = || line.nodes.iter().flat_map(|node| &node.tasks);
-        // Before the first step a run loads its data, and the first word of a process says that it has done nothing.
+        // Before the first step a run loads its data, and the first report of a process always shows it as idle.
         if line.step == 0 || tasks().all(|task| task.busy_cpus == 0.0) {
             return;
         }
         self.lines += 1.0;
         let has_workers = tasks().any(|task| !task.is_ps());
         let counts_as_worker = |task: &Task| !task.is_ps() || (share_processes && !has_workers);
-        // Joined workers share no process with the parameters; their client may.
+        // Joined workers never share a process with the parameters; their client may.
         let serve_everywhere = share_processes && !tasks().any(Task::is_client);
         self.workers.add(tasks().filter(|task| counts_as_worker(task)));
         self.ps.add(tasks().filter(|task| task.is_ps() && !share_processes));

@@ -1,4 +1,4 @@
-//! Tables and pictures of run directories, as a comparison makes them.
+//! Tables and pictures that a comparison makes from run directories.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use windlass_compare::{Comparison, Measured, Plan, Wishes, file, png, render, svg};
 
-/// A run as a test wants it.
+/// A run with the properties that a test needs.
 struct Run {
     ps: u32,
     workers: u32,
@@ -62,7 +62,7 @@ impl Run {
     }
 }
 
-/// Run directories in one that goes away.
+/// Creates run directories in a temporary directory.
 fn directories(runs: &[(&str, Run)]) -> (TempDir, Vec<PathBuf>) {
     let directory = tempfile::tempdir().unwrap();
     let paths = runs.iter().map(|(name, run)| run.write(&directory.path().join(name))).collect();
@@ -75,7 +75,7 @@ fn four() -> (TempDir, Comparison) {
     (directory, Comparison::of_directories(&paths, None).unwrap())
 }
 
-/// A comparison with references, of which each layout was run so often.
+/// A comparison with references, in which each layout was run `repeat` times.
 fn repeated(repeat: u32) -> Comparison {
     let text = "title = 'Digits'\nmodel = 'mnist'\n[reference]\nname = 'TensorFlow'\ntolerance = 0.02\n\
         [[layouts]]\nlayout = 'single'\nreference = { score = 0.72, epoch_seconds = 1.3 }\n\
@@ -171,7 +171,7 @@ fn joined_workers_and_stages_are_layouts_of_their_own_and_no_base_of_ratios() {
     let value: Value = serde_json::from_str(&render::json(&comparison)).unwrap();
     let column = |row: usize, name: &str| value["layouts"][row]["columns"][name]["median"].clone();
     assert_eq!([0, 1, 2, 3].map(|row| column(row, "step_vs_single")), [2.0, 2.0, 2.0, 1.0].map(Value::from));
-    // What joined workers are sent is not known; stages on devices of one process send nothing.
+    // The traffic to joined workers is unknown; stages on devices of one process send nothing.
     let traffic = [Value::Null, 0.0.into(), Value::Null, 0.0.into()];
     assert_eq!([0, 1, 2, 3].map(|row| column(row, "bytes_per_step")), traffic);
 }
@@ -293,7 +293,7 @@ fn the_speed_of_a_run_that_was_resumed_near_its_end_is_that_of_all_of_it() {
     summary["resumed_at"] = json!(54_999);
     summary["samples_per_second"] = json!(0.0);
     std::fs::write(&path, summary.to_string()).unwrap();
-    // It had trained for a minute, and then loads and makes a step.
+    // The run had trained for a minute, then loads and makes one step.
     let history = std::fs::read_to_string(paths[0].join("history.jsonl")).unwrap();
     let last = json!({"seconds": 0.5, "step": 55_000, "samples": 5_500_000, "loss": 0.5});
     std::fs::write(paths[0].join("history.jsonl"), format!("{history}\n{last}\n")).unwrap();

@@ -63,7 +63,7 @@ pub struct Arguments {
     pub command: Vec<String>,
 }
 
-/// A value, or what is wrong with it and what would be right.
+/// Parses a value; the error text includes the hint.
 fn hinted<T: FromStr<Err = Error>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: Error| match error.hint() {
         Some(hint) => format!("{error}; {hint}"),

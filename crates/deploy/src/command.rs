@@ -18,36 +18,36 @@ const RESERVED: [&str; 12] = [
     "--run-dir",
     "--checkpoint-dir",
     "--bind",
-    // Every task that is replaced has the same command line: what is right for the first would undo what it has done.
+    // A replaced task gets the same command line again: flags that are right for its first start would undo its work.
     "--resume",
     "--take-over",
     "--restarted",
 ];
 
-/// Pods may wait long for a node, or for a pod on a lost node to be replaced. Slurm starts all tasks at once, and none of
-/// them again.
+/// Pods may wait long for a node, or for a pod on a lost node to be replaced. Slurm starts all tasks at once and
+/// restarts none of them.
 const PEER_TIMEOUT_SECONDS: &str = "1800";
 
 const TOWERS_FLAG: &str = "--towers";
 const STALL_FLAG: &str = "--checkpoint-stall-secs";
 const DEFAULT_STALL_SECONDS: f64 = 30.0;
 const DAY_SECONDS: u32 = 86_400;
-/// Slurm can send a signal at most so long before the time limit.
+/// The longest time before the time limit at which Slurm can send a signal.
 const LONGEST_GRACE_UNDER_SLURM: u32 = 65_535;
-/// The stall limit of which [`grace_seconds`] makes that.
+/// The stall limit from which [`grace_seconds`] derives that.
 const LONGEST_STALL_UNDER_SLURM: u32 = 21_835;
 
 /// How a task learns of the cluster.
 pub(crate) enum Naming<'a> {
-    /// By flags, the address of each task being given; its index comes from the Indexed Job.
+    /// By flags with the address of each task; the index comes from the Indexed Job.
     Hosts(&'a dyn Fn(TaskId) -> String),
-    /// By flags, index included.
+    /// By flags with the address of each task and the index.
     HostsAndIndex(&'a dyn Fn(TaskId) -> String, u32),
-    /// By variables that something else sets.
+    /// By variables that the scheduler or operator sets.
     Variables,
 }
 
-/// Refuses what cannot be passed on.
+/// Refuses a command line that cannot be passed on to the tasks.
 pub(crate) fn check(request: &Request) -> Result<(), Error> {
     let Request { kind, gpus, command, .. } = request;
     match command.first() {
@@ -110,7 +110,7 @@ pub(crate) fn arguments(request: &Request, job: Job, naming: &Naming<'_>) -> Vec
         let cards: Vec<String> = (0..request.gpus).map(|index| format!("gpu:{index}")).collect();
         add("--devices", cards.join(","));
     }
-    // The index of an Indexed Job, and Slurm's task number, leave this open.
+    // Neither the index of an Indexed Job nor the task number of Slurm says whether workers hold the parameters.
     if request.ps == 0 && !matches!(naming, Naming::Variables) {
         arguments.push("--colocate".to_owned());
     }
@@ -123,9 +123,9 @@ fn says_where(command: &[String]) -> bool {
     command.iter().any(|word| ["--device", "--devices"].contains(&normal(word).as_str()))
 }
 
-/// Refuses a number of replicas that would leave GPUs idle, or has no GPU for each of them.
+/// Refuses a number of replicas that would leave GPUs idle or exceed them.
 fn check_towers(gpus: u32, command: &[String]) -> Result<(), Error> {
-    // What is no number is refused with the command's other flags.
+    // A value that is not a number is refused along with the command's other flags.
     let towers = value(command, TOWERS_FLAG).and_then(|towers| towers.parse().ok());
     match towers {
         Some(towers) if gpus > 0 && towers != gpus && !says_where(command) => Err(Error::Towers { towers, gpus }),
@@ -133,7 +133,7 @@ fn check_towers(gpus: u32, command: &[String]) -> Result<(), Error> {
     }
 }
 
-/// The directory of the run, as the task finds it.
+/// The run directory, as seen by the task.
 pub(crate) fn run_dir(request: &Request) -> String {
     match &request.storage {
         Some(Storage::Directory(path)) if request.kind == Kind::Slurm => {
@@ -145,11 +145,12 @@ pub(crate) fn run_dir(request: &Request) -> String {
     }
 }
 
-/// How long a task gets to stop: what was asked for, or three times the stall limit and half a minute.
+/// How long a task gets to stop: the requested time, or three times the stall limit plus 30 s.
 ///
-/// That limit is not what a checkpoint takes, but how long one may go without progress; ps 0 adds a second for each 10 MB
-/// of the model. A task that is told to stop may first have to see a checkpoint through, and then writes the last one. In
-/// the 120 s of the default, a store that takes 10 MB/s has time for two of 400 MB. Larger models need `--grace`.
+/// The stall limit is not the duration of a checkpoint, but how long one may go without progress; ps 0 adds a second
+/// for each 10 MB of the model. A task that is told to stop may first have to complete a checkpoint before it writes
+/// the last one. Within the default of 120 s, a store that takes 10 MB/s has time for two checkpoints of 400 MB. Larger
+/// models need `--grace`.
 pub(crate) fn grace_seconds(request: &Request) -> i64 {
     if let Some(grace) = request.grace_seconds {
         return grace.into();
@@ -160,7 +161,7 @@ pub(crate) fn grace_seconds(request: &Request) -> i64 {
 
 fn stall_seconds(request: &Request) -> Result<f64, Error> {
     let Some(value) = value(&request.command, STALL_FLAG) else { return Ok(DEFAULT_STALL_SECONDS) };
-    // Slurm limits the time to stop, which follows from this unless it is given.
+    // Slurm limits the time to stop, which is derived from this value unless it is given.
     let is_limited = request.kind == Kind::Slurm && request.grace_seconds.is_none();
     let most = if is_limited { LONGEST_STALL_UNDER_SLURM } else { DAY_SECONDS };
     match value.parse::<f64>() {
@@ -169,7 +170,7 @@ fn stall_seconds(request: &Request) -> Result<f64, Error> {
     }
 }
 
-/// The value of a flag, the last if it is given several times.
+/// The value of a flag; the last one if the flag is repeated.
 fn value(command: &[String], flag: &str) -> Option<String> {
     let mut words = command.iter().skip(1);
     let mut value = None;
@@ -184,7 +185,7 @@ fn value(command: &[String], flag: &str) -> Option<String> {
     value
 }
 
-/// A flag by its name alone, with hyphens; `windlass` takes underscores too.
+/// The name of a flag, with hyphens; `windlass` accepts underscores, too.
 fn normal(word: &str) -> String {
     match word.strip_prefix("--") {
         Some(flag) => format!("--{}", flag.split('=').next().unwrap_or(flag).replace('_', "-")),

@@ -9,11 +9,11 @@ use crate::command::{Naming, RUNS, arguments, grace_seconds};
 use crate::yaml::Manifest;
 use crate::{Error, PORT, Request, Storage};
 
-/// As many restarts as a pod's index gets failures. Compose cannot tell exit codes apart, and the same command with bad
+/// As many restarts as an index of an Indexed Job has. Compose cannot distinguish exit codes, and a command with bad
 /// flags fails each time.
 const RESTART: &str = "on-failure:6";
 
-/// TensorBoard reads the curves; its port is published on this machine alone.
+/// TensorBoard reads the curves; its port is published only on this machine.
 const TENSORBOARD_IMAGE: &str = "tensorflow/tensorflow:2.19.0";
 const TENSORBOARD_PORT: u16 = 6006;
 
@@ -125,7 +125,7 @@ fn needs(request: &Request) -> String {
     }
 }
 
-/// The file with the variables of an object store, as `VARIABLE=value`.
+/// The file that sets the variables of an object store, as `VARIABLE=value`.
 fn credentials(request: &Request) -> String {
     format!("{}.env", request.storage_secret)
 }
@@ -162,7 +162,7 @@ fn service(request: &Request, task: TaskId) -> Service {
     }
 }
 
-/// Which GPUs of the machine a worker has. By their count, every container would get the first ones.
+/// The GPUs of a worker, by number. With a count instead, every container would get the first ones.
 fn gpus(request: &Request, task: TaskId) -> Vec<String> {
     let (index, each) = (u64::from(task.index), u64::from(request.gpus));
     (index * each..(index + 1) * each).map(|gpu| gpu.to_string()).collect()
@@ -180,7 +180,7 @@ fn tensorboard(request: &Request) -> Service {
     }
 }
 
-/// What every container has: no rights, and nothing to write to but its volume and a temporary directory.
+/// The settings of every container: no privileges, and write access only to its volume and a temporary directory.
 fn hardened(request: &Request, mode: &str) -> Service {
     let source = match &request.storage {
         Some(Storage::Directory(path)) => path.replace('$', "$$"),
@@ -217,7 +217,7 @@ fn volumes(request: &Request) -> BTreeMap<String, Volume> {
     BTreeMap::from([("runs".to_owned(), runs)])
 }
 
-/// Compose replaces variables in commands.
+/// Escapes dollar signs, since Compose substitutes variables in commands.
 fn escaped(words: Vec<String>) -> Vec<String> {
     words.into_iter().map(|word| word.replace('$', "$$")).collect()
 }

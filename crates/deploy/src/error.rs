@@ -1,11 +1,12 @@
-//! What can be wrong with a request, and what to do about it. Texts and hints only: the checks are where the values are.
+//! Everything that can be wrong with a request, and what to do about it. Only texts and hints are here: each check is
+//! next to the value it checks.
 
 use crate::Kind;
 
 /// A request that cannot be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A name that is no DNS label of RFC 1035.
+    /// A name that is not a DNS label of RFC 1035.
     #[error("name {name:?}: {problem}")]
     Name {
         /// The name as given.
@@ -13,7 +14,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A namespace that is no DNS label of RFC 1123.
+    /// A namespace that is not a DNS label of RFC 1123.
     #[error("namespace {namespace:?}: {problem}")]
     Namespace {
         /// The namespace as given.
@@ -21,17 +22,17 @@ pub enum Error {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// The name of another object that is no DNS subdomain.
+    /// The name of another object that is not a DNS subdomain.
     #[error("{what} {name:?}: {problem}")]
     Object {
-        /// What it is the name of.
+        /// The kind of object or field that it names.
         what: &'static str,
         /// The name as given.
         name: String,
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A name that is valid by itself, but not with what controllers append to it.
+    /// A name that is valid by itself, but too long with what controllers append to it.
     #[error(
         "name {name:?} has {length} characters, expected at most {longest} for {kind}: {what} would be {derived:?}"
     )]
@@ -44,12 +45,12 @@ pub enum Error {
         longest: usize,
         /// The kind of manifest.
         kind: Kind,
-        /// What the derived name is of.
+        /// The kind of object that has the derived name.
         what: &'static str,
         /// The name that does not fit.
         derived: String,
     },
-    /// Not an amount of a resource.
+    /// A text that is not an amount of a resource.
     #[error("quantity {text:?}: {problem}")]
     Quantity {
         /// The text as given.
@@ -57,7 +58,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// Not a place to keep runs.
+    /// A text that does not name a place to keep runs.
     #[error("storage {text:?}: {problem}")]
     Storage {
         /// The text as given.
@@ -65,7 +66,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A kind of storage that this kind of manifest cannot have.
+    /// A kind of storage that this kind of manifest does not support.
     #[error("storage {storage:?} cannot be used with {kind}")]
     StorageFor {
         /// The storage as given.
@@ -76,15 +77,15 @@ pub enum Error {
     /// A run without workers.
     #[error("--workers is 0, expected at least 1")]
     NoWorkers,
-    /// More tasks than the host lists are made for.
+    /// More tasks than the host lists can hold.
     #[error("{tasks} tasks, expected at most {most}")]
     TooManyTasks {
-        /// How many were asked for.
+        /// The requested number of tasks.
         tasks: u64,
-        /// How many may be.
+        /// The highest number of tasks.
         most: u32,
     },
-    /// A resource of the whole cluster whose name would not say whose it is.
+    /// A cluster-wide resource whose name would not contain a namespace.
     #[error("no --namespace is given, and trainjob needs it: the name of its ClusterTrainingRuntime contains it")]
     NoNamespace,
     /// No model to train.
@@ -96,7 +97,8 @@ pub enum Error {
         /// The flag as given.
         flag: String,
     },
-    /// As many replicas of the network as there are GPUs is all that a manifest can arrange by itself.
+    /// A number of replicas of the network that differs from the number of GPUs, which a manifest cannot arrange by
+    /// itself.
     #[error("--towers is {towers}, but --gpus gives each worker {gpus}")]
     Towers {
         /// Replicas in each worker.
@@ -104,17 +106,17 @@ pub enum Error {
         /// GPUs for each worker.
         gpus: u32,
     },
-    /// A flag whose value decides how long a task gets to stop.
+    /// An invalid value of a flag that determines how long a task gets to stop.
     #[error("{flag} is {value:?}, expected a number of seconds above zero and up to {most}")]
     Seconds {
         /// The flag.
         flag: &'static str,
         /// Its value as given.
         value: String,
-        /// The highest that it may be.
+        /// The highest value.
         most: u32,
     },
-    /// A text that cannot stand in a script or a manifest.
+    /// A text that cannot be part of a script or a manifest.
     #[error("{what} contains a control character: {text:?}")]
     ControlCharacter {
         /// What the text is.
@@ -122,7 +124,7 @@ pub enum Error {
         /// The text.
         text: String,
     },
-    /// No image.
+    /// An invalid image.
     #[error("image {image:?}: {problem}")]
     Image {
         /// The image as given.
@@ -130,7 +132,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// The document could not be written, which does not depend on the request.
+    /// The document could not be serialized. This does not depend on the request.
     #[error("cannot write the manifest: {0}")]
     Yaml(String),
 }

@@ -15,10 +15,10 @@ use crate::{Namespace, PORT, Request};
 /// The label that Kubernetes itself gives every namespace.
 const NAMESPACE: &str = "kubernetes.io/metadata.name";
 
-/// Lets only the run's pods connect to each other, and Prometheus in the namespace that the request names. Prometheus
-/// scrapes the port that also carries the coordinator and the parameters, none of it authenticated, so a pod label alone,
-/// which anybody can give their pods, opens nothing. What the pods connect to stays open: DNS and object stores are where
-/// the cluster has them.
+/// Allows connections only between the run's pods, and from Prometheus in the namespace that the request names. The
+/// port that Prometheus scrapes also carries the coordinator and the parameters, none of it authenticated, so a pod
+/// label alone, which anyone can give their pods, does not grant access. Outgoing connections are not restricted: the
+/// location of DNS and object stores depends on the cluster.
 pub(crate) fn network_policy(request: &Request) -> NetworkPolicy {
     let own = NetworkPolicyPeer { pod_selector: Some(selector(request, None)), ..NetworkPolicyPeer::default() };
     let scraper = request.scrape_from.as_ref().map(scraper);
@@ -40,7 +40,7 @@ pub(crate) fn network_policy(request: &Request) -> NetworkPolicy {
     }
 }
 
-/// The pods of Prometheus in a namespace.
+/// Selects the pods of Prometheus in a namespace.
 fn scraper(namespace: &Namespace) -> NetworkPolicyPeer {
     let labelled = |key: &str, value: &str| LabelSelector {
         match_labels: Some([(key.to_owned(), value.to_owned())].into()),
@@ -53,8 +53,8 @@ fn scraper(namespace: &Namespace) -> NetworkPolicyPeer {
     }
 }
 
-/// Keeps every task that holds parameters: evicting one ends the run for all until it is back. A count, because for pods
-/// of Jobs Kubernetes takes nothing else.
+/// Protects every task that holds parameters: evicting one stops the run until it is back. The budget is a count
+/// because Kubernetes accepts nothing else for pods of Jobs.
 pub(crate) fn disruption_budget(request: &Request) -> PodDisruptionBudget {
     let (job, count) = request.servers();
     PodDisruptionBudget {
@@ -62,7 +62,7 @@ pub(crate) fn disruption_budget(request: &Request) -> PodDisruptionBudget {
         spec: Some(PodDisruptionBudgetSpec {
             min_available: Some(IntOrString::Int(i32::try_from(count).unwrap_or(i32::MAX))),
             selector: Some(selector(request, Some(job))),
-            // A pod that is not ready, say because others are missing, must not keep a node from being drained.
+            // A pod that is not ready, perhaps because others are missing, must not block a node drain.
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
             max_unavailable: None,
         }),

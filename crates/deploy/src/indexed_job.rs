@@ -1,7 +1,7 @@
 //! An Indexed Job: all ps, or all workers, each with an index that it keeps when its pod is replaced.
 //!
-//! The ps are one too, and not a StatefulSet: a StatefulSet restarts whatever exits, so it could never end. A ps exits
-//! with 0 when training is over.
+//! The ps are an Indexed Job, too, rather than a StatefulSet: a StatefulSet restarts whatever exits, so it could never
+//! complete. A ps exits with 0 when training is over.
 
 use k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
@@ -13,10 +13,10 @@ use windlass_core::lifecycle::exit_code;
 
 use crate::Request;
 
-/// How often a task may fail for reasons of its own, such as a lack of memory.
+/// How often a task may fail for reasons of its own, such as running out of memory.
 const FAILURES_PER_INDEX: i32 = 6;
 
-/// How long a finished Job can be looked at.
+/// How long a finished Job is kept for inspection.
 pub(crate) const KEEP_FINISHED_SECONDS: i32 = 86_400;
 
 /// The Job of the run's ps or of its workers, with as many indices as there are tasks.
@@ -28,7 +28,7 @@ pub(crate) fn spec(request: &Request, job: Job, container: &str, template: PodTe
         completions: Some(count),
         parallelism: Some(count),
         backoff_limit_per_index: Some(FAILURES_PER_INDEX),
-        // Training goes on without a worker, but not without a task that holds parameters.
+        // Training continues without a worker, but not without a task that holds parameters.
         max_failed_indexes: (job == request.servers().0).then_some(0),
         pod_failure_policy: Some(failure_policy(container)),
         // A task must be gone before the next one of the same index starts.
@@ -55,9 +55,10 @@ fn failure_policy(container: &str) -> PodFailurePolicy {
         on_pod_conditions: Some(vec![disrupted]),
         on_exit_codes: None,
     };
-    // Trying again does not help against bad flags, a loss that is not finite or a checkpoint that does not fit.
+    // Retrying does not help against bad flags, a loss that is not finite or a checkpoint that does not fit.
     let hopeless = on_codes("FailJob", &[exit_code::USAGE, exit_code::NUMERIC, exit_code::CHECKPOINT]);
-    // A task that was told to stop has written a checkpoint. When a ps is, all others exit so as well.
+    // A task that was told to stop has written a checkpoint. When a ps is told to stop, all other tasks exit with this
+    // code, too.
     let stopped = on_codes("Ignore", &[exit_code::TERMINATED]);
     PodFailurePolicy { rules: vec![disrupted, hopeless, stopped] }
 }

@@ -1,7 +1,7 @@
-//! A JobSet of two Indexed Jobs. Its controller makes the headless Service, and a queue admits both Jobs at once.
+//! A JobSet of two Indexed Jobs. Its controller creates the headless Service, and a queue admits both Jobs at once.
 //!
-//! It has no success policy of its own: by default all Jobs must complete, so no ps is ended before its last checkpoint.
-//! It has no `dependsOn` either, since tasks may start in any order.
+//! The JobSet has no success policy of its own: by default all Jobs must complete, so no ps is ended before its last
+//! checkpoint. It has no `dependsOn` either, since tasks may start in any order.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
     Ok(manifest.finish())
 }
 
-/// What a JobSet of the run's name consists of; `extra` are labels of its Jobs.
+/// The contents of a JobSet named after the run; `extra` are labels of its Jobs.
 pub(crate) fn spec(
     request: &Request,
     container: &'static str,

@@ -1,21 +1,21 @@
-//! Whether every name that controllers derive from a run's name fits into a DNS label of 63 characters. The runtime of a
-//! TrainJob may have 253, which two labels never reach.
+//! Checks that every name that controllers derive from a run's name fits into a DNS label of 63 characters. The name of
+//! a TrainJob's runtime may have 253, which two labels never reach.
 
 use crate::names::LABEL;
 use crate::{Error, Kind, Request};
 
-/// What Kubernetes appends to the names of pods.
+/// A suffix like those that Kubernetes appends to the names of pods.
 const RANDOM: &str = "-abcde";
 
-/// A name that is made of the run's name and other text.
+/// A name that consists of the run's name and other text.
 struct Derived {
     what: &'static str,
     text: String,
-    /// How often the run's name is in it.
+    /// How often it contains the run's name.
     times: usize,
 }
 
-/// Refuses a name that is too long for what is derived from it.
+/// Refuses a name that is too long for the names derived from it.
 pub(crate) fn check(request: &Request) -> Result<(), Error> {
     let (name, derived) = (request.name.as_str(), derived(request));
     let longest =
@@ -34,7 +34,7 @@ pub(crate) fn check(request: &Request) -> Result<(), Error> {
     }
 }
 
-/// The longest names of each sort.
+/// The longest derived names of each kind of object.
 fn derived(request: &Request) -> Vec<Derived> {
     let name = &request.name;
     let once = |what, text| Derived { what, text, times: 1 };

@@ -7,20 +7,20 @@ use windlass_core::cluster::Job;
 
 use crate::{PORT, Request};
 
-/// What a pod runs.
+/// The label that names the program.
 pub(crate) const APPLICATION: &str = "app.kubernetes.io/name";
 const RUN: &str = "app.kubernetes.io/instance";
 const JOB: &str = "app.kubernetes.io/component";
 const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
-/// Labels of what belongs to the run, or to one job of it.
+/// The labels of all objects of the run, or of one of its jobs.
 pub(crate) fn labels(request: &Request, job: Option<Job>) -> BTreeMap<String, String> {
     let pairs = [(APPLICATION, "windlass".to_owned()), (RUN, request.name.to_string())];
     let pairs = pairs.into_iter().chain(job.map(|job| (JOB, job.to_string())));
     pairs.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Selects what has those labels.
+/// Selects the objects with those labels.
 pub(crate) fn selector(request: &Request, job: Option<Job>) -> LabelSelector {
     LabelSelector { match_labels: Some(labels(request, job)), match_expressions: None }
 }
@@ -35,7 +35,7 @@ pub(crate) fn object(request: &Request, name: String, job: Option<Job>) -> Objec
     }
 }
 
-/// The same for what a queue admits: Kueue suspends it until there is room.
+/// The metadata of an object that a queue admits: Kueue suspends it until there is capacity.
 pub(crate) fn queued(request: &Request, name: String, job: Option<Job>) -> ObjectMeta {
     let mut metadata = object(request, name, job);
     if let (Some(queue), Some(labels)) = (&request.queue, &mut metadata.labels) {
@@ -44,8 +44,8 @@ pub(crate) fn queued(request: &Request, name: String, job: Option<Job>) -> Objec
     metadata
 }
 
-/// The metadata of a pod, with the annotations that Prometheus looks for if one may connect: others would find targets
-/// that never answer.
+/// The metadata of a pod. The annotations that Prometheus looks for are present only if it may connect: otherwise it
+/// would find targets that never answer.
 pub(crate) fn pod(request: &Request, job: Job) -> ObjectMeta {
     let annotations = [
         ("prometheus.io/scrape", "true".to_owned()),

@@ -59,7 +59,7 @@ impl FromStr for Namespace {
     }
 }
 
-/// The name of an object that is not ours, such as a claim: labels separated by dots.
+/// Checks the name of an existing object, such as a claim: labels separated by dots.
 pub(crate) fn check_object(what: &'static str, name: &str) -> Result<(), Error> {
     let bad = |problem| Error::Object { what, name: name.to_owned(), problem };
     if name.len() > SUBDOMAIN {
@@ -68,7 +68,7 @@ pub(crate) fn check_object(what: &'static str, name: &str) -> Result<(), Error> 
     name.split('.').try_for_each(|label| check_label(label).map_err(bad))
 }
 
-/// The same for a name that is also the value of a label.
+/// Checks a name that is also used as the value of a label.
 pub(crate) fn check_label_value(what: &'static str, name: &str) -> Result<(), Error> {
     match name.len() > LABEL {
         true => Err(Error::Object { what, name: name.to_owned(), problem: "longer than 63 characters" }),

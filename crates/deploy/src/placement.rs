@@ -1,5 +1,5 @@
-//! Which nodes the pods of a run share. Both layouts are preferences: a run that fits in another way only is not kept
-//! waiting.
+//! Which nodes the pods of a run share. Both layouts are preferences: a run that fits only in another way is not held
+//! back.
 
 use k8s_openapi::api::core::v1::{
     Affinity, PodAffinity, PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm,
@@ -11,7 +11,7 @@ use crate::{Layout, Request};
 
 const NODE: &str = "kubernetes.io/hostname";
 
-/// Adds the layout to a pod.
+/// Adds the affinities of the layout to a pod.
 pub(crate) fn place(request: &Request, job: Job, pod: &mut PodSpec) {
     match request.layout {
         Layout::Apart => {

@@ -1,4 +1,4 @@
-//! Kubernetes with nothing installed: an Indexed Job and a headless Service for each job.
+//! Kubernetes without extensions: an Indexed Job and a headless Service for each job.
 
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
@@ -34,7 +34,8 @@ fn address(request: &Request, task: TaskId) -> String {
     format!("{name}-{job}-{index}.{name}-{job}:{PORT}")
 }
 
-/// Gives pods their DNS names. They need them to become ready, so these are published before.
+/// The Service that gives pods their DNS names. Pods need these names to become ready, so they are published before
+/// that.
 fn service(request: &Request, job: Job) -> Service {
     Service {
         metadata: object(request, format!("{}-{job}", request.name), Some(job)),

@@ -15,18 +15,18 @@ use crate::command::{RUNS, grace_seconds};
 use crate::placement::place;
 use crate::{PORT, Request, Storage, metadata};
 
-/// The user of the image, who owns nothing.
+/// The user of the image, who owns no files.
 const USER: i64 = 65532;
 
-/// A lost node's pods are given up after this long, instead of Kubernetes' five minutes.
+/// Pods on a lost node are replaced after this time, instead of Kubernetes' five minutes.
 const LOST_NODE_SECONDS: i64 = 60;
 
 /// What differs between the kinds.
 pub(crate) struct Pod {
     pub(crate) job: Job,
-    /// Operators look for their container by name.
+    /// The name of the container: operators look for theirs by name.
     pub(crate) container: &'static str,
-    /// TFJob's operator looks for its port by name.
+    /// The name of the port: TFJob's operator looks for its port by name.
     pub(crate) port: &'static str,
     pub(crate) arguments: Vec<String>,
     /// The headless Service that gives the pod its DNS name, if no controller sets it.
@@ -78,11 +78,13 @@ impl Pod {
                 ..ResourceRequirements::default()
             }),
             security_context: Some(container_security()),
-            // Ten minutes to open its port. Loading comes after that and may take hours; /startupz would fail until it is
-            // done, and a pod that is killed for it would be replaced again and again, since exit code 143 is not counted.
+            // A task has ten minutes to open its port. Loading comes after that and may take hours: /startupz would
+            // fail until it is done, and a pod killed for that would be replaced again and again, since exit code 143
+            // is not counted.
             startup_probe: Some(probe("/livez", 2, 300)),
             readiness_probe: Some(probe(ready, 5, 3)),
-            // A minute without an answer of the event loop; training that makes no progress is alive.
+            // Fails after a minute without an answer from the event loop; training that makes no progress still counts
+            // as alive.
             liveness_probe: Some(probe("/livez", 10, 6)),
             termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
             volume_mounts: Some(mounts()),
@@ -106,7 +108,7 @@ fn resources(request: &Request, job: Job) -> BTreeMap<String, Amount> {
 fn pod_security() -> PodSecurityContext {
     PodSecurityContext {
         fs_group: Some(USER),
-        // Without this, a large volume's files are all visited each time a pod starts.
+        // Without this, Kubernetes visits every file of a large volume each time a pod starts.
         fs_group_change_policy: Some("OnRootMismatch".to_owned()),
         run_as_group: Some(USER),
         run_as_non_root: Some(true),
@@ -181,7 +183,7 @@ fn mounts() -> Vec<VolumeMount> {
     vec![mount("runs", RUNS), mount("tmp", "/tmp")]
 }
 
-/// The credentials of an object store. Optional, because a node's or workload's identity may do as well.
+/// The credentials of an object store. They are optional because the identity of a node or workload may suffice.
 fn credentials(request: &Request) -> Option<Vec<EnvFromSource>> {
     matches!(request.storage, Some(Storage::Objects(_))).then(|| {
         let secret = SecretEnvSource { name: request.storage_secret.clone(), optional: Some(true) };

@@ -1,5 +1,5 @@
-//! Amounts of a resource, as Kubernetes writes them: `500m`, `2`, `1.5`, `4Gi`, `1e3`. Kept as text, because Kubernetes
-//! reads them; the value is worked out only to refuse zero and to convert for Slurm and Compose.
+//! Amounts of a resource, as Kubernetes writes them: `500m`, `2`, `1.5`, `4Gi`, `1e3`. They are kept as text, because
+//! Kubernetes parses them; the value is computed only to refuse zero and to convert it for Slurm and Compose.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,22 +14,22 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// As it was written.
+    /// The amount as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whole units, rounded up: CPUs for Slurm.
+    /// The amount in whole units, rounded up: CPUs for Slurm.
     pub(crate) fn rounded_up(&self) -> u64 {
         self.value.ceil() as u64
     }
 
-    /// Mebibytes, rounded up: memory for Slurm.
+    /// The amount in mebibytes, rounded up: memory for Slurm.
     pub(crate) fn mebibytes(&self) -> u64 {
         (self.value / f64::from(1 << 20)).ceil() as u64
     }
 
-    /// Units, as Compose takes CPUs.
+    /// The amount in units: CPUs for Compose.
     pub(crate) fn value(&self) -> f64 {
         self.value
     }

@@ -1,4 +1,4 @@
-//! What is asked for: one run, wherever it is to be started. Checks what concerns several values at once.
+//! The request for a manifest: one run, wherever it is to be started. Checks conditions that involve several values.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use windlass_core::cluster::{Job, TaskId};
 
 use crate::{Error, Name, Namespace, Quantity, Storage, command, limits};
 
-/// Of memory, a task needs at least so much.
+/// The least memory that a task needs.
 const LEAST_MEBIBYTES: u64 = 64;
-/// More tasks than this make host lists that no command line holds.
+/// With more tasks than this, the host lists would not fit on a command line.
 const MOST_TASKS: u32 = 1000;
 
 /// The kind of manifest, which says what starts the run.
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Kind; 6] = [Kind::K8s, Kind::JobSet, Kind::TfJob, Kind::TrainJob, Kind::Compose, Kind::Slurm];
 }
 
@@ -63,11 +63,11 @@ pub enum Layout {
 /// A run to be started elsewhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// What starts it.
+    /// The kind of manifest.
     pub kind: Kind,
-    /// Its name, which everything is named after.
+    /// The name of the run, from which all other names are derived.
     pub name: Name,
-    /// Where in Kubernetes; `None` leaves it to `kubectl`, except that a TrainJob needs one.
+    /// The namespace in Kubernetes; `None` leaves it to `kubectl`, except that a TrainJob needs one.
     pub namespace: Option<Namespace>,
     /// Parameter servers. With 0 the workers hold the parameters (`--colocate`).
     pub ps: u32,
@@ -97,19 +97,19 @@ pub struct Request {
     pub command: Vec<String>,
 }
 
-/// Something about a valid request that its author may not want.
+/// A property of a valid request that its author may not have intended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// GPUs for a program that uses none.
+    /// GPUs are requested for a program that cannot use them.
     #[error("--gpus {gpus} is given, but this build of windlass has no GPU backend: its workers would refuse to start")]
     GpusWithoutBackend {
         /// GPUs for each worker.
         gpus: u32,
     },
-    /// Nothing outlives the tasks.
+    /// Nothing outlives the tasks: there is no storage.
     #[error("no --storage is given: without checkpoints a run that is interrupted starts from the beginning")]
     NoStorage,
-    /// A flag that says nothing to this kind.
+    /// A flag that has no effect on this kind of manifest.
     #[error("{flag} has no effect with {kind}")]
     NoEffect {
         /// The flag.
@@ -117,7 +117,7 @@ pub enum Warning {
         /// The kind of manifest.
         kind: Kind,
     },
-    /// Two Jobs that are admitted one by one.
+    /// The Jobs are admitted to a queue one by one.
     #[error(
         "Kueue admits the Jobs of ps and workers separately: with a full queue, one may run and wait for the other"
     )]
@@ -148,7 +148,7 @@ impl Request {
         }
     }
 
-    /// What the author may not want; `gpu_backend` says whether this build can use GPUs.
+    /// The properties that the author may not have intended; `gpu_backend` says whether this build can use GPUs.
     pub fn warnings(&self, gpu_backend: bool) -> Vec<Warning> {
         let mut warnings = Vec::new();
         if self.gpus > 0 && !gpu_backend {
@@ -165,7 +165,7 @@ impl Request {
         warnings
     }
 
-    /// Flags that are given, but that this kind has no use for.
+    /// The flags that are given, but have no effect on this kind of manifest.
     fn without_effect(&self) -> Vec<&'static str> {
         let defaults = Request::new(self.kind, self.name.clone(), Vec::new());
         let (of_compose, of_slurm) = (self.kind == Kind::Compose, self.kind == Kind::Slurm);
@@ -185,7 +185,7 @@ impl Request {
         self.storage.is_some() || self.kind == Kind::Compose
     }
 
-    /// The model and all flags of a worker but those that name the cluster.
+    /// The model and all flags of a worker, except those that describe the cluster.
     pub fn worker_command(&self) -> Vec<String> {
         command::arguments(self, Job::Worker, &command::Naming::Variables).into_iter().skip(1).collect()
     }
@@ -221,13 +221,13 @@ impl Request {
 
     fn check_queue(&self, queue: &str) -> Result<(), Error> {
         match self.kind {
-            // Partitions have names of their own rules: letters, digits, underscores and the like.
+            // Partition names follow rules of their own: letters, digits, underscores and the like.
             Kind::Slurm
                 if !queue.is_empty() && queue.chars().all(|c| c.is_ascii_alphanumeric() || "_-.,".contains(c)) =>
             {
                 Ok(())
             }
-            // Kueue has it as the value of a label.
+            // Kueue stores the queue name as the value of a label.
             _ => crate::names::check_label_value("queue", queue),
         }
     }
@@ -235,7 +235,7 @@ impl Request {
     fn check_storage(&self) -> Result<(), Error> {
         let Some(storage) = &self.storage else { return Ok(()) };
         let fits = match self.kind {
-            // A volume of Compose is `SOURCE:TARGET:MODE`.
+            // Compose writes a volume as `SOURCE:TARGET:MODE`.
             Kind::Compose if matches!(storage, Storage::Directory(path) if path.contains(':')) => false,
             Kind::Slurm => matches!(storage, Storage::Directory(_) | Storage::Objects(_)),
             Kind::Compose => true,
@@ -257,7 +257,7 @@ impl Request {
         self.jobs().flat_map(|(job, count)| (0..count).map(move |index| TaskId { job, index }))
     }
 
-    /// The job whose tasks hold the parameters, and how many they are.
+    /// The job whose tasks hold the parameters, and the number of its tasks.
     pub(crate) fn servers(&self) -> (Job, u32) {
         if self.ps == 0 { (Job::Worker, self.workers) } else { (Job::Ps, self.ps) }
     }

@@ -1,9 +1,9 @@
-//! A batch script for Slurm with one `srun` for all tasks. The tasks find their places from Slurm's variables
+//! A batch script for Slurm with one `srun` for all tasks. The tasks determine their roles from Slurm's variables
 //! (`core/cluster/environment`); the script only says how many of them are ps.
 //!
 //! With storage, Slurm sends SIGUSR1 to the tasks before the time limit. They write a last checkpoint and exit with 138
-//! (128 + 10), or with 143 if another task ended the run first. Then the script puts the job back in the queue, where it
-//! resumes. Without storage there is nothing to resume from: the script neither asks for the signal nor requeues.
+//! (128 + 10), or with 143 if another task ended the run first. Then the script requeues the job, which resumes when it
+//! starts again. Without storage there is nothing to resume from: the script neither asks for the signal nor requeues.
 
 use windlass_core::cluster::Job;
 use windlass_core::lifecycle::exit_code;
@@ -11,8 +11,8 @@ use windlass_core::lifecycle::exit_code;
 use crate::command::{Naming, arguments, grace_seconds, run_dir};
 use crate::{Layout, Request};
 
-/// How often a job may have been restarted, for whatever reason, when it is requeued after a loss, or after it was told to
-/// stop at once. A run that fails each time must not stay in the queue for ever.
+/// The number of restarts, for whatever reason, after which a job is no longer requeued if it lost a task or was told
+/// to stop soon after its start. A run that fails each time must not stay in the queue forever.
 const MOST_RESTARTS: u32 = 20;
 /// A job that was told to stop before this time has hardly trained.
 const SOON_SECONDS: u32 = 30;
@@ -51,7 +51,7 @@ srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} --cpus-per-task
 ",
         ps = request.ps,
         began = if request.storage.is_some() { " began=$(date +%s)" } else { "" },
-        // Since Slurm 22.05 `srun` does not take this over from `sbatch`, and would give each task one CPU.
+        // Since Slurm 22.05 `srun` does not inherit this from `sbatch`, and would give each task one CPU.
         cpus = cpus(request),
         command = words.join(" "),
     ));
@@ -62,11 +62,12 @@ srun --kill-on-bad-exit=0 --wait=0 --distribution={distribution} --cpus-per-task
     script
 }
 
-/// Puts the job back in the queue if it can resume. Nothing restarts a single task within a step, so after the loss of a
-/// ps the others give up, and the whole job starts again. `srun` returns the highest code of all tasks: a task that is
-/// killed hides the others' code, so whether the run has finished is read from what ps 0 noted last.
+/// Requeues the job if it can resume. Nothing restarts a single task within a step, so after the loss of a ps the
+/// others give up, and the whole job starts again. `srun` returns the highest exit code of all tasks, so a killed task
+/// hides the codes of the others; whether the run has finished is therefore read from the last status that ps 0
+/// recorded.
 fn requeue(request: &Request) -> String {
-    // A task that somebody ends with SIGINT exits with 130.
+    // The exit code of a task that a user interrupted with SIGINT is 130.
     let (stopped, peers, interrupted) = (exit_code::TERMINATED, exit_code::PEERS, 130);
     let (grace, status) = (grace_seconds(request), quote(&format!("{}/status.json", run_dir(request))));
     format!(
@@ -103,7 +104,7 @@ fi
     )
 }
 
-/// Slurm gives tasks whole CPUs.
+/// The CPUs per task: Slurm assigns only whole CPUs.
 fn cpus(request: &Request) -> u64 {
     request.cpu.rounded_up().max(1)
 }
@@ -127,14 +128,14 @@ fn options(request: &Request, tasks: u32) -> Vec<String> {
         options.push("--spread-job".to_owned());
     }
     if request.gpus > 0 {
-        // All tasks of a step are alike, so the ps get GPUs too; with --ps 0 there are none to spare.
+        // All tasks of a step are alike, so the ps get GPUs, too; with --ps 0 none are wasted.
         options.push(format!("--gpus-per-task={}", request.gpus));
     }
     options.extend(request.queue.as_ref().map(|queue| format!("--partition={queue}")));
     options
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quote(word: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
     match !word.is_empty() && word.chars().all(is_plain) {

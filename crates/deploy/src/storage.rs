@@ -1,4 +1,5 @@
-//! Where runs are kept: a volume mounted at `/runs`, or an object store for the checkpoints. Must not open anything.
+//! Where runs are kept: a volume mounted at `/runs`, or an object store for the checkpoints. This module must not open
+//! anything.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use crate::names::check_object;
 /// A place that outlives pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// A persistent volume claim that exists: `pvc:NAME`. With several ps it must be ReadWriteMany.
+    /// An existing persistent volume claim: `pvc:NAME`. With several ps it must be ReadWriteMany.
     Claim(String),
     /// A directory of an NFS server: `nfs:SERVER:/PATH`.
     Nfs {

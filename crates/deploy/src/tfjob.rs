@@ -1,4 +1,4 @@
-//! A TFJob. The operator names the pods and their Services, and tells every task the cluster by `TF_CONFIG`.
+//! A TFJob. The operator names the pods and their Services, and describes the cluster to every task in `TF_CONFIG`.
 
 use windlass_core::cluster::{Job, TaskId};
 
@@ -31,8 +31,9 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
         metadata: queued(request, request.name.to_string(), None),
         spec: TfJobSpec {
             run_policy: RunPolicy {
-                // When the workers are done, a ps may still write the last checkpoint. It ends by itself. The other
-                // policies would delete it then, since the operator has one policy for success and failure.
+                // When the workers are done, a ps may still be writing the last checkpoint, and ends by itself
+                // afterwards. The other policies would delete it meanwhile, since the operator has one policy for
+                // success and failure.
                 clean_pod_policy: "None",
                 ttl_seconds_after_finished: KEEP_FINISHED_SECONDS,
             },
@@ -54,15 +55,15 @@ fn replicas(request: &Request, job: Job, count: u32) -> ReplicaSpec {
         port: "tfjob-port",
         arguments,
         subdomain: None,
-        // The operator's Services leave out pods that are not ready.
+        // The operator's Services exclude pods that are not ready.
         published_early: false,
         restart_policy: None,
     };
     ReplicaSpec { replicas: count, restart_policy: "ExitCode", template: pod.template(request) }
 }
 
-/// The arguments of each task of a job. To a job of a single task the operator gives no `TF_CONFIG`, so that task is named
-/// by flags, with the Service that the operator makes for it.
+/// The arguments of each task of a job. The operator sets no `TF_CONFIG` if a job has only a single task, so that task
+/// is identified by flags, with the Service that the operator creates for it.
 fn task_arguments(request: &Request, job: Job) -> Vec<String> {
     if request.tasks().count() == 1 {
         let address = |TaskId { job, index }| format!("{}-{job}-{index}:{PORT}", request.name);

@@ -1,6 +1,6 @@
-//! A TrainJob and the ClusterTrainingRuntime that it refers to. The trainer makes a JobSet of the TrainJob's name from
-//! it, so hosts are named as in `jobset`. The runtime holds everything, host lists included, and belongs to one run, but
-//! not to a namespace: whoever applies the manifest needs rights on the whole cluster.
+//! A TrainJob and the ClusterTrainingRuntime that it refers to. The trainer creates a JobSet of the TrainJob's name
+//! from it, so hosts are named as in `jobset`. The runtime holds everything, host lists included. It belongs to one
+//! run, but not to a namespace, so applying the manifest requires rights on the whole cluster.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const VERSION: &str = "trainer.kubeflow.org/v1alpha1";
 const RUNTIME: &str = "ClusterTrainingRuntime";
 /// The trainer looks for its container by this name.
 const CONTAINER: &str = "node";
-/// The trainer looks for the Job that `numNodes` counts by this label.
+/// The label by which the trainer finds the Job that `numNodes` counts.
 const STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 
 pub(crate) fn render(request: &Request) -> Result<String, Error> {
@@ -60,8 +60,8 @@ pub(crate) fn render(request: &Request) -> Result<String, Error> {
     Ok(manifest.finish())
 }
 
-/// The runtime's name is unique in the cluster, since it has the namespace of the run in it. The first dot ends that:
-/// namespaces and names are DNS labels, which have none.
+/// The name of the runtime. It is unique in the cluster because it contains the namespace of the run, up to the first
+/// dot: namespaces and names are DNS labels, which have no dots.
 fn runtime_name(request: &Request) -> Result<String, Error> {
     let namespace = request.namespace.as_ref().ok_or(Error::NoNamespace)?;
     Ok(format!("{}.{}", namespace.as_str(), request.name))

@@ -11,7 +11,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Begins with comments: how to use it, and what else there is to know.
+    /// Starts with comments on how to use the manifest and what else there is to know.
     pub(crate) fn new(request: &Request, comments: &[String]) -> Manifest {
         let mut text = format!("# A Windlass run: {}.\n", counted(request));
         for comment in comments {
@@ -25,7 +25,7 @@ impl Manifest {
             self.text.push_str("---\n");
         }
         self.has_documents = true;
-        // Readers of YAML 1.1, kubectl among them, take `off` and `1_000` for other things than text: those are quoted.
+        // YAML 1.1 parsers, such as the one in kubectl, do not read `off` and `1_000` as text, so these are quoted.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
         let document = serde_saphyr::to_string_with_options(document, options);
         self.text.push_str(&document.map_err(|error| Error::Yaml(error.to_string()))?);

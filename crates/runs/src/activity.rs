@@ -17,28 +17,28 @@ use crate::checkpoints;
 use crate::files;
 use crate::names::LOCK_FILE;
 
-/// A run writes its status every second while it is alive; the clocks of other machines may be off a little.
+/// A live run writes its status every second; the clocks of other machines may be slightly off.
 const STATUS_IS_FRESH_SECS: u64 = 15;
 
 /// Whether a run is alive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Activity {
-    /// It is.
+    /// The run is alive.
     Active {
-        /// Who runs it, in words.
+        /// The process that runs it, in words.
         by: String,
     },
-    /// It was run by a process of another machine, which has not said that it ended.
+    /// It was run by a process of another machine that has not recorded an end.
     Unknown {
         /// That process, in words.
         by: String,
     },
-    /// It is not.
+    /// The run is not alive.
     Inactive,
 }
 
-/// Whether the run of a directory is alive, as far as that can be told at once.
+/// Whether the run of a directory is alive, as far as that can be determined without waiting.
 pub fn activity(directory: &Path) -> Activity {
     if is_locked(directory) {
         return Activity::Active { by: "a process of this machine holds its lock".to_owned() };
@@ -51,7 +51,8 @@ pub fn activity(directory: &Path) -> Activity {
     }
 }
 
-/// How fresh the status is, if it records no end and was written just now: its run is alive, or was a moment ago.
+/// The age of the status, in words, if it was written just now and records no end: the run is alive, or was a moment
+/// ago.
 pub(crate) fn fresh_status(directory: &Path) -> Option<String> {
     let LastStatus { written, exit_code, .. } = files::read_status(directory).ok().flatten()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -59,7 +60,7 @@ pub(crate) fn fresh_status(directory: &Path) -> Option<String> {
     is_fresh.then(|| format!("its status was written {} s ago", now.saturating_sub(written)))
 }
 
-/// Whether a process holds the lock. Takes a shared lock for a moment, which does not disturb others that only look.
+/// Whether a process holds the lock. Briefly takes a shared lock, which does not disturb others that only check.
 fn is_locked(directory: &Path) -> bool {
     let Ok(file) = files::open(&directory.join(LOCK_FILE)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))

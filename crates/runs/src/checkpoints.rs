@@ -1,4 +1,4 @@
-//! The checkpoints of a run, where they are in a directory of this machine. An object store is not asked.
+//! The checkpoints of a run, if they are in a directory of this machine. Object stores are not queried.
 
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,17 @@ use crate::settings::Settings;
 /// A checkpoint of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SavedCheckpoint {
-    /// The step that it holds.
+    /// The step at which it was taken.
     pub step: u64,
     /// Its name.
     pub id: String,
-    /// When it was taken, in seconds since 1970; nothing if it is damaged.
+    /// When it was taken, in seconds since 1970; `None` if it is damaged.
     pub taken: Option<u64>,
-    /// Its size; nothing if it is damaged.
+    /// Its size in bytes; `None` if it is damaged.
     pub bytes: Option<u64>,
     /// What is wrong with it.
     pub damage: Option<String>,
-    /// Whether its run came to its end with it.
+    /// Whether this is the last checkpoint of a run that finished.
     #[serde(skip)]
     pub(crate) is_last: bool,
     #[serde(skip)]
@@ -34,7 +34,7 @@ pub(crate) fn location(directory: &Path, settings: Option<&Settings>) -> String 
     given.map_or_else(|| directory.join(CHECKPOINTS).display().to_string(), str::to_owned)
 }
 
-/// All checkpoints, the newest first; what is wrong if they cannot be listed.
+/// Lists all checkpoints, newest first. Fails with a description if they cannot be listed.
 pub(crate) fn list(location: &str) -> Result<Vec<SavedCheckpoint>, String> {
     let Some(directory) = local(location) else { return Ok(Vec::new()) };
     let listed = ask(&directory, async |store| store.list().await).map_err(|error| error.to_string())?;
@@ -59,13 +59,13 @@ pub(crate) fn list(location: &str) -> Result<Vec<SavedCheckpoint>, String> {
     Ok(saved.collect())
 }
 
-/// Who holds the checkpoints of a run directory; nothing if they are not in a directory of this machine.
+/// The holder of the checkpoints of a run directory; `None` if they are not in a directory of this machine.
 pub(crate) fn occupancy(directory: &Path) -> Result<Option<Occupancy>, CheckpointError> {
     let Some(store) = store(directory) else { return Ok(None) };
     ask(&store, async |store| store.occupancy().await).map(Some)
 }
 
-/// The same, but a process of another machine is watched for some seconds.
+/// Like [`occupancy`], but watches a process of another machine for some seconds.
 pub(crate) fn watched_occupancy(directory: &Path) -> Result<Option<Occupancy>, CheckpointError> {
     let Some(store) = store(directory) else { return Ok(None) };
     ask(&store, async |store| store.watched_occupancy().await).map(Some)
@@ -77,7 +77,7 @@ fn store(directory: &Path) -> Option<PathBuf> {
     local(&location(directory, settings.as_ref()))
 }
 
-/// Opening a store makes its directory, which looking must not.
+/// The path of a local store. Opening a store would create its directory, and reading must not.
 fn local(location: &str) -> Option<PathBuf> {
     let path = location.strip_prefix("file://").unwrap_or(location);
     (!path.contains("://")).then(|| PathBuf::from(path)).filter(|path| path.is_dir())

@@ -12,20 +12,20 @@ use crate::settings::Setting;
 pub struct Comparison {
     /// The run directories, in the order they were named.
     pub runs: Vec<String>,
-    /// Settings that are not the same in all of them.
+    /// Settings that differ between the runs.
     pub settings: Vec<Row>,
-    /// How many settings are the same in all of them.
+    /// The number of settings that are the same in all runs.
     pub same_settings: usize,
-    /// Results, whether or not they are the same.
+    /// Results, whether or not they differ.
     pub results: Vec<Row>,
 }
 
-/// A setting or result of every run.
+/// A setting or result of all runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Which one.
+    /// The name of the setting or result.
     pub name: String,
-    /// One a run.
+    /// One value per run.
     pub values: Vec<Cell>,
 }
 
@@ -43,7 +43,7 @@ pub enum Cell {
     Count(u64),
     /// Anything else.
     Text(String),
-    /// The run has none.
+    /// The run has no such value.
     None,
 }
 
@@ -74,7 +74,8 @@ impl Row {
     }
 }
 
-/// Those that differ, and how many do not. Settings that only put a run somewhere, or show it, do not count.
+/// The settings that differ, and the number of those that do not. Settings that only determine where a run is kept or
+/// how it is shown are ignored.
 fn settings(runs: &[Run]) -> (Vec<Row>, usize) {
     let text = |text: &str| if text.is_empty() { Cell::None } else { Cell::Text(text.to_owned()) };
     let layout = |run: &Run| run.layout.map_or(Cell::None, |layout| Cell::Text(layout.to_string()));
@@ -84,7 +85,7 @@ fn settings(runs: &[Run]) -> (Vec<Row>, usize) {
         Row::of("mode", runs, |run| text(&run.mode)),
         Row::of("optimizer", runs, |run| text(&run.optimizer)),
     ];
-    // What the rows above say already.
+    // These settings are covered by the rows above.
     let mut seen: BTreeSet<(&str, &str)> = ["ps", "workers", "colocate"].map(|name| ("launch", name)).into();
     seen.extend(["mode", "staleness", "optimizer", "ps-hosts", "worker-hosts", "colocate"].map(|name| ("train", name)));
     let all = runs.iter().filter_map(|run| run.settings.as_ref()).flat_map(|settings| &settings.settings);
@@ -101,7 +102,7 @@ fn settings(runs: &[Run]) -> (Vec<Row>, usize) {
     (rows, same)
 }
 
-/// Whether some runs have a setting at its default and the others do not have it: `train` has no `--restart`, and an earlier
+/// Whether some runs have a setting at its default and the others lack it: `train` has no `--restart`, and an earlier
 /// version may lack any flag.
 fn is_implied(runs: &[Run], table: &str, name: &str) -> bool {
     let all = || runs.iter().filter_map(|run| run.settings.as_ref());
@@ -111,7 +112,7 @@ fn is_implied(runs: &[Run], table: &str, name: &str) -> bool {
     known.len() < all().count() && known.iter().all(is_same_default)
 }
 
-/// Whatever some run has a number for.
+/// All results for which at least one run has a value.
 fn results(runs: &[Run]) -> Vec<Row> {
     let number = |value: Option<f64>| value.map_or(Cell::None, Cell::Number);
     let of_summary = |part: fn(&crate::Summary) -> f64| {

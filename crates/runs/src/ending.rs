@@ -1,4 +1,4 @@
-//! How a run ended, decided from what it left.
+//! How a run ended, judged by the files that it left.
 
 use serde::Serialize;
 use windlass_core::lifecycle::exit_code;
@@ -10,33 +10,33 @@ use crate::activity::Activity;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "how", rename_all = "snake_case")]
 pub enum Ending {
-    /// It has not.
+    /// It has not ended.
     Running,
-    /// It came to its end.
+    /// It finished.
     Finished,
     /// It was told to stop.
     Stopped {
-        /// By whom or what, as far as that is known.
+        /// Who or what stopped it, as far as that is known.
         why: String,
     },
     /// It failed.
     Failed {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// It ended without a last word: it was killed, or its machine went down.
+    /// It ended without a report: it was killed, or its machine went down.
     Died,
-    /// It never began to train.
+    /// It never started to train.
     NotBegun,
-    /// There is too little to tell.
+    /// The files do not show how it ended.
     Unknown {
-        /// What makes it unclear.
+        /// Why that is unclear.
         why: String,
     },
 }
 
 impl Ending {
-    /// As a word of the table.
+    /// The word for tables.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Running => "active",
@@ -59,14 +59,14 @@ impl Ending {
     }
 }
 
-/// What a run left behind that shows how it ended.
+/// The traces from which the ending of a run is determined.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traces<'a> {
     pub activity: &'a Activity,
     pub last_status: Option<&'a LastStatus>,
-    /// Whether a summary, or a last checkpoint, says that the run came to its end.
+    /// Whether a summary, or a last checkpoint, shows that the run finished.
     pub has_finished: bool,
-    /// Whether there is a checkpoint.
+    /// Whether the run has a checkpoint.
     pub has_checkpoint: bool,
 }
 
@@ -88,8 +88,8 @@ pub(crate) fn ending(traces: Traces<'_>) -> Ending {
     }
 }
 
-/// Whether the coordinator has seen the run train. Its step alone does not tell: a restarted one that has not found the
-/// record of the one before counts from zero until the parameters are restored.
+/// Whether the coordinator has seen the run train. Its step alone does not show that: a restarted coordinator that did
+/// not find its predecessor's record counts from zero until the parameters are restored.
 fn has_trained(last: &LastStatus) -> bool {
     let status = &last.status;
     status.step > 0 || status.phase == Phase::Training || status.loss.last().is_some()

@@ -5,48 +5,48 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why nothing can be said of, or done with, a directory.
+/// Why a run directory cannot be read or removed.
 #[derive(Debug, Error)]
 pub enum RunsError {
-    /// There is nothing of that name.
+    /// The path does not exist.
     #[error("there is no directory {}", .path.display())]
     Missing {
-        /// The name.
+        /// The path.
         path: PathBuf,
     },
-    /// It is a file, or a link.
+    /// The path is a file, or a link.
     #[error("{} is {what}", .path.display())]
     NotADirectory {
-        /// Its name.
+        /// The path.
         path: PathBuf,
         /// What it is instead.
         what: &'static str,
     },
-    /// It may not be read.
+    /// A file or directory cannot be read.
     #[error("cannot read {}: {error}", .path.display())]
     Unreadable {
         /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
-    /// It has none of the files that a run leaves.
+    /// The directory has none of the files that a run leaves.
     #[error("{} is not a run directory: {why}", .path.display())]
     NotARun {
         /// The directory.
         path: PathBuf,
-        /// How that is known.
+        /// Why it is not a run directory.
         why: String,
     },
-    /// Its run lives, or may live.
+    /// Its run is alive, or may be.
     #[error("the run in {} is active: {by}", .path.display())]
     Active {
         /// The directory.
         path: PathBuf,
-        /// Who runs it.
+        /// The process that runs it, in words.
         by: String,
     },
-    /// Other runs would be removed with it.
+    /// Removing the directory would remove other runs, too.
     #[error("{} holds other runs, such as {}", .path.display(), .inner.display())]
     HoldsOthers {
         /// The directory.
@@ -54,7 +54,7 @@ pub enum RunsError {
         /// One of the runs in it.
         inner: PathBuf,
     },
-    /// Files would be removed with it that no run has left.
+    /// Removing the directory would remove files that no run has left.
     #[error("{} holds more than a run: {}", .path.display(), .entry.display())]
     HoldsMore {
         /// The directory.
@@ -62,32 +62,32 @@ pub enum RunsError {
         /// The first of those files or directories.
         entry: PathBuf,
     },
-    /// Nothing says whether its run lives.
+    /// It cannot be determined whether the run is alive.
     #[error("cannot tell whether the run in {} is active: {why}", .path.display())]
     Unclear {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// It is where somebody works.
+    /// The directory is, or contains, the current working directory.
     #[error("{} is, or holds, the working directory", .path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
     },
-    /// It cannot be removed.
+    /// The directory cannot be removed.
     #[error("cannot remove {}: {error}", .path.display())]
     NotRemoved {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
 }
 
 impl RunsError {
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing { .. } | Self::NotARun { .. } => {

@@ -1,4 +1,4 @@
-//! The files of a run directory as they were read, and what they say together.
+//! The files of a run directory, and what they show when taken together.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use crate::run::{Layout, Score};
 use crate::settings::Settings;
 use crate::summary::Summary;
 
-/// What was there.
+/// The files that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     pub settings: Option<Settings>,
@@ -25,7 +25,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Reads what can be read, and lists what cannot.
+    /// Reads as many files as possible, and lists the problems with the others.
     pub(crate) fn read(path: &Path) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let settings = noted(RUN_FILE, Settings::read(path), &mut problems);
@@ -39,7 +39,7 @@ impl Files {
         (Self { settings, summary, last_status, checkpoints_in, checkpoints }, problems)
     }
 
-    /// The summary, unless an earlier run in the same directory left it.
+    /// The summary, unless it was left by an earlier run in the same directory.
     pub(crate) fn final_summary(&self) -> Option<&Summary> {
         let is_of_this_run = |summary: &&Summary| self.status().is_none_or(|status| status.step == summary.global_step);
         self.summary.as_ref().filter(is_of_this_run)
@@ -73,11 +73,11 @@ impl Files {
         self.first_of(set, |status| &status.optimizer, |summary| &summary.optimizer, None)
     }
 
-    /// The last step that is known.
+    /// The last known step.
     pub(crate) fn step(&self) -> u64 {
         let saved = self.newest().map_or(0, |saved| saved.step);
         let summed_up = || self.summary.as_ref().map(|summary| summary.global_step);
-        // One that has not begun yet, or never did, may have been saved before.
+        // A run that has not started, or never did, reports step 0 even if it has checkpoints from before.
         let seen = self.status().map(|status| status.step).filter(|step| *step > 0);
         seen.or_else(summed_up).unwrap_or(saved)
     }
@@ -86,7 +86,7 @@ impl Files {
         self.set("steps").and_then(|steps| steps.parse().ok()).or(self.status().and_then(|status| status.target))
     }
 
-    /// The loss and the scores: the final ones, or else the last that the coordinator heard of.
+    /// The loss and the scores: the final ones, or else the last ones that were reported to the coordinator.
     pub(crate) fn result(&self) -> (Option<f64>, Vec<Score>) {
         if let Some(summary) = self.final_summary() {
             return (summary.loss, summary.scores());
@@ -129,7 +129,7 @@ impl Files {
         self.last_status.as_ref().map(|last| &last.status)
     }
 
-    /// The newest checkpoint that is whole.
+    /// The newest undamaged checkpoint.
     fn newest(&self) -> Option<&SavedCheckpoint> {
         self.checkpoints.iter().find(|saved| saved.damage.is_none())
     }
@@ -138,7 +138,7 @@ impl Files {
         self.settings.as_ref()?.get("train", name)
     }
 
-    /// What the settings, the last status, the summary, or whatever is left say, in this order.
+    /// The first value found in the settings, the last status, the summary, and `otherwise`, in this order.
     fn first_of(
         &self,
         set: Option<&str>,
@@ -151,7 +151,7 @@ impl Files {
     }
 }
 
-/// Of a run that was launched, or whose tasks were started one by one with the addresses of all.
+/// The layout of a run that was launched, or whose tasks were started one by one with all addresses.
 fn layout_of_settings(settings: &Settings) -> Layout {
     let is_launched = settings.is_launched();
     let (table, [ps, workers]) = match is_launched {
@@ -169,7 +169,7 @@ fn layout_of_settings(settings: &Settings) -> Layout {
     Layout { ps: ps.unwrap_or(0), workers: number(workers).unwrap_or(1), colocated, joined }
 }
 
-/// The value, or a note of what is wrong with it.
+/// The value; if it cannot be read, `None`, with an entry in `problems`.
 fn noted<T>(name: &str, read: Result<Option<T>, String>, problems: &mut Vec<String>) -> Option<T> {
     read.unwrap_or_else(|error| {
         problems.push(format!("{name}: {error}"));
@@ -182,7 +182,7 @@ pub(crate) fn read_status(path: &Path) -> Result<Option<LastStatus>, String> {
     text.map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string())).transpose()
 }
 
-/// The content of a file; nothing if there is none.
+/// The contents of a file; `None` if the file does not exist.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, String> {
     match read(path) {
         Ok(content) => Ok(Some(content)),
@@ -191,14 +191,14 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// The content of a regular file. Whatever else has its name may have no end, or keep whoever opens it waiting.
+/// The contents of a regular file. Anything else of that name might have no end, or block the reader.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     open(path)?.read_to_end(&mut content)?;
     Ok(content)
 }
 
-/// A regular file, opened for reading.
+/// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     match fs::metadata(path)?.is_file() {
         true => File::open(path),

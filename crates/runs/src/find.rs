@@ -12,15 +12,15 @@ use crate::files;
 use crate::names::{CHECKPOINTS, LOCK_FILE, RUN_FILE, SUMMARY_FILE};
 use crate::settings;
 
-/// Levels of directories below the one that is searched.
+/// The number of directory levels that are searched.
 const DEPTH: usize = 4;
 
 /// The run directories below a directory.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Their paths, in the order of their names.
+    /// Their paths, sorted by name.
     pub runs: Vec<PathBuf>,
-    /// Directories that could not be looked into.
+    /// Directories that could not be read.
     pub unreadable: Vec<RunsError>,
 }
 
@@ -28,7 +28,7 @@ pub struct Found {
 /// directories whose names begin with a dot are not followed.
 ///
 /// # Errors
-/// If the directory is not there or cannot be read.
+/// Fails if the directory is missing or cannot be read.
 pub fn find(directory: &Path) -> Result<Found, RunsError> {
     must_be_directory(directory)?;
     let mut found = Found::default();
@@ -54,7 +54,7 @@ fn look(directory: PathBuf, levels: usize, found: &mut Found) {
     }
 }
 
-/// The directories in a directory, by name.
+/// The subdirectories of a directory, sorted by name.
 pub(crate) fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, RunsError> {
     let unreadable = |error| RunsError::Unreadable { path: directory.to_owned(), error };
     let is_hidden = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
@@ -76,17 +76,17 @@ pub fn is_run_dir(directory: &Path) -> bool {
         || json(SUMMARY_FILE).is_some_and(|value| has(&value, ["model", "global_step"]))
 }
 
-/// Whether it has a file with the settings of a run, perhaps a damaged one.
+/// Whether the directory has a settings file of a run, perhaps a damaged one.
 fn has_settings(directory: &Path) -> bool {
     let Ok(text) = files::read(&directory.join(RUN_FILE)) else { return false };
     let text = String::from_utf8_lossy(&text);
     settings::is_of_a_run(&text) || directory.join(LOCK_FILE).is_file()
 }
 
-/// Refuses what is no run directory.
+/// Fails unless a path is a run directory.
 ///
 /// # Errors
-/// If it is not there, not a directory, or has none of the files that a run leaves.
+/// Fails if the path does not exist, is not a directory, or has none of the files that a run leaves.
 pub fn must_be_run_dir(directory: &Path) -> Result<(), RunsError> {
     must_be_directory(directory)?;
     if is_run_dir(directory) {
@@ -132,7 +132,7 @@ mod tests {
         ] {
             write(&root.path().join(run), file, text);
         }
-        // Neither hidden ones, nor what is within a run, nor what only looks like one.
+        // Neither hidden directories, nor those inside a run, nor those that only look like runs.
         write(&root.path().join(".f"), RUN_FILE, "model-name = \"mnist\"\n");
         write(&root.path().join("a/within"), RUN_FILE, "model-name = \"mnist\"\n");
         write(&root.path().join("g"), RUN_FILE, "[package]\nname = \"run\"\n");

@@ -1,17 +1,17 @@
-//! Run directories: finding them, reading them, how their runs ended, how runs differ, and removing one.
+//! Run directories: finds, reads, compares and removes them, and determines how their runs ended.
 //!
 //! ```text
 //! run.toml              all settings of the run, and where each comes from
-//! .lock                 held by the launcher, or by a run in one process, for as long as it lives
+//! .lock                 held by the launcher, or by a run in one process, while it is alive
 //! status.json           what the coordinator last knew: where the live page is, how the run ended
-//! summary.json          the run in numbers, once it has come to its end
-//! checkpoints/          unless they are kept elsewhere
+//! summary.json          the run in numbers, once it has finished
+//! checkpoints/          unless they are stored elsewhere
 //! tensorboard/, *.log   …
 //! ```
 //! Any of these files may be missing: the run may be of an earlier version, may share the directory with other tasks of its
-//! cluster, or may have died early. Damaged files are listed in [`Run::problems`], and the rest is read all the same.
+//! cluster, or may have died early. Damaged files are listed in [`Run::problems`], and the others are still read.
 //!
-//! This crate reads files and locks. It asks no running task, and prints nothing.
+//! This crate reads files and locks. It contacts no running task, and prints nothing.
 
 mod activity;
 mod checkpoints;

@@ -1,4 +1,4 @@
-//! What the files of a run directory are called.
+//! The file names in a run directory.
 
 use std::ffi::OsStr;
 
@@ -6,15 +6,15 @@ use windlass_page::STATUS_FILE;
 
 /// All settings of the run.
 pub const RUN_FILE: &str = "run.toml";
-/// Locked for as long as the run lives.
+/// Locked while the run is alive.
 pub const LOCK_FILE: &str = ".lock";
-/// The run in numbers, once it has come to its end.
+/// The run in numbers, written once it has finished.
 pub const SUMMARY_FILE: &str = "summary.json";
-/// Where checkpoints are, unless they are kept elsewhere.
+/// The directory of checkpoints, unless they are stored elsewhere.
 pub const CHECKPOINTS: &str = "checkpoints";
 /// The loss and the scores over time.
 pub const HISTORY_FILE: &str = "history.jsonl";
-/// Where `launch` makes run directories, unless it is told otherwise.
+/// Where `launch` creates run directories by default.
 pub const RUNS: &str = "runs";
 
 /// Everything else that a run, or the comparison that started it, leaves under a fixed name. Earlier versions wrote
@@ -31,17 +31,17 @@ const OTHERS: [&str; 9] = [
     "translator.json",
 ];
 
-/// Whether an entry of a run directory has a name that a run gives.
+/// Whether this is the name of an entry that a run creates in its directory.
 pub(crate) fn is_of_a_run(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     [RUN_FILE, LOCK_FILE, SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE].contains(&name)
         || OTHERS.contains(&name)
         || is_log_of_a_task(name)
-        // A file that was being written when its process was killed.
+        // A temporary file whose process was killed while writing it.
         || name.starts_with(".windlass-") && name.ends_with(".part")
 }
 
-/// Such as `ps-0.log`.
+/// Whether this is a name such as `ps-0.log`.
 fn is_log_of_a_task(name: &str) -> bool {
     let task = name.strip_suffix(".log").and_then(|task| task.split_once('-'));
     task.is_some_and(|(job, index)| ["ps", "worker"].contains(&job) && index.parse::<u32>().is_ok())

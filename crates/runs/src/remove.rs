@@ -1,5 +1,5 @@
-//! Removing a run directory, unless its run is alive or the directory holds other files: whatever no run writes belongs to
-//! the user, and stays.
+//! Removes a run directory, unless its run is alive or the directory holds other files: files that no run writes belong
+//! to the user and are never removed.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -19,27 +19,28 @@ use crate::run::Run;
 pub struct Removal {
     /// The run.
     pub run: Run,
-    /// Where its checkpoints are if they stay, because they are not in the directory.
+    /// The location of its checkpoints if they are outside the directory and therefore remain.
     pub remaining: Option<String>,
     _lock: Option<File>,
 }
 
-/// What was removed.
+/// A run directory that was removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
     /// The directory.
     pub path: PathBuf,
-    /// The room that it took.
+    /// The disk space that it took.
     pub bytes: u64,
 }
 
 impl Removal {
-    /// Checks that a run directory may be removed. A run that another machine may be running is watched for some seconds.
+    /// Checks that a run directory may be removed. A run that may be alive on another machine is watched for some
+    /// seconds.
     ///
     /// # Errors
-    /// If it is no run directory, its run lives or may live, or it holds more than a run.
+    /// Fails if it is not a run directory, its run is alive or may be, or it holds more than a run.
     pub fn prepare(path: &Path) -> Result<Self, RunsError> {
-        // With a slash at its end, a link would be followed.
+        // With a trailing slash, a link would be followed.
         let path: &Path = &path.components().collect::<PathBuf>();
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
             return Err(RunsError::NotADirectory { path: path.to_owned(), what: "a link to a directory" });
@@ -51,7 +52,7 @@ impl Removal {
         if let Some(inner) = run_within(path)? {
             return Err(RunsError::HoldsOthers { path: path.to_owned(), inner });
         }
-        // Before the lock is taken, by which the run would look alive.
+        // Read before the lock is taken: our own lock would make the run look alive.
         let run = Run::read(path)?;
         let active = |by: String| RunsError::Active { path: path.to_owned(), by };
         let lock = lock(path).map_err(|()| active("a process of this machine holds its lock".to_owned()))?;
@@ -66,10 +67,10 @@ impl Removal {
         Ok(Self { run, remaining, _lock: lock })
     }
 
-    /// Removes it.
+    /// Removes the directory.
     ///
     /// # Errors
-    /// If not all of it can be removed.
+    /// Fails if not all of it can be removed.
     pub fn carry_out(self) -> Result<Removed, RunsError> {
         let Run { path, bytes, .. } = self.run;
         match fs::remove_dir_all(&path) {
@@ -79,7 +80,8 @@ impl Removal {
     }
 }
 
-/// Who runs it, if somebody does, as far as anything but the lock tells, which is held here; else why that is not known.
+/// The process that runs it, if any, judged by everything but the lock, which is held here; an error says why that
+/// cannot be determined.
 fn living(path: &Path) -> Result<Option<String>, String> {
     match checkpoints::watched_occupancy(path) {
         Ok(Some(Occupancy::Held(holder) | Occupancy::Elsewhere(holder))) => Ok(Some(holder.describe())),
@@ -89,7 +91,7 @@ fn living(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// The first entry, by name, that is neither a run's nor where this one keeps its checkpoints.
+/// The first entry, by name, that neither belongs to a run nor holds this run's checkpoints.
 fn entry_of_another(path: &Path, checkpoints: &Path) -> Result<Option<PathBuf>, RunsError> {
     let unreadable = |error| RunsError::Unreadable { path: path.to_owned(), error };
     let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(unreadable)?;
@@ -98,7 +100,7 @@ fn entry_of_another(path: &Path, checkpoints: &Path) -> Result<Option<PathBuf>, 
     Ok(others.map(fs::DirEntry::path).filter(|entry| !is_same(entry)).min())
 }
 
-/// Whether the checkpoints of a run are not in its directory, or only by a link.
+/// Whether the checkpoints of a run are outside its directory, or only linked from it.
 fn is_elsewhere(run: &Run) -> bool {
     let (directory, store) = (run.path.canonicalize(), Path::new(&run.checkpoints_in).canonicalize());
     match (directory, store) {
@@ -107,7 +109,7 @@ fn is_elsewhere(run: &Run) -> bool {
     }
 }
 
-/// Takes the lock; fails if another process has it. A file system without locks has none to take.
+/// Takes the lock; fails if another process holds it. Returns `None` on a file system without locks.
 fn lock(path: &Path) -> Result<Option<File>, ()> {
     let Ok(file) = File::options().write(true).open(path.join(LOCK_FILE)) else { return Ok(None) };
     match file.try_lock() {
@@ -123,7 +125,7 @@ fn holds_working_directory(path: &Path) -> bool {
     path.zip(working).is_some_and(|(path, working)| working.starts_with(path))
 }
 
-/// A run in a directory below this one.
+/// Finds a run directory below this one.
 fn run_within(path: &Path) -> Result<Option<PathBuf>, RunsError> {
     for directory in subdirectories(path)? {
         if is_run_dir(&directory) {

@@ -19,58 +19,58 @@ use crate::names::{RUN_FILE, SUMMARY_FILE};
 use crate::settings::Settings;
 use crate::summary::Summary;
 
-/// A run, as its directory tells of it.
+/// A run, as described by its directory.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// The directory.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
-    /// The model; empty if nothing tells of it.
+    /// The model; empty if unknown.
     pub model: String,
-    /// Its tasks.
+    /// The layout of its tasks.
     pub layout: Option<Layout>,
     /// How pushes become updates: `async`, `sync`, `ssp 4`.
     pub mode: String,
     /// The optimizer.
     pub optimizer: String,
-    /// The last global step that is known.
+    /// The last known global step.
     pub step: u64,
     /// The step at which the run ends, if steps limit it.
     pub target: Option<u64>,
-    /// The last loss that is known, per sample.
+    /// The last known loss, per sample.
     pub loss: Option<f64>,
-    /// The last scores that are known, the most telling first.
+    /// The last known scores, the most significant first.
     pub scores: Vec<Score>,
-    /// When it began, in seconds since 1970.
+    /// When the run began, in seconds since 1970.
     pub began: Option<u64>,
-    /// When it was last heard of.
+    /// When the run last gave a sign of life, in seconds since 1970.
     pub last_heard: Option<u64>,
-    /// How much room the directory takes on the disk.
+    /// The disk space that the directory takes.
     pub bytes: u64,
-    /// Whether it is alive.
+    /// Whether the run is alive.
     pub activity: Activity,
-    /// How it ended.
+    /// How the run ended.
     pub ending: Ending,
-    /// Where its checkpoints are.
+    /// The location of its checkpoints.
     pub checkpoints_in: String,
-    /// Those of them that are in a directory of this machine, the newest first.
+    /// The checkpoints that are in a directory of this machine, newest first.
     pub checkpoints: Vec<SavedCheckpoint>,
-    /// Its settings, if they were left.
+    /// Its settings, if they were recorded.
     pub settings: Option<Settings>,
-    /// Its numbers, if it came to its end.
+    /// Its summary, if it finished.
     pub summary: Option<Summary>,
-    /// What its coordinator last knew.
+    /// The last status that its coordinator recorded.
     pub last_status: Option<LastStatus>,
-    /// Files that are damaged or cannot be read.
+    /// Descriptions of files that are damaged or cannot be read.
     pub problems: Vec<String>,
 }
 
-/// How a run's tasks are laid out.
+/// The layout of a run's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// Parameter servers; none in one process, and none with co-located shards.
+    /// The number of parameter servers; zero for a run in one process, and with co-located shards.
     pub ps: u32,
-    /// Workers.
+    /// The number of workers.
     pub workers: u32,
     /// Whether each worker hosts a shard.
     pub colocated: bool,
@@ -83,9 +83,9 @@ pub struct Layout {
 pub struct Score {
     /// Its name.
     pub name: String,
-    /// How high it is.
+    /// The value of the score.
     pub value: f64,
-    /// Whether it is a part of a whole, from 0 to 1.
+    /// Whether the value is a fraction, from 0 to 1.
     pub is_fraction: bool,
 }
 
@@ -93,7 +93,7 @@ impl Run {
     /// Reads a run directory.
     ///
     /// # Errors
-    /// If it is none, or cannot be read at all. Damage to single files is told among the problems.
+    /// Fails if this is not a run directory or cannot be read at all. Damage to single files is listed in `problems`.
     pub fn read(path: &Path) -> Result<Self, RunsError> {
         must_be_run_dir(path)?;
         let (files, problems) = Files::read(path);
@@ -137,7 +137,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// As people read it: `test accuracy 97.51%`.
+/// Formats the score for display: `test accuracy 97.51%`.
 impl fmt::Display for Score {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.is_fraction {
@@ -153,7 +153,7 @@ fn modified(path: &Path) -> Option<u64> {
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// The room that a directory takes on the disk. Links are not followed; what vanishes meanwhile does not count.
+/// The disk space that a directory takes. Links are not followed, and files that vanish meanwhile do not count.
 fn size(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     let entries = metadata.is_dir().then(|| fs::read_dir(path).ok()).flatten();
@@ -161,7 +161,7 @@ fn size(path: &Path) -> u64 {
     metadata.blocks() * 512 + within
 }
 
-/// As readable as it can be, whatever is in it.
+/// Serializes a path as readable text, even if it is not valid Unicode.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }

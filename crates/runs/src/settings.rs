@@ -1,4 +1,4 @@
-//! `run.toml`: all settings of a run, and where each comes from.
+//! `run.toml`: all settings of a run, and the origin of each.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,14 +9,14 @@ use toml::{Spanned, Value};
 use crate::files;
 use crate::names::RUN_FILE;
 
-/// Origin of a setting that nobody has set.
+/// The origin of a setting that was left at its default.
 const DEFAULT: &str = "default";
-/// A line that every such file has, whatever became of the rest.
+/// A line that every such file has, however damaged the rest may be.
 const HEADER: &str = "# All settings of this run, ";
-/// Settings that matter even if nobody has set them.
+/// Settings that matter even at their defaults.
 const ESSENTIAL: [&str; 9] =
     ["ps", "workers", "mode", "optimizer", "learning-rate", "batch-size", "steps", "epochs", "seed"];
-/// Settings by which a run is only put somewhere, or shown.
+/// Settings that only determine where a run is kept or how it is shown.
 const BESIDE: [&str; 7] = ["run-dir", "config", "format", "log-every", "threads", "cluster", "bind"];
 
 /// A setting of a run.
@@ -26,7 +26,7 @@ pub struct Setting {
     pub table: String,
     /// The flag's name.
     pub name: String,
-    /// Its value as it would be written after the flag.
+    /// Its value, as written after the flag.
     pub value: String,
     /// `flag`, `default`, a variable, a file or a checkpoint.
     pub origin: String,
@@ -41,7 +41,7 @@ pub struct Settings {
     pub settings: Vec<Setting>,
 }
 
-/// The tables are named one by one, because values that serde has to buffer lose their places in the text.
+/// The tables are named one by one because serde loses the text positions of values that it has to buffer.
 #[derive(Deserialize)]
 struct File {
     #[serde(rename = "model-name")]
@@ -57,7 +57,7 @@ struct File {
 type Table = BTreeMap<String, Spanned<Value>>;
 
 impl Settings {
-    /// Of a run directory; nothing if it has none.
+    /// Reads the settings of a run directory; `None` if it has none.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
         let Some(text) = files::read_if_there(&directory.join(RUN_FILE))? else { return Ok(None) };
         let text = String::from_utf8(text).map_err(|error| error.to_string())?;
@@ -84,42 +84,42 @@ impl Settings {
         found.map(|setting| setting.value.as_str())
     }
 
-    /// Whether the run was launched, and is not all in one process.
+    /// Whether the run was launched, rather than being a single process.
     pub fn is_launched(&self) -> bool {
         self.settings.iter().any(|setting| setting.table == "launch")
     }
 }
 
 impl Setting {
-    /// Whether it tells this run from others: somebody has set it, or everybody wants to know it.
+    /// Whether the setting distinguishes this run from others: it was set explicitly, or is always of interest.
     pub fn matters(&self) -> bool {
         let is_set = !self.is_default() && self.is_of_result();
         is_set || self.table == "model" || ESSENTIAL.contains(&&*self.name)
     }
 
-    /// Whether nobody has set it.
+    /// Whether the setting was left at its default.
     pub(crate) fn is_default(&self) -> bool {
         self.origin == DEFAULT
     }
 
-    /// Whether what a run learns, or how fast, may depend on it.
+    /// Whether the setting may affect what a run learns, or how fast.
     pub(crate) fn is_of_result(&self) -> bool {
         !BESIDE.contains(&&*self.name)
     }
 }
 
-/// Whether a text is, or was, such a file.
+/// Whether a text is a settings file, even a damaged one.
 pub(crate) fn is_of_a_run(text: &str) -> bool {
     text.contains(HEADER) || Settings::parse(text).is_ok()
 }
 
-/// What a comment at the end of the line says.
+/// The text of a comment at the end of the line.
 fn comment(rest: &str) -> Option<&str> {
     let line = rest.lines().next()?;
     line.split_once('#').map(|(_, comment)| comment.trim())
 }
 
-/// A value as it is written after a flag.
+/// Formats a value as it is written after a flag.
 fn written(value: Value) -> String {
     match value {
         Value::String(text) => text,

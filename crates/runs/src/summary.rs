@@ -1,4 +1,4 @@
-//! `summary.json`: a run in numbers, as far as others want to know them.
+//! `summary.json`: the numbers of a run that this crate needs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::files;
 use crate::names::SUMMARY_FILE;
 use crate::run::Score;
 
-/// The run in numbers. Whoever writes the file has more; see there for what each number is.
+/// The run in numbers. The file has more; its writer documents each number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Summary {
@@ -65,7 +65,7 @@ pub struct StepTime {
     pub p95: f64,
 }
 
-/// What a step moves.
+/// The traffic of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Bytes {
@@ -85,7 +85,7 @@ pub struct Joined {
     pub joined: u64,
 }
 
-/// What was wrong with how the run learned.
+/// A problem with how the run learned.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)]
@@ -94,19 +94,20 @@ pub struct Warning {
 }
 
 impl Summary {
-    /// Of a run directory; nothing if it has none.
+    /// Reads the summary of a run directory; `None` if it has none.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
         let text = files::read_if_there(&directory.join(SUMMARY_FILE))?;
         text.map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string())).transpose()
     }
 
-    /// What a step of a worker moves between processes; `None` if joined workers computed it, whose traffic is not counted.
+    /// The traffic between processes per step of a worker; `None` if joined workers computed it, since the traffic to
+    /// them is not counted.
     pub fn traffic_per_step(&self) -> Option<f64> {
         let Bytes { sent, received, in_process } = self.bytes_per_step;
         self.joined.is_empty().then(|| if self.ps == 0 { 0.0 } else { (sent + received - in_process).max(0.0) })
     }
 
-    /// The final scores, in their order.
+    /// The final scores, in the order of the file.
     pub fn scores(&self) -> Vec<Score> {
         let scores = self.metrics.0.iter().map(|(name, value)| Score {
             name: name.replace('_', " "),
@@ -117,7 +118,7 @@ impl Summary {
     }
 }
 
-/// A map that keeps its order. What is not a number is `null` in JSON.
+/// A map that keeps its order. Values that are not finite are `null` in JSON.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Values(Vec<(String, f64)>);
 

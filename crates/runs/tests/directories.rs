@@ -1,4 +1,4 @@
-//! Run directories as runs leave them: whole, of earlier versions, torn, empty, alive.
+//! Run directories as runs leave them: complete, from earlier versions, torn, empty, alive.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -123,7 +123,7 @@ fn damage_is_told_and_the_rest_is_read_all_the_same() {
     assert!(run.problems[0].starts_with("run.toml: ") && run.problems[1].starts_with("status.json: "), "{run:?}");
 }
 
-/// Whoever opens one to read waits for somebody who writes.
+/// Opening a FIFO for reading blocks until there is a writer.
 fn make_fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
@@ -229,7 +229,7 @@ fn a_run_whose_claim_cannot_be_read_is_not_removed() {
     let directory = tempfile::tempdir().unwrap();
     let generations = directory.path().join("checkpoints/generations");
     fs::create_dir(directory.path().join("checkpoints")).unwrap();
-    // Nobody can follow a link to itself, not even root.
+    // A link to itself cannot be followed, not even by root.
     std::os::unix::fs::symlink(&generations, &generations).unwrap();
     write(directory.path(), &[(RUN_FILE, &settings(2, "0.01")), (LOCK_FILE, "")]);
     let refused = Removal::prepare(directory.path()).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! How fast a large model's parameters move: a ps in a process of its own, a worker in this one, and a model that
-//! is all parameters and no computation.
+//! How fast a large model's parameters move between a ps in a process of its own and a worker in this one. The model
+//! consists of parameters without any computation.
 
 use std::fmt;
 use std::process::{Child, Stdio};
@@ -33,9 +33,9 @@ const STEPS: u64 = 30;
 /// How the worker reaches the ps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// As on one host.
+    /// Over the transport used within one host.
     Local,
-    /// As between hosts.
+    /// Over TCP, as between hosts.
     Tcp,
 }
 
@@ -97,7 +97,7 @@ impl Model for Bulk {
     }
 }
 
-/// A child that does not outlive the benchmark.
+/// A child process that does not outlive the benchmark.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -136,7 +136,7 @@ fn megabytes(parameters: usize) -> f64 {
     parameters as f64 * 4e-6
 }
 
-/// Runs it once.
+/// Runs the benchmark once.
 pub(super) fn measure(elements: usize, transport: Transport) -> Result<Moved, Failure> {
     let port = |listener: std::io::Result<std::net::TcpListener>| {
         listener.and_then(|listener| listener.local_addr()).map(|address| address.to_string())
@@ -215,7 +215,7 @@ fn run_config() -> RunConfig {
     }
 }
 
-/// The most memory a process has held, where the system tells.
+/// The peak memory of a process, where the system reports it.
 fn peak_memory_mb(pid: u32) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

@@ -1,7 +1,7 @@
-//! Whether a step takes as long late in a run as early in it: the README's first command, ReLU and Adam, in one process.
+//! Whether steps late in a run take as long as early ones: the README's first command, ReLU and Adam, in one process.
 //!
-//! It would not if numbers that decay were left to become denormal, which Intel's processors take a hundred times as
-//! long for: Adam's means do after some 700 steps.
+//! Late steps would be slower if decaying numbers could become denormal, as Adam's means do after some 700 steps:
+//! Intel's processors take a hundred times as long for denormal numbers.
 
 use std::fmt;
 use std::process::Stdio;
@@ -15,10 +15,10 @@ use crate::failure::Failure;
 const STEPS: u64 = 5000;
 /// Steps that count as early or late.
 const SLICE: u64 = 500;
-/// Steps of which a mean is taken; the median over many of those is shown.
+/// The number of steps that are averaged; the median of these means is shown.
 const MEAN_OF: u64 = 10;
 
-/// How long a step took.
+/// How long early and late steps took.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Course {
     early_ms: f64,
@@ -26,7 +26,7 @@ pub(super) struct Course {
     late_vs_early: f64,
 }
 
-/// Runs it once.
+/// Runs the benchmark once.
 pub(super) fn measure() -> Result<Course, Failure> {
     let output = own_program()?
         .args(["train", "mnist", "--evaluate", "end", "--format", "json"])

@@ -7,16 +7,16 @@ use windlass_worker::summary::Summary;
 use super::own_program;
 use crate::failure::Failure;
 
-/// Samples a step.
+/// Samples per step.
 pub(super) const BATCH: usize = 100;
 
-/// One way to spread a run over processes.
+/// A way to distribute a run over processes.
 pub(super) struct Layout {
     pub(super) name: &'static str,
     pub(super) arguments: &'static [&'static str],
 }
 
-/// What a run showed.
+/// The measurements of one run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub(super) step_ms: f64,
@@ -52,12 +52,12 @@ pub(super) const LAYOUTS: &[Layout] = &[
 ];
 
 impl Layout {
-    /// Runs it once.
+    /// Runs the layout once.
     pub(super) fn measure(&self, steps: u64) -> Result<Measured, Failure> {
         self.measure_with(steps, BATCH)
     }
 
-    /// The same with batches of this size.
+    /// Runs the layout once, with batches of this size.
     pub(super) fn measure_with(&self, steps: u64, batch: usize) -> Result<Measured, Failure> {
         let directory = std::env::temp_dir().join(format!("windlass-bench-{}", std::process::id()));
         let output = own_program()?

@@ -1,7 +1,7 @@
 //! `windlass bench`: how fast this machine trains in each layout, and how fast parameters move.
 //!
-//! Machines are noisy, so every round runs all layouts one after the other, ratios are taken within a round, and
-//! medians over the rounds are shown. Nothing here is a test: it prints what it measures.
+//! Machines are noisy, so every round runs all layouts one after the other, ratios are computed within a round, and
+//! medians over the rounds are shown. Nothing here is a test: the command only prints its measurements.
 
 mod bulk;
 mod course;
@@ -46,11 +46,11 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// All that was measured; medians over the rounds.
+/// All measurements, as medians over the rounds.
 #[derive(Serialize)]
 struct Results {
     processor: String,
-    /// How many were completed.
+    /// The number of completed rounds.
     rounds: usize,
     batch_size: usize,
     layouts: Vec<LayoutResult>,
@@ -60,7 +60,7 @@ struct Results {
     bulk: Vec<bulk::Moved>,
 }
 
-/// What one layout showed.
+/// The measurements of one layout.
 #[derive(Serialize)]
 struct LayoutResult {
     layout: &'static str,
@@ -100,7 +100,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     failed_round.or(failed_bulk).map_or(Ok(()), Err)
 }
 
-/// What one round measured.
+/// The measurements of one round.
 struct Round {
     layouts: Vec<Measured>,
     course: course::Course,
@@ -143,7 +143,7 @@ impl Results {
     }
 }
 
-/// What was measured before something failed, and what failed. Measuring takes minutes, so none of it is discarded.
+/// The measurements up to the first failure, and that failure. Measuring takes minutes, so no result is discarded.
 fn until_failure<T>(measured: impl Iterator<Item = Result<T, Failure>>) -> (Vec<T>, Option<Failure>) {
     let mut done = Vec::new();
     for measured in measured {
@@ -211,14 +211,14 @@ fn print_layouts(results: &Results) {
     print_line(&table.to_string());
 }
 
-/// This program, to be measured. It ends with this process.
+/// A command that runs this program for a measurement, and ends with this process.
 fn own_program() -> Result<std::process::Command, Failure> {
     let mut command = program::own_program()?;
     tie(&mut command, Signal::TERM);
     Ok(command)
 }
 
-/// The median, as `compare` defines it; NaN of no values.
+/// The median, as `compare` defines it; NaN without values.
 fn median(values: Vec<f64>) -> f64 {
     Figure::of(values).map_or(f64::NAN, |figure| figure.median)
 }

@@ -1,4 +1,4 @@
-//! Other systems on the same network, measured in the same rounds by a program of the user's.
+//! Other systems on the same network, measured in the same rounds by a program that the user supplies.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use super::median;
 use crate::failure::Failure;
 use crate::output::{plain_table, print_line};
 
-/// What one line of the program says.
+/// The contents of one line of the program's output.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Peer {
     peer: String,
@@ -34,14 +34,14 @@ pub(super) fn measure(program: &Path) -> Result<Vec<Peer>, Failure> {
     text.lines().filter(|line| !line.trim().is_empty()).map(read).collect()
 }
 
-/// What one layout of a peer showed; medians over the rounds.
+/// The measurements of one layout of a peer, as medians over the rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct PeerResult {
     peer: String,
     layout: String,
     step_ms: f64,
     batches_per_second: f64,
-    /// How many times its batches every layout of ours does in the same round.
+    /// For each of our layouts, the ratio of its throughput to the peer's in the same round.
     ours: Vec<Ratio>,
 }
 
@@ -51,7 +51,7 @@ struct Ratio {
     times: f64,
 }
 
-/// Every layout of the peers, beside ours.
+/// Compares every layout of the peers with ours.
 pub(super) fn compare(ours: &[Vec<Measured>], peers: &[Vec<Peer>]) -> Vec<PeerResult> {
     let result = |(index, first): (usize, &Peer)| {
         let same = |round: &Vec<Peer>| round.get(index).cloned();

@@ -1,4 +1,4 @@
-//! What other ways of using several devices give: each is compared with what it stands in for, in the same round.
+//! Other ways of using several devices: each is compared with the layout that it replaces, in the same round.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::layouts::Layout;
 use super::median;
 use crate::failure::Failure;
 
-/// One way and what it is compared with. Each makes so many steps, with batches of its own size.
+/// A layout and its baseline. Each makes `steps` steps, with batches of its own size.
 struct Pair {
     name: &'static str,
     steps: u64,
@@ -16,8 +16,8 @@ struct Pair {
     after: (Layout, usize),
 }
 
-/// Two towers against one that has the threads of both; in-graph against between-graph replication with as many samples
-/// in a step; four micro-batches against the whole batch.
+/// Two towers against one that has the threads of both; in-graph against between-graph replication with the same number
+/// of samples per step; four micro-batches against the whole batch.
 const PAIRS: &[Pair] = &[
     Pair {
         name: "784-1024-1024-10",
@@ -43,12 +43,12 @@ const ONE_TOWER: &[&str] = &["train", "mnist", "--hidden", "1024,1024", "--threa
 const TWO_TOWERS: &[&str] = &["train", "mnist", "--hidden", "1024,1024", "--threads", "2", "--towers", "2"];
 
 const BETWEEN_GRAPH: &[&str] = &["launch", "mnist", "--ps", "1", "--workers", "2", "--mode", "sync"];
-/// Its batch is that of both workers.
+/// Its batch is the sum of both workers' batches.
 const IN_GRAPH: &[&str] = &["launch", "mnist", "--in-graph", "--workers", "2", "--mode", "sync"];
 
-/// Large enough to make moving parameters cheap beside computing.
+/// Large enough to make moving parameters cheap compared with computing.
 const STAGED_BATCH: usize = 2000;
-/// Two stages of equal weight: the second has fewer connections, but goes back through its inputs as well.
+/// Two stages of equal cost: the second has fewer connections, but also computes the gradient of its inputs.
 const STAGES: &[&str] =
     &["launch", "mnist", "--workers", "2", "--threads", "1", "--hidden", "1024,512", "--place", PLACES];
 const STAGES_OF_FOUR: &[&str] = &[
@@ -67,7 +67,7 @@ const STAGES_OF_FOUR: &[&str] = &[
 ];
 const PLACES: &str = "hidden0=/job:worker/task:0,hidden1=/job:worker/task:1,output=/job:worker/task:1";
 
-/// Samples a second of both.
+/// Samples per second of both.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Compared {
     name: &'static str,
@@ -89,7 +89,7 @@ impl fmt::Display for Compared {
     }
 }
 
-/// Runs both of every pair once.
+/// Runs both layouts of every pair once.
 pub(super) fn measure() -> Result<Vec<Compared>, Failure> {
     PAIRS.iter().map(Pair::measure).collect()
 }
@@ -111,7 +111,7 @@ impl Pair {
     }
 }
 
-/// The medians over the rounds; of the ratio, that of those within a round.
+/// The medians over the rounds; ratios are computed within a round first.
 pub(super) fn medians_of(rounds: &[Vec<Compared>]) -> Vec<Compared> {
     let median_of = |(index, first): (usize, &Compared)| {
         let of = |value: fn(&Compared) -> f64| median(rounds.iter().map(|round| value(&round[index])).collect());

@@ -17,12 +17,12 @@ use crate::signals::StopSignal;
 use crate::tied::tie;
 use crate::verbosity;
 
-/// What the run says beside its events, in its directory.
+/// The file in the run's directory that receives all its output except events.
 const LOG: &str = "compare.log";
-/// What a line of it begins with that says that the run is started, perhaps once more.
+/// The prefix of the line in the log that marks a start or restart of the run.
 const STARTED: &str = "==== ";
 
-/// What a comparison hears of.
+/// What a comparison is notified of.
 pub(super) enum Message {
     /// Something happened in the run.
     Event(Event),
@@ -40,7 +40,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// As this program ends for it.
+    /// The exit code of this program for such an ending.
     pub(super) fn exit_code(self) -> u8 {
         match self {
             Ended::Exited(code) => u8::try_from(code).unwrap_or(exit_code::INTERNAL),
@@ -48,7 +48,7 @@ impl Ended {
         }
     }
 
-    /// Why it failed, if it did: its own last words, or what became of it.
+    /// Why the run failed, if it did: its own last error, or how its process ended.
     pub(super) fn failure(self, directory: &Path) -> Option<String> {
         let how = match self {
             Ended::Exited(0) => return None,
@@ -64,19 +64,19 @@ impl Ended {
     }
 }
 
-/// What a run says of its failure: since its last start, for an earlier one may have failed otherwise.
+/// The last error in a run's log since its last start: an earlier start may have failed for another reason.
 fn last_error(log: &str) -> Option<&str> {
     log.lines().rev().take_while(|line| !line.starts_with(STARTED)).find_map(|line| line.strip_prefix("error: "))
 }
 
-/// A running run.
+/// A run in progress.
 pub(super) struct Child {
     pid: Pid,
 }
 
 impl Child {
-    /// Starts a run whose results go to a directory. Must be called on the main thread: the kernel ties children to the
-    /// thread that made them.
+    /// Starts a run that writes its results to a directory. Must be called on the main thread: the kernel ties children
+    /// to the thread that created them.
     pub(super) fn start(
         arguments: &[String],
         directory: &Path,
@@ -90,7 +90,7 @@ impl Child {
         command.args(arguments).arg("--run-dir").arg(directory).args(["--format", "json"]);
         command.args(verbosity::passed_on());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        // Ctrl-C goes to this process alone, which passes it on once.
+        // Ctrl-C reaches only this process, which passes it on once.
         command.process_group(0);
         tie(&mut command, Signal::TERM);
         let mut child = command.spawn().map_err(|error| Failure::internal(format!("cannot start a run: {error}")))?;

@@ -17,7 +17,7 @@ use crate::terminal::Terminal;
 use crate::{output, terminal};
 use runner::Runner;
 
-/// Columns of a table where there is no terminal.
+/// The width of a table, in columns, where there is no terminal.
 const WIDTH: usize = 80;
 
 /// Run a model in several layouts, or take runs that are there, and print one table
@@ -72,7 +72,7 @@ pub(crate) fn command() -> Command {
     CompareCommand::command().name("compare").about("Run a model in several layouts and compare the results")
 }
 
-/// Compares. `check` refuses a model and flags that no run could have, for so many workers.
+/// Runs the command. `check` refuses a model and flags that no run with this number of workers could have.
 pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String], u32) -> Result<(), Failure>) -> Result<(), Failure> {
     let command = CompareCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     let are_directories = command.paths.first().is_some_and(|path| named(path).is_dir()) || command.paths.len() > 1;
@@ -144,7 +144,7 @@ fn read_file(path: &Path) -> Result<CompareFile, Failure> {
     file::parse(&text).map_err(in_file)
 }
 
-/// The table in every form, and the picture, as files in a directory.
+/// Writes the table in every format, and the picture, to a directory.
 fn write_files(comparison: &Comparison, directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory)
         .map_err(|error| Failure::usage(format!("cannot make the directory {}: {error}", directory.display())))?;
@@ -166,7 +166,7 @@ fn write_files(comparison: &Comparison, directory: &Path) -> Result<(), Failure>
     Ok(())
 }
 
-/// Says why there is no picture beside the table.
+/// Warns that there is no picture, and says why.
 fn warn_without_picture(comparison: &Comparison) {
     if !windlass_compare::has_picture(comparison) {
         Terminal::default().print_error("warning: no run has recorded its loss over time, so there is no picture");

@@ -1,5 +1,5 @@
-//! The runs of a comparison, one after the other. Finished runs are kept, so the same command continues an interrupted
-//! comparison.
+//! Runs the plan of a comparison, one run after the other. Finished runs are kept, so repeating the command continues
+//! an interrupted comparison.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ use crate::progress::Extent;
 use crate::signals::{self, StopSignal, Turn, Turns};
 use crate::terminal::Terminal;
 
-/// Between two lines about a run, where there is no terminal.
+/// The time between two lines about a run, where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
 pub(super) struct Runner {
@@ -30,12 +30,12 @@ pub(super) struct Runner {
     sender: mpsc::Sender<Message>,
     turns: Turns,
     stopped_by: Option<StopSignal>,
-    /// With which code the first failed run ended.
+    /// The exit code of the first failed run.
     failed: Option<u8>,
 }
 
 impl Runner {
-    /// Looks at what is there before anything is run.
+    /// Reads existing results before anything is run.
     pub(super) fn new(plan: Plan, output: PathBuf) -> Result<Self, Failure> {
         let runs = plan.runs();
         for run in &runs {
@@ -65,7 +65,7 @@ impl Runner {
         self.terminal.print_note(&format!("table, picture and runs are in {}", self.output.display()));
     }
 
-    /// Until all runs have ended, or the user ends them.
+    /// Runs until all runs have ended or the user stops the comparison.
     pub(super) fn run(&mut self) -> Result<(), Failure> {
         let runs = self.runs.clone();
         for (index, run) in runs.iter().enumerate() {
@@ -74,7 +74,7 @@ impl Runner {
             if let Some(signal) = self.stopped_by {
                 return Err(self.stopped(signal, run));
             }
-            // Which scores a model has is known once a run is over, and then every layout has the same.
+            // The scores of a model are known only after its first run; from then on every layout has the same.
             check_score(&self.comparison)?;
         }
         match self.failed {
@@ -88,7 +88,7 @@ impl Runner {
         }
     }
 
-    /// Makes sure that there is a result of a run, or a reason why there is none.
+    /// Makes sure that a run has a result, or a reason why it has none.
     fn ensure(&mut self, run: &PlannedRun, label: &str) -> Result<(), Failure> {
         let directory = self.output.join(&run.directory);
         let record = RunRecord::find(&directory, &run.arguments).map_err(unusable_run)?;
@@ -116,7 +116,7 @@ impl Runner {
     }
 
     fn note_failure(&mut self, run: &PlannedRun, label: &str, ended: Ended, failure: String) -> Result<(), Failure> {
-        // What is wrong with the data is so in every layout. A network that is too large for one may fit another.
+        // A problem with the data affects every layout. A network that is too large for one layout may fit another.
         let has_finished = self.comparison.rows.iter().any(|row| row.finished().next().is_some());
         if ended.exit_code() == exit_code::USAGE && self.failed.is_none() && !has_finished {
             return Err(Failure::usage(format!("{}: {failure}", run.name)));
@@ -132,7 +132,7 @@ impl Runner {
         std::fs::create_dir_all(directory).and_then(|()| record.write(directory)).map_err(failed)
     }
 
-    /// Runs it, and shows how far it is. If the user wants to stop, so does it, in its own time.
+    /// Runs it and shows its progress. If the user asks to stop, the run is told to stop and given time to do so.
     fn execute(&mut self, run: &PlannedRun, directory: &Path, label: &str) -> Result<Ended, Failure> {
         let child = Child::start(&run.arguments, directory, &self.sender)?;
         let mut display = Display::new(&self.terminal, label);
@@ -164,7 +164,7 @@ impl Runner {
     }
 }
 
-/// A run's results in a few words.
+/// A run's results in brief.
 fn describe(measured: &Measured) -> String {
     let score = measured.main_score().and_then(|name| Some((name, measured.score(name)?)));
     let score = score.map(|(name, value)| format!("{} {value:.4}, ", name.replace('_', " "))).unwrap_or_default();
@@ -172,7 +172,7 @@ fn describe(measured: &Measured) -> String {
     format!("{score}{step_ms:.2} ms per step, {samples_per_second:.0} samples/s")
 }
 
-/// How far a run is: a line that changes on a terminal, or one now and then elsewhere.
+/// Shows the progress of a run: one changing line on a terminal, or a line now and then elsewhere.
 struct Display {
     terminal: Terminal,
     label: String,

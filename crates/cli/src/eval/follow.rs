@@ -1,5 +1,5 @@
 //! The evaluator task: scores each new checkpoint of a run while others train. It may be started before the run, so it
-//! learns which model the run trains from the first checkpoint alone.
+//! learns the model of the run from the first checkpoint.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub(crate) fn follow<M: Model>(matches: &ArgMatches, args: &TrainArgs) -> Result
                 }?;
                 telling.tell(&manifest, metrics)?;
             }
-            // A checkpoint that is removed while it is read is an old one by then.
+            // If the checkpoint has been removed while it was read, it is outdated, and the error does not matter.
             Err(error) if following.unless_stopped(store.load(&manifest.id))?.is_ok() => return Err(unusable(error)),
             Err(_) => {}
         }
@@ -77,7 +77,7 @@ fn evaluator_of<M: Model>(matches: &ArgMatches, args: &TrainArgs, manifest: &Man
     Evaluator::new::<M>(&parse(&completed)?, model_flags::recorded::<M>(&completed), &setup)
 }
 
-/// Where scores are told.
+/// The outputs to which scores are written.
 struct Telling {
     format: Format,
     board: Option<Curves>,
@@ -103,7 +103,7 @@ impl Telling {
 
 /// The evaluator's curves.
 enum Curves {
-    /// In this directory, once there is something to write.
+    /// Will be written to this directory, once there is something to write.
     Unopened(PathBuf),
     Open(EventWriter),
 }
@@ -113,7 +113,7 @@ impl Curves {
         Self::Unopened(run_dir.join("tensorboard").join("evaluator"))
     }
 
-    /// Writes scores. Those of an earlier evaluator before this step remain.
+    /// Writes scores. Scores that an earlier evaluator wrote before this step are kept.
     fn with(self, step: u64, metrics: &Metrics) -> Result<Self, BoardError> {
         let mut writer = match self {
             Self::Unopened(directory) => EventWriter::resume(directory, step)?,
@@ -127,19 +127,19 @@ impl Curves {
     }
 }
 
-/// The checkpoints of a run, one after the other.
+/// Follows the checkpoints of a run, one after the other.
 struct Following<'a> {
     runtime: &'a Runtime,
     store: &'a Store,
     config: &'a TaskConfig,
-    /// The newest one handed out, and whether it is the last of its run.
+    /// The newest checkpoint returned so far, and whether it is the last of its run.
     newest: Option<(CheckpointId, bool)>,
     /// Whether the run has been seen alive.
     seen_alive: bool,
 }
 
 impl Following<'_> {
-    /// Waits for the next one; there is none when the run has ended.
+    /// Waits for the next checkpoint; returns `None` when the run has ended.
     fn next(&mut self) -> Result<Option<Manifest>, Failure> {
         let mut waiting = Waiting::new(Instant::now());
         let mut spoken = Instant::now();
@@ -149,7 +149,7 @@ impl Following<'_> {
                     self.newest = Some((manifest.id, manifest.last));
                     return Ok(Some(*manifest));
                 }
-                // A run that ended before this task began was another one.
+                // A run that ended before this task started is not the one to follow.
                 Seen::Ended if self.seen_alive || self.newest.is_some() => return Ok(self.ended()),
                 Seen::Ended => {}
                 Seen::Nothing(pulse) => {
@@ -158,7 +158,7 @@ impl Following<'_> {
                 }
             }
             match waiting.is_in_vain(Instant::now(), self.config.peer_timeout) {
-                // Its coordinator was killed before it could record the end.
+                // The coordinator was killed before it could record the end of the run.
                 Some(_) if self.newest.is_some_and(|(_, last)| last) => return Ok(self.ended()),
                 Some(waited) => {
                     return Err(gave_up(format!(
@@ -177,7 +177,7 @@ impl Following<'_> {
         }
     }
 
-    /// Looks once, and retries as long as the store fails in a way that may pass.
+    /// Polls the store once, and retries while it fails with transient errors.
     fn poll(&self) -> Result<Seen, Failure> {
         let patience = self.config.peer_timeout;
         let newest = self.newest.map(|(id, _)| id);
@@ -203,7 +203,7 @@ impl Following<'_> {
     }
 }
 
-/// What comes of this, unless the task is told to stop before.
+/// Waits for the result of `answer`, unless the task is told to stop first.
 fn unless_stopped<T>(runtime: &Runtime, config: &TaskConfig, answer: impl Future<Output = T>) -> Result<T, Failure> {
     let told_to_stop = || {
         let (exit_code, message) = match config.stopped_by.get() {
@@ -220,8 +220,7 @@ fn unless_stopped<T>(runtime: &Runtime, config: &TaskConfig, answer: impl Future
     })
 }
 
-/// Does something with the store, and retries as long as it fails in a way that may pass and there is time for another
-/// attempt.
+/// Runs a store operation, and retries it while it fails with transient errors and there is time for another attempt.
 async fn patiently<T, F: Future<Output = Result<T, CheckpointError>>>(
     patience: Duration,
     attempt: impl Fn() -> F,
@@ -245,7 +244,7 @@ fn gave_up(message: String) -> Failure {
     Failure { exit_code: exit_code::PEERS, message, hint: None }
 }
 
-/// What there is to see in a store.
+/// The result of polling a store.
 enum Seen {
     /// A checkpoint that is newer than those seen before.
     New(Box<Manifest>),
@@ -272,10 +271,10 @@ async fn newer_than(newest: Option<CheckpointId>, store: &Store) -> Result<Seen,
     }
 }
 
-/// How long there has been no new checkpoint, and no sign that one may come.
+/// How long there has been neither a new checkpoint nor a sign of life.
 struct Waiting {
     began: Instant,
-    /// When the run was last seen to live.
+    /// When the run last gave a sign of life.
     alive: Instant,
     pulse: Option<Pulse>,
 }
@@ -292,7 +291,7 @@ impl Waiting {
         }
     }
 
-    /// For how long nobody has given a sign of life, if that is longer than this.
+    /// How long the run has given no sign of life, if that is longer than `patience`.
     fn is_in_vain(&self, now: Instant, patience: Duration) -> Option<Duration> {
         Some(now.saturating_duration_since(self.alive)).filter(|silent| *silent > patience)
     }

@@ -1,5 +1,5 @@
-//! Which tasks run beside this process, and where they listen: from `/proc` alone, since flags, variables, files and
-//! `TF_CONFIG` may each have set a task's port.
+//! Which tasks run beside this process, and where they listen. This is determined from `/proc` alone, since flags,
+//! variables, files and `TF_CONFIG` may each have set a task's port.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -11,20 +11,20 @@ use windlass_core::cluster::{ClusterInput, Environment, resolve};
 
 use crate::settings;
 
-/// The state of a listening socket, as the kernel's tables have it.
+/// The state of a listening socket in the kernel's tables.
 const LISTEN: &str = "0A";
 
 /// Another process of this program.
 struct Process {
     id: String,
-    /// Whether it plays a task of a cluster, and therefore has to listen.
+    /// Whether it is a task of a cluster, and therefore has to listen.
     is_task: bool,
     /// The inodes of its sockets.
     sockets: io::Result<HashSet<String>>,
 }
 
-/// Where other processes of this program listen. Fails if one of them is a task that listens nowhere, or if that cannot be
-/// found out.
+/// The addresses on which other processes of this program listen. Fails if one of them is a task that does not listen,
+/// or if that cannot be determined.
 pub(super) fn listening() -> io::Result<Vec<SocketAddr>> {
     let tables = [fs::read_to_string("/proc/net/tcp")?, fs::read_to_string("/proc/net/tcp6").unwrap_or_default()];
     let listeners: Vec<(SocketAddr, &str)> =
@@ -37,7 +37,7 @@ fn listeners_of(processes: &[Process], listeners: &[(SocketAddr, &str)]) -> io::
     for Process { id, is_task, sockets } in processes {
         let own: Vec<SocketAddr> = match sockets {
             Ok(sockets) => listeners.iter().filter(|(_, inode)| sockets.contains(*inode)).map(|(at, _)| *at).collect(),
-            // It has ended meanwhile.
+            // The process has ended meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) if *is_task => {
                 return Err(io::Error::new(
@@ -65,12 +65,13 @@ fn others() -> io::Result<Vec<Process>> {
         if directory.ends_with(&this) || !runs(&directory, &program, &arguments) {
             continue;
         }
-        // The tables are those of this network: a task in a container that is seen from its host is not in them.
+        // The tables are those of this network namespace: they do not contain a task in a container that is seen from
+        // its host.
         let elsewhere = fs::read_link(directory.join("ns/net")).ok().filter(|other| Some(other) != network.as_ref());
         if elsewhere.is_some() {
             continue;
         }
-        // Another user's variables cannot be read. Then the command line decides.
+        // Another user's variables cannot be read. In that case only the command line counts.
         let variables = words(&directory.join("environ"));
         let variable = |name: &str| {
             variables.iter().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
@@ -84,8 +85,8 @@ fn others() -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Whether a process runs the program. Where the kernel does not say, because the process is another user's, its own name
-/// for itself counts.
+/// Whether a process runs the program. Where the kernel does not say, because the process belongs to another user, the
+/// name in its command line counts.
 fn runs(process: &Path, program: &Path, arguments: &[String]) -> bool {
     match fs::read_link(process.join("exe")) {
         Ok(link) => link == program,
@@ -96,15 +97,15 @@ fn runs(process: &Path, program: &Path, arguments: &[String]) -> bool {
     }
 }
 
-/// The texts in a file of the kernel's that ends each with a zero; none if it cannot be read.
+/// The strings in a kernel file that terminates each with a zero byte; empty if the file cannot be read.
 fn words(file: &Path) -> Vec<String> {
     let bytes = fs::read(file).unwrap_or_default();
     let texts = bytes.split(|byte| *byte == 0).filter(|text| !text.is_empty());
     texts.map(|text| String::from_utf8_lossy(text).into_owned()).collect()
 }
 
-/// Whether a process with these arguments and variables plays a task of a cluster. A run in one process, an evaluator and
-/// all other commands have no port. A `--config` file is not read: a task that has its place only from there may be taken
+/// Whether a process with these arguments and variables is a task of a cluster. A run in one process, an evaluator and
+/// all other commands have no port. `--config` files are not read: a task that is described only there may be mistaken
 /// for a run in one process.
 fn is_task(arguments: &[String], variable: impl Fn(&str) -> Option<String>) -> bool {
     if arguments.get(1).map(String::as_str) != Some("train") {
@@ -120,7 +121,7 @@ fn is_task(arguments: &[String], variable: impl Fn(&str) -> Option<String>) -> b
         environment: Environment::read(&variable),
         ..ClusterInput::default()
     };
-    // What cannot be resolved by this alone, as with --cluster FILE, is at least no run in one process.
+    // If this alone does not resolve, as with --cluster FILE, it is at least not a run in one process.
     !input.is_evaluator() && !matches!(resolve(&input), Ok(None))
 }
 
@@ -137,7 +138,7 @@ fn flag(arguments: &[String], name: &str) -> Option<String> {
     None
 }
 
-/// The inodes of a process's sockets. A file that was closed meanwhile is none.
+/// The inodes of a process's sockets. Files that were closed meanwhile are skipped.
 fn sockets(process: &Path) -> io::Result<HashSet<String>> {
     let files = fs::read_dir(process.join("fd"))?.flatten();
     Ok(files.filter_map(|file| socket(&fs::read_link(file.path()).ok()?)).collect())
@@ -162,8 +163,8 @@ fn listener(line: &str) -> Option<(SocketAddr, &str)> {
     Some((SocketAddr::new(host, u16::from_str_radix(port, 16).ok()?), inode))
 }
 
-/// The address at which a listener can be reached from here. One on any IPv6 address takes IPv4 too, and containers often
-/// lack `::1`.
+/// The address at which a listener can be reached from this machine. A listener on the unspecified IPv6 address accepts
+/// IPv4, too, and containers often lack `::1`.
 fn reachable(listener: SocketAddr) -> SocketAddr {
     match listener.ip().is_unspecified() {
         true => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.port()),
@@ -212,7 +213,7 @@ mod tests {
         assert!(!task("windlass train mnist", &[("TF_CONFIG", r#"{"task": {"type": "evaluator", "index": 0}}"#)]));
     }
 
-    /// What is found of one process with a socket, or with one that cannot be read.
+    /// The result for one process with a socket, or with one that cannot be read.
     fn found(is_task: bool, socket: Result<&str, io::ErrorKind>) -> Result<Vec<String>, String> {
         let sockets = socket.map(|inode| HashSet::from([inode.to_owned()])).map_err(io::Error::from);
         let process = Process { id: "7".to_owned(), is_task, sockets };

@@ -1,7 +1,7 @@
-//! One task as a child process: started, listened to, ended.
+//! A task as a child process: starting it, reading its events, ending it.
 //!
-//! A child inherits the listening socket of its task, so that its port is taken before it starts and tasks can
-//! connect to each other in any order. The kernel ends it if the launcher dies, whatever kills the launcher.
+//! A child inherits the listening socket of its task, so that its port is taken before it starts and tasks can connect
+//! to each other in any order. The kernel ends it if the launcher dies, whatever kills the launcher.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -31,39 +31,40 @@ use crate::run_file::RunFile;
 use crate::signals::unix_seconds;
 use crate::tied::tie;
 
-/// What a line of a log begins with that says that the task is started, perhaps once more.
+/// The prefix of the line in a log that marks a start or restart of the task.
 pub(super) const STARTED: &str = "==== ";
 
-/// As many events as a pipe holds: a task may have ended, and said why in its log, before those are read.
+/// As many events as a pipe holds: a task may have ended, with the reason in its log, before the launcher reads its
+/// events.
 const MOST_LATE: usize = 512;
 
-/// Names the inherited listening socket to a child.
+/// The variable that passes the inherited listening socket to a child.
 const LISTENER_VARIABLE: &str = "WINDLASS_LISTENER";
 
 /// How a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Killed(i32),
 }
 
-/// What is to be started, and started again. The listeners stay open here, so that nobody is refused meanwhile.
+/// The tasks to start and restart. The listeners stay open here, so that no connection is refused in between.
 pub(super) struct Plan {
     pub(super) run_dir: PathBuf,
     /// The settings, which every task reads.
     pub(super) run_file: RunFile,
     pub(super) arguments: Vec<OsString>,
-    /// How the workers of an in-graph run are started, which join and are told everything by its client…
+    /// How to start the workers of an in-graph run, which join and receive everything from its client.
     pub(super) joined: Option<Vec<OsString>>,
-    /// …and which task that is.
+    /// The task of that client.
     pub(super) client: Option<TaskId>,
-    /// Who events tell of.
+    /// Whom events refer to as workers.
     pub(super) trainers: Trainers,
-    /// Of those workers the ones that no step can do without: they have stages of the model.
+    /// The joined workers that every step needs, because they have stages of the model.
     pub(super) needed: BTreeSet<TaskId>,
-    /// Variables that tasks are not to inherit: what they have set is in the file.
+    /// Variables that tasks must not inherit: their settings are in the file.
     pub(super) variables: Vec<String>,
     pub(super) listeners: Vec<(TaskId, TcpListener)>,
     pub(super) messages: Outbox,
@@ -73,17 +74,17 @@ pub(super) struct Plan {
 /// A task's process.
 pub(super) struct Child {
     pub(super) task: TaskId,
-    /// What users know it by.
+    /// The name shown to users.
     pub(super) name: String,
     pub(super) log: PathBuf,
-    /// The same log, which can be read even if its directory was removed.
+    /// An open handle to the same log, which can be read even if its directory was removed.
     file: File,
     told: Told,
     processes: Processes,
     running: bool,
 }
 
-/// What a task has told of late, in the words that were added to its log.
+/// The recent events of a task, in the words that were added to its log.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<VecDeque<String>>>);
 
@@ -96,7 +97,8 @@ impl Told {
         told.push_back(text);
     }
 
-    /// The task's own words among the last lines of its log, without those that were added meanwhile.
+    /// The lines that the task itself wrote, among the last lines of its log, without the events that the launcher
+    /// added in between.
     fn own_words<'a>(&self, lines: &[&'a str]) -> Vec<&'a str> {
         let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_own = |line: &&&str| !told.iter().flat_map(|text| text.lines()).any(|told| told == **line);
@@ -124,7 +126,7 @@ impl Plan {
         Ok(children)
     }
 
-    /// Starts a task that has ended again, on the main thread too. It adds to the same log.
+    /// Restarts a task that has ended, on the main thread, too. It appends to the same log.
     pub(super) fn start_again(&self, child: &mut Child) -> std::io::Result<()> {
         let listener = self.listeners.iter().find(|(task, _)| *task == child.task).map(|(_, listener)| listener);
         let listener = listener.ok_or(std::io::ErrorKind::NotFound)?;
@@ -137,17 +139,17 @@ impl Plan {
         self.client == Some(task)
     }
 
-    /// Whether a task is one of the workers that the client tells what to compute.
+    /// Whether a task is a worker that joined the client and computes what the client sends.
     pub(super) fn is_joined(&self, task: TaskId) -> bool {
         self.joined.is_some() && task.job == Job::Worker && !self.is_client(task)
     }
 
-    /// What users know a task by.
+    /// The name of a task as shown to users.
     pub(super) fn name(&self, task: TaskId) -> String {
         if self.is_client(task) { CLIENT.to_owned() } else { task.to_string() }
     }
 
-    /// The command line of a task, perhaps one that is started again.
+    /// The command line of a task; `again` marks a restart.
     fn command_line(&self, task: TaskId, again: bool, listener: &TcpListener) -> std::io::Result<Vec<OsString>> {
         let place = |flag: &str| [OsString::from(flag), task.index.to_string().into()];
         if let Some(joined) = self.joined.as_ref().filter(|_| self.is_joined(task)) {
@@ -166,7 +168,7 @@ impl Plan {
     }
 
     fn start_task(&self, task: TaskId, again: bool, listener: &TcpListener, log: &Path) -> std::io::Result<Child> {
-        // What an earlier run in this directory has said may be why this one is started.
+        // Appended to, because what an earlier run logged here may be the reason why this one was started.
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(log)?;
         writeln!(file, "{STARTED}{} at {}", self.name(task), now())?;
         let kept = file.try_clone()?;
@@ -229,7 +231,7 @@ impl Child {
         self.running = false;
     }
 
-    /// All that is in its log.
+    /// The contents of its log.
     pub(super) fn log_text(&self) -> String {
         let mut bytes = Vec::new();
         let mut chunk = [0; 1 << 16];
@@ -239,29 +241,29 @@ impl Child {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Its own words among the last lines of its log, without what it has told as an event.
+    /// The lines that the task itself wrote, among the last lines of its log, without its events.
     pub(super) fn own_words<'a>(&self, lines: &[&'a str]) -> Vec<&'a str> {
         self.told.own_words(lines)
     }
 
-    /// Asks it to end, unless it has been asked before.
+    /// Asks the process to end, unless it has been asked before.
     pub(super) fn terminate(&self) {
         self.processes.terminate(self.task);
     }
 
-    /// Ends it.
+    /// Kills the process.
     pub(super) fn kill(&self) {
         self.processes.kill(self.task);
     }
 }
 
-/// The date and time, for people.
+/// The date and time for the log.
 fn now() -> String {
     let time = chrono::DateTime::from_timestamp(unix_seconds() as i64, 0).unwrap_or_default();
     time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// Lets a child keep its listener.
+/// Lets a child inherit its listener.
 #[allow(unsafe_code)]
 fn leave_listener(command: &mut Command, listener: BorrowedFd<'_>) {
     let listener = listener.as_raw_fd();
@@ -275,7 +277,7 @@ fn leave_listener(command: &mut Command, listener: BorrowedFd<'_>) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// The listening socket that the launcher left to this process, once.
+/// The listening socket that the launcher passed to this process. It can be taken only once.
 #[allow(unsafe_code)]
 pub(crate) fn inherited_listener() -> Option<TcpListener> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -289,15 +291,15 @@ pub(crate) fn inherited_listener() -> Option<TcpListener> {
     Some(TcpListener::from(listener))
 }
 
-/// Passes a task's events on, and adds them to its log in words.
+/// Forwards a task's events, and adds them to its log in words.
 fn listen(stdout: ChildStdout, mut log: File, trainers: Trainers, told: &Told, messages: &Outbox) {
     for line in BufReader::new(stdout).lines() {
         let Ok(line) = line else { return };
         match serde_json::from_str::<Event>(&line) {
             Ok(event) => {
-                // A notice is in the log already.
+                // The task has already logged its notices.
                 if !matches!(event, Event::Progress(_) | Event::Notice { .. }) {
-                    // In one piece: the task writes to the same file.
+                    // In one write, because the task writes to the same file.
                     let text = output::human(&event, trainers) + "\n";
                     let _ = log.write_all(text.as_bytes());
                     told.add(text);
@@ -305,7 +307,7 @@ fn listen(stdout: ChildStdout, mut log: File, trainers: Trainers, told: &Told, m
                 messages.send(Message::Event(event));
             }
             Err(_) => match serde_json::from_str::<Remark>(&line) {
-                // That is in the log already, too.
+                // The task has already logged this, too.
                 Ok(Remark { remark }) => {
                     messages.send(Message::Remark(remark));
                 }

@@ -1,5 +1,6 @@
-//! What the launcher hears of, in the order in which it happens. Whatever shows it may be blocked: a terminal that is
-//! held, a pipe that nobody reads. Then the tasks go on, and of what they tell only so much is kept.
+//! The messages to the launcher, in the order in which they are sent. Showing them may block, on a terminal that is
+//! held or a pipe that nobody reads. The tasks continue in that case, and only a bounded number of progress messages is
+//! kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,31 +13,31 @@ use windlass_worker::event::Event;
 use super::child::Ended;
 use crate::signals::StopSignal;
 
-/// When so many messages wait to be shown, those that others will follow are left out.
+/// When this many messages are waiting, those that later ones will supersede are dropped.
 const MOST: usize = 10_000;
 
-/// What the launcher hears of.
+/// A message to the launcher.
 pub(super) enum Message {
-    /// A task told of something.
+    /// An event of a task.
     Event(Event),
-    /// The chief logged something that is of interest.
+    /// A line that the chief logged and the user should see.
     Remark(String),
     /// A task ended.
     Ended(TaskId, Ended),
     /// The launcher was told to stop.
     Signal(StopSignal),
-    /// The launcher was told to stop once more: at once.
+    /// The launcher was told to stop a second time, and should stop at once.
     SignalAgain,
 }
 
 impl Message {
-    /// Whether it is one of many, of which each makes those before it old.
+    /// Whether later messages of this kind supersede it.
     fn is_one_of_many(&self) -> bool {
         matches!(self, Self::Event(Event::Step(_) | Event::Progress(_) | Event::Epoch(_) | Event::Report(_)))
     }
 }
 
-/// Where messages go.
+/// The sending end.
 #[derive(Clone)]
 pub(super) struct Outbox {
     sender: mpsc::Sender<Message>,
@@ -44,13 +45,13 @@ pub(super) struct Outbox {
     most: usize,
 }
 
-/// Where messages come from.
+/// The receiving end.
 pub(super) struct Inbox {
     receiver: mpsc::Receiver<Message>,
     waiting: Arc<AtomicUsize>,
 }
 
-/// Both ends.
+/// Creates both ends.
 pub(super) fn inbox() -> (Outbox, Inbox) {
     holding(MOST)
 }
@@ -62,7 +63,7 @@ fn holding(most: usize) -> (Outbox, Inbox) {
 }
 
 impl Outbox {
-    /// Sends a message, without waiting. False if nobody takes any more.
+    /// Sends a message without waiting. Returns false if the receiver is gone.
     pub(super) fn send(&self, message: Message) -> bool {
         if message.is_one_of_many() && self.waiting.load(Ordering::Relaxed) >= self.most {
             return true;
@@ -82,7 +83,7 @@ impl Inbox {
         message.inspect(|_| self.taken())
     }
 
-    /// The next message, if there is one already.
+    /// The next message, if one is waiting.
     pub(super) fn next_if_any(&self) -> Option<Message> {
         self.receiver.try_recv().ok().inspect(|_| self.taken())
     }
@@ -114,7 +115,7 @@ mod tests {
         }))
     }
 
-    /// What is in the inbox: the numbers of steps, and 0 for whatever else.
+    /// Drains the inbox: the numbers of steps, and 0 for any other message.
     fn taken(inbox: &Inbox) -> Vec<u64> {
         let number = |message| match message {
             Message::Event(Event::Step(step)) => step.local_step,

@@ -1,5 +1,5 @@
-//! The launcher while its tasks run: it shows what they tell, decides what becomes of the run when one of them ends, and
-//! ends the others when the run does.
+//! The launcher while its tasks run: it shows their events, decides what happens to the run when a task ends, and ends
+//! the remaining tasks when the run is over.
 
 mod deadline;
 mod ending;
@@ -30,52 +30,61 @@ pub(super) struct Launcher {
     plan: Plan,
     children: Vec<Child>,
     progress: Progress,
-    /// How often a task may still be started again.
+    /// The number of restarts left.
     restarts: u32,
-    /// Whether one was.
+    /// Whether a task was restarted.
     has_restarted: bool,
-    /// The servers that hold nothing.
+    /// The servers that hold no parameters.
     idle: BTreeSet<u32>,
     resumption: Resumption,
-    /// Why the run ends before its time, if it does.
+    /// Why the run ends early, if it does.
     cause: Option<Cause>,
     /// Tasks that were told to stop.
     stopped: Vec<Stopped>,
-    /// Why the run, told to stop, could not be saved.
+    /// Why the run could not be saved when it was told to stop.
     unsaved: Option<String>,
-    /// Tasks that the others wait for to save the run.
+    /// The tasks that were given time to save the run.
     saving: BTreeSet<TaskId>,
-    /// Why the run was not saved, if it was not: the coordinator did not end in time.
+    /// Why the last checkpoint is missing, should it be: the coordinator did not end in time.
     overdue_coordinator: Option<String>,
-    /// What ps 0 says while it cannot open the checkpoints.
+    /// The notice of ps 0 while it cannot open the checkpoints.
     stuck: Option<String>,
-    /// Until when tasks have, if the run ends.
+    /// How long tasks have to end.
     deadline: Deadline,
     /// Tasks that were killed because they did not end in time.
     overdue: BTreeSet<TaskId>,
     /// Whether tasks were killed before the run could be saved.
     at_once: bool,
     summarised: bool,
+    /// Whether every task that has ended for good had done its part.
+    all_succeeded: bool,
 }
 
-/// Why a run ends before its time.
+/// Why a run ends early.
 enum Cause {
     /// A task has failed.
     Failed(Failure),
     /// A task was killed.
     Died(Failure),
-    /// It was told to stop: with which code that ends, and by which signal and when if not a task but the launcher was
-    /// told.
+    /// The run was told to stop: the exit code for that, and the signal and time if it was the launcher that was told
+    /// rather than a task.
     Stopped(u8, Option<(StopSignal, u64)>),
 }
 
-/// How soon the tasks are to end.
+impl Cause {
+    /// Whether the launcher was told to stop by a signal.
+    fn is_signal(&self) -> bool {
+        matches!(self, Self::Stopped(_, Some(_)))
+    }
+}
+
+/// How the tasks are to end.
 enum End {
-    /// They are told, and killed after a while.
+    /// They are told to stop, and killed after this time.
     Within(Duration),
-    /// They end by themselves, and are killed after a while.
+    /// They end by themselves, and are killed after this time.
     By(Duration),
-    /// They are killed.
+    /// They are killed at once.
     AtOnce,
 }
 
@@ -105,10 +114,11 @@ impl Launcher {
             overdue: BTreeSet::new(),
             at_once: false,
             summarised: false,
+            all_succeeded: true,
         }
     }
 
-    /// Until every task has ended.
+    /// Runs until every task has ended.
     pub(super) fn run(mut self, messages: &Inbox) -> Result<(), Failure> {
         while self.children.iter().any(Child::is_running) {
             let message = match messages.next(self.deadline.at()) {
@@ -122,7 +132,7 @@ impl Launcher {
             let end = self.handle(message);
             self.set_deadline(end, Instant::now());
         }
-        // What the last task told may still be on its way.
+        // Events of the last task may still be in transit.
         while let Some(message) = messages.next_if_any() {
             self.handle(message);
         }
@@ -130,7 +140,9 @@ impl Launcher {
         if !self.has_begun() {
             self.plan.run_file.restore();
         }
-        let Some(cause) = self.cause.take() else {
+        // A signal does not undo a run that had been completed and is saved.
+        let is_complete = self.summarised && self.all_succeeded;
+        let Some(cause) = self.cause.take().filter(|cause| !(cause.is_signal() && is_complete)) else {
             if !self.summarised {
                 return Err(self.without_summary());
             }
@@ -142,7 +154,8 @@ impl Launcher {
         Err(failure)
     }
 
-    /// All tasks have ended well, and none has told the summary: the chief was killed after the last step.
+    /// The failure to report when all tasks exited successfully without a summary: the chief was killed after the last
+    /// step.
     fn without_summary(&self) -> Failure {
         if !self.has_restarted {
             return Failure::internal("the run ended without a summary");
@@ -175,8 +188,8 @@ impl Launcher {
         }
     }
 
-    /// Kills the tasks that have not ended in time; of a run that was told to stop, first only those that have no part in
-    /// its last checkpoint.
+    /// Kills the tasks that have not ended in time. If the run was told to stop, the tasks that write its last
+    /// checkpoint are spared at first.
     fn kill_overdue(&mut self) {
         let may_save = self.deadline.pass(Instant::now(), self.children.first().is_some_and(Child::is_suspended));
         let running = self.children.iter().filter(|child| child.is_running());
@@ -201,16 +214,17 @@ impl Launcher {
         tasks.iter().map(|task| self.plan.name(*task)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Without the coordinator the run is over: ps 0, or worker 0 of those that hold parameters themselves.
+    /// Whether the coordinator is running: ps 0, or worker 0 if the workers hold the parameters. Without it the run is
+    /// over.
     fn coordinator_runs(&self) -> bool {
         self.children.first().is_some_and(Child::is_running)
     }
 
-    /// How soon the run is to be ended, if it is.
+    /// Handles a message. Returns how to end the run, if it is to end.
     fn handle(&mut self, message: Message) -> Option<End> {
         match message {
             Message::Event(event) => {
-                // Every task says that the run had ended before.
+                // Every task reports that the run had already ended.
                 let is_repeated = self.summarised && matches!(event, Event::AlreadyFinished { .. });
                 self.summarised |= matches!(event, Event::Summary(_) | Event::AlreadyFinished { .. });
                 if let Event::Stopped(stopped) = &event {
@@ -245,7 +259,7 @@ impl Launcher {
         }
     }
 
-    /// The tasks that were there have been told as soon as the signal came.
+    /// Tasks that were running have already been told to stop when the signal arrived.
     fn signalled(&mut self, signal: StopSignal) -> End {
         self.progress.stopping();
         self.progress.say(&format!("stopping on {}; a second signal stops at once", signal.name()));
@@ -260,7 +274,7 @@ impl Launcher {
         let position = self.children.iter().position(|child| child.task == task)?;
         self.children[position].ended();
         self.note_stop(task, ended);
-        // Whoever outlives a run that went well has nothing to add to it.
+        // A task that outlives a successful run has nothing left to contribute.
         let is_late = position > 0 && self.summarised && !self.coordinator_runs();
         if self.cause.is_none() && (self.overdue.contains(&task) || (is_late && matches!(ended, Ended::Killed(_)))) {
             return None;
@@ -268,6 +282,12 @@ impl Launcher {
         if self.cause.is_none() && self.start_again(position, ended) {
             return None;
         }
+        self.all_succeeded &= match ended {
+            Ended::Exited(0) => true,
+            // With the summary, a worker has nothing left to do but to wait for the coordinator.
+            Ended::Exited(code) => is_stop(code) && position > 0 && self.summarised,
+            Ended::Killed(_) => false,
+        };
         match ended {
             Ended::Exited(0) => None,
             _ if self.cause.is_some() => {
@@ -291,7 +311,7 @@ impl Launcher {
                 _ => {
                     self.cause = Some(Cause::Stopped(code as u8, None));
                     // The coordinator ends the run, and the last checkpoint may have to be written; but a run that has
-                    // not begun waits for whoever is missing.
+                    // not begun would wait for the missing task.
                     Some(if self.has_begun() { self.end_and_save(task) } else { End::Within(GRACE) })
                 }
             },
@@ -305,7 +325,7 @@ impl Launcher {
         }
     }
 
-    /// A joined worker does not tell of itself that it was told to stop.
+    /// Records that a joined worker was told to stop, since it does not report that itself.
     fn note_stop(&mut self, task: TaskId, ended: Ended) {
         let Ended::Exited(code) = ended else { return };
         if let Some(signal) = StopSignal::of_exit_code(code).filter(|_| self.plan.is_joined(task)) {
@@ -314,8 +334,8 @@ impl Launcher {
         }
     }
 
-    /// Ends a run that has lost a task, but none of its parameters. With a worker left the coordinator ends it; without
-    /// one it would wait for those to come back that nobody starts, and so would a client for its joined workers.
+    /// Ends a run that has lost a task, but none of its parameters. If a worker is left, the coordinator ends the run.
+    /// Otherwise it would wait for workers that nobody restarts, as a client would wait for its joined workers.
     fn end_and_save(&mut self, lost: TaskId) -> End {
         self.deadline.let_save(Instant::now());
         match self.has_worker() {
@@ -332,21 +352,21 @@ impl Launcher {
         End::Within(DRAIN)
     }
 
-    /// Whether a worker is there that takes part in the run by itself, as joined ones do not.
+    /// Whether a worker is running that takes part in the run by itself, unlike joined ones.
     fn has_worker(&self) -> bool {
         let takes_part = |task: TaskId| task.job == Job::Worker && !self.plan.is_joined(task);
         self.children.iter().any(|child| child.is_running() && takes_part(child.task))
     }
 
-    /// Training goes on without a task, as it would on many machines; but not without the parameters that it may have
-    /// held, and it does not begin without it.
+    /// Whether training continues without a task, as it would on several machines. It does not continue without a task
+    /// that may hold parameters, and no run begins before all of its tasks are there.
     fn goes_on_without(&self, task: TaskId) -> bool {
-        // Without its client, an in-graph run has no data and no loop.
+        // Without its client, an in-graph run has neither data nor training loop.
         let is_whole = !self.plan.is_client(task) && !self.may_hold(task);
         is_whole && self.coordinator_runs() && self.is_computed_without(task) && self.has_begun()
     }
 
-    /// Whether those that are left can compute steps, or joined workers have nothing more to compute.
+    /// Whether the remaining tasks can compute steps, or joined workers have nothing left to compute.
     fn is_computed_without(&self, task: TaskId) -> bool {
         if self.plan.client.is_none() {
             return self.has_worker();
@@ -355,7 +375,7 @@ impl Launcher {
         self.summarised || (joined_runs && !self.plan.needed.contains(&task))
     }
 
-    /// Whether a task holds parameters, as far as is known.
+    /// Whether a task holds parameters, or may hold some.
     fn may_hold(&self, task: TaskId) -> bool {
         let colocated = self.children.iter().all(|child| child.task.job == Job::Worker);
         if self.plan.client.is_some() && task.job == Job::Worker {
@@ -376,14 +396,14 @@ impl Launcher {
         }
     }
 
-    /// The signal by which somebody else has told a task to stop.
+    /// The signal by which a user or another program told a task to stop.
     fn signal_of(&self, task: TaskId) -> Option<&str> {
         let name = self.plan.name(task);
         self.stopped.iter().find(|stopped| stopped.task == name).map(|stopped| &*stopped.signal)
     }
 
-    /// Starts a task again that came to harm, if that is wanted. One that ended for a reason of the run's would only
-    /// end so again.
+    /// Restarts a task that was killed or crashed, if restarts are left. A task that ended for a reason inherent in the
+    /// run would only fail again.
     fn start_again(&mut self, position: usize, ended: Ended) -> bool {
         let came_to_harm = match ended {
             Ended::Killed(_) => true,
@@ -409,7 +429,7 @@ impl Launcher {
     }
 }
 
-/// Says which servers are there for nothing.
+/// Names the servers that hold no parameters.
 fn mention_idle(idle: &BTreeSet<u32>) {
     let names: Vec<String> = idle.iter().map(|server| TaskId::ps(*server).to_string()).collect();
     if !names.is_empty() {
@@ -422,7 +442,8 @@ fn tasks(children: Vec<&Child>) -> BTreeSet<TaskId> {
 }
 
 impl Drop for Launcher {
-    /// However the launcher ends, no task outlives it. (A launcher that is killed takes them along; see `child`.)
+    /// No task outlives the launcher, however it ends. (If the launcher is killed, the kernel ends its tasks; see
+    /// `child`.)
     fn drop(&mut self) {
         self.children.iter().filter(|child| child.is_running()).for_each(Child::kill);
     }

@@ -1,7 +1,6 @@
 //! `windlass launch MODEL`: a whole cluster on this machine, as child processes of this one.
 //!
-//! The launcher trains nothing. It starts the tasks, shows what they tell, and sees to it that all of them are
-//! gone when it is.
+//! The launcher trains nothing. It starts the tasks, shows their events, and makes sure that none of them outlives it.
 
 mod child;
 mod inbox;
@@ -41,7 +40,7 @@ use inbox::{Message, Outbox, inbox};
 use launcher::{Launcher, Resumption};
 use processes::Processes;
 
-/// How long a launcher that is told to stop at once has to say what remains of the run: its terminal may be blocked.
+/// How long a launcher that is told to stop at once has to report what remains of the run: its terminal may be blocked.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(
@@ -54,7 +53,7 @@ pub(crate) fn run(
     let terminal = if args.output.format == Format::Human { Terminal::with_bars() } else { Terminal::default() };
     logging::start_beside(&terminal);
     let progress = Progress::of_many(&terminal, args.output.format);
-    // Checked here too, so that a mistake is told once and before anything is started.
+    // Checked here as well, so that a mistake is reported once and before anything is started.
     let in_graph = is_led(args);
     let logical = if in_graph { logical_workers(args, launch.workers) } else { launch.workers };
     let trainers = if in_graph { Trainers::of_client(logical) } else { Trainers::Workers };
@@ -147,12 +146,13 @@ pub(crate) fn run(
     Launcher::new(plan, children, progress, launch.restart, resumption).run(&messages)
 }
 
-/// What is done at once when a signal comes, whatever the launcher is busy with; it is told too, and does the rest.
+/// Signals the tasks as soon as a signal arrives, even if the launcher is busy. The launcher is notified, too, and does
+/// the rest.
 fn stop_tasks(messages: Outbox, processes: Processes) -> impl FnMut(StopSignal) -> bool + Send + 'static {
     let mut turns = Turns::default();
     move |signal| match turns.next(Instant::now()) {
         Turn::First => {
-            // First the message: how a task ends then is heard of after it.
+            // The message is sent first, so that the launcher receives it before it learns how tasks ended.
             let is_heard = messages.send(Message::Signal(signal));
             processes.terminate_all_if_running();
             is_heard
@@ -170,7 +170,7 @@ fn stop_tasks(messages: Outbox, processes: Processes) -> impl FnMut(StopSignal) 
     }
 }
 
-/// The workers that stages are placed on.
+/// The workers that have stages of the model.
 fn with_stages<'a>(places: impl Iterator<Item = &'a (String, Vec<Place>)>) -> BTreeSet<TaskId> {
     let worker = |place: &'a Place| match place.at {
         PlaceAt::Worker(worker, _) => Some(TaskId::worker(worker as u32)),
@@ -181,15 +181,15 @@ fn with_stages<'a>(places: impl Iterator<Item = &'a (String, Vec<Place>)>) -> BT
 
 type Listening = Vec<(TaskId, TcpListener)>;
 
-/// The tasks in their order, with a listener on a free port for each. Their numbers are given before the
-/// children exist, and nobody can take them in between.
+/// The tasks in order, with a listener on a free port for each. The ports are assigned before the children exist, so
+/// nobody can take them in between.
 fn tasks(launch: &LaunchArgs, in_graph: bool) -> Result<Listening, Failure> {
     let ps = if launch.colocate { 0 } else { ps(launch, in_graph) };
-    // The client of an in-graph run comes behind the workers in number, and before them in order: without ps, it is the
-    // coordinator.
+    // The client of an in-graph run is numbered after the workers, but comes before them in order: without ps, it is
+    // the coordinator.
     let client = in_graph.then_some(TaskId::worker(launch.workers));
     let tasks = (0..ps).map(TaskId::ps).chain(client).chain((0..launch.workers).map(TaskId::worker));
-    // A machine may have only one of them.
+    // A machine may have only one of these addresses.
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(|ip| SocketAddr::new(ip, 0));
     let listen = |task| match TcpListener::bind(&loopback[..]) {
         Ok(listener) => Ok((task, listener)),
@@ -198,12 +198,12 @@ fn tasks(launch: &LaunchArgs, in_graph: bool) -> Result<Listening, Failure> {
     tasks.map(listen).collect()
 }
 
-/// How many parameter servers there are.
+/// The number of parameter servers.
 fn ps(launch: &LaunchArgs, in_graph: bool) -> u32 {
     launch.ps.unwrap_or(if in_graph { 0 } else { 1 })
 }
 
-/// The flags of every joined worker.
+/// The flags for every joined worker.
 fn join_arguments(args: &TrainArgs, launch: &LaunchArgs) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["join".into(), "--once".into()];
     let mut add = |flag: &str, value: String| arguments.extend([flag.into(), value.into()]);
@@ -223,13 +223,13 @@ fn join_arguments(args: &TrainArgs, launch: &LaunchArgs) -> Vec<OsString> {
     arguments
 }
 
-/// On how many threads each worker computes.
+/// The number of threads on which each worker computes.
 fn threads(args: &TrainArgs, launch: &LaunchArgs) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     args.training.threads.unwrap_or((cores / launch.workers as usize).max(1))
 }
 
-/// The flags of every task. The run's settings are in its file; these are about this start alone.
+/// The flags for every task. The run's settings are in its file; these flags concern only this start.
 fn child_arguments(
     model: &str,
     listening: &Listening,
@@ -255,7 +255,7 @@ fn child_arguments(
     }
     arguments.extend(["--worker-hosts".into(), hosts(Job::Worker)?.into()]);
     arguments.extend(["--format".into(), "json".into(), "--run-dir".into(), run_file.directory().into()]);
-    // One worker alone may find out for itself how many threads are best.
+    // A single worker may determine the best number of threads itself.
     if launch.workers > 1 || args.training.threads.is_some() {
         arguments.extend(["--threads".into(), threads.to_string().into()]);
     }
@@ -264,7 +264,7 @@ fn child_arguments(
     Ok(arguments)
 }
 
-/// Makes a directory for a run that no other has, even one that is started in the same second.
+/// Creates a unique directory for a run, even if another run is started in the same second.
 fn new_run_dir(model: &str) -> Result<PathBuf, Failure> {
     let runs = Path::new(RUNS);
     make_run_dir(runs)?;

@@ -1,5 +1,5 @@
-//! The tasks' processes, as signals reach them: from the launcher, and from the thread that hears of signals, which does
-//! not wait until what the tasks have told has been shown.
+//! The tasks' processes, shared by the two threads that signal them: the launcher, which may be busy showing events,
+//! and the thread that handles signals and must not wait for that.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_core::cluster::TaskId;
 
-/// The processes that have not been seen to end.
+/// The processes that are not yet known to have ended.
 #[derive(Clone, Default)]
 pub(super) struct Processes(Arc<Mutex<Known>>);
 
 #[derive(Default)]
 struct Known {
     living: BTreeMap<TaskId, Process>,
-    /// Whether they are about to end anyway: those who were told have a second signal for an order to end at once.
+    /// Whether they are about to end anyway: tasks that were already told to stop take a second signal as an order to
+    /// end at once.
     are_ending: bool,
 }
 
@@ -36,12 +37,12 @@ impl Processes {
         }
     }
 
-    /// Notes that the run ends: whoever is to be told, the launcher tells.
+    /// Notes that the run is ending: from now on only the launcher tells tasks to stop.
     pub(super) fn are_ending(&self) {
         self.lock().are_ending = true;
     }
 
-    /// Asks all to end, unless the run ends already.
+    /// Asks all processes to end, unless the run is already ending.
     pub(super) fn terminate_all_if_running(&self) {
         let mut known = self.lock();
         if !known.are_ending {
@@ -54,17 +55,17 @@ impl Processes {
         self.lock().living.get_mut(&task).into_iter().for_each(Process::terminate);
     }
 
-    /// Whether a process is suspended and does nothing until it is told to go on. Only Linux tells.
+    /// Whether a process is suspended, and does nothing until it is continued. Detected only on Linux.
     pub(super) fn is_suspended(&self, task: TaskId) -> bool {
         self.lock().living.get(&task).is_some_and(Process::is_suspended)
     }
 
-    /// Ends a process.
+    /// Kills a process.
     pub(super) fn kill(&self, task: TaskId) {
         self.lock().living.get(&task).into_iter().for_each(Process::kill);
     }
 
-    /// Ends all.
+    /// Kills all processes.
     pub(super) fn kill_all(&self) {
         self.lock().living.values().for_each(Process::kill);
     }
@@ -83,7 +84,7 @@ impl Process {
 
     fn is_suspended(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_pid())).unwrap_or_default();
-        // The name before the state is in parentheses, and may contain anything.
+        // The name before the state is in parentheses, and may contain any character.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 

@@ -1,5 +1,5 @@
-//! Bars on a terminal: one for the run, and a line for each worker. They are gone when they are dropped, so that
-//! nothing printed after them is written over.
+//! Progress bars on a terminal: one for the run, and a line for each worker. They are removed when dropped, so that
+//! they never overwrite what is printed afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,24 +11,24 @@ use windlass_worker::event::{Event, Started, Step};
 use super::extent::Extent;
 use crate::output::{Trainers, count};
 
-/// The run's bar is filled when it is here: it may be filled by steps or by epochs.
+/// The position at which the run's bar is full, whether steps or epochs fill it.
 const FULL: u64 = 1_000_000;
-/// Between two draws when nothing is heard: the speed of a run that stands still falls.
+/// The time between two redraws without events: the displayed speed of a stalled run falls.
 const TICK: Duration = Duration::from_millis(500);
-/// Lines that bars leave to what is printed above them.
+/// The number of lines left for messages above the bars.
 const LINES_ABOVE: usize = 6;
 
 /// The bars of a run.
 pub(super) struct Bars {
     all: MultiProgress,
     run: Option<ProgressBar>,
-    /// Draws nothing; it measures updates a second, which the run's bar may not be filled by.
+    /// Never drawn: measures updates per second, since the run's bar may be filled by epochs instead.
     speed: ProgressBar,
-    /// Of the lowest workers, as many as there is room for.
+    /// The lines of the workers with the lowest numbers, as many as fit.
     workers: BTreeMap<u32, ProgressBar>,
-    /// All that have started.
+    /// All workers that have started.
     started: BTreeSet<u32>,
-    /// The last line, for workers that there is no room for.
+    /// The last line, which counts the workers that do not fit.
     others: Option<ProgressBar>,
     extent: Extent,
     trainers: Trainers,
@@ -85,7 +85,7 @@ impl Bars {
 
     pub(super) fn stopping(&mut self) {
         self.stopping = true;
-        // How fast it was, and how long it would have taken, is of no interest any more.
+        // The speed and the remaining time no longer matter.
         if let Some(run) = &self.run {
             run.set_style(style("{msg}"));
         }
@@ -101,7 +101,7 @@ impl Bars {
         self.started.insert(started.worker);
         let room = usize::from(console::Term::stderr().size().0).saturating_sub(LINES_ABOVE).max(1);
         let shown: BTreeSet<u32> = self.started.iter().copied().take(room).collect();
-        // They start in any order: one that is shown may have to make room for a lower one.
+        // Workers start in any order: a worker that is shown may have to make room for one with a lower number.
         for (_, line) in self.workers.extract_if(.., |worker, _| !shown.contains(worker)) {
             remove(&self.all, &line);
         }
@@ -147,7 +147,7 @@ impl Bars {
             });
         run.set_length(FULL);
         run.set_style(with_keys.progress_chars("=> "));
-        // It may begin in the middle; how long that took is not known.
+        // The run may have started at this position; how long it took to get there is unknown.
         run.set_position(position(fraction));
         run.reset_eta();
         run.enable_steady_tick(TICK);
@@ -178,8 +178,8 @@ impl Drop for Bars {
     }
 }
 
-/// A bar in this place among the others. It is added before it is filled: one on its own would be drawn at once, and
-/// stay where it was drawn.
+/// Adds a bar at this position among the others. The bar is added before it gets a position: a bar on its own would be
+/// drawn at once, and stay where it was drawn.
 fn add(all: &MultiProgress, place: usize, template: &str) -> ProgressBar {
     let bar = all.insert(place, ProgressBar::no_length());
     bar.set_style(style(template));
@@ -199,7 +199,7 @@ fn position(fraction: Option<f64>) -> u64 {
     fraction.map_or(0, |fraction| (fraction * FULL as f64) as u64)
 }
 
-/// How long the run still takes, as far as can be told.
+/// The estimated remaining time, if it can be estimated.
 fn left(state: &ProgressState, text: &mut dyn Write) {
     let seconds = state.eta().as_secs();
     let _ = match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

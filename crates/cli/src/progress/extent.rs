@@ -1,10 +1,10 @@
-//! How far a run has come, by what will end it.
+//! How far a run has progressed towards its limits.
 
 use std::collections::BTreeMap;
 
 use windlass_worker::event::{Event, Finished, Started, Step};
 
-/// What is known of a run's course from its workers' events.
+/// The progress of a run, as known from its workers' events.
 #[derive(Debug, Default)]
 pub(crate) struct Extent {
     steps: Option<u64>,
@@ -13,12 +13,12 @@ pub(crate) struct Extent {
     shares: BTreeMap<u32, Share>,
 }
 
-/// A worker's part of it.
+/// A worker's part of the progress.
 #[derive(Debug, Default)]
 struct Share {
     epoch: u64,
     done: u64,
-    /// Its steps in all, if the run ends by epochs.
+    /// Its total number of steps, if the run ends by epochs.
     of: Option<u64>,
     ended: bool,
 }
@@ -35,7 +35,7 @@ impl Extent {
 
     fn started(&mut self, started: &Started) {
         (self.steps, self.epochs) = (started.steps, started.epochs);
-        // Back to a checkpoint, or on from one.
+        // Rolled back to a checkpoint, or resumed from one.
         self.global_step = started.from;
         let of = started.epochs.map(|epochs| epochs.saturating_mul(started.batches as u64));
         let share = self.shares.entry(started.worker).or_default();
@@ -54,7 +54,7 @@ impl Extent {
         self.ended(finished.worker, finished.steps);
     }
 
-    /// A worker does no more than it has done.
+    /// Ends a worker's share at what it has done so far.
     pub(super) fn left(&mut self, worker: u32) {
         let done = self.shares.get(&worker).map_or(0, |share| share.done);
         self.ended(worker, done);
@@ -66,12 +66,12 @@ impl Extent {
         }
     }
 
-    /// True once no worker trains any more.
+    /// Whether no worker is training any more.
     pub(super) fn is_trained(&self) -> bool {
         self.shares.values().all(|share| share.ended)
     }
 
-    /// True once a worker has begun to train.
+    /// Whether a worker has begun to train.
     pub(crate) fn has_begun(&self) -> bool {
         !self.shares.is_empty()
     }
@@ -80,7 +80,7 @@ impl Extent {
         self.global_step
     }
 
-    /// The part of the run that is done, from 0 to 1; nothing if it goes on until it is stopped.
+    /// The completed fraction of the run, from 0 to 1; `None` if it continues until it is stopped.
     pub(crate) fn fraction(&self) -> Option<f64> {
         let part = |done: u64, of: u64| if of == 0 { 0.0 } else { (done as f64 / of as f64).min(1.0) };
         let by_steps = self.steps.map(|steps| part(self.global_step, steps));
@@ -94,19 +94,19 @@ impl Extent {
         }
     }
 
-    /// Where the run is, in words.
+    /// The position of the run, in words.
     pub(super) fn place(&self) -> String {
         self.place_at(self.global_step)
     }
 
-    /// The same, if it is known to have come to this step.
+    /// The same, if the run is known to have reached this step.
     pub(crate) fn place_at(&self, global_step: u64) -> String {
         let step = match self.steps {
             Some(steps) => format!("step {global_step} of {steps}"),
             None => format!("step {global_step}"),
         };
         match self.epochs {
-            // Of the slowest, since the run waits for it.
+            // The epoch of the slowest worker, since the run waits for it.
             Some(epochs) => {
                 let epoch = self.shares.values().map(|share| share.epoch).min().unwrap_or(1);
                 format!("epoch {epoch} of {epochs}, {step}")

@@ -1,4 +1,4 @@
-//! `windlass runs compare`: in which settings and results runs differ.
+//! `windlass runs compare`: the settings and results in which runs differ.
 
 use windlass_page::figures;
 use windlass_runs::{Cell, Comparison, Row, Run};
@@ -34,7 +34,7 @@ fn text(comparison: &Comparison, columns: Option<u16>) -> String {
     format!("{settings}\n\n{}", table("result", &comparison.results))
 }
 
-/// The paths without what they all begin with.
+/// The paths without their common prefix.
 fn short_names(paths: &[String]) -> Vec<String> {
     let parent = |path: &String| path.rfind('/').map_or(0, |at| at + 1);
     let shared = paths.first().map_or(0, parent);

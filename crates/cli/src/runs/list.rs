@@ -1,4 +1,4 @@
-//! `windlass runs list`: the runs below a directory, a line each.
+//! `windlass runs list`: the runs below a directory, one per line.
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::{print_json, print_line, table_within};
 use crate::terminal::{self, Terminal};
 
-/// What only `show` tells.
+/// Fields that only `show` prints.
 const DETAILS: [&str; 4] = ["settings", "summary", "last_status", "checkpoints"];
 
 pub(super) fn run(directory: &Path, json: bool) -> Result<(), Failure> {
@@ -26,7 +26,7 @@ pub(super) fn run(directory: &Path, json: bool) -> Result<(), Failure> {
     for path in &found.runs {
         match Run::read(path) {
             Ok(run) => runs.push(run),
-            // It may have been removed meanwhile.
+            // The run may have been removed meanwhile.
             Err(error) => warn(&error),
         }
     }
@@ -42,7 +42,7 @@ pub(super) fn run(directory: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A run as JSON, without what takes pages.
+/// A run as JSON, without the longest fields.
 fn brief(run: &Run) -> Result<Value, Failure> {
     let mut value = serde_json::to_value(run).map_err(Failure::internal)?;
     if let Some(fields) = value.as_object_mut() {
@@ -51,8 +51,8 @@ fn brief(run: &Run) -> Result<Value, Failure> {
     Ok(value)
 }
 
-/// A column: its heading, what it says of a run, whether that is a number, and when it is left out of a table that is too
-/// wide: the highest first, and 0 never.
+/// A column: its heading, its value for a run, whether that is a number, and its priority for omission when the table
+/// is too wide: the column with the highest number is dropped first, and 0 never.
 struct Column {
     heading: &'static str,
     cell: fn(&Run) -> String,
@@ -87,7 +87,7 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "–".to_owned() } else { figures::plain(text) }
 }
 
-/// The runs in as many columns as there is room for, and below them what was left out.
+/// The runs in as many columns as fit, followed by a note on the omitted ones.
 fn table(runs: &[Run], width: Option<u16>) -> String {
     let mut shown: Vec<&Column> = COLUMNS.iter().collect();
     let mut text = lines(runs, &shown, None);

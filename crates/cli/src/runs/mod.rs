@@ -1,4 +1,4 @@
-//! `windlass runs`: looks after run directories. What is in them is read by `windlass_runs`; here it becomes text or JSON.
+//! `windlass runs`: manages run directories. `windlass_runs` reads them; this module formats them as text or JSON.
 
 mod compare;
 mod list;
@@ -81,7 +81,7 @@ fn read(run: &Path) -> Result<Run, Failure> {
     Run::read(&named(run)).map_err(failure)
 }
 
-/// The directory that a user names: by its path, or as in the list of runs.
+/// The directory of a run that a user names, by its path or as in the list of runs.
 pub(crate) fn named(run: &Path) -> PathBuf {
     let below = Path::new(RUNS).join(run);
     if run.exists() || !below.is_dir() { run.to_owned() } else { below }
@@ -97,7 +97,7 @@ pub(crate) fn failure(error: RunsError) -> Failure {
     Failure { exit_code, message: error.to_string(), hint }
 }
 
-/// Seconds since 1970 as a date and a time of day, to the minute.
+/// Formats seconds since 1970 as a date and time of day, to the minute.
 fn minute(seconds: u64) -> String {
     let time = chrono::DateTime::from_timestamp(seconds as i64, 0);
     time.map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%d %H:%M").to_string())

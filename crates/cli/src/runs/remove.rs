@@ -1,4 +1,4 @@
-//! `windlass runs rm`: removes run directories, all that are named or none.
+//! `windlass runs rm`: removes either all of the named run directories or none.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(super) fn run(runs: &[PathBuf], yes: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks the user, if there is one.
+/// Asks the user for confirmation, if there is a terminal.
 fn is_confirmed(removals: &[Removal]) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::usage("cannot ask for confirmation: standard input is not a terminal")
@@ -55,7 +55,7 @@ fn is_confirmed(removals: &[Removal]) -> Result<bool, Failure> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// What stays of a run, at the end of a line.
+/// A note at the end of a line about what remains of a run.
 fn remaining(checkpoints: &str) -> String {
     format!("; its checkpoints stay in {}", figures::plain(checkpoints))
 }

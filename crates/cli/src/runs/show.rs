@@ -1,4 +1,4 @@
-//! `windlass runs show`: everything that is known of one run.
+//! `windlass runs show`: all that is known about one run.
 
 use windlass_page::figures;
 use windlass_runs::{Ending, Run, Setting};
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output::{plain_table, print_json, print_line, table_within};
 use crate::terminal;
 
-/// The most events that are shown.
+/// The maximum number of events shown.
 const EVENTS: usize = 10;
 
 pub(super) fn run(run: &Run, json: bool) -> Result<(), Failure> {

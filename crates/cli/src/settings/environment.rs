@@ -1,5 +1,5 @@
 //! Settings from the environment: the variable of `--learning-rate` is `WINDLASS_LEARNING_RATE`. Every flag has one,
-//! those of users' own models too.
+//! including those of users' own models.
 
 use std::ffi::{OsStr, OsString};
 
@@ -12,10 +12,10 @@ use crate::verbosity;
 
 const PREFIX: &str = "WINDLASS_";
 
-/// Variables with that prefix that are no settings: what the launcher tells its tasks, what turns off a transport, what
-/// makes a cluster of Slurm's tasks, where the last word goes, and what the tests read. A flag of such a name has no variable. (`WINDLASS_SEED` is
-/// read by random tests too, which start no `windlass`; the tests that do start it take all these variables from its
-/// environment.)
+/// Variables with that prefix that are not settings: messages from the launcher to its tasks, a switch that disables a
+/// transport, one that makes a cluster of Slurm's tasks, the file for the termination message, and variables for the
+/// tests. A flag with such a name has no variable. (`WINDLASS_SEED` is also read by randomized tests, which start no
+/// `windlass`; the tests that do start it remove all these variables from its environment.)
 const RESERVED: [&str; 10] = [
     "LAUNCHED_AS",
     "LISTENER",
@@ -29,11 +29,11 @@ const RESERVED: [&str; 10] = [
     "TERMINATION_LOG",
 ];
 
-/// What the environment says of the settings of a command.
+/// Reads the settings of a command from the environment.
 pub(super) fn read(schema: &Schema, get: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Stated>, Failure> {
     let mut stated = Vec::new();
     for arg in schema.settings() {
-        // Manifests of containers cannot always leave a variable out.
+        // Manifests of containers cannot always omit a variable, so an empty one counts as unset.
         let set = |variable: String| get(&variable).filter(|value| !value.is_empty()).map(|value| (variable, value));
         let Some((variable, value)) = names_of(arg).iter().filter_map(|name| variable(name)).find_map(set) else {
             continue;
@@ -47,7 +47,7 @@ pub(super) fn read(schema: &Schema, get: impl Fn(&str) -> Option<OsString>) -> R
     Ok(stated)
 }
 
-/// Whether a variable may be that of a flag.
+/// Whether a variable may belong to a flag.
 pub(crate) fn may_set(variable: &str) -> bool {
     variable.strip_prefix(PREFIX).is_some_and(|name| !RESERVED.contains(&name))
 }
@@ -58,7 +58,7 @@ pub(crate) fn variable(flag: &str) -> Option<String> {
     (!RESERVED.contains(&name.as_str())).then(|| format!("{PREFIX}{name}"))
 }
 
-/// What a flag is called, its own name first: users know some by their alias.
+/// The names of a flag, its own first: users know some flags by their aliases.
 fn names_of(arg: &Arg) -> Vec<String> {
     let aliases = arg.get_all_aliases().unwrap_or_default();
     std::iter::once(name(arg)).chain(aliases.into_iter().map(str::to_owned)).collect()
@@ -83,7 +83,7 @@ fn values(arg: &Arg, variable: &str, value: OsString) -> Result<Vec<OsString>, F
     }
 }
 
-/// What the variable of a switch says, if it is set.
+/// The value of a switch's variable, if it is set.
 pub(crate) fn switched(flag: &str) -> Result<Option<bool>, Failure> {
     let set = variable(flag).and_then(|variable| Some((std::env::var_os(&variable)?, variable)));
     let set = set.filter(|(value, _)| !value.is_empty());
@@ -102,10 +102,10 @@ fn is_on(variable: &str, value: &OsStr, flag: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Flags that ask for something else than a run, which a variable that is set for many commands must not.
+/// Flags that request something other than a run. A variable, which may be set for many commands, must not do that.
 const FLAGS_ONLY: [&str; 2] = ["print-config", "print-cluster"];
 
-/// What to say of variables that set nothing, but that look as if they were meant to.
+/// Messages about variables that have no effect but look as if they were meant to be settings.
 pub(crate) fn without_effect(set: impl Iterator<Item = OsString>, known: &[String]) -> Vec<String> {
     let is_known = |variable: &String| {
         known.contains(variable) || variable.strip_prefix(PREFIX).is_some_and(|name| RESERVED.contains(&name))
@@ -127,7 +127,7 @@ pub(crate) fn without_effect(set: impl Iterator<Item = OsString>, known: &[Strin
     flags_only.chain(misspelt).collect()
 }
 
-/// For a service called `windlass-worker`, Kubernetes sets `WINDLASS_WORKER_PORT` and others.
+/// Kubernetes sets `WINDLASS_WORKER_PORT` and others for a service called `windlass-worker`.
 fn is_of_kubernetes(variable: &str) -> bool {
     variable.ends_with("_PORT") || variable.contains("_SERVICE_") || variable.contains("_PORT_")
 }

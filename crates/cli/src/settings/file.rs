@@ -32,7 +32,7 @@ use crate::failure::Failure;
 /// The key that names the model.
 pub(super) const MODEL_NAME: &str = "model-name";
 
-/// What a file says of the settings of a command.
+/// Reads the settings of a command from a file.
 pub(super) fn read(path: &Path, schema: &Schema) -> Result<Vec<Stated>, Failure> {
     let text = read_text(path, "the configuration file")?;
     Reader { path: path.display().to_string(), text: &text, schema }.read()
@@ -67,13 +67,13 @@ impl Reader<'_> {
     }
 
     fn table(&self, table: Table, entries: &DeTable<'_>, stated: &mut Vec<Stated>) -> Result<(), Failure> {
-        // One file serves both commands.
+        // One file serves both `train` and `launch`.
         if table == Table::Launch && self.schema.verb != "launch" {
             return self.check_launch(entries);
         }
         for (key, value) in in_order(entries) {
             let found = self.schema.find(key.get_ref()).filter(|arg| self.schema.table(&name(arg)) == table);
-            // A run in one process writes that it is not a task with shards; `launch` need not mind.
+            // A run in one process records that it is not a task with shards, which `launch` can ignore.
             let is_of_tasks =
                 self.schema.verb == "launch" && self.schema.cluster.contains(&key.get_ref().replace('_', "-"));
             if found.is_none() && table == Table::Train && is_of_tasks && value.get_ref().as_bool() == Some(false) {
@@ -90,7 +90,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Looks for mistakes in what only `launch` reads.
+    /// Checks the names in the table that only `launch` reads.
     fn check_launch(&self, entries: &DeTable<'_>) -> Result<(), Failure> {
         for (key, _) in in_order(entries) {
             let hyphened = key.get_ref().replace('_', "-");
@@ -196,7 +196,7 @@ fn is_model_name(key: &str) -> bool {
 
 type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
 
-/// The entries of a table as the file has them, so that the first mistake is told of first.
+/// The entries of a table in the order of the file, so that the first mistake is reported first.
 fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -211,7 +211,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
         DeValue::Integer(number) => {
             i128::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
         }
-        // As it is written: a number that is read twice may be rounded twice.
+        // Kept as written: a number that is parsed twice may be rounded twice.
         DeValue::Float(number) => Some(number.as_str().to_owned()),
         DeValue::Boolean(value) => Some(value.to_string()),
         DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,

@@ -40,7 +40,7 @@ use schema::{is_switch, switch_value};
 /// The words of a command line before its flags: the program, the command and the model.
 const LEADING_WORDS: usize = 3;
 
-/// Who says what a setting is.
+/// The origin of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -63,7 +63,7 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    /// Where to look for a mistake.
+    /// The place where the user should look for a mistake.
     fn place(&self) -> String {
         match self {
             Self::File { path, line } => format!("{path}: line {line}"),
@@ -71,13 +71,13 @@ impl Origin {
         }
     }
 
-    /// Whether the user says it, and not what was there before.
+    /// Whether the user has made this setting, in contrast to a checkpoint or a default.
     pub(crate) fn is_user(&self) -> bool {
         matches!(self, Self::Flag | Self::Variable(_) | Self::File { .. })
     }
 }
 
-/// What a layer says of a setting.
+/// The value that a layer has for a setting.
 #[derive(Debug, Clone)]
 pub(crate) struct Stated {
     pub(crate) name: String,
@@ -85,19 +85,19 @@ pub(crate) struct Stated {
     pub(crate) origin: Origin,
 }
 
-/// Puts the layers together.
+/// Combines the layers.
 pub(crate) struct Resolver<'a> {
     root: &'a Command,
     schema: &'a Schema,
     /// The command line.
     words: Vec<OsString>,
     stated: BTreeMap<String, Stated>,
-    /// The variable that names the file, if it is not a flag that does.
+    /// The variable that names the configuration file, if no flag does.
     file_variable: Option<String>,
 }
 
 impl<'a> Resolver<'a> {
-    /// Of flags, variables and file. Exits, as clap does, if the command line is wrong by itself.
+    /// Reads flags, variables and the file. Exits, as clap does, if the command line itself is invalid.
     pub(crate) fn new(root: &'a Command, arguments: &[OsString], schema: &'a Schema) -> Result<Self, Failure> {
         let (words, switched_off) = without_negations(arguments, schema)?;
         let flags = command_line(root, &words, schema);
@@ -115,7 +115,7 @@ impl<'a> Resolver<'a> {
         Ok(resolver)
     }
 
-    /// Adds a layer below those that there are.
+    /// Adds a layer below the existing ones.
     fn add(&mut self, layer: Vec<Stated>) {
         let is_in_force = |stated: &&Stated| {
             let is_off =
@@ -132,7 +132,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Adds what a checkpoint says of the model's flags, by name.
+    /// Adds the model's flags from a checkpoint, by name.
     pub(crate) fn add_checkpoint(&mut self, id: &str, flags: BTreeMap<String, Vec<OsString>>) {
         for (name, values) in flags {
             let origin = Origin::Checkpoint(id.to_owned());
@@ -140,9 +140,10 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// What clap reads from all that is stated.
+    /// The combined settings as parsed by clap.
     pub(crate) fn matches(&self) -> Result<ArgMatches, clap::Error> {
-        // A value that is the default anyway is not passed: to clap, a flag that is given may exclude or require others.
+        // A value that equals the default is not passed on: to clap, a flag that is given may exclude or require
+        // others.
         let defaults = self.root.clone().ignore_errors(true).try_get_matches_from(&self.words)?;
         let differs = |matches: &ArgMatches, stated: &&Stated| {
             let arg = self.schema.find(&stated.name);
@@ -172,7 +173,7 @@ impl<'a> Resolver<'a> {
         verb.and_then(|matches| matches.subcommand_matches(&self.schema.model)).unwrap_or(matches)
     }
 
-    /// Names who is to blame that what is stated cannot be. Exits, as clap does, if it is the command line alone.
+    /// Names the setting that causes an error. Exits, as clap does, if all settings come from the command line.
     pub(crate) fn blame(&self, error: clap::Error) -> Failure {
         if self.stated.values().all(|stated| stated.origin == Origin::Flag) {
             misuse::exit(error, self.schema);
@@ -198,7 +199,7 @@ impl<'a> Resolver<'a> {
                 return Failure::usage(format!("{}: {problem}", stated.origin.place())).with_hint(hint);
             }
         }
-        // Each is right, but not beside the others.
+        // Each setting is valid by itself, but not together with the others.
         let (problem, _) = in_words(&error);
         let named = |stated: &&Stated| stated.origin != Origin::Flag && problem.contains(&format!("--{}", stated.name));
         let said = self
@@ -210,14 +211,14 @@ impl<'a> Resolver<'a> {
         Failure::usage(problem).with_hint((!said.is_empty()).then_some(said))
     }
 
-    /// Every setting of the command, with its value and who says so.
+    /// Every setting of the command, with its value and origin.
     pub(crate) fn settings(&self, matches: &ArgMatches) -> Settings {
         let settings = Settings::new(self.schema, self.of_model(matches), &self.stated);
         settings.with_file_by(self.file_variable.clone())
     }
 }
 
-/// What the command line says. It may be incomplete: what is missing may be said elsewhere.
+/// Parses the command line, which may be incomplete: other layers may supply what is missing.
 fn command_line(root: &Command, words: &[OsString], schema: &Schema) -> ArgMatches {
     let leaf = |matches: ArgMatches| {
         let verb = matches.subcommand().map(|(_, matches)| matches.clone());
@@ -236,7 +237,7 @@ fn is_on_command_line(matches: &ArgMatches, arg: &Arg) -> bool {
     matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
 }
 
-/// The file with settings, and the variable that names it if that is what does. `eval` has none.
+/// The configuration file, and the variable that names it if no flag does. `eval` has none.
 fn config_file(flags: &ArgMatches) -> Option<(PathBuf, Option<String>)> {
     if let Some(path) = flags.try_get_one::<PathBuf>("config").ok()? {
         return Some((path.clone(), None));
@@ -246,8 +247,8 @@ fn config_file(flags: &ArgMatches) -> Option<(PathBuf, Option<String>)> {
     Some((path.into(), Some(variable)))
 }
 
-/// Takes `--switch=false` and `--switch=true` from a command line: clap's switches have no value, but one that a file
-/// turns on must be possible to turn off.
+/// Extracts `--switch=false` and `--switch=true` from a command line: clap's switches take no value, but a user must be
+/// able to turn off a switch that a file turns on.
 fn without_negations(arguments: &[OsString], schema: &Schema) -> Result<(Vec<OsString>, Vec<Stated>), Failure> {
     let mut words = Vec::new();
     let mut off: Vec<Stated> = Vec::new();
@@ -275,7 +276,7 @@ fn without_negations(arguments: &[OsString], schema: &Schema) -> Result<(Vec<OsS
     }
 }
 
-/// What an error of clap's says, in one line, and its tip.
+/// A clap error in one line, and its tip.
 fn in_words(error: &clap::Error) -> (String, Option<String>) {
     let text = error.to_string();
     let mut paragraphs = text.split("\n\n");
@@ -285,7 +286,7 @@ fn in_words(error: &clap::Error) -> (String, Option<String>) {
     (problem, tip)
 }
 
-/// Values of a flag as clap splits them.
+/// Splits the values of a flag as clap does.
 fn split_values(arg: &Arg, values: Vec<OsString>) -> Vec<OsString> {
     let Some(delimiter) = arg.get_value_delimiter() else { return values };
     let split = |value: OsString| match value.to_str() {
@@ -295,7 +296,7 @@ fn split_values(arg: &Arg, values: Vec<OsString>) -> Vec<OsString> {
     values.into_iter().flat_map(split).collect()
 }
 
-/// The name that is probably meant.
+/// The name that was probably meant.
 fn similar<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let alike = names.into_iter().map(|other| (strsim::jaro(name, other), other));
     alike.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other)| other)

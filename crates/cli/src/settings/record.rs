@@ -1,4 +1,4 @@
-//! All settings of a run with their values, and the same as text that `file` reads.
+//! All settings of a run with their values, and their text form, which `file` reads.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use super::schema::{Schema, Table, arguments, is_switch, name, switch_value, tak
 use super::{Origin, Stated, environment};
 use crate::failure::Failure;
 
-/// What is done once, and not again by whoever reads the file.
+/// Flags for a single action, which must not be repeated by a run that reads the file.
 const ONCE: [&str; 1] = ["take-over"];
-/// Flags whose value is a place, or a word instead of one.
+/// Flags whose value is a path or one of some fixed words.
 const PLACES: [&str; 2] = ["checkpoint-dir", "resume"];
 const WORDS_FOR_PLACES: [&str; 2] = ["auto", "never"];
-/// Comments begin in this column, unless the value is longer.
+/// The column in which comments start, unless the value is longer.
 const COMMENTS_AT: usize = 34;
 
 /// Every setting of a command.
@@ -26,12 +26,12 @@ const COMMENTS_AT: usize = 34;
 pub(crate) struct Settings {
     model: String,
     rows: Vec<Row>,
-    /// What the command line has to say because a file cannot: arguments without a name, values that are not Unicode,
-    /// and what is done only once.
+    /// What must be repeated on the command line because a file cannot hold it: arguments without a name, values that
+    /// are not Unicode, and flags for a single action.
     beyond_files: Vec<OsString>,
-    /// The variables that would set something, whether or not they do.
+    /// The variables that could set something, whether or not they do.
     variables: Vec<String>,
-    /// Those that do.
+    /// The variables that do set something.
     set_by_variables: Vec<String>,
 }
 
@@ -39,17 +39,17 @@ pub(crate) struct Settings {
 struct Row {
     table: Table,
     name: String,
-    /// None if it is neither set nor has a default.
+    /// Empty if the setting is neither set nor has a default.
     values: Vec<OsString>,
     origin: Origin,
     form: Form,
     is_list: bool,
 }
 
-/// How values are written.
+/// The form in which a setting's values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// A switch, which has this value if it is given.
+    /// A switch, with the value that it has when given.
     Switch(bool),
     Number,
     Text,
@@ -83,13 +83,13 @@ impl Settings {
         settings
     }
 
-    /// Adds the variable that has named the file.
+    /// Adds the variable that names the file.
     pub(super) fn with_file_by(self, variable: Option<String>) -> Self {
         let set_by_variables = self.set_by_variables.into_iter().chain(variable).collect();
         Self { set_by_variables, ..self }
     }
 
-    /// Whether the user has said what it is, and not only a checkpoint.
+    /// Whether the user has made this setting, rather than a checkpoint or a default.
     pub(crate) fn is_given(&self, name: &str) -> bool {
         self.origin(name).is_some_and(Origin::is_user)
     }
@@ -113,14 +113,14 @@ impl Settings {
         &self.beyond_files
     }
 
-    /// Gives a setting the value that the run has in the end. Who has set it, if somebody has, remains.
+    /// Replaces the value of a setting with the final one of the run. Its origin remains.
     pub(crate) fn resolve(&mut self, name: &str, values: impl IntoIterator<Item = String>) {
         if let Some(row) = self.rows.iter_mut().find(|row| row.name == name) {
             row.values = values.into_iter().map(OsString::from).collect();
         }
     }
 
-    /// Adds to what is wrong with a setting where it is set, unless by a flag, which the user sees.
+    /// Adds to a failure where the setting that it mentions was made. Flags are not added, since the user sees them.
     pub(crate) fn explain(&self, failure: Failure) -> Failure {
         let is_about = |row: &&Row| mentions(&failure.message, &row.name) && row.origin.is_user();
         let is_hidden = |row: &&Row| row.origin != Origin::Flag;
@@ -134,7 +134,7 @@ impl Settings {
         }
     }
 
-    /// Everything as a configuration file.
+    /// All settings as a configuration file.
     pub(crate) fn to_toml(&self) -> String {
         let mut text = format!("{MODEL_NAME} = {}\n", quoted(&self.model));
         for table in Table::ALL {
@@ -177,14 +177,14 @@ impl Row {
         match self.form {
             Form::Switch(given) => (value == given.to_string()).to_string(),
             Form::Number if is_number(value) => value.to_owned(),
-            // So that the file means the same wherever it is read.
+            // Made absolute, so that the file means the same wherever it is read.
             Form::Path if self.origin.is_user() => quoted(&absolute(value)),
             _ => quoted(value),
         }
     }
 }
 
-/// Whether a text names a flag, with hyphens or underscores.
+/// Whether a text mentions a flag, with hyphens or underscores.
 fn mentions(text: &str, name: &str) -> bool {
     let (text, flag) = (text.replace('_', "-"), format!("--{name}"));
     let is_part = |rest: &str| rest.starts_with(|next: char| next == '-' || next.is_alphanumeric());
@@ -218,7 +218,7 @@ fn form(arg: &Arg) -> Form {
     }
 }
 
-/// Whether a number can be written in TOML as it is on the command line.
+/// Whether a number has the same form in TOML as on the command line.
 fn is_number(value: &str) -> bool {
     let is_float = value.contains(['.', 'e', 'E']);
     let parsed = toml::de::DeValue::parse(value);
@@ -226,7 +226,7 @@ fn is_number(value: &str) -> bool {
         && (is_float || value.parse::<i64>().is_ok())
 }
 
-/// A string in TOML, on one line.
+/// A TOML string on one line.
 fn quoted(text: &str) -> String {
     let escaped = text.chars().map(|character| match character {
         '"' => "\\\"".to_owned(),
@@ -244,7 +244,7 @@ fn absolute(place: &str) -> String {
     std::path::absolute(Path::new(place)).unwrap_or_else(|_| place.into()).display().to_string()
 }
 
-/// An argument that has no long name, as it was given.
+/// An argument without a long name, as it was given.
 fn unnamed(arg: &Arg, values: &[OsString]) -> Vec<OsString> {
     match (arg.get_long(), arg.get_short()) {
         (Some(_), _) => Vec::new(),

@@ -1,15 +1,15 @@
-//! Which settings a command has: its flags with a long name, and the table of a configuration file that each is in.
+//! The settings of a command: its flags with a long name, and the table of a configuration file to which each belongs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-/// Flags that ask for something once, name this file, or are between the launcher and its tasks.
+/// Flags that request a single action, name this file, or are internal to the launcher and its tasks.
 const NOT_SETTINGS: [&str; 8] =
     ["help", "version", "config", "print-config", "print-cluster", "started-at", "progress", "restarted"];
 
-/// A setting of a higher layer replaces these of lower layers, because they only make sense with its old value.
+/// Settings that a setting of a higher layer replaces in lower layers, because they only make sense with its old value.
 const REPLACES: [(&str, &[&str]); 6] = [
     ("steps", &["epochs"]),
     ("epochs", &["steps"]),
@@ -19,7 +19,7 @@ const REPLACES: [(&str, &[&str]); 6] = [
     ("devices", &["towers"]),
 ];
 
-/// A setting with this value replaces this one of lower layers, which the value excludes.
+/// Settings that this value of a setting replaces in lower layers, because the value excludes them.
 const EXCLUDES: [(&str, &str, &str); 4] = [
     ("mode", "sync", "staleness-scaling"),
     ("mode", "async", "deterministic"),
@@ -33,9 +33,9 @@ const COMMA_LISTS: [&str; 4] = ["devices", "place", "ps-hosts", "worker-hosts"];
 /// A table of a configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Table {
-    /// What only `launch` takes.
+    /// The flags that only `launch` takes.
     Launch,
-    /// What `train` takes, and `launch` too unless it chooses it by itself.
+    /// The flags that `train` takes, and `launch` too unless it chooses them itself.
     Train,
     /// The model's own flags.
     Model,
@@ -73,7 +73,7 @@ impl Schema {
         self.command.get_arguments().filter(|arg| is_setting(arg))
     }
 
-    /// The setting of this name, or of an alias of it; with hyphens or underscores.
+    /// The setting with this name or alias, written with hyphens or underscores.
     pub(crate) fn find(&self, key: &str) -> Option<&Arg> {
         let key = key.replace('_', "-");
         let is_alias = |arg: &&Arg| arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&&*key));
@@ -89,7 +89,7 @@ impl Schema {
         }
     }
 
-    /// Whether a setting of a lower layer goes for nothing because of those of higher layers.
+    /// Whether a setting of a lower layer is ignored because of those in higher layers.
     pub(crate) fn is_replaced(&self, name: &str, above: &BTreeMap<String, Vec<OsString>>) -> bool {
         let replaced = REPLACES.iter().any(|(by, replaced)| above.contains_key(*by) && replaced.contains(&name));
         let is = |setting: &str, value: &str| above.get(setting).is_some_and(|values| *values == [value]);
@@ -104,7 +104,7 @@ impl Schema {
 }
 
 fn is_setting(arg: &Arg) -> bool {
-    // Flags of every command are about the command, not about the run.
+    // Global flags are about the command, not about the run.
     !arg.is_global_set() && arg.get_long().is_some_and(|name| !NOT_SETTINGS.contains(&name))
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn names(command: &Command) -> BTreeSet<String> {
     command.get_arguments().map(name).collect()
 }
 
-/// A flag's name, without hyphens before it.
+/// A flag's name, without leading hyphens.
 pub(crate) fn name(arg: &Arg) -> String {
     arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned()
 }
@@ -128,24 +128,24 @@ pub(crate) fn takes_many(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append) || arg.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
-/// What joins a list for a flag that takes it as one value.
+/// Whether a flag takes a list as one value, with commas.
 pub(crate) fn joined_by_commas(arg: &Arg) -> bool {
     COMMA_LISTS.contains(&&*name(arg))
 }
 
-/// The values of a flag, given or by default, as they are written.
+/// The values of a flag, given or by default, as written on a command line.
 pub(crate) fn values(matches: &ArgMatches, arg: &Arg) -> Vec<OsString> {
     let raw = matches.try_get_raw(arg.get_id().as_str()).ok().flatten();
     raw.into_iter().flatten().map(ToOwned::to_owned).collect()
 }
 
-/// The value that a switch has when it is given, or not. (Some stand for false.)
+/// The value of a switch that is given, or not given. (Some switches stand for false.)
 pub(crate) fn switch_value(arg: &Arg, is_given: bool) -> OsString {
     let value = is_given == matches!(arg.get_action(), ArgAction::SetTrue);
     value.to_string().into()
 }
 
-/// How a flag is written on the command line to have these values.
+/// The arguments that give a flag these values on the command line.
 pub(crate) fn arguments(arg: &Arg, values: &[OsString]) -> Vec<OsString> {
     let flag = OsString::from(format!("--{}", name(arg)));
     match arg.get_action() {

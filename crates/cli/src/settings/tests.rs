@@ -1,4 +1,4 @@
-//! Flags of all the kinds that a user's own model may have, through a file and back.
+//! Flags of every kind that a user's own model may have, written to a file and read back.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ impl Own {
         resolver.settings(&matches)
     }
 
-    /// What is read back from the file that these words give.
+    /// Writes the file for these words and reads it back.
     fn read_back(&self, words: &[&str]) -> (String, String) {
         let written = without_comments(&self.settings(words).to_toml());
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,5 @@
-//! `windlass top HOST:PORT`: how a run is doing, on a screen that is drawn again and again. What is on it is drawn by
-//! `windlass_page`; here the run is asked, keys are read, and the terminal is left as it was.
+//! `windlass top HOST:PORT`: the state of a run on a screen that is redrawn continuously. `windlass_page` draws the
+//! screen; this module polls the run, reads keys, and restores the terminal at the end.
 
 mod raw_screen;
 
@@ -20,13 +20,13 @@ use crate::failure::Failure;
 use crate::{runs, signals, status, terminal};
 use raw_screen::RawScreen;
 
-/// Between an answer and the next question.
+/// The time between a response and the next request.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait for an answer.
+/// The timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The screen is drawn again after this, for the terminal may have another size, and silence grows longer.
+/// How often the screen is redrawn: the terminal may have been resized, and the time without a response grows.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
-/// What is not handled yet: keys, mostly.
+/// The capacity of the queue of messages, most of which are keys.
 const QUEUE: usize = 16;
 
 /// Watch a run on a live screen
@@ -62,11 +62,11 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     ended.map_err(|error| Failure::internal(format!("cannot draw on the terminal: {error}")))
 }
 
-/// Refuses a place that cannot be asked again and again. The directory of a run knows where the run can be.
+/// The failure for a place that cannot be polled. For a run directory, it suggests the address of its run.
 fn no_address(place: &str, hint: &str) -> Failure {
     let directory = runs::named(Path::new(place));
     let run = Run::read(&directory).ok().filter(|_| directory.is_dir());
-    // Nobody answers for a run that has ended.
+    // A run that has ended does not respond.
     let run = run.filter(|run| matches!(run.ending, Ending::Running | Ending::Unknown { .. }));
     let last = run.and_then(|run| run.last_status);
     let known = last.map(|last| figures::plain(&last.address)).filter(|address| !address.is_empty());
@@ -90,14 +90,14 @@ enum Message {
 
 struct Top {
     screen: Screen,
-    /// When the run last answered, or was first asked.
+    /// When the run last responded, or was first polled.
     heard: Instant,
-    /// Why it does not answer any more.
+    /// Why the run no longer responds.
     silence: Option<String>,
 }
 
 impl Top {
-    /// Until the user has seen enough.
+    /// Shows the run until the user quits.
     fn show(
         mut self,
         mut terminal: Terminal<TermionBackend<io::Stdout>>,
@@ -121,7 +121,7 @@ impl Top {
     }
 }
 
-/// On a thread of its own, for as long as somebody listens.
+/// Polls the run on a thread of its own, until the receiver is gone.
 fn ask_again_and_again(address: String, messages: SyncSender<Message>) {
     std::thread::spawn(move || {
         loop {
@@ -137,7 +137,7 @@ fn ask_again_and_again(address: String, messages: SyncSender<Message>) {
     });
 }
 
-/// The same for keys. Nobody can type any more on a terminal that is gone.
+/// Reads keys on a thread of its own. On a terminal that is gone, nobody can type any more.
 fn read_keys(messages: SyncSender<Message>) {
     std::thread::spawn(move || {
         let keys = io::stdin().keys().map_while(Result::ok).filter_map(meaning).chain([Message::Quit]);

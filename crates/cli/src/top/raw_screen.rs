@@ -1,15 +1,15 @@
-//! The terminal while a screen is drawn on it: keys are read as they are pressed, and what was on it before comes back in
-//! the end, however that comes.
+//! The terminal while a screen is drawn on it: keys are read as they are pressed, and the previous contents are
+//! restored at the end, however the program ends.
 
 use std::io::{self, Write};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// The other screen, without a cursor.
+/// Switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// Leaves the terminal as it was when it is dropped.
+/// Restores the terminal when it is dropped.
 pub(super) struct RawScreen {
     before: Termios,
 }
@@ -21,7 +21,7 @@ impl RawScreen {
         raw.make_raw();
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         let screen = Self { before: before.clone() };
-        // What a panic says would go away with the screen, and be in steps on a raw terminal.
+        // A panic message would vanish with the alternate screen, and be misaligned on a raw terminal.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             leave(&before);
@@ -39,7 +39,7 @@ impl Drop for RawScreen {
 }
 
 fn leave(before: &Termios) {
-    // A terminal that has gone away needs nothing.
+    // A terminal that is gone needs no restoring.
     let _ = write(LEAVE);
     let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
 }

@@ -1,4 +1,4 @@
-//! What a process says at its end: the summary, and of a run that was stopped where it stands and how it goes on.
+//! What a process reports at its end: the summary or, for a stopped run, how far it got and how to resume it.
 
 use std::path::{Path, PathBuf};
 
@@ -18,12 +18,12 @@ use crate::stopping::Stop;
 use crate::{config, resume};
 
 impl Process {
-    /// Tells how the run went, and how the process ends.
+    /// Reports the results of the run, and decides how the process ends.
     pub(super) fn conclude(&mut self, ended: Ended, args: &TrainArgs) -> Result<(), Failure> {
         let mut unwritten = None;
         if let Some(summary) = ended.summary {
             let written = args.output.run_dir.as_deref().map(|directory| write_summary(directory, &summary));
-            // Whatever became of the file: it must not keep back how the run went.
+            // Even if the file cannot be written, the summary must be shown.
             self.watch.tell(&Event::Summary(Box::new(summary)));
             match written {
                 Some(Ok(path)) => self.watch.tell(&Event::Wrote { path }),
@@ -42,11 +42,11 @@ impl Process {
         Err(self.explained(ended.outcome.into(), args))
     }
 
-    /// If it was told to stop, or could not be saved: adds where the run stands and how it goes on.
+    /// Adds how far the run got and how to resume it, if the run was told to stop or could not be saved.
     pub(super) fn explained(&mut self, failure: Failure, args: &TrainArgs) -> Failure {
         let signal = self.config.stopped_by.get().copied();
         let unsaved = failure.why_not_saved().map(str::to_owned);
-        // Of a run that was launched, the launcher tells.
+        // For a launched run, the launcher reports this.
         let is_launched = args.output.started_at.is_some();
         if failure.exit_code != exit_code::TERMINATED && (unsaved.is_none() || signal.is_none() && is_launched) {
             return failure;
@@ -68,7 +68,7 @@ impl Process {
             return Failure { exit_code, message: unsaved.unwrap_or(why), hint: None };
         }
         let is_server = self.task.is_some_and(|task| task.job == Job::Ps);
-        // The others have the checkpoints, and perhaps go on.
+        // The other tasks have the checkpoints, and may continue.
         let is_one_of_many = self.task.is_some_and(|task| task != TaskId::ps(0)) && !args.cluster.colocate;
         let own_command = resume::command(&args.settings, None);
         self.extent.with(|extent| {

@@ -1,5 +1,6 @@
-//! The client of an in-graph run: it has the data, the loop and perhaps the parameters, and joined workers compute for
-//! it. In sync mode all of them share each of its steps; in async mode it is a worker for each of them.
+//! The client of an in-graph run: it has the data, the training loop and perhaps the parameters, and joined workers
+//! compute for it. In sync mode they share each of its steps; in async mode the client acts as one worker for each of
+//! them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
@@ -38,7 +39,7 @@ struct LogicalWorker {
 }
 
 impl Process {
-    /// The whole of it, in this process but for the joined workers and the servers, if there are any.
+    /// Runs everything in this process except for the joined workers and the servers, if there are any.
     pub(super) fn in_graph<M: Model>(
         &mut self,
         flags: &M::Flags,
@@ -79,14 +80,14 @@ impl Process {
                 if times > 1 { format!(", joined {times} times") } else { String::new() }
             );
         }
-        // Once it is saved: if that fails, the run has failed for them, too.
+        // Only now: if the run could not be saved, it has failed for them, too.
         let ended = closed(ended, serving);
         crew.leave(&ended.outcome);
         Ok(ended)
     }
 
-    /// What so many workers of this process train with: parameters that can be reached, and joined workers, which hear of
-    /// a failure.
+    /// Prepares the parameters and the joined workers for this number of workers in this process. Joined workers are
+    /// told about a failure.
     pub(super) fn ready(
         &self,
         crew: &Crew,
@@ -99,7 +100,7 @@ impl Process {
         Ok((parameters, self.gathered(crew, serving)?))
     }
 
-    /// How the parameters are reached that so many workers of this process train: on servers, or in this process, which
+    /// The access to the parameters for this number of workers in this process: on servers, or in this process, which
     /// then serves them.
     fn parameters_of(
         &self,
@@ -119,8 +120,8 @@ impl Process {
         Ok(((coordinator, Some(own)), Some(Serving::start(&self.runtime, server))))
     }
 
-    /// Waits for the joined workers. The server of this process, if it has one, already tells of them; it ends if they do
-    /// not come, and nobody waits for them if it has ended by itself.
+    /// Waits for the joined workers. A server in this process is already running and shows their state. It ends if they do
+    /// not join; if it ends by itself, they are no longer waited for.
     fn gathered(&self, crew: &Crew, serving: Option<Serving>) -> Result<Option<Serving>, Failure> {
         let server_has_ended = || serving.as_ref().is_some_and(Serving::has_ended);
         let Err(error) = crew.gather(&|| self.config.stop.is_set() || server_has_ended()) else { return Ok(serving) };
@@ -140,7 +141,7 @@ impl Process {
         Err(failure)
     }
 
-    /// The joined workers, being called.
+    /// Starts connecting to the joined workers.
     pub(super) fn crew(
         &self,
         replica: &dyn Replica,
@@ -170,8 +171,8 @@ impl Process {
         Ok(Arc::new(Crew::call(config).map_err(Failure::internal)?))
     }
 
-    /// A stop of its own for another worker in this process, which is set with the process's: each is welcomed by the
-    /// coordinator for itself.
+    /// Creates a separate stop for another worker in this process, which is set along with the process's own: the
+    /// coordinator welcomes each worker separately.
     fn another_stop(&self) -> Arc<Interrupt> {
         let (own, all) = (Arc::new(Interrupt::default()), self.config.stop.clone());
         let set = own.clone();
@@ -182,7 +183,7 @@ impl Process {
         own
     }
 
-    /// All of them side by side. How the chief ended counts, or else the first that did not end well.
+    /// Runs all workers concurrently. Returns how the chief ended, or else the first worker that failed.
     fn run_all(&mut self, logical: Vec<LogicalWorker>) -> Ended {
         let (runtime, run) = (self.runtime.handle().clone(), &self.config.run);
         let watch = &self.watch;
@@ -208,7 +209,7 @@ impl Process {
     }
 }
 
-/// How this process ended, when what it serves has, too.
+/// Waits until the server in this process, if any, has ended, and returns how the process ended.
 pub(super) fn closed(ended: Ended, serving: Option<Serving>) -> Ended {
     match serving {
         Some(serving) => serving.closed(ended),

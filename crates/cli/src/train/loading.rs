@@ -16,13 +16,13 @@ use super::Process;
 use crate::failure::Failure;
 use crate::{signals, stage_placement};
 
-/// What the thread that loads the model has for its stack: as much as a main thread.
+/// The stack size of the thread that loads the model: that of a main thread.
 const LOADING_STACK: usize = 8 << 20;
 
 impl Process {
-    /// A worker's copy of the model, with its data. Loaded before anything is started: what is wrong with it leaves nobody
-    /// waiting. It may take minutes, and there is nothing yet to be saved, so who is told to stop meanwhile does not wait
-    /// for it.
+    /// Loads a worker's copy of the model, with its data, before anything is started, so that nobody waits for a worker
+    /// that fails to load. Loading may take minutes and there is nothing to save yet, so a process that is told to stop
+    /// meanwhile does not wait for it.
     pub(super) fn load<M: Model>(
         &self,
         flags: &M::Flags,
@@ -43,8 +43,8 @@ impl Process {
         })
     }
 
-    /// So many copies of the model, which share its data, for a process whose steps joined workers compute. What cannot
-    /// be sent to them is refused here.
+    /// Loads copies of the model, which share its data, for a process whose steps joined workers compute. A model that
+    /// cannot be sent to them is refused here.
     pub(super) fn load_for_crew<M: Model>(
         &self,
         flags: &M::Flags,
@@ -72,7 +72,7 @@ impl Process {
         })
     }
 
-    /// A model that is divided among this process and so many joined workers.
+    /// Loads a model that is divided among this process and `joined` joined workers.
     pub(super) fn load_placed<M: Model>(&self, flags: &M::Flags, joined: usize) -> Result<Placed, Failure> {
         let (flags, setup, run) = (flags.clone(), self.config.setup.clone(), self.config.run.clone());
         let config = self.placed_config(Some(joined))?;
@@ -84,7 +84,7 @@ impl Process {
         })
     }
 
-    /// Loads something on a thread of its own.
+    /// Runs `work` on a thread of its own.
     fn loaded<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -103,8 +103,8 @@ impl Process {
         })
     }
 
-    /// The same, while this task's port says how it is. What else connects has to come again, as to a task that is not
-    /// there yet.
+    /// Loads a worker's copy of the model while this task's port serves its probes and metrics. Any other connection
+    /// has to be retried, as if the task had not started yet.
     pub(super) fn load_and_answer<M: Model>(
         &self,
         flags: &M::Flags,
@@ -115,7 +115,7 @@ impl Process {
         self.answering(listener, || self.load::<M>(flags, id, workers))
     }
 
-    /// Does something while this task's port says how it is.
+    /// Runs `work` while this task's port serves its probes and metrics.
     pub(super) fn answering<T>(
         &self,
         listener: &TcpListener,
@@ -124,12 +124,12 @@ impl Process {
         let answering = self.serve_instruments(listener.try_clone().map_err(Failure::internal)?)?;
         let done = work();
         answering.abort();
-        // From here on the server takes what comes.
+        // From here on the server accepts connections.
         let _ = self.runtime.block_on(answering);
         done
     }
 
-    /// How this worker's model is divided, if it is, among devices of its own or of so many joined workers.
+    /// How this worker's model is divided, if it is, among its own devices or those of `joined` joined workers.
     fn placed_config(&self, joined: Option<usize>) -> Result<Option<PlacedConfig>, Failure> {
         let (Some(stages), [client]) = (&self.config.stages, &self.devices[..]) else { return Ok(None) };
         Ok(Some(PlacedConfig {
@@ -142,8 +142,8 @@ impl Process {
         }))
     }
 
-    /// On how many threads a worker computes, if that is not for it to find out. Towers have their share of all cores;
-    /// whoever feeds a card needs no more than one.
+    /// The number of threads on which a worker computes; `None` lets it find out itself. Towers share all cores
+    /// equally, and a worker that feeds a GPU needs only one thread.
     pub(super) fn threads(&self) -> Option<usize> {
         let by_devices = match &self.devices[..] {
             _ if self.config.stages.is_some() => Some(std::thread::available_parallelism().map_or(1, usize::from)),
@@ -154,7 +154,7 @@ impl Process {
     }
 }
 
-/// The model in stages, which have been fed once.
+/// The model divided into stages, checked with one batch.
 fn divided<M: Model>(
     flags: &M::Flags,
     (setup, run): (&Setup, &RunConfig),

@@ -1,5 +1,5 @@
-//! The client of a run whose model is divided among joined workers: it has the data, the loop and perhaps the parameters,
-//! and whatever goes from one stage to the next goes through it.
+//! The client of a run whose model is divided among joined workers: it has the data, the training loop and perhaps the
+//! parameters, and all data that flows from one stage to the next passes through it.
 
 use std::net::TcpListener;
 
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::in_graph::Client;
 
 impl Process {
-    /// The whole of it, in this process but for the stages elsewhere and the servers, if there are any.
+    /// Runs everything in this process except for remote stages and the servers, if there are any.
     pub(super) fn placed<M: Model>(
         &mut self,
         flags: &M::Flags,

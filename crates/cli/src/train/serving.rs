@@ -1,4 +1,4 @@
-//! A server within the process of the worker or of the client that it serves alone.
+//! A server in the same process as a worker or client that it serves.
 
 use std::future;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use windlass_worker::task::Ended;
 
 use super::told_to_stop;
 
-/// It serves, perhaps with the coordinator in it, until the run is over.
+/// A running server, perhaps with the coordinator in it, which serves until the run is over.
 pub(super) struct Serving {
     runtime: Handle,
     server: JoinHandle<Outcome>,
-    /// Tells it to end like this.
+    /// Makes the server end with this outcome.
     end: oneshot::Sender<Outcome>,
-    /// Whether other tasks need it, too.
+    /// Whether it also serves other tasks.
     is_shared: bool,
 }
 
@@ -29,7 +29,7 @@ impl Serving {
         Self::start_until(runtime, server, future::pending(), false)
     }
 
-    /// Starts a server that other tasks need, too. Told to stop, it tells them.
+    /// Starts a server that also serves other tasks, which learn when it is told to stop.
     pub(super) fn start_shared(runtime: &Runtime, server: Server, stop: Arc<Interrupt>) -> Self {
         Self::start_until(runtime, server, told_to_stop(stop), true)
     }
@@ -55,7 +55,7 @@ impl Serving {
         self.server.is_finished()
     }
 
-    /// How the process ended that has trained like this, when the server has ended, too.
+    /// Waits until the server has ended, and returns how the process ended.
     pub(super) fn closed(self, ended: Ended) -> Ended {
         // A shared server stays with the others, which may still let another process of this worker in.
         let is_missed = ended.before_joining || ended.outcome.exit_code == exit_code::USAGE;
@@ -75,12 +75,16 @@ impl Serving {
     }
 }
 
-/// How a process ended that is a worker and a server. The server hears last: that all is well, or that what a worker
-/// told to stop has left could not be saved.
+/// Combines how the worker and the server of one process ended. The server learns last how the run ended: its outcome
+/// counts after a successful worker. After a worker that was told to stop it counts if the run could not be saved, or had
+/// been completed and is saved.
 fn with_server(worker: Ended, server: Option<Outcome>) -> Ended {
     let counts = |server: &Outcome| match worker.outcome.exit_code {
         0 => true,
-        exit_code::TERMINATED => server.exit_code == exit_code::CHECKPOINT,
+        exit_code::TERMINATED => match server.exit_code {
+            0 => worker.summary.is_some(),
+            code => code == exit_code::CHECKPOINT,
+        },
         _ => false,
     };
     match server.filter(counts) {

@@ -1,4 +1,4 @@
-//! Clusters on IPv6, and hosts that cannot be reached: what a task says while it waits.
+//! Clusters on IPv6, unreachable hosts, and what a task logs while it waits for one.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
@@ -46,7 +46,7 @@ fn own_ipv6() -> Option<String> {
     let addresses = std::fs::read_to_string("/proc/net/if_inet6").ok()?;
     let global = addresses.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // The scope of those that are good beyond one link.
+        // The scope of addresses that are valid beyond one link.
         (fields[3] == "00").then(|| std::net::Ipv6Addr::from(u128::from_str_radix(fields[0], 16).unwrap()))
     });
     let mut usable = global.filter(|ip| TcpListener::bind(SocketAddr::new(IpAddr::from(*ip), 0)).is_ok());
@@ -103,7 +103,7 @@ fn a_host_where_nothing_listens_yet_is_told_in_words() {
     assert!(!told.stderr.contains("transport error"), "{told}");
 }
 
-/// Starts a worker whose ps 0 is to be at this address, and expects it to say that it waits.
+/// Starts a worker whose ps 0 has this address, and expects it to log that it is waiting.
 fn waits_for(address: &str) {
     let own = format!("127.0.0.1:{}", free_port());
     let words = format!("train linear --job_name worker --task_index 0 --ps_hosts {address} --worker_hosts {own}");

@@ -1,4 +1,4 @@
-//! Checkpoints as users meet them: what training begins from, what is refused, and the commands that look after them.
+//! Checkpoints from a user's view: what training starts from, what is refused, and the commands that manage them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::cluster::summary;
 use crate::digits::DigitFiles;
 use crate::process::{Told, windlass};
 
-/// A run in one process that leaves one checkpoint, of its last step.
+/// A run in one process that leaves one checkpoint, taken at its last step.
 fn trained(steps: u64) -> Told {
     windlass(&training(steps, "")).run().succeeded()
 }
@@ -45,7 +45,7 @@ fn flip_a_byte(told: &Told) {
     fs::write(part, bytes).unwrap();
 }
 
-/// With the names of attempts, times and directories hidden.
+/// Compares a snapshot with the names of attempts, times and directories masked.
 fn assert_looks_like(told: &Told, check: impl FnOnce()) {
     assert_eq!(told.exit_code(), Some(0), "{told}");
     let names = [(r"-[0-9a-f]{8}\b", "-[attempt]"), (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "[time]"), (r"(?m) +$", "")];

@@ -1,4 +1,4 @@
-//! Clusters of real processes: started by `launch`, or task by task as people with several terminals do.
+//! Clusters of real processes: started by `launch`, or task by task, as a user with several terminals does.
 
 use std::fs;
 use std::net::TcpListener;
@@ -22,13 +22,13 @@ impl Launched {
         Self(invocation.start())
     }
 
-    /// The process that plays a task, once there is one.
+    /// Waits for the process of a task.
     pub fn task(&self, job: &str, index: u32) -> Task {
         let find = || self.tasks().into_iter().find(|task| task.plays(job, index));
         eventually(&format!("{job} {index} is started"), find)
     }
 
-    /// The process of a joined worker, once there is one.
+    /// Waits for the process of a joined worker.
     pub fn joined(&self, index: u32) -> Task {
         let is_joined = |task: &Task| {
             let words = task.command_line();
@@ -37,7 +37,7 @@ impl Launched {
         eventually(&format!("joined worker {index} is started"), || self.tasks().into_iter().find(is_joined))
     }
 
-    /// The process that joined workers compute for, once there is one.
+    /// Waits for the process of the client that joined workers compute for.
     pub fn client(&self) -> Task {
         let is_client = |task: &Task| {
             let words = task.command_line();
@@ -46,12 +46,12 @@ impl Launched {
         eventually("the client is started", || self.tasks().into_iter().find(is_client))
     }
 
-    /// The launcher, or whatever else was started.
+    /// The process that the test started, such as the launcher.
     pub fn itself(&self) -> Task {
         Task::find(self.0.pid()).expect("it runs")
     }
 
-    /// Every process that the launcher has started and that lives.
+    /// All live processes that the launcher has started.
     pub fn tasks(&self) -> Vec<Task> {
         Task::of(self.0.pid()).collect()
     }
@@ -63,12 +63,12 @@ impl Launched {
         eventually(&format!("{text:?} in the log of {task}"), look);
     }
 
-    /// A task's log, such as that of `worker-0`.
+    /// The path of a task's log, such as that of `worker-0`.
     pub fn log(&self, task: &str) -> PathBuf {
         self.0.directory().join(format!("run/{task}.log"))
     }
 
-    /// The next event of this kind from a worker.
+    /// Waits for the next event of this kind from a worker.
     pub fn event(&self, kind: &str, worker: u32) -> Value {
         self.0.event(|event| event["event"] == kind && event["worker"] == worker)
     }
@@ -78,13 +78,13 @@ impl Launched {
     }
 }
 
-/// The summary of a run whose directory is `run`.
+/// The summary of a run in the directory `run`.
 pub fn summary(told: &Told) -> Value {
     let text = fs::read_to_string(told.directory().join("run/summary.json")).unwrap_or_else(|_| panic!("{told}"));
     serde_json::from_str(&text).unwrap()
 }
 
-/// How many samples went into an update, by a summary, to a thousandth.
+/// The number of samples per update according to a summary, rounded to thousandths.
 pub fn samples_an_update(summary: &Value) -> f64 {
     let [samples, steps] = ["samples_per_second", "steps_per_second"].map(|rate| summary[rate].as_f64().unwrap());
     (samples / steps * 1e3).round() / 1e3
@@ -95,28 +95,28 @@ pub fn samples_an_update(summary: &Value) -> f64 {
 pub struct Task {
     pid: Pid,
     parent: i32,
-    /// In ticks since the machine's start; another process with the same number has another.
+    /// The start time, in ticks since boot, which distinguishes processes that reuse a number.
     started: u64,
 }
 
 impl Task {
-    /// Every process of this machine.
+    /// All processes of this machine.
     fn all() -> impl Iterator<Item = Self> {
         let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         all.filter_map(|pid| Self::find(Pid::from_raw(pid)?))
     }
 
-    /// Every process that this one has started and that lives.
+    /// All live processes that `parent` has started.
     pub fn of(parent: Pid) -> impl Iterator<Item = Self> {
         Self::all().filter(move |task| task.parent == parent.as_raw_nonzero().get())
     }
 
-    /// True if a launcher has started it as this task.
+    /// Whether a launcher has started the process as this task.
     pub fn plays(&self, job: &str, index: u32) -> bool {
         self.command_line().ends_with(&format!("--job-name\0{job}\0--task-index\0{index}\0"))
     }
 
-    /// Every process that works in this directory.
+    /// All processes whose working directory this is.
     pub fn all_in(directory: &Path) -> Vec<Self> {
         let directory = directory.canonicalize().unwrap();
         let works_there = |task: &Self| {
@@ -125,10 +125,10 @@ impl Task {
         Self::all().filter(works_there).collect()
     }
 
-    /// None if it is gone, or only its parent has not noticed yet.
+    /// Returns `None` if the process is gone, or is a zombie whose parent has not noticed yet.
     fn find(pid: Pid) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-        // The name, in parentheses, may hold anything.
+        // The name, in parentheses, may contain any character.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let task = Self { pid, parent: fields[1].parse().ok()?, started: fields[19].parse().ok()? };
         (!["Z", "X"].contains(&fields[0])).then_some(task)
@@ -142,23 +142,23 @@ impl Task {
         kill_process(self.pid, signal).unwrap();
     }
 
-    /// Lets it go on, if it is still there.
+    /// Continues the process, if it still exists.
     pub fn go_on(&self) {
         let _ = kill_process(self.pid, Signal::CONT);
     }
 
-    /// Its words, each with a zero after it.
+    /// Its arguments, each followed by a zero byte.
     pub fn command_line(&self) -> String {
         fs::read_to_string(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero())).unwrap_or_default()
     }
 
-    /// Its variables, each with a zero after it.
+    /// Its environment, each variable followed by a zero byte.
     pub fn environment(&self) -> String {
         fs::read_to_string(format!("/proc/{}/environ", self.pid.as_raw_nonzero())).unwrap_or_default()
     }
 }
 
-/// Asserts that processes end, whether or not somebody waits for them.
+/// Asserts that processes end, whether or not their parents wait for them.
 pub fn all_end(tasks: &[Task]) {
     for task in tasks {
         eventually(&format!("{task:?} ends"), || (!task.is_alive()).then_some(()));
@@ -177,7 +177,7 @@ impl Hosts {
         Self { ps: addresses(ps), workers: addresses(workers) }
     }
 
-    /// A task, by the flags of TensorFlow's scripts.
+    /// A task, named by the flags of TensorFlow's scripts.
     pub fn task(&self, job: &str, index: usize, words: &str) -> Invocation {
         windlass(&self.words(job, index, words))
     }
@@ -189,7 +189,7 @@ impl Hosts {
     }
 }
 
-/// A port that nobody listens on. The system gives these numbers to nobody who asks for just any port.
+/// A port that nobody listens on. The system does not hand out such ports when a program asks for any free one.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 12_000 + (std::process::id() % 1000) as u16 * 16;

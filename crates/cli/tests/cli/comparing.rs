@@ -1,4 +1,4 @@
-//! `windlass compare`: layouts run in turn, interrupted, continued and repeated; runs that are there; what is refused.
+//! `windlass compare`: layouts run in turn, interrupted, continued and repeated; existing run directories; refusals.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::cluster::Task;
 use crate::process::{Process, Told, eventually, windlass};
 
-/// A small network, and few steps.
+/// A small network with few steps.
 const SMALL: &str = "mnist --hidden 8 --steps 400 --batch-size 20 --threads 1 --evaluate end";
-/// Several seconds, on any machine.
+/// Takes several seconds on any machine.
 const LONG: &str = "linear --steps 200000 --threads 1";
 
 fn json(path: &Path) -> Value {
@@ -27,7 +27,7 @@ fn written(told: &Told, run: &str) -> std::time::SystemTime {
     fs::metadata(told.directory().join(run).join("summary.json")).unwrap().modified().unwrap()
 }
 
-/// Waits until a run of a comparison trains.
+/// Waits until a run of a comparison is training.
 fn training(process: &Process, run: &str) {
     let history = process.directory().join(run).join("history.jsonl");
     eventually("a first step", || fs::read_to_string(&history).ok().filter(|text| text.contains('\n')));
@@ -62,7 +62,7 @@ fn layouts_are_run_in_turn_and_put_into_one_table() {
     }
     assert_eq!(layouts[0]["columns"]["step_vs_single"]["median"], 1.0);
     let moved = |row: usize| layouts[row]["columns"]["bytes_per_step"]["median"].as_f64().unwrap();
-    // One of the two workers holds all of so small a network.
+    // A network this small is held entirely by one of the two workers.
     assert!(moved(0) == 0.0 && moved(2) > 0.3 * moved(1) && moved(2) < 0.7 * moved(1), "{table:#}");
     let summary = json(&output.join("runs/1ps2w-sync/summary.json"));
     assert_eq!((&summary["mode"], &summary["workers"]), (&"sync".into(), &2.into()));

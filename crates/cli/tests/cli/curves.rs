@@ -133,7 +133,7 @@ fn pictures_are_drawn_after_evaluations_and_at_the_end() {
             _ => None,
         });
         let images: Vec<_> = images.collect();
-        // If the second epoch takes less than a second, its end has a picture because it is the end of the run.
+        // If the second epoch takes less than a second, it has a picture only because the run ends with it.
         assert_eq!(
             images.iter().map(|(step, tag, _)| (*step, tag.as_str())).collect::<Vec<_>>(),
             [(epoch, "images/test_images"), (2 * epoch, "images/test_images")]

@@ -1,4 +1,4 @@
-//! Where data comes from: downloads, and directories of idx files.
+//! Sources of data: downloads, and directories of idx files.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -9,11 +9,11 @@ use crate::cluster::{Launched, summary};
 use crate::digits::DigitFiles;
 use crate::process::windlass;
 
-/// The address of a web server that has nothing.
+/// The address of a web server without any files.
 fn empty_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/", listener.local_addr().unwrap());
-    // It ends with the tests.
+    // The server ends with the tests.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let request = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);

@@ -1,4 +1,4 @@
-//! `windlass devices`, and runs that are told what to compute on.
+//! `windlass devices`, and runs with devices chosen by the user.
 
 use insta::assert_snapshot;
 use serde_json::Value;

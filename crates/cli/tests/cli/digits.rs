@@ -1,4 +1,4 @@
-//! Small data sets of the form of MNIST, whole or damaged.
+//! Small data sets in the format of MNIST, intact or damaged.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use windlass_data::{Images, digits};
 pub struct DigitFiles(TempDir);
 
 impl DigitFiles {
-    /// Built-in digits, few enough to be read at once.
+    /// Built-in digits, few enough to be read quickly.
     pub fn new(train: usize, test: usize) -> Self {
         let files = Self(TempDir::new().unwrap());
         for (part, images) in [("train", digits::training(1, train)), ("t10k", digits::test(1, test))] {
@@ -23,7 +23,7 @@ impl DigitFiles {
         files
     }
 
-    /// The same, compressed as they are downloaded.
+    /// The same files, compressed as for download.
     pub fn compressed(train: usize, test: usize) -> Self {
         let files = Self::new(train, test);
         for part in ["train", "t10k"] {
@@ -45,7 +45,7 @@ impl DigitFiles {
         self.path().join(format!("{part}-labels-idx1-ubyte"))
     }
 
-    /// Changes the bytes of a file.
+    /// Changes the contents of a file.
     pub fn damage(&self, file: &Path, how: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = fs::read(file).unwrap();
         how(&mut bytes);

@@ -1,5 +1,5 @@
-//! The documents: their links lead somewhere, their flags exist, the tests that they name exist, and the commands that
-//! are marked as runnable (a code block that begins with ```` ```sh run ````) run.
+//! The documents: their links work, their flags exist, the tests that they name exist, and the commands that
+//! are marked as runnable (a code block that begins with ```` ```sh run ````) succeed.
 
 mod commands;
 mod markdown;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use markdown::Document;
 
-/// The workspace.
+/// The root of the workspace.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
@@ -31,14 +31,14 @@ fn documents() -> Vec<Document> {
     first.iter().chain(&paths).map(|path| read(path)).collect()
 }
 
-/// The first code block in this language of a document.
+/// The first code block of a document in this language.
 pub fn block(path: &str, language: &str) -> String {
     let document = read(Path::new(path));
     let block = document.blocks.into_iter().find(|block| block.language() == language);
     block.unwrap_or_else(|| panic!("no {language} in {path}")).text
 }
 
-/// Where a relative link leads, from the root, and the heading in it.
+/// The target of a relative link: a path from the root, and the heading in it.
 fn target(document: &Document, link: &str) -> Option<(PathBuf, Option<String>)> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -51,7 +51,7 @@ fn target(document: &Document, link: &str) -> Option<(PathBuf, Option<String>)> 
     Some((path, anchor))
 }
 
-/// Every link of a document that leads nowhere, and why.
+/// All broken links of a document, and what is wrong with each.
 fn broken_links(document: &Document) -> Vec<String> {
     let why = |link: &str| {
         let (path, anchor) = target(document, link)?;

@@ -1,5 +1,5 @@
-//! Kubeflow's dynamic workers: a ps is told only of itself, a worker of all ps and itself, nobody how many workers
-//! there are.
+//! Kubeflow's dynamic workers: a ps knows only its own address, a worker knows all ps and itself, and no task knows the
+//! number of workers.
 
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
@@ -39,7 +39,7 @@ fn tasks_that_were_told_little_find_each_other_and_whoever_comes_later_trains_to
         let servers = [1, 0].map(|index| ps(&hosts, index, &words).start());
         let first = worker(&hosts, 0, &words).start();
         first.event(|event| event["event"] == "step");
-        // So that the run is not over before the other comes.
+        // Suspended so that the run does not end before the other worker joins.
         first.signal(Signal::STOP);
         let late = worker(&hosts, 3, &words).start();
         late.event(|event| event["event"] == "started");
@@ -65,7 +65,7 @@ fn a_ps_that_is_started_again_is_told_of_the_others_again() {
         let first = ps(&hosts, lost, &words).start();
         let chief = worker(&hosts, 0, &words).start();
         chief.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(1000));
-        // So that the run is not over before the ps is.
+        // Suspended so that the run does not end before the ps is restarted.
         chief.signal(Signal::STOP);
         first.kill();
         chief.signal(Signal::CONT);

@@ -13,7 +13,7 @@ use crate::process::{Told, windlass};
 const STEPS: u64 = 12000;
 const INTERVAL: u64 = 500;
 
-/// Two processes with a shard each, of which the second is empty; with ps of their own that is the default.
+/// Two processes that could each have a shard, but the second has none; for separate ps that is the default.
 const LAYOUTS: [(&str, &str); 2] = [("--ps 2", "ps"), ("--colocate --min-shard-bytes 4194304", "worker")];
 
 const MODES: [&str; 3] = ["--mode sync", "--mode async", "--mode ssp --staleness 2"];
@@ -36,7 +36,7 @@ impl Run {
         Self { cluster, files, words }
     }
 
-    /// Returns when there is a checkpoint. All tasks stand still, so that the run does not end too soon.
+    /// Returns when there is a checkpoint. All tasks are suspended, so that the run does not end too soon.
     fn start_beyond_a_checkpoint(flags: &str, first: &str) -> Self {
         let run = Self::start(STEPS, INTERVAL, flags);
         run.cluster.logged(first, "checkpoint of step ");
@@ -48,13 +48,13 @@ impl Run {
         self.cluster.tasks().iter().for_each(|task| task.signal(Signal::STOP));
     }
 
-    /// Sends a signal to a task, and lets all go on.
+    /// Sends a signal to a task, and continues all tasks.
     fn signal(&self, task: &Task, signal: Signal) {
         task.signal(signal);
         self.cluster.tasks().iter().for_each(Task::go_on);
     }
 
-    /// To its end, which must be as if nothing had happened.
+    /// Runs to the end, and checks that the run is complete as if nothing had happened.
     fn ends_well(self) -> Told {
         let told = self.cluster.wait().succeeded();
         let summary = summary(&told);
@@ -126,7 +126,7 @@ fn one_that_is_told_to_stop_leaves_the_others_training() {
 #[test]
 fn a_run_that_has_lost_one_for_good_recovers_from_the_loss_of_the_other() {
     let run = Run::start_beyond_a_checkpoint("--ps 2 --restart 1", "ps-0");
-    // Told to stop, it is not started again.
+    // A task that is told to stop is not restarted.
     let stopped = run.cluster.task("ps", 1);
     run.signal(&stopped, Signal::TERM);
     run.cluster.logged("ps-0", "lost ps 1");
@@ -142,7 +142,7 @@ fn a_run_that_has_lost_one_for_good_recovers_from_the_loss_of_the_other() {
 fn an_interrupted_run_saves_itself_and_goes_on_from_there() {
     for (layout, job) in LAYOUTS {
         for mode in MODES {
-            // No checkpoint but the one that it writes when it is told to stop.
+            // The only checkpoint is the one written when the run is told to stop.
             let endless = 1_000_000_000;
             let Run { cluster, files, words } = Run::start(endless, endless, &format!("{layout} {mode}"));
             cluster.event("step", 0);

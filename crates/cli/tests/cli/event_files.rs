@@ -1,9 +1,9 @@
-//! What TensorBoard would show of a directory: a reader of event files that shares no code with what writes them.
+//! What TensorBoard would show for a directory: a reader of event files that shares no code with the writer.
 
 use std::fs;
 use std::path::Path;
 
-/// A value that is shown.
+/// A displayed value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shown {
     pub step: u64,
@@ -17,13 +17,13 @@ pub enum Value {
     /// A PNG file.
     Image(Vec<u8>),
     Text(String),
-    /// What the metadata of the HParams plugin say, encoded.
+    /// The metadata of the HParams plugin, encoded.
     HParams(Vec<u8>),
     Other,
 }
 
-/// Everything that is shown of a directory, in its order. A session start drops what earlier files say of its step and
-/// later ones, but for the first.
+/// Everything that TensorBoard shows for a directory, in order. A session start drops the values that earlier files
+/// have for its step and later ones, except for the first session.
 pub fn shown(directory: &Path) -> Vec<Shown> {
     let mut shown: Vec<Shown> = Vec::new();
     let mut seen_start = false;
@@ -42,7 +42,7 @@ pub fn shown(directory: &Path) -> Vec<Shown> {
     shown
 }
 
-/// The (step, value) of a curve.
+/// The steps and values of a curve.
 pub fn curve(directory: &Path, tag: &str) -> Vec<(u64, f32)> {
     let points = shown(directory).into_iter().filter(|shown| shown.tag == tag);
     points
@@ -50,7 +50,7 @@ pub fn curve(directory: &Path, tag: &str) -> Vec<(u64, f32)> {
         .collect()
 }
 
-/// The event files of a directory, in the order in which they are read.
+/// The event files of a directory, in the order in which TensorBoard reads them.
 pub fn event_files(directory: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -75,7 +75,7 @@ fn read(value: &Message<'_>) -> Value {
     }
 }
 
-/// The records of a file; one that is cut short at the end is left out. Checksums are not looked at.
+/// The records of a file, except a truncated last one. Checksums are not verified.
 fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut records = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<8>() {
@@ -148,7 +148,7 @@ impl<'a> Message<'a> {
         String::from_utf8(self.bytes(number).to_vec()).unwrap()
     }
 
-    /// The words that a session starts with, by name: hyperparameters that are text.
+    /// The text hyperparameters with which a session starts, by name.
     pub fn hparams(&self) -> Vec<(String, String)> {
         let start = self.message(3).expect("a session start");
         let entries = start.messages(1);
@@ -158,7 +158,7 @@ impl<'a> Message<'a> {
             .collect()
     }
 
-    /// The status that a session ends with.
+    /// The status with which a session ends.
     pub fn status(&self) -> Option<u64> {
         self.message(4)?.number(1)
     }

@@ -1,4 +1,4 @@
-//! An S3 server of the least that checkpoints need, which fails some requests or leaves them without an answer.
+//! A minimal S3 server for checkpoints, which fails some requests or leaves them unanswered.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,25 +9,25 @@ use std::thread;
 
 use crate::process::Invocation;
 
-/// A store that lives as long as the tests do.
+/// A store that lives until the tests end.
 pub struct FakeStore {
     address: String,
 }
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-/// What becomes of a request, judged by its first line.
+/// The treatment of a request, decided by its first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Answered,
-    /// It is left without an answer, on an open connection.
+    /// It gets no response, on a connection that stays open.
     Hangs,
-    /// It fails in a way that the client does not retry by itself.
+    /// It fails with an error that the client does not retry by itself.
     Fails,
 }
 
 impl FakeStore {
-    /// Starts a store that does not answer requests whose first line is one of these.
+    /// Starts a store that leaves requests unanswered if `hangs` holds for their first line.
     pub fn start(hangs: impl Fn(&str) -> bool + Send + Sync + Clone + 'static) -> Self {
         Self::with(move |request| if hangs(request) { Fate::Hangs } else { Fate::Answered })
     }
@@ -46,7 +46,7 @@ impl FakeStore {
         Self { address }
     }
 
-    /// Lets a command find the store.
+    /// Makes a command use the store.
     pub fn reaches(&self, command: Invocation) -> Invocation {
         command
             .env("AWS_ENDPOINT_URL", &format!("http://{}", self.address))
@@ -57,7 +57,7 @@ impl FakeStore {
     }
 }
 
-/// Answers the requests of one connection, up to the first that is left without an answer.
+/// Serves one connection up to the first request that gets no response.
 fn serve(stream: TcpStream, objects: &Objects, decide: impl Fn(&str) -> Fate) -> std::io::Result<()> {
     let (mut reader, mut writer) = (BufReader::new(stream.try_clone()?), stream);
     loop {
@@ -123,7 +123,7 @@ fn list(query: &str, objects: &BTreeMap<String, Vec<u8>>) -> String {
     let mut listed = String::from("<ListBucketResult><IsTruncated>false</IsTruncated>");
     for (name, object) in objects.iter().filter(|(name, _)| name.starts_with(&prefix)) {
         let inner = &name[prefix.len()..];
-        // Those of folders are not wanted with the folder's own.
+        // A listing of a folder does not include objects in its subfolders.
         if query.contains("delimiter") && inner.contains('/') {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Runs that are started again when they have ended, or in the middle: what they say of the steps that were before.
+//! Runs that are started again after they have ended, or in the middle: what they report about the earlier steps.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::checkpoints::{manifests, values};
 use crate::cluster::{Hosts, Launched, summary};
 use crate::process::{Told, windlass};
 
-/// Every file of a directory, with what is in it and when it was written.
+/// All files of a directory, with their contents and modification times.
 fn files(directory: &Path) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
@@ -25,7 +25,7 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
     found
 }
 
-/// Asserts that it was told that the run is finished, in these words.
+/// Asserts that the command reported a finished run in these words.
 fn says(told: &Told, reached: &str, flag: &str) {
     let says = format!("the run is finished: {reached}, in ");
     let line = told.stdout.lines().find(|line| line.contains(&says)).unwrap_or_else(|| panic!("no {says:?} in {told}"));
@@ -69,7 +69,8 @@ fn a_finished_run_that_is_asked_for_more_goes_on() {
 fn a_finished_run_whose_epochs_have_another_length_now_is_finished_all_the_same() {
     let first = windlass("launch linear --epochs 2 --run-dir run").run().succeeded();
     let before = (manifests(&first), summary(&first));
-    // Of 50 batches instead of 101: only the workers can tell. As many samples are as many epochs.
+    // An epoch has 50 batches instead of 101, which only the workers know. The same number of samples is the same
+    // number of epochs.
     let again = first.windlass("launch linear --epochs 2 --batch-size 2 --run-dir run").run().succeeded();
     says(&again, "epoch 2 of 2, step 404", "--epochs");
     assert_eq!(again.stdout.matches("the run is finished").count(), 1, "{again}");
@@ -114,7 +115,7 @@ fn every_task_of_a_finished_cluster_is_told() {
     let hosts = Hosts::new(2, 2);
     let place = format!("--run-dir {}", first.directory().join("run").display());
     let tasks = [("worker", 0), ("ps", 1), ("worker", 1), ("ps", 0)].map(|(job, index)| {
-        // Only ps 0 and the chief know where the checkpoints are.
+        // Only ps 0 and the chief know the location of the checkpoints.
         let place = if index == 0 { &*place } else { "" };
         hosts.task(job, index, &format!("linear --steps 150 {place}")).start()
     });
@@ -190,7 +191,7 @@ fn a_run_that_finds_itself_past_its_end_makes_up_no_numbers() {
     run.signal(Signal::INT);
     let stopped = run.wait();
     let before = values(&stopped);
-    // It has not been scored yet, so this is not the same as a run that has ended.
+    // The final scores are still missing, so this differs from a run that has ended.
     let told = stopped.windlass("train linear --steps 5 --run-dir run").run().succeeded();
     assert!(told.stdout.contains(", none of them in this run"), "{told}");
     assert!(!told.stdout.contains("loss ") && !told.stdout.contains("steps/s"), "{told}");

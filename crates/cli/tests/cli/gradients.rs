@@ -1,4 +1,5 @@
-//! A gradient or running state that is not finite is not pushed, though the loss is: the run ends and names it.
+//! A gradient or running state that is not finite is never pushed, even if the loss is finite: the run ends and names
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +20,14 @@ use windlass_worker::task::RunConfig;
 
 use crate::in_process::{AllEnded, Layout, train, train_until_ended};
 
-/// The sample whose loss has no derivative.
+/// The sample at which the loss has no derivative.
 const BAD: usize = 3;
 
-/// Half of it is reached by rows. With the bad sample a part of the loss is the root of zero, or its running state is
-/// not a number.
+/// One half of the model is accessed by row. With the bad sample, one part of the loss is the root of zero, or its
+/// running state is not a number.
 #[derive(Clone, Copy, Default)]
 struct Roots {
-    /// Which parameter that is of, if there is one.
+    /// The parameter that the bad sample affects, if any.
     bad: Option<&'static str>,
     /// Whether its loss is a sum over the batch.
     sums: bool,
@@ -122,7 +123,7 @@ fn run() -> RunConfig {
     }
 }
 
-/// A shard that counts what is pushed to it.
+/// A shard that counts the pushes that it receives.
 struct Counted {
     shard: Arc<dyn Shard>,
     pushes: Arc<AtomicUsize>,
@@ -155,7 +156,7 @@ fn running_state_that_is_not_finite_ends_the_run_before_it_is_pushed() {
     }
 }
 
-/// The step with the bad sample ends the run, and the worker says what is wrong.
+/// Asserts that the step with the bad sample ends the run, and that the worker reports what is wrong.
 fn assert_ends_before_a_push(model: Roots, clip_norm: Option<f32>, what: &str) {
     let pushes = Arc::new(AtomicUsize::new(0));
     let count = |shard| Arc::new(Counted { shard, pushes: pushes.clone() }) as Arc<dyn Shard>;

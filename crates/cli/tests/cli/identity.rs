@@ -1,5 +1,5 @@
-//! What a run is beside the shapes of its parameters: the model's flags, its files and its data. Checkpoints remember
-//! it, and workers agree on it.
+//! The identity of a run beyond the shapes of its parameters: the model's flags, its files and its data. Checkpoints
+//! record it, and workers agree on it.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::cluster::{Hosts, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Invocation, Told, windlass};
 
-/// A network on these digits that was trained for so many steps, in `run`.
+/// A network in `run`, trained on these digits.
 fn mnist(windlass: impl FnOnce(&str) -> Invocation, command: &str, files: &DigitFiles) -> Told {
     windlass(&format!("{command} --run-dir run --data-dir")).with(files.path()).run()
 }
@@ -85,7 +85,7 @@ fn a_changed_text_with_as_many_words_is_refused_and_the_old_words_stay() {
     let decode =
         || first.windlass("decode --checkpoint run/checkpoints").with_input("one two\n").run().succeeded().stdout;
     let said = decode();
-    // Words change places: the vocabulary is as large, but every number means another word.
+    // Words swap their places: the vocabulary keeps its size, but the numbers mean other words.
     let permuted = english.replace("one", "x").replace("four", "one").replace('x', "four");
     let told = translator(|words| first.windlass(words), 210, &permuted);
     refused(told, 4, "translator.json of this run differs from that of checkpoint 000000000200-g000001-");
@@ -116,10 +116,10 @@ fn a_run_directory_is_taken_for_its_checkpoints() {
     assert_eq!(trained.windlass(resumed).run().succeeded().event("started")["from"], 50);
 }
 
-/// The flags of a cluster's tasks, whose workers go through these data.
+/// The flags for the tasks of a cluster.
 const SMALL: &str = "mnist --hidden 8 --steps 100 --evaluate end";
 
-/// A worker that comes second with flags of its own is refused, and those who wait for it are told why.
+/// Asserts that a second worker with different flags is refused, and that the tasks that wait for it are told why.
 fn is_refused(first: (&str, &DigitFiles), second: (&str, &DigitFiles), why: &str) {
     let hosts = Hosts::new(1, 2);
     let ps = hosts.task("ps", 0, SMALL).start();
@@ -132,7 +132,7 @@ fn is_refused(first: (&str, &DigitFiles), second: (&str, &DigitFiles), why: &str
     ps.log(&format!("refused worker 1: {why}"));
     waiting.log(&format!("worker 1 was refused: {why}"));
     ps.log(&format!("worker 1 was refused: {why}"));
-    // Whoever comes in its place may be right.
+    // Another worker in its place may have the right flags.
     let again = worker(1, first).start();
     again.wait().succeeded();
     waiting.wait().succeeded();
@@ -149,7 +149,7 @@ fn a_worker_that_reads_other_data_is_refused_and_those_who_wait_are_told_why() {
 fn a_worker_with_as_many_samples_of_other_content_is_refused() {
     let (files, others) = (DigitFiles::new(300, 100), DigitFiles::new(300, 100));
     others.damage(&others.images("train"), |bytes| *bytes.last_mut().unwrap() ^= 1);
-    // The last images of the file may be held out, so the first is changed too.
+    // The last images of the file may be held out, so the first one is changed, too.
     others.damage(&others.images("train"), |bytes| bytes[16 + 400] ^= 255);
     is_refused(("", &files), ("", &others), "worker 1 reads different data from the other workers (");
 }

@@ -1,4 +1,4 @@
-//! `--in-graph`: one client with the data and the loop, and workers that have joined and know neither.
+//! `--in-graph`: one client with the data and the training loop, and joined workers that know neither.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::process::{LIMIT, Process, Told, windlass};
 
 const MNIST: &str = "mnist --hidden 16 --batch-size 50 --steps 60 --seed 3 --evaluate end";
 
-/// A worker that has joined, and waits for a client.
+/// A joined worker that waits for a client.
 struct Joined {
     process: Process,
     address: String,
@@ -42,7 +42,7 @@ fn hosts(workers: &[Joined]) -> String {
     workers.iter().map(|worker| worker.address.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// A run of these words with so many joined workers, each started with these flags.
+/// An in-graph run with `count` joined workers, each started with these flags.
 fn in_graph(words: &str, count: usize, flags: &str) -> Told {
     let workers: Vec<Joined> = (0..count).map(|_| Joined::start(flags)).collect();
     let words = format!("train {words} --in-graph --worker_hosts {} --run-dir run", hosts(&workers));
@@ -71,11 +71,11 @@ fn joined_workers_learn_what_one_process_does() {
 
 #[test]
 fn joined_workers_compute_the_bits_of_as_many_towers() {
-    // Of 50 samples, four shares are not equal.
+    // 50 samples cannot be divided into four equal shares.
     let towers = windlass(&format!("train {MNIST} --towers 4 --run-dir run")).run().succeeded();
     let workers = in_graph(&format!("{MNIST} --mode sync"), 4, "");
     assert_eq!(tensors(&workers), tensors(&towers));
-    // Each of these adds up its own first.
+    // Each worker first adds up its own towers.
     assert_same(&in_graph(&format!("{MNIST} --mode sync"), 2, "--towers 2"), loss(&towers));
     let halves = MNIST.replace("--batch-size 50", "--batch-size 25 --accumulate 2");
     assert_same(&in_graph(&format!("{halves} --mode sync"), 2, "--towers 2"), loss(&towers));
@@ -115,7 +115,7 @@ fn running_statistics_and_frozen_layers_are_as_in_towers() {
     let towers = loss(&layers(&format!("train {first} --towers 2 --run-dir run")).run().succeeded());
     let told = layers(&format!("launch {first} --in-graph --workers 2 --run-dir run")).run().succeeded();
     assert_eq!(loss(&told), towers);
-    // Elsewhere the frozen layer has values of its own, and a joined worker gets them from the checkpoint.
+    // The frozen layer starts with other values elsewhere, so a joined worker must get them from the checkpoint.
     let resumed = after(&told, &format!("launch {words} --in-graph --workers 2 --run-dir run --steps 120"));
     assert_eq!(summary(&resumed.run().succeeded())["global_step"], 120);
 }
@@ -231,7 +231,7 @@ fn a_worker_of_one_run_does_not_give_up_on_a_client_that_has_come_back() {
         steps(&client);
     }
     stop(client);
-    // They end as the run does.
+    // The workers end with the run.
     for worker in workers {
         let told = worker.process.wait();
         assert_eq!(told.exit_code(), Some(143), "{told}");
@@ -322,7 +322,7 @@ fn hostile_bytes_leave_a_joined_worker_as_it_was() {
         let mut stream = connect();
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        // However it takes that, it closes.
+        // The worker may react in any way, as long as it closes the connection.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     let mut probe = connect();
@@ -334,7 +334,7 @@ fn hostile_bytes_leave_a_joined_worker_as_it_was() {
     worker.process.wait().succeeded();
 }
 
-/// What a joined worker is asked to compute, and answers, if it does.
+/// Sends an assignment to a joined worker, and returns its answer, if any.
 fn assign(worker: &Joined, client: &str, model: &str) -> Option<Answer> {
     let assignment = Assignment {
         client: client.to_owned(),
@@ -447,7 +447,7 @@ fn the_page_of_a_client_tells_of_workers_that_are_missing_and_of_one_that_hangs(
     let told = client.windlass(&format!("status {page}")).run().succeeded();
     assert!(told.stdout.contains("Gathering: waiting for worker 1"), "{told}");
     assert!(told.stdout.contains("a client, 2 joined workers"), "{told}");
-    // A container's health check is content, too.
+    // A container's health check succeeds, too.
     assert!(client.windlass(&format!("health {page}")).run().succeeded().stdout.contains("alive"));
     let second = Joined::at(&missing, "");
     let is_training = |told: &str| told.contains("Training: step ");
@@ -462,7 +462,7 @@ fn the_page_of_a_client_tells_of_workers_that_are_missing_and_of_one_that_hangs(
     assert_eq!(client.wait().exit_code(), Some(143));
 }
 
-/// What `windlass status` says once it says this.
+/// Returns the output of `windlass status` as soon as it satisfies a condition.
 fn status_until(client: &Process, page: &str, is_it: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {

@@ -21,32 +21,33 @@ use windlass_worker::task::{self, Ended, RunConfig, WorkerConfig};
 
 use crate::process::LIMIT;
 
-/// The tasks of a run. Without servers, a worker and a server share everything but a port, as in `windlass train`.
+/// The tasks of a run. Without servers, a worker and a server share the process and need no port, as in `windlass
+/// train`.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     pub servers: u32,
     pub workers: u32,
 }
 
-/// What is left of a run.
+/// The results of a run.
 pub struct Trained {
     pub summary: Summary,
-    /// Every worker's loss at each of its steps that it told of.
+    /// The losses of all workers at each step that they reported.
     pub losses: Vec<Loss>,
 }
 
-/// A worker and its step, and the loss there.
+/// A worker, its step, and the loss at that step.
 pub type Loss = ((u32, u64), f32);
 
 /// How every task of a run ended.
 pub struct AllEnded {
     pub workers: Vec<Ended>,
     pub servers: Vec<Outcome>,
-    /// Every worker's loss at each of its steps that it told of.
+    /// The losses of all workers at each step that they reported.
     pub losses: Vec<Loss>,
 }
 
-/// Trains a model to its end.
+/// Trains a model until the run finishes.
 pub fn train<M: Model>(layout: Layout, run: &RunConfig, model: impl Fn() -> M) -> Trained {
     let AllEnded { workers, servers, losses } = train_until_ended(layout, run, model, |shard| shard);
     assert!(servers.iter().all(|outcome| *outcome == Outcome::done()), "{servers:?}");
@@ -55,8 +56,7 @@ pub fn train<M: Model>(layout: Layout, run: &RunConfig, model: impl Fn() -> M) -
     Trained { summary, losses }
 }
 
-/// Trains a model until every task has ended, well or not. A shard in the worker's own process is reached through
-/// what `between` makes of it.
+/// Trains a model until every task has ended, successfully or not. `between` wraps a shard in the worker's own process.
 pub fn train_until_ended<M: Model>(
     layout: Layout,
     run: &RunConfig,
@@ -87,7 +87,7 @@ pub fn train_until_ended<M: Model>(
     AllEnded { workers, servers, losses }
 }
 
-/// A worker that finds out by itself on how many threads it computes, until it has ended, joined or not.
+/// Runs a worker that chooses its number of threads itself until it has ended, whether or not it joined.
 pub fn try_out<M: Model>(run: &RunConfig, model: M) -> Ended {
     let (runtime, layout) = (Runtime::new().unwrap(), Layout { servers: 0, workers: 1 });
     let mut servers = start_servers(&runtime, layout);
@@ -99,7 +99,7 @@ pub fn try_out<M: Model>(run: &RunConfig, model: M) -> Ended {
     ended
 }
 
-/// A worker with a server in its process, until it has ended. It is told to stop when somebody says so.
+/// Runs a worker with a server in its process until it has ended. It is told to stop when `told` receives a message.
 pub fn train_until_told<M: Model>(run: &RunConfig, model: M, told: mpsc::Receiver<()>) -> Ended {
     let (runtime, layout) = (Runtime::new().unwrap(), Layout { servers: 0, workers: 1 });
     let mut servers = start_servers(&runtime, layout);

@@ -1,4 +1,4 @@
-//! How tasks are seen from outside: probes, metrics, the record of utilisation, and the last word of one that ends.
+//! How tasks are observed from outside: probes, metrics, the record of utilisation, and termination messages.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use crate::process::{LIMIT, eventually, windlass};
 /// Trains until it is told to stop.
 const FOREVER: &str = "mnist --hidden 8 --batch-size 10 --steps 100000000 --threads 1";
 
-/// The status and the body of an answer; `None` as long as nobody answers.
+/// The status and body of a response; `None` while nobody responds.
 fn get(address: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -24,13 +24,13 @@ fn get(address: &str, path: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// Waits until a task answers with this status.
+/// Waits until a task responds with this status.
 pub fn answers(address: &str, path: &str, status: u16) {
     let look = || get(address, path).filter(|(answered, _)| *answered == status);
     eventually(&format!("{status} for {path} of {address}"), look);
 }
 
-/// Waits until a metric of a task, with these labels if any, is more than so much.
+/// Waits until a metric of a task, with these labels if any, exceeds a value.
 pub fn exceeds(address: &str, name: &str, least: f64) {
     let look = || {
         let (_, text) = get(address, "/metrics")?;
@@ -53,7 +53,7 @@ fn a_task_is_alive_from_the_start_and_ready_once_it_takes_part() {
         answers(worker_at, path, status);
     }
     answers(ps_at, "/no-such-path", 404);
-    // The run cannot begin without the second worker, and says for how long it has waited.
+    // The run cannot begin without the second worker, and reports how long it has waited.
     exceeds(ps_at, "windlass_run_awaited_seconds{role=\"worker\",task=\"1\"}", 0.0);
     answers(ps_at, "/readyz", 503);
     let second = hosts.task("worker", 1, FOREVER).start();

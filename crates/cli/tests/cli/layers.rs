@@ -1,5 +1,5 @@
-//! A model of one's own with layers that are more than trained weights: running statistics follow training without being
-//! trained, what is frozen stays as it is, and random numbers follow from seed, worker and step.
+//! A custom model with layers that have more than trained weights: running statistics follow training without being
+//! trained, frozen layers stay unchanged, and random numbers are derived from seed, worker and step.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,12 +21,12 @@ pub fn layers(words: &str) -> Invocation {
     Invocation::new(PROGRAM.path(), words)
 }
 
-/// The same program in the directory of another that has ended.
+/// The same program, run in the directory of a command that has ended.
 pub fn after(told: &Told, words: &str) -> Invocation {
     told.invoke(PROGRAM.path(), words)
 }
 
-/// A run to its end, in the directory `run`.
+/// A complete run, in the directory `run`.
 fn trained(words: &str) -> Told {
     layers(&format!("{words} --format json --run-dir run")).run().succeeded()
 }
@@ -66,7 +66,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// The scores of the final values, and of the checkpoint of them.
+/// Asserts that the final values and their checkpoint have the same scores.
 fn scores_agree(words: &str) {
     let told = trained(words);
     let in_training = &summary(&told)["metrics"];
@@ -119,7 +119,7 @@ fn an_evaluator_scores_a_normalised_network_as_the_run_does() {
     assert!(scored.stdout.contains(&last), "no {last:?} in {scored}");
 }
 
-/// What is frozen comes before what is normalised, so the statistics follow from the data alone.
+/// The layers before the normalization are frozen, so the statistics depend on the data alone.
 #[test]
 fn no_optimizer_touches_running_statistics() {
     let statistics = |optimizer: &str| {
@@ -153,7 +153,7 @@ fn running_statistics_come_to_those_of_the_data() {
     }
 }
 
-/// What is frozen comes before what is normalised, so the statistics of a step follow from its batch alone.
+/// The layers before the normalization are frozen, so the statistics of a step depend on its batch alone.
 #[test]
 fn the_running_mean_of_towers_is_that_of_one_replica() {
     let statistics = |flags: &str| {
@@ -163,7 +163,7 @@ fn the_running_mean_of_towers_is_that_of_one_replica() {
     let ([mean, variance], [means, variances]) = (statistics(""), statistics("--towers 2"));
     for feature in 0..mean.len() {
         assert!((means[feature] - mean[feature]).abs() < 1e-5 * mean[feature].abs().max(1.0), "{means:?} for {mean:?}");
-        // The variance between the halves is in neither of them.
+        // Neither half contains the variance between the halves.
         assert_ne!(variances[feature], variance[feature]);
         assert!((variances[feature] / variance[feature] - 1.0).abs() < 0.1, "{variances:?} for {variance:?}");
     }
@@ -226,7 +226,7 @@ fn a_layer_may_be_frozen_or_trained_again_from_a_checkpoint_on() {
     assert!(summary(&again)["metrics"]["accuracy"].as_f64() > Some(0.85));
 }
 
-/// A new Adam's first step is as long as the learning rate, whatever the gradient.
+/// The first step of a new Adam is as long as the learning rate, whatever the gradient.
 #[test]
 fn a_layer_that_is_trained_again_begins_as_with_a_new_optimizer() {
     let frozen = trained("train layers --steps 50 --freeze first");
@@ -303,7 +303,7 @@ fn the_same_seed_drops_the_same_units_and_another_seed_others() {
     assert_ne!(values(2)["last.weight"], first["last.weight"]);
 }
 
-/// On the same samples and with the same values, losses differ only by the units that are dropped.
+/// With the same samples and the same values, losses differ only in the units that are dropped.
 #[test]
 fn workers_and_steps_drop_units_of_their_own() {
     let losses = |flags: &str| {

@@ -1,4 +1,4 @@
-//! What a run says of its own learning: a warning when there is none, and nothing when all is well.
+//! A run's reports about its own learning: a warning if it does not learn, and nothing otherwise.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::cluster::summary;
 use crate::digits::DigitFiles;
 use crate::process::{Told, windlass};
 
-/// Far too large a rate: losses grow beyond those of a guess within a few steps, but stay numbers.
+/// A learning rate that is far too large: losses exceed that of guessing within a few steps, but stay finite.
 const DIVERGING: &str =
     "mnist --variant sigmoid --hidden 10 --learning-rate 100 --steps 300 --evaluate end --run-dir run";
 
@@ -43,8 +43,8 @@ fn a_launched_run_that_diverges_tells_it_as_an_event_and_in_the_chiefs_log() {
     assert_eq!(summary(&told)["warning"]["trouble"], "diverging");
 }
 
-/// At the model's own learning rate: what stops these workers from learning is their number. Each makes enough steps to
-/// notice that it does not learn, whatever its first ones looked like.
+/// Uses the model's own learning rate: it is the number of workers that keeps them from learning. Each makes enough
+/// steps to notice that, however its first steps went.
 #[test]
 fn sixteen_async_workers_are_warned_of_with_what_to_try() {
     let files = DigitFiles::new(400, 100);
@@ -81,7 +81,8 @@ fn healthy_runs_are_not_warned_of() {
 
 #[test]
 fn a_summed_loss_is_shown_per_sample() {
-    // Before training a guess is as good, in either variant's way of adding up: its loss is the logarithm of ten.
+    // An untrained network is as good as guessing, whichever way a variant sums its loss: the loss is the logarithm of
+    // ten.
     let told =
         windlass("train mnist --learning-rate 0 --steps 20 --log-every 5 --threads 1 --format json --run-dir run")
             .run()

@@ -1,4 +1,4 @@
-//! Two runs on the same checkpoints: the second is refused while the first lives, unless it insists.
+//! Two runs with the same checkpoints: the second is refused while the first is alive, unless it takes over.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::cluster::{Launched, Task, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Process, Told, windlass};
 
-/// A run in one process that does not end by itself, and is training.
+/// A run in one process that is training and does not end by itself.
 fn endless() -> Process {
     let run = windlass("train linear --steps 1000000000 --threads 1 --format json --run-dir run").start();
     run.event(|event| event["event"] == "step");
@@ -18,7 +18,7 @@ fn endless() -> Process {
 const SECOND: &str =
     "train linear --steps 100 --threads 1 --format json --checkpoint-dir run/checkpoints --run-dir other";
 
-/// Asserts that a run was refused by the name of the one that holds its checkpoints.
+/// Asserts that a run was refused with the name of the run that holds its checkpoints.
 fn refused(told: &Told, holder: &str) {
     assert_eq!(told.exit_code(), Some(4), "{told}");
     assert!(told.stderr.contains(&format!("is in use by another run: {holder} on ")), "{told}");
@@ -37,7 +37,7 @@ fn a_second_run_on_the_checkpoints_of_a_living_one_is_refused_and_the_first_goes
     assert_eq!(told.exit_code(), Some(143), "{told}");
     let listed = told.windlass("checkpoint list run").run().succeeded();
     assert!(listed.stdout.contains("-g000001-"), "its last checkpoint was written: {listed}");
-    // What has ended holds nothing.
+    // A run that has ended holds nothing.
     let resumed = told.windlass(&SECOND.replace("--steps 100", "--steps 2000000000 --epochs 1")).run().succeeded();
     assert!(resumed.event("started")["from"].as_u64() > Some(0), "{resumed}");
 }

@@ -8,14 +8,14 @@ use crate::process::Told;
 const MNIST: &str = "mnist --hidden 16 --log-every 10 --evaluate end";
 const STAGES: &str = "--workers 2 --place hidden=/task:0,output=/task:1";
 
-/// Returns when the client trains.
+/// Returns when the client is training.
 fn start(flags: &str) -> Launched {
     let run = Launched::start(&format!("{MNIST} {flags}"));
     run.event("step", 0);
     run
 }
 
-/// Asserts that a run has ended with this code, and that its client had saved it.
+/// Asserts that a run ended with this code, and that its client saved it.
 fn saved(told: &Told, exit_code: i32) {
     assert_eq!(told.exit_code(), Some(exit_code), "{told}");
     let step = told.after("checkpoint: step ").split(',').next().unwrap();

@@ -1,4 +1,4 @@
-//! A worker that is loading its data: it says that it lives, and ends when it is told to.
+//! A worker that is loading its data: it reports that it is alive, and ends when it is told to.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,10 +11,10 @@ use crate::fake_store::FakeStore;
 use crate::instruments::answers;
 use crate::process::{Invocation, Process, eventually, windlass};
 
-/// What trains on text that comes through a pipe.
+/// A command that trains on text read from a pipe.
 const WORDS: &str = "seq2seq --size 8 --layers 1 --steps 10 --train-from from --train-to to";
 
-/// Starts a process that reads its text, of which there is none: as long as the pipe is open, it waits.
+/// Starts a process that reads its text from a pipe without content: it waits while the pipe is open.
 fn waiting_for_text(invocation: Invocation) -> (Process, File) {
     let pipes = ["from", "to"].map(|name| invocation.directory().join(name));
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -22,7 +22,7 @@ fn waiting_for_text(invocation: Invocation) -> (Process, File) {
     let process = invocation.start();
     let open = || {
         let mut options = OpenOptions::new();
-        // That fails until somebody reads.
+        // Opening fails until there is a reader.
         options.write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(&pipes[0]).ok()
     };
     let pipe = eventually("it reads its text", open);
@@ -55,11 +55,11 @@ fn a_colocated_worker_says_that_it_lives_while_it_loads() {
     assert_eq!(process.wait().exit_code(), Some(143));
 }
 
-/// In one process the worker is told, while the server waits for the store.
+/// In one process the worker is told to stop, while the server waits for the store.
 #[test]
 fn whoever_is_told_to_stop_while_the_store_is_opened_does_not_wait_for_it() {
     let (sender, asked) = mpsc::channel();
-    // Its claim of the checkpoints gets no answer.
+    // The request that claims the checkpoints gets no response.
     let store = FakeStore::start(move |request| request.starts_with("PUT ") && sender.send(()).is_ok());
     let process = store.reaches(windlass("train linear --checkpoint-dir s3://bucket/run")).start();
     asked.recv().unwrap();

@@ -1,4 +1,4 @@
-//! The real binary, as its users meet it: what it says, what it leaves behind, and how it ends.
+//! The real binary from a user's view: what it prints, what it leaves behind, and how it ends.
 
 mod addresses;
 mod checkpoints;

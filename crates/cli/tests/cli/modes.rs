@@ -1,4 +1,4 @@
-//! Every mode, with every number of servers, trains every model; and the summary of each run adds up.
+//! Every mode, with any number of servers, trains every model, and the summary of each run is consistent.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ fn linear_finds_the_line(flags: &str) {
 
 fn mnist_learns_to_read(flags: &str) {
     let files = DigitFiles::new(6000, 1000);
-    // At the model's own rate Adam takes a leap now and then, and the last step may be one.
+    // At the model's own learning rate Adam occasionally makes a large step, which may be the last one.
     let words =
         format!("launch mnist --steps 600 --learning-rate 0.002 {flags} --format json --run-dir run --data-dir");
     let summary = launch(windlass(&words).with(files.path()));
@@ -95,7 +95,7 @@ fn more_workers_than_gradients_a_round_are_backups_whose_late_gradients_are_drop
 
 #[test]
 fn a_worker_that_has_done_its_epochs_does_not_block_the_others_rounds() {
-    // 101 points are 51 and 50.
+    // Two workers share 101 points as 51 and 50.
     let words = "launch linear --epochs 3 --mode sync --shard-data --format json --run-dir run";
     let summary = launch(windlass(words));
     assert_eq!((&summary["per_worker"][0]["steps"], &summary["per_worker"][1]["steps"]), (&153.into(), &150.into()));
@@ -158,7 +158,7 @@ fn assert_is_the_line(summary: &Value) {
     near("b", 10.0);
 }
 
-/// The numbers of a summary are all there, and agree with each other.
+/// Asserts that the numbers of a summary are complete and consistent.
 fn assert_adds_up(summary: &Value) {
     let number = |path: &str| {
         let value = summary.pointer(path).and_then(Value::as_f64);

@@ -1,8 +1,8 @@
-//! Numbers against an oracle: k workers in step, each with a batch of B, compute what a single process computes
-//! with a batch of k·B; and the same twice, bit for bit.
+//! Numbers against an oracle: k workers in sync mode, each with a batch of B, compute what a single process computes
+//! with a batch of k·B; and repeating a run gives the same results bit for bit.
 //!
-//! Worker j of k reads samples j, j + k, j + 2k… in that order, so that the k batches of a round are together
-//! the next k·B samples: the batch of the single process.
+//! Worker j of k reads samples j, j + k, j + 2k… in that order, so that the k batches of a round are together the next
+//! k·B samples: the batch of the single process.
 
 use serde_json::Value;
 use windlass::burn::module::Module;
@@ -62,7 +62,7 @@ impl Model for Waves {
         Network { hidden: LinearConfig::new(3, 16).init(device), output: LinearConfig::new(16, 2).init(device) }
     }
 
-    /// An epoch and a half are trained on.
+    /// Training covers an epoch and a half.
     fn samples(&self) -> usize {
         ROUND * STEPS as usize * 2 / 3
     }
@@ -95,7 +95,7 @@ impl Model for Waves {
     }
 }
 
-/// In step, each with its share of the data, as the file's head describes.
+/// A sync run in which each worker has its share of the data, as described at the top of the file.
 fn run(optimizer: Optimizer, layout: Layout) -> RunConfig {
     RunConfig {
         mode: Mode::Sync { replicas_to_aggregate: None },
@@ -129,7 +129,7 @@ fn parameters(summary: &Summary) -> Vec<f64> {
     values
 }
 
-/// As vectors: the distance between them is this small a part of their length.
+/// Asserts that two vectors are close: the distance between them is a tiny fraction of their length.
 fn assert_close(got: &[f64], expected: &[f64], what: &str) {
     let length = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let distance = length(&mut got.iter().zip(expected).map(|(got, expected)| got - expected));
@@ -184,7 +184,7 @@ mod workers_in_step_equal_the_single_process {
     }
 }
 
-/// Two workers with two parts each, or one with four: the same samples make a round.
+/// Two workers with two parts each, or one worker with four: a round consists of the same samples.
 #[test]
 fn steps_in_parts_equal_the_single_process() {
     let single = train(SINGLE, &run(Optimizer::Sgd, SINGLE), || Waves).summary;

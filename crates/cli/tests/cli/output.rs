@@ -1,11 +1,11 @@
-//! What is to be seen of a run: lines for people, JSON for programs, and a table at the end.
+//! The output of a run: lines for people, JSON for programs, and a table at the end.
 
 use insta::{assert_snapshot, with_settings};
 use serde_json::Value;
 
 use crate::process::{Told, windlass};
 
-/// With the digits of measured and computed numbers hidden, and the columns of tables drawn together.
+/// Compares a snapshot with the digits of measured and computed numbers masked, and table padding collapsed.
 fn assert_looks_like(told: &Told, check: impl FnOnce()) {
     assert_eq!(told.exit_code(), Some(0), "{told}");
     let numbers = [(r"-?\d+\.\d+", "[N]"), (r"\d+ (steps|samples)/s", "[N] $1/s")];
@@ -66,7 +66,7 @@ fn a_launched_run_tells_of_every_worker() {
     let mut lines: Vec<&str> = told.stdout.lines().collect();
     let page = lines.remove(1);
     assert!(page.starts_with("live page at http://127.0.0.1:"), "{page}");
-    // Two workers tell what they do in any order.
+    // Two workers report in any order.
     lines.sort_by_key(|line| line.starts_with("worker 1"));
     assert_looks_like(&told, || {
         assert_snapshot!(lines.join("\n"), @"

@@ -1,10 +1,11 @@
-//! A model of one's own in a crate of one's own: the example is its `main.rs`, and this library its only dependency.
+//! A custom model in a separate crate: the example is its `main.rs`, and this library its only dependency.
 //!
-//! The compiler is called as cargo calls it for such a crate, with the library that these tests were built with. cargo
-//! itself builds all crates of this workspace again, since to it a path seen from another workspace is another package,
-//! and those of its dependencies that here have more features, for the tests: with the profiles, the lock file and the
-//! target directory of this workspace, about twenty crates and more than two minutes of a core. So by default cargo only
-//! resolves such a crate; what builds it is run with `cargo test --test cli own_crate -- --ignored`, as `.ci/run` does.
+//! The compiler is called as cargo would call it for such a crate, with the library that these tests were built with.
+//! cargo itself would rebuild all crates of this workspace, since it treats a path that is seen from another workspace
+//! as a different package, and also those dependencies that have more features here, for the tests: even with the
+//! profiles, the lock file and the target directory of this workspace, that is about twenty crates and more than two
+//! minutes on one core. By default, cargo therefore only resolves such a crate; the test that builds it is run with
+//! `cargo test --test cli own_crate -- --ignored`, as `.ci/run` does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +16,14 @@ use tempfile::TempDir;
 use crate::docs;
 use crate::process::{Invocation, Told};
 
-/// A crate of one file, built.
+/// A crate with a single file, compiled.
 pub struct OwnCrate {
     program: PathBuf,
     _directory: TempDir,
 }
 
 impl OwnCrate {
-    /// `source` is a path within this package.
+    /// Builds the crate; `source` is a path within this package.
     pub fn build(source: &str, name: &str) -> Self {
         let directory = TempDir::new().unwrap();
         let program = directory.path().join(name);
@@ -63,8 +64,8 @@ fn library_in(directory: &Path) -> PathBuf {
     libraries.max_by_key(|file| file.metadata().unwrap().modified().unwrap()).expect("the library is built").path()
 }
 
-/// The example in a directory outside this workspace, with the `Cargo.toml` that docs/your-own-model.md has. (The profiles
-/// of the workspace come along, for dependencies that are built already to be taken as they are.)
+/// A copy of the example in a directory outside this workspace, with the `Cargo.toml` from docs/your-own-model.md. (The
+/// profiles of the workspace are copied, too, so that dependencies that are already built can be reused.)
 fn outside() -> TempDir {
     let (directory, library) = (TempDir::new().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
     let workspace = library.ancestors().nth(2).unwrap();

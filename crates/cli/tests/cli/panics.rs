@@ -1,4 +1,4 @@
-//! A model that panics ends the run of all tasks with its message, wherever it is computing.
+//! A model that panics ends the run of all tasks with its message, wherever the panic occurs.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use windlass_worker::task::RunConfig;
 
 use crate::in_process::{AllEnded, Layout, train_until_ended, try_out};
 
-/// Panics in one of its functions.
+/// A model that panics in one of its functions.
 #[derive(Clone, Copy)]
 struct Clumsy(&'static str);
 
 impl Clumsy {
     fn may_panic(self, place: &str) {
         if self.0 == place {
-            // As a panic does, without its message on the terminal.
+            // Unwinds like a panic, but without a message on the terminal.
             std::panic::resume_unwind(Box::new(format!("in {place}")));
         }
     }
@@ -123,7 +123,7 @@ fn all_tasks_are_told_of_a_panic_in_a_step_or_while_scoring() {
     }
 }
 
-/// By then the run has succeeded, and only the chief has something to complain about.
+/// The run has already succeeded, and only the chief fails.
 #[test]
 fn a_panic_while_the_model_concludes_leaves_the_run_a_success() {
     let AllEnded { workers, servers, .. } = ended("conclude");

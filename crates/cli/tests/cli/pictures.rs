@@ -1,4 +1,4 @@
-//! The models on pictures: every mode trains them, a run can be repeated, and the picture at the end is a good one.
+//! The image models: every mode trains them, runs are reproducible, and the final picture is good.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -54,7 +54,7 @@ fn learns_to_draw(command: &str, flags: &str) {
 fn learns_to_read(command: &str, flags: &str) {
     let told = train(command, &format!("{STN} {flags} --evaluate end --steps 200 --learning-rate 0.003"));
     let metrics = &summary(&told)["metrics"];
-    // One in ten is guesswork.
+    // Guessing gets one in ten right.
     assert!(metrics["test_accuracy"].as_f64() > Some(0.3), "{metrics:#}");
 }
 

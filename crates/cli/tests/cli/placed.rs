@@ -1,4 +1,5 @@
-//! `--place`: one model in stages, on devices of one process and on joined workers, learns what it does in one piece.
+//! `--place`: one model in stages, on devices of one process and on joined workers, learns the same as an undivided
+//! one.
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
@@ -22,7 +23,7 @@ fn assert_same(told: &Told, expected: f64) {
     assert!((got - expected).abs() < 2e-3 * expected, "{got} instead of {expected}: {told}");
 }
 
-/// A worker that has joined, and waits for a client.
+/// A joined worker that waits for a client.
 fn joined(address: &str) -> Process {
     let process = windlass(&format!("join --listen {address} --threads 1")).start();
     process.log("listening on ");
@@ -38,7 +39,7 @@ fn stages_on_lanes_of_a_process_learn_what_one_piece_does() {
     for variant in ["relu", "sigmoid --optimizer adam"] {
         let words = format!("train {MNIST} --variant {variant}");
         let whole = loss(&trained(&words));
-        // Of 50 samples, three and four parts are not equal.
+        // 50 samples cannot be divided into three or four equal parts.
         for micro_batches in [1, 2, 3, 4] {
             let flags = format!("--place hidden=cpu:0,output=cpu:1 --microbatches {micro_batches}");
             assert_same(&trained(&format!("{words} {flags}")), whole);
@@ -68,7 +69,7 @@ fn every_layer_of_a_deeper_network_is_a_stage() {
     assert!(told.stdout.contains(" busy ") && told.stdout.contains("% (hidden0)"), "{told}");
 }
 
-/// Each part of a batch draws words of its own to compare with, wherever it is computed.
+/// Each part of a batch draws its own negative samples, wherever it is computed.
 #[test]
 fn a_translator_in_stages_gets_the_rows_of_each_stage_and_samples_as_in_one_piece() {
     for cell in ["gru", "lstm"] {
@@ -168,7 +169,7 @@ fn the_parameters_of_a_placed_model_may_be_on_servers() {
     assert_same(&trained(&format!("launch {MNIST} {place}")), whole);
 }
 
-/// All of the model, in each of its towers, would need 32 GB for gradients.
+/// The gradients of the whole model, in each of its towers, would need 32 GB.
 #[test]
 fn a_worker_of_one_stage_needs_memory_for_that_alone() {
     let worker = address();
@@ -202,7 +203,7 @@ fn the_first_steps_are_traced_with_an_event_for_every_piece() {
     let trace: Value = serde_json::from_str(&text).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let complete = events.iter().filter(|event| event["ph"] == "X").count();
-    // Two stages, each with its values, three micro-batches to and fro, and its gradients.
+    // Two stages, each with its values, three micro-batches in both directions, and its gradients.
     assert_eq!(complete, 20 * 2 * (1 + 2 * 3 + 1));
     let names: Vec<&str> = events.iter().filter_map(|event| event["args"]["name"].as_str()).collect();
     assert_eq!(names, ["cpu:0", "cpu:1"]);
@@ -218,7 +219,7 @@ fn every_worker_of_a_cluster_writes_a_trace_of_its_own() {
     }
 }
 
-/// A client whose output layer a joined worker computes, when it has made some steps.
+/// A client whose output layer is computed by a joined worker; it has made some steps.
 fn client(worker: &str, flags: &str) -> Process {
     let words = "train mnist --hidden 256 --batch-size 50 --steps 3000 --seed 3 --evaluate end --log-every 10";
     let flags = format!("--place output=/task:0 --worker_hosts {worker} --format json --run-dir run {flags}");

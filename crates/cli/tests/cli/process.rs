@@ -1,4 +1,4 @@
-//! Runs the real binary: every process has a deadline, and is killed when its test is done with it.
+//! Runs the real binary: every process has a deadline, and is killed at the end of its test.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -15,13 +15,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// No wait in these tests takes longer, however slow the machine.
+/// The longest that these tests wait for anything, however slow the machine.
 pub const LIMIT: Duration = Duration::from_secs(180);
 
-/// Between two looks at what cannot tell of itself.
+/// The time between two polls of a condition that cannot be waited for directly.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Looks until there is an answer. What can be waited for by itself, such as a line of output, is not looked for.
+/// Polls until there is an answer. A condition that can be waited for, such as a line of output, is not polled.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -35,19 +35,19 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// `windlass` with these words as its arguments.
+/// `windlass` with these arguments.
 pub fn windlass(words: &str) -> Invocation {
     Invocation::new(Path::new(PROGRAM), words)
 }
 
-/// A command that has not been started. Nothing of the environment of the tests reaches it.
+/// A command that has not been started. It inherits nothing from the environment of the tests.
 pub struct Invocation {
     command: Command,
     directory: Rc<TempDir>,
 }
 
 impl Invocation {
-    /// In a directory of its own.
+    /// A command that runs in a temporary directory of its own.
     pub fn new(program: &Path, words: &str) -> Self {
         Self::within(Rc::new(TempDir::new().unwrap()), program, words)
     }
@@ -65,7 +65,7 @@ impl Invocation {
         Self { command, directory }
     }
 
-    /// One more argument, whatever is in it.
+    /// Adds one argument, whatever it contains.
     pub fn with(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.command.arg(argument);
         self
@@ -76,7 +76,7 @@ impl Invocation {
         self
     }
 
-    /// Puts a file into the directory in which the command will run.
+    /// Writes a file to the directory in which the command will run.
     pub fn with_file(self, name: &str, content: &str) -> Self {
         let path = self.directory.path().join(name);
         path.parent().map(std::fs::create_dir_all).transpose().unwrap();
@@ -89,7 +89,7 @@ impl Invocation {
         self.directory.path()
     }
 
-    /// What it reads from standard input.
+    /// Passes this text to standard input.
     pub fn with_input(mut self, text: impl AsRef<[u8]>) -> Self {
         let path = self.directory.path().join("input");
         std::fs::write(&path, text).unwrap();
@@ -97,14 +97,14 @@ impl Invocation {
         self
     }
 
-    /// As in a pipe to a program that has already ended.
+    /// Makes standard output a pipe whose reader has already ended.
     pub fn without_reader(mut self) -> Self {
         let (_, writer) = std::io::pipe().unwrap();
         self.command.stdout(writer);
         self
     }
 
-    /// For what cannot be said otherwise.
+    /// The underlying command, for anything not covered above.
     pub fn command(&mut self) -> &mut Command {
         &mut self.command
     }
@@ -116,13 +116,13 @@ impl Invocation {
         Process { child, stdout, stderr, directory: self.directory }
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     pub fn run(self) -> Told {
         self.start().wait()
     }
 }
 
-/// A running `windlass`, killed on drop. (Its children die with it, or that is what a test finds out.)
+/// A running `windlass`, killed on drop. (Its children die with it, unless a test shows otherwise.)
 pub struct Process {
     child: Child,
     stdout: Lines,
@@ -135,7 +135,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// The directory in which it runs.
+    /// The directory in which the process runs.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -154,22 +154,22 @@ impl Process {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// The next event of `--format json` that is wanted.
+    /// Waits for the next event of `--format json` that satisfies a condition.
     pub fn event(&self, wanted: impl Fn(&Value) -> bool) -> Value {
         let event = |line: &str| serde_json::from_str(line).ok().filter(&wanted);
         self.stdout.next("an event", event).unwrap_or_else(|why| panic!("{why}\n{}", self.so_far()))
     }
 
-    /// The next line of the log that has this text in it.
+    /// Waits for the next line of the log that contains this text.
     pub fn log(&self, text: &str) -> String {
         let line = |line: &str| line.contains(text).then(|| line.to_owned());
         self.stderr.next(text, line).unwrap_or_else(|why| panic!("{why}\n{}", self.so_far()))
     }
 
-    /// How it ended by itself.
+    /// Waits until the process ends by itself, and returns its output.
     pub fn wait(mut self) -> Told {
         let deadline = Instant::now() + LIMIT;
-        // Its output ends with it; a child that lives on would keep it open.
+        // Its output ends with it, unless a child survives and keeps the pipe open.
         let ended = self.stdout.read_to_end(deadline).and_then(|()| self.stderr.read_to_end(deadline));
         if let Err(why) = ended {
             panic!("it does not end: {why}\n{}", self.so_far());
@@ -178,12 +178,12 @@ impl Process {
         Told { status, stdout: self.stdout.text(), stderr: self.stderr.text(), directory: self.directory.clone() }
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(self) {
         self.killed();
     }
 
-    /// How it looks after it was killed.
+    /// Kills the process, and returns its output.
     pub fn killed(mut self) -> Told {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
@@ -202,7 +202,7 @@ impl Drop for Process {
     }
 }
 
-/// How a process ended and what it said.
+/// How a process ended, and its output.
 pub struct Told {
     status: ExitStatus,
     pub stdout: String,
@@ -211,12 +211,12 @@ pub struct Told {
 }
 
 impl Told {
-    /// The exit code; none if a signal ended it.
+    /// The exit code; `None` if a signal ended the process.
     pub fn exit_code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// The directory in which it ran.
+    /// The directory in which the process ran.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -231,38 +231,38 @@ impl Told {
         Invocation::within(self.directory.clone(), program, words)
     }
 
-    /// A command line in that directory, as a user types it.
+    /// A command line in that directory, run by a shell.
     pub fn shell(&self, command: &str) -> Invocation {
         Invocation::within(self.directory.clone(), Path::new("sh"), "-c").with(command)
     }
 
-    /// What follows this at the beginning of a line of what it said on standard error.
+    /// The rest of the line on standard error that starts with `begin`.
     pub fn after(&self, begin: &str) -> &str {
         let line = self.stderr.lines().find_map(|line| line.strip_prefix(begin));
         line.unwrap_or_else(|| panic!("no line begins with {begin:?} in {self}"))
     }
 
-    /// The same with a name in the place of what differs from run to run, for snapshots.
+    /// Replaces a text that differs from run to run by a name, for snapshots.
     pub fn naming(mut self, text: &str, name: &str) -> Self {
         self.stdout = self.stdout.replace(text, name);
         self.stderr = self.stderr.replace(text, name);
         self
     }
 
-    /// The same without the lines of the log, for snapshots.
+    /// Removes the lines of the log, for snapshots.
     pub fn without_log(mut self) -> Self {
         let lines = self.stderr.lines().filter(|line| !is_log(line));
         self.stderr = lines.map(|line| format!("{line}\n")).collect();
         self
     }
 
-    /// Asserts that it did what it was asked to.
+    /// Asserts that the command succeeded.
     pub fn succeeded(self) -> Self {
         assert_eq!(self.exit_code(), Some(0), "{self}");
         self
     }
 
-    /// The last event of this kind that it told with `--format json`.
+    /// The last event of this kind in the output of `--format json`.
     pub fn event(&self, kind: &str) -> Value {
         let mut events = self.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let last = events.rfind(|event| event["event"] == kind);
@@ -270,7 +270,7 @@ impl Told {
     }
 }
 
-/// All that a user sees.
+/// Everything that a user sees.
 impl fmt::Display for Told {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exit = match (self.status.code(), self.status.signal()) {
@@ -287,7 +287,7 @@ fn is_log(line: &str) -> bool {
     time.is_some_and(|time| [time[2], time[5], time[8]] == *b"::." && time[0].is_ascii_digit())
 }
 
-/// The lines of a stream, read as they come.
+/// The lines of a stream, as they arrive.
 struct Lines {
     arriving: mpsc::Receiver<String>,
     read: RefCell<String>,
@@ -306,7 +306,7 @@ impl Lines {
         Self { arriving, read: RefCell::default() }
     }
 
-    /// Reads on until a line is wanted, and returns what was made of it.
+    /// Reads until `wanted` accepts a line, and returns its result.
     fn next<T>(&self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> Result<T, String> {
         let deadline = Instant::now() + LIMIT;
         loop {

@@ -9,14 +9,14 @@ use crate::cluster::{Launched, Task, all_end, samples_an_update, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Told, windlass};
 
-/// A run that is long enough for whatever is to happen in the middle of it.
+/// A run that is long enough for a test to intervene in the middle.
 struct LongRun {
     cluster: Launched,
     _files: DigitFiles,
 }
 
 impl LongRun {
-    /// Returns when both workers train.
+    /// Returns when both workers are training.
     fn start(flags: &str) -> Self {
         let files = DigitFiles::new(2400, 100);
         let words = format!("launch mnist --log-every 10 --peer-timeout 30 --format json --run-dir run {flags}");
@@ -26,7 +26,7 @@ impl LongRun {
         Self { cluster, _files: files }
     }
 
-    /// Every process of it but the launcher.
+    /// All its processes except the launcher.
     fn tasks(&self) -> [Task; 3] {
         [self.cluster.task("ps", 0), self.cluster.task("worker", 0), self.cluster.task("worker", 1)]
     }
@@ -35,13 +35,13 @@ impl LongRun {
         self.cluster.task(job, index).signal(Signal::KILL);
     }
 
-    /// To its end, with the run directory still there.
+    /// Waits until the run ends, and keeps its directory.
     fn wait(self) -> Told {
         self.cluster.wait()
     }
 }
 
-/// Why a worker left early, by the summary.
+/// Why a worker left early, according to the summary.
 fn why_left(summary: &Value, worker: usize) -> &str {
     summary["per_worker"][worker]["left"].as_str().unwrap_or_else(|| panic!("worker {worker} stayed: {summary:#}"))
 }
@@ -56,7 +56,7 @@ fn a_run_ends_by_itself_and_leaves_no_process() {
 
 #[test]
 fn of_several_ps_on_one_host_a_small_model_is_given_to_as_many_as_it_is_worth() {
-    // 795 values for each hidden unit, of 4 bytes.
+    // There are 795 values of 4 bytes for each hidden unit.
     for (hidden, held) in [(80, [63_610, 0]), (2700, [1_073_248, 1_073_262])] {
         for flags in ["", "--in-graph", "--place output=/task:0"] {
             let words = format!("mnist --hidden {hidden} --ps 2 --workers 1 --steps 10 --evaluate end {flags}");
@@ -100,7 +100,7 @@ fn what_a_run_that_crashed_has_logged_is_there_when_it_is_launched_again() {
 fn two_launches_in_one_second_have_a_directory_each() {
     let first = windlass("launch linear --steps 10");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    // Whenever it comes to it, another was there before.
+    // Whatever the time is when the launcher chooses a name, another run already has it.
     let taken = (now..now + 100).map(|second| format!("runs/linear-{second}/summary.json"));
     let told = taken.fold(first, |first, name| first.with_file(&name, "another's")).run().succeeded();
     let directory = told.stdout.lines().next().and_then(|line| line.split_once("logs in ")).unwrap().1.to_owned();
@@ -110,7 +110,7 @@ fn two_launches_in_one_second_have_a_directory_each() {
 
 #[test]
 fn no_step_is_told_twice() {
-    // Of the last pushes of two workers one comes after the last update.
+    // Of two workers' last pushes, one comes after the last update.
     let told = windlass("launch linear --steps 501 --log-every 1 --format json").run().succeeded();
     let events = told.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     for worker in [0, 1] {

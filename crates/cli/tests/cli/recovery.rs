@@ -1,4 +1,4 @@
-//! Tasks that are killed in the middle of a run with checkpoints and started again: by `launch`, or by nobody.
+//! Tasks that are killed in the middle of a run with checkpoints, and are restarted by `launch` or not at all.
 
 use std::fs;
 use std::path::Path;
@@ -10,18 +10,19 @@ use crate::cluster::{Hosts, Launched, Task, samples_an_update, summary};
 use crate::digits::DigitFiles;
 use crate::process::{Told, eventually, windlass};
 
-/// Steps of a run here, so many that none is over before its tasks are killed, and between two of its checkpoints.
+/// The number of steps of a run: high enough that no run ends before its tasks are killed, and that they are killed
+/// between two checkpoints.
 const STEPS: u64 = 20_000;
 const INTERVAL: u64 = 1000;
 
-/// Flags of every run here: a small network that is spread over all servers nevertheless.
+/// Flags for every run: a network that is small but still distributed over all servers.
 const NETWORK: &str = "mnist --hidden 8 --min-shard-bytes 0 --batch-size 20 --evaluate end --log-every 10";
 
 fn digits() -> DigitFiles {
     DigitFiles::new(400, 100)
 }
 
-/// A run on two servers and two workers that are started again.
+/// A run on two servers and two workers that are restarted.
 struct Recovering {
     cluster: Launched,
     steps: u64,
@@ -45,7 +46,7 @@ impl Recovering {
         Self { cluster: Launched::by(windlass(&words).with(files.path())), steps, samples, _files: files }
     }
 
-    /// Returns when there is a checkpoint, and later updates that would be lost with a server. All tasks stand still.
+    /// Returns when there is a checkpoint, and later updates that would be lost with a server. All tasks are suspended.
     fn start_beyond_a_checkpoint(flags: &str) -> (Self, u64) {
         let run = Self::start(flags);
         let log = run.cluster.log("ps-0");
@@ -55,15 +56,15 @@ impl Recovering {
         (run, saved)
     }
 
-    /// Lets every task stand still, so that the run does not end before one is killed.
+    /// Suspends all tasks, so that the run does not end before one is killed.
     fn freeze(&self) {
         self.cluster.tasks().iter().for_each(|task| task.signal(Signal::STOP));
     }
 
-    /// Kills tasks, and lets the others go on.
+    /// Kills tasks, and continues the others.
     fn kill(&self, tasks: &[(&str, u32)]) {
         self.freeze();
-        // All are found before the first is killed.
+        // All tasks are found before the first one is killed.
         let killed: Vec<Task> = tasks.iter().map(|(job, index)| self.cluster.task(job, *index)).collect();
         let (killed, others): (Vec<_>, Vec<_>) =
             self.cluster.tasks().into_iter().partition(|task| killed.contains(task));
@@ -71,12 +72,13 @@ impl Recovering {
         others.iter().for_each(|task| task.signal(Signal::CONT));
     }
 
-    /// To its end, which must be as if nothing had happened: every step, a whole last checkpoint, no process left.
+    /// Runs to the end, and checks that the run is complete as if nothing had happened: every step, an undamaged last
+    /// checkpoint, no process left.
     fn ends_well(self) -> Told {
         let told = self.cluster.wait().succeeded();
         let summary = summary(&told);
         assert_eq!(summary["global_step"], self.steps);
-        // A sync round of a worker that was not back yet has less.
+        // A sync round without a worker that has not rejoined yet has fewer samples.
         let samples = samples_an_update(&summary);
         assert!((20.0..=self.samples).contains(&samples), "whatever was undone or has died: {summary:#}");
         let verified = told.windlass("checkpoint verify run/checkpoints").run().succeeded();
@@ -86,12 +88,12 @@ impl Recovering {
     }
 }
 
-/// The step of the first checkpoint that the log of ps 0 tells of.
+/// The step of the first checkpoint in the log of ps 0.
 fn saved(log: &str) -> Option<u64> {
     log.split_once("checkpoint of step ")?.1.split_once(" is in ")?.0.parse().ok()
 }
 
-/// To which step the run went back, and how many updates were lost by it, as the log of ps 0 has it.
+/// The step to which the run rolled back, and the number of updates lost, according to the log of ps 0.
 fn lost(told: &Told) -> (u64, u64) {
     let log = fs::read_to_string(told.directory().join("run/ps-0.log")).unwrap();
     let line = log.lines().find(|line| line.contains("rolling back to the checkpoint of step "));
@@ -103,7 +105,7 @@ fn lost(told: &Told) -> (u64, u64) {
     numbers.unwrap_or_else(|| panic!("no word of what was lost in\n{log}"))
 }
 
-/// Asserts that the run went back once: to the checkpoint of this step, or to one that was under way.
+/// Asserts that the run rolled back once: to the checkpoint of this step, or to one that was being written.
 fn went_back(told: &Told, saved: u64) {
     let (step, lost) = lost(told);
     assert!((saved..STEPS).contains(&step), "it went back to step {step}, not to {saved}");
@@ -111,7 +113,7 @@ fn went_back(told: &Told, saved: u64) {
     assert_eq!(summary(told)["resumed_at"], step);
 }
 
-/// What the page of a run shows, as it is in `status.json` once this is so.
+/// Waits until `status.json` satisfies a condition, and returns its contents.
 fn recorded(directory: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
     let path = directory.join("run/status.json");
     eventually("a status", || {
@@ -267,7 +269,7 @@ fn a_colocated_run_goes_back_to_the_checkpoint_when_a_worker_is_killed() {
 
 #[test]
 fn a_worker_that_slept_through_its_death_comes_in_again_and_repeats_nothing() {
-    // So many that the other is not done before this one's death is noticed.
+    // Enough steps that the other worker is not done before this one is declared dead.
     let steps = 2 * STEPS;
     let run = Recovering::start_to(steps, "--worker-timeout 1");
     run.cluster.event("step", 1);

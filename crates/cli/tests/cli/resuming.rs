@@ -1,4 +1,4 @@
-//! Runs that are interrupted and taken up again: by the same cluster, by another, and with the same result.
+//! Runs that are interrupted and resumed, by the same cluster or by another, with the same result.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,22 +15,22 @@ use crate::process::{Invocation, LIMIT, Told, windlass};
 
 const STEPS: u64 = 15_000;
 
-/// The same for all runs here, so that they can be compared.
+/// The same data for all runs, so that they can be compared.
 static FILES: LazyLock<DigitFiles> = LazyLock::new(|| DigitFiles::new(400, 100));
 
-/// Flags of every run here. In sync mode, two gradients have the same sum in any order.
+/// Flags for every run. In sync mode, two gradients have the same sum in either order.
 const FLAGS: &str = "mnist --mode sync --hidden 8 --min-shard-bytes 0 --batch-size 20 --threads 1 --evaluate end --log-every 10 \
                      --checkpoint-secs 0 --checkpoint-steps 200 --lr-schedule exponential:0.5:400 --format json --run-dir run";
 
-/// What a run comes to that nothing happens to.
+/// The final values of a run without interruptions.
 static UNDISTURBED: LazyLock<Vec<u8>> = LazyLock::new(|| values(&on(windlass, "launch", "--ps 2").run().succeeded()));
 
-/// A run to the last step, by this command and with these flags besides.
+/// A run to the last step, by this command and with these additional flags.
 fn on(windlass: impl FnOnce(&str) -> Invocation, command: &str, flags: &str) -> Invocation {
     windlass(&format!("{command} {FLAGS} --steps {STEPS} {flags} --data-dir")).with(FILES.path())
 }
 
-/// A run on two servers and two workers that was told to stop on its way.
+/// A run on two servers and two workers that was stopped midway.
 fn stopped() -> Told {
     let run = Launched::by(on(windlass, "launch", "--ps 2"));
     run.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(STEPS / 10));
@@ -40,7 +40,7 @@ fn stopped() -> Told {
     told
 }
 
-/// Asserts that a run went on where another was stopped, and to its end.
+/// Asserts that a run resumed where another was stopped, and finished.
 fn went_on(resumed: Told) -> Told {
     let resumed = resumed.succeeded();
     let summary = summary(&resumed);
@@ -143,7 +143,7 @@ fn an_evaluator_scores_checkpoints_beside_a_run_and_ends_with_it() {
 #[test]
 fn an_evaluator_stays_with_a_finished_run_that_is_resumed() {
     let finished = windlass("launch linear --steps 100 --run-dir run").run().succeeded();
-    // The newest checkpoint is that of the finished run until this one is told to stop.
+    // The newest checkpoint is that of the finished run until this run is told to stop.
     let more = "launch linear --steps 1000000000 --checkpoint-secs 0 --format json --run-dir run";
     let run = Launched::by(finished.windlass(more));
     run.0.event(|event| event["event"] == "step" && event["global_step"].as_u64() > Some(100));

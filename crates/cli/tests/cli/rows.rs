@@ -1,4 +1,4 @@
-//! Parameters reached by rows: a model that holds only the rows of its batch learns what it would learn from the whole
+//! Parameters accessed by row: a model that holds only the rows of its batch learns the same as one with the whole
 //! table, in every layout, and moves fewer bytes.
 
 use windlass::burn::module::{Module, Param};
@@ -17,15 +17,15 @@ use crate::in_process::{Layout, train};
 
 const WORDS: usize = 200;
 const SIZE: usize = 3;
-/// Words a sample has.
+/// Words per sample.
 const LENGTH: usize = 4;
 const SAMPLES: usize = 96;
 
-/// Learns a number for each word from the sums of a few.
+/// A model that learns a number for each word from sums of a few words.
 #[derive(Clone, Copy)]
 struct Lookup {
     by_rows: bool,
-    /// Then only what is made of the sums is learned.
+    /// If set, only the layer after the sums is trained.
     frozen: bool,
 }
 
@@ -38,7 +38,7 @@ struct Network {
     output: Linear,
 }
 
-/// The words of every sample, by their place among `rows`, and what their sum should be.
+/// The words of every sample, as indices into `rows`, and the target sum.
 struct Batch {
     rows: Vec<u32>,
     words: Vec<usize>,
@@ -47,7 +47,7 @@ struct Batch {
 
 windlass_worker::travels!(Batch { rows, words, sums });
 
-/// Word `place` of a sample. Low words come up more often.
+/// The word at a position of a sample. Low words occur more often.
 fn word(sample: usize, place: usize) -> usize {
     let draw = (sample * 7919 + place * 104_729 + 13) % (WORDS * WORDS);
     WORDS - 1 - (draw as f64).sqrt() as usize
@@ -136,7 +136,7 @@ fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary
         shard_data: true,
         deterministic: false,
         staleness_scaling: false,
-        // Small enough to be reached: clipped by rows or not, the gradient has the same norm.
+        // Small enough to take effect: the gradient has the same norm whether or not it is clipped by rows.
         clip_norm: Some(0.5),
         accumulate: 1,
         towers: 1,
@@ -148,7 +148,7 @@ fn learn(lookup: Lookup, mode: Mode, optimizer: &str, layout: Layout) -> Summary
     train(layout, &run, || lookup).summary
 }
 
-/// Adagrad and SGD leave alone what has no gradient, as a table reached by rows does.
+/// Adagrad and SGD do not change values without a gradient, as in a table accessed by row.
 fn assert_rows_equal_dense(mode: Mode, optimizer: &str, layout: Layout) {
     let [rows, dense] = [true, false].map(|by_rows| learn(Lookup { by_rows, frozen: false }, mode, optimizer, layout));
     for (by_rows, dense) in rows.metrics.iter().zip(dense.metrics.iter()) {

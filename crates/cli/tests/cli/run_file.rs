@@ -1,4 +1,4 @@
-//! `run.toml`: what a run was set to, what its tasks read, and what another run can start from.
+//! `run.toml`: the settings of a run, which its tasks read and from which another run can start.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ fn run_file(told: &Told, run_dir: &str) -> String {
         .unwrap_or_else(|error| panic!("{error}: {told}"))
 }
 
-/// Its settings without comments.
+/// The settings in the file, without comments.
 fn settings(text: &str) -> toml::Table {
     text.parse().unwrap()
 }

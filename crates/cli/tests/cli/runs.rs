@@ -1,4 +1,4 @@
-//! `windlass runs`: run directories listed, shown, compared and removed.
+//! `windlass runs`: listing, showing, comparing and removing run directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,12 +18,12 @@ fn json(told: &Told) -> Value {
     serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error} in {told}"))
 }
 
-/// What `runs list` says of the run in `run`.
+/// The entry of `runs list` for the run in `run`.
 fn listed(launched: &Launched) -> Value {
     json(&launched.0.windlass("runs list . --json").run().succeeded())[0].clone()
 }
 
-/// Waits until the run has made steps, as its directory tells.
+/// Waits until the run has made steps, according to its directory.
 fn trains(launched: &Launched) {
     let path = launched.0.directory().join("run/status.json");
     eventually("a step in status.json", || {

@@ -1,4 +1,4 @@
-//! Data that lies in files and is read batch by batch: the same training as from memory, whole files dealt out to
+//! Data in files that are read batch by batch: training is the same as from memory, whole files are distributed to
 //! workers, and a file that cannot be read ends the run with its name.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +26,13 @@ use crate::in_process::{AllEnded, Layout, train, train_until_ended, try_out};
 const FILES: [usize; 4] = [10, 6, 8, 12];
 const SYNC: Mode = Mode::Sync { replicas_to_aggregate: None };
 
-/// Which files each worker has read.
+/// The files that each worker has read.
 type Reads = Arc<Mutex<BTreeMap<u32, BTreeSet<usize>>>>;
 
-/// Learns the mean of numbers.
+/// A model that learns the mean of numbers.
 #[derive(Clone)]
 struct Mean {
-    /// Where the files are; `None` for the same numbers from memory.
+    /// The directory of the files; `None` for the same numbers in memory.
     directory: Option<PathBuf>,
     worker: u32,
     reads: Reads,

@@ -1,5 +1,5 @@
-//! What a user sees on a terminal: the real binary at one end of a pseudoterminal, and at the other an emulator of the
-//! terminal's screen.
+//! What a user sees on a terminal: the real binary at one end of a pseudoterminal, and a terminal emulator at the
+//! other.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,14 +16,14 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::cluster::Task;
 use crate::process::{Invocation, eventually, windlass};
 
-/// Lines above the screen that are kept.
+/// The number of lines kept above the screen.
 const SCROLLBACK: usize = 1000;
 
 /// A running command and its terminal. Killed on drop.
 pub struct Screen {
     child: Child,
     emulator: Arc<Mutex<vt100::Parser>>,
-    /// Everything that the terminal was sent.
+    /// Everything that was sent to the terminal.
     sent: Arc<Mutex<Vec<u8>>>,
     reader: Option<std::thread::JoinHandle<()>>,
     keyboard: File,
@@ -37,7 +37,7 @@ impl Screen {
         command.command().stdin(terminal.try_clone().unwrap());
         command.command().stdout(terminal.try_clone().unwrap()).stderr(terminal).env("TERM", "xterm-256color");
         let child = command.command().spawn().unwrap();
-        // Otherwise the terminal's end would stay open here when the command has ended.
+        // Otherwise the terminal's end would remain open here after the command has ended.
         command.command().stdin(std::process::Stdio::null());
         command.command().stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let [height, width] = [rows, columns].map(|size| NonZeroU16::new(size).expect("a terminal has some size"));
@@ -47,7 +47,7 @@ impl Screen {
         let transcript = sent.clone();
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // The last close of the other end is an error to whoever reads.
+            // Reading fails once the other end has been closed.
             while let Ok(count @ 1..) = user.read(&mut bytes) {
                 shared.lock().unwrap().process(&bytes[..count]);
                 transcript.lock().unwrap().extend(&bytes[..count]);
@@ -56,7 +56,7 @@ impl Screen {
         Self { child, emulator, sent, reader: Some(reader), keyboard, _command: command }
     }
 
-    /// Presses Ctrl-C. The terminal shows it, but does not know whom to tell: the command is not the leader of a session.
+    /// Presses Ctrl-C. The terminal echoes it, but sends no signal, because the command is not a session leader.
     pub fn interrupt(&mut self) {
         self.keyboard.write_all(b"\x03").unwrap();
         let is_shown = || self.sent.lock().unwrap().windows(2).any(|bytes| bytes == b"^C");
@@ -76,7 +76,7 @@ impl Screen {
         emulator.screen().rows(0, columns).map(|line| line.trim_end().to_owned()).collect()
     }
 
-    /// Waits until the screen has this many lines that begin so.
+    /// Waits until this many lines on the screen start with `begin`.
     pub fn shows(&self, begin: &str, lines: usize) -> Vec<String> {
         eventually(&format!("{lines} lines on the screen that begin with {begin:?}"), || {
             let found: Vec<String> = self.lines().into_iter().filter(|line| line.starts_with(begin)).collect();
@@ -84,13 +84,13 @@ impl Screen {
         })
     }
 
-    /// How it ended, and everything that was left on the terminal, lines that have scrolled away included. Lines that
+    /// How the command ended, and everything left on the terminal, including lines that have scrolled away. Lines that
     /// did not fit are marked.
     pub fn wait(self) -> (ExitStatus, Vec<String>) {
         self.wait_keeping(|| {})
     }
 
-    /// The same, with something done while the directory in which it ran is still there.
+    /// The same, but calls `look` while the directory in which the command ran still exists.
     pub fn wait_keeping(mut self, look: impl FnOnce()) -> (ExitStatus, Vec<String>) {
         self.reader.take().map(std::thread::JoinHandle::join).transpose().unwrap();
         let status = self.child.wait().unwrap();
@@ -107,7 +107,7 @@ impl Drop for Screen {
     }
 }
 
-/// A pseudoterminal: the end that a program takes for a terminal, and the user's.
+/// A pseudoterminal: the end that a program uses as its terminal, and the user's end.
 fn terminal(rows: u16, columns: u16) -> (OwnedFd, OwnedFd) {
     let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&user).unwrap();
@@ -118,7 +118,7 @@ fn terminal(rows: u16, columns: u16) -> (OwnedFd, OwnedFd) {
     (terminal, user)
 }
 
-/// What has scrolled away, and what is on the screen.
+/// The lines that have scrolled away, and those on the screen.
 fn everything(emulator: &mut vt100::Parser) -> Vec<String> {
     let (rows, columns) = emulator.screen().size();
     let (rows, columns) = (rows.get(), columns.get());
@@ -140,11 +140,11 @@ fn line(screen: &vt100::Screen, row: u16, columns: u16) -> String {
     format!("{}{wrapped}", text.trim_end())
 }
 
-/// The lines that were left behind by bars, or cut by the edge of the terminal.
+/// Lines that bars have left behind, or that the edge of the terminal has cut.
 fn misplaced(lines: &[String]) -> Vec<&String> {
     let is_worker = |line: &String| line.starts_with("worker ") && line.contains("step time");
     let is_bar = |line: &&String| line.contains('[') || line.contains(" s left") || is_worker(line);
-    // A command is in one piece, to be copied.
+    // A command is a single line, meant to be copied.
     let is_cut = |line: &&String| line.ends_with("(wrapped)") && !line.starts_with("resume: ");
     lines.iter().filter(|line| is_bar(line) || is_cut(line)).collect()
 }
@@ -223,7 +223,7 @@ fn of_more_workers_than_there_is_room_for_the_first_are_shown_in_their_order() {
     let screen =
         Screen::start(windlass("launch linear --workers 9 --steps 1000000000 --evaluate end --run-dir run"), 11, 80);
     let expected = ["worker 0", "worker 1", "worker 2", "worker 3", "worker 4", "… and 4 others"];
-    // What is drawn arrives in pieces, so the screen is looked at until it is whole.
+    // The drawing arrives in pieces, so the screen is polled until it is complete.
     eventually("the first workers on the screen, in their order", || {
         let shown = screen.lines().into_iter().skip_while(|line| !line.starts_with("step "));
         let begins: Vec<String> =

@@ -1,4 +1,4 @@
-//! Translation on the real binary: the self-test in every mode, reports, text from files, and flags that cannot be.
+//! Translation with the real binary: the self-test in every mode, reports, text from files, and invalid flags.
 
 use insta::assert_snapshot;
 use serde_json::Value;
@@ -26,7 +26,7 @@ fn from_files(words: &str) -> Invocation {
         .with_file("fr", FRENCH)
 }
 
-/// With a sentence to score, which is in the first bucket.
+/// Adds a development set of one sentence, which is in the first bucket.
 fn with_dev_text(words: &str) -> Invocation {
     from_files(&format!("{words} --dev-from dev.en --dev-to dev.fr"))
         .with_file("dev.en", "two\n")
@@ -114,14 +114,14 @@ fn a_perplexity_among_a_sample_of_the_words_is_called_so() {
     let report: Vec<&str> = told.stdout.lines().filter(|line| line.contains("perplexity")).collect();
     assert!(report[0].contains("current step 3") && report[0].contains("  sampled perplexity "), "{told}");
     assert!(report[1].starts_with("  eval: bucket 0 sampled perplexity "), "{told}");
-    // The final scores are among all words.
+    // The final scores use the full vocabulary.
     let summary = summary(&told);
     assert!(metric(&summary, "dev_perplexity") > 1.0, "{summary:#}");
     let scores = told.stdout.lines().find(|line| line.trim_start().starts_with("scores")).unwrap();
     assert!(!scores.contains("sampled"), "{told}");
 }
 
-/// Measured and computed numbers hidden.
+/// Masks measured and computed numbers.
 fn without_numbers(text: &str) -> String {
     let word = |word: &str| match word.parse::<f64>() {
         Ok(_) if word.contains('.') => "[N]".to_owned(),

@@ -1,5 +1,5 @@
-//! Flags, variables, files, checkpoints and defaults: each setting can be made by all of them, and which of them goes
-//! first. What comes of it is printed by `--print-config`, as a file that can be read again.
+//! Flags, variables, files, checkpoints and defaults: each of them can make every setting, and their precedence.
+//! `--print-config` prints the result, as a file that can be read again.
 
 use insta::assert_snapshot;
 use toml::{Table, Value};
@@ -7,20 +7,20 @@ use toml::{Table, Value};
 use crate::layers::layers;
 use crate::process::{Invocation, Told, windlass};
 
-/// What a command would train with: tables of settings.
+/// The settings with which a command would train, as tables.
 fn settings(told: &Told) -> Table {
     assert_eq!(told.exit_code(), Some(0), "{told}");
     told.stdout.parse().unwrap_or_else(|error| panic!("{error} in {told}"))
 }
 
-/// A setting, and who has made it, as in `1000 # flag`.
+/// A setting and its origin, as in `1000 # flag`.
 fn setting(told: &Told, name: &str) -> String {
     let line = told.stdout.lines().find(|line| line.starts_with(&format!("{name} = ")));
     let line = line.unwrap_or_else(|| panic!("no {name} in {told}"));
     line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")
 }
 
-/// A command that only prints settings, with a file.
+/// A command with a file that only prints settings.
 fn printing(words: &str, file: &str) -> Invocation {
     windlass(&format!("{words} --print-config --config windlass.toml")).with_file("windlass.toml", file)
 }
@@ -55,7 +55,8 @@ fn what_is_printed_can_be_read_again_and_means_the_same() {
         let first = windlass(&format!("{words} --print-config")).run().succeeded();
         let model = words.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
         let again = printing(&model, &first.stdout).run();
-        // A file means a place from here, wherever it is read next.
+        // A path from a file is resolved in the current directory, so that the output means the same wherever it is
+        // read next.
         let text = first.stdout.replace("\"runs/", &format!("\"{}/runs/", again.directory().display()));
         assert_eq!(settings(&again), text.parse().unwrap(), "{first}\n{again}");
         assert!(!again.stdout.contains("# default"), "all is said by the file: {again}");

@@ -1,4 +1,4 @@
-//! What a shell and `man` are given: completions, manual pages, and which build this is.
+//! Output for the shell and for `man`: completions, manual pages, and the version of the build.
 
 use std::fs;
 

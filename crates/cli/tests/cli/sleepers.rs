@@ -1,5 +1,5 @@
-//! Tasks that die together, and tasks that sleep while the others go on without them: with the flags that users use,
-//! but for a shorter `--worker-timeout`, so that a death is noticed soon.
+//! Tasks that die together, and tasks that are suspended while the others continue without them: with the flags that
+//! users give, except for a shorter `--worker-timeout`, so that a death is noticed soon.
 
 use std::cell::RefCell;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::process::{Process, Told, windlass};
 const NETWORK: &str = "mnist --hidden 8 --batch-size 20 --evaluate end --log-every 10 --format json";
 const SOON: &str = "--worker-timeout 1";
 
-/// A cluster whose tasks are started one by one, and only again if a test does it.
+/// A cluster whose tasks are started one by one, and restarted only by the test.
 struct ByHand {
     hosts: Hosts,
     words: String,
@@ -47,7 +47,7 @@ fn steps(process: &Process) {
     process.event(|event| event["event"] == "step");
 }
 
-/// Kills a ps and the chief, starts only the ps again, and expects the other worker to end the run.
+/// Kills a ps and the chief, restarts only the ps, and expects the other worker to complete the run.
 fn ps_and_chief_die_together(flags: &str, ready: impl Fn(&Process, &Process)) {
     let cluster = ByHand::new((1, 2), &format!("{SOON} --steps 3000 {flags}"));
     let [ps, chief, worker] = [cluster.start("ps", 0), cluster.start("worker", 0), cluster.start("worker", 1)];
@@ -75,7 +75,7 @@ fn when_ps_and_chief_die_together_before_a_checkpoint_the_other_worker_begins_an
     ps_and_chief_die_together("", |_, _| {});
 }
 
-/// A launched cluster whose tasks are started again when they are killed.
+/// A launched cluster whose tasks are restarted when they are killed.
 struct Launching {
     cluster: Launched,
     steps: u64,
@@ -112,9 +112,9 @@ impl Launching {
     }
 }
 
-/// A worker sleeps while a ps is killed, started again and all go back to a checkpoint.
+/// A worker is suspended while a ps is killed and restarted and all tasks roll back to a checkpoint.
 fn a_worker_sleeps_across_a_rollback(sleeper: u32, flags: &str) {
-    // Enough of them that the other worker is still training when the sleeper is back, on a busy machine too.
+    // Enough steps that the other worker is still training when the suspended one is back, even on a busy machine.
     let run = Launching::start(60_000, flags);
     run.cluster.event("step", 0);
     run.cluster.event("step", 1);
@@ -143,7 +143,7 @@ fn a_worker_that_slept_across_a_rollback_takes_part_in_the_rounds_again() {
     a_worker_sleeps_across_a_rollback(1, "--mode sync");
 }
 
-/// A task with a shard sleeps for longer than its timeout.
+/// Suspends a task with a shard for longer than its timeout.
 fn a_server_sleeps(job: &str, flags: &str) {
     let run = Launching::start(20_000, flags);
     run.cluster.event("step", 0);
@@ -177,16 +177,16 @@ fn a_launched_run_ends_without_a_worker_that_never_wakes() {
 
 #[test]
 fn a_worker_whose_host_vanished_is_replaced_by_one_that_is_started_elsewhere() {
-    // With the default timeout: the one that claims its place does not have to wait for it.
+    // With the default timeout: a worker that claims the place does not have to wait for it.
     let cluster = ByHand::new((1, 2), "--steps 1000000");
     let [ps, _chief, vanished] = [cluster.start("ps", 0), cluster.start("worker", 0), cluster.start("worker", 1)];
     steps(&vanished);
     vanished.signal(Signal::STOP);
-    // The port is the stopped process's; elsewhere it is free.
+    // The suspended process holds the port, but only at its own address.
     let successor = cluster.start_with("worker", 1, "--bind 127.0.0.2");
     successor.log("another process already runs as worker 1; waiting to see whether it is still alive");
     steps(&successor);
-    // It wakes up, and finds its place taken by one that lives.
+    // The suspended worker continues, and finds that a live one has taken its place.
     vanished.signal(Signal::CONT);
     let told = vanished.wait();
     assert_eq!(told.exit_code(), Some(2), "{told}");
@@ -196,7 +196,7 @@ fn a_worker_whose_host_vanished_is_replaced_by_one_that_is_started_elsewhere() {
     assert_eq!(told.exit_code(), Some(143), "it was there to the end: {told}");
 }
 
-/// A cluster that has come to its end, but for worker 1, which sleeps.
+/// A cluster that has finished except for worker 1, which is suspended.
 fn ended_without_worker_1(flags: &str) -> (ByHand, Process) {
     let cluster = ByHand::new((1, 2), &format!("{SOON} {flags}"));
     let [ps, chief, asleep] = [cluster.start("ps", 0), cluster.start("worker", 0), cluster.start("worker", 1)];
@@ -229,7 +229,7 @@ fn a_worker_that_starts_after_the_end_learns_of_it_and_ends_well() {
 fn a_ps_that_is_started_again_after_a_crash_at_the_end_ends_well() {
     let (cluster, asleep) = ended_without_worker_1("--steps 3000");
     asleep.kill();
-    // As if ps 0 had died before it could say that the run has ended.
+    // As if ps 0 had died before it could record the end of the run.
     let claims = cluster.directory.path().join("run/checkpoints/generations");
     let claim = fs::read_dir(claims).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&claim).unwrap();

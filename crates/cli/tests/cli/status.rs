@@ -1,4 +1,4 @@
-//! `windlass status`: of a run that answers, of its directory, and of what is neither.
+//! `windlass status` for a run that responds, for its directory, and for anything else.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -74,7 +74,7 @@ fn the_directory_of_a_run_that_died_tells_of_the_past() {
         run.0.signal(Signal::TERM);
         (record, run.wait())
     };
-    // As if it had been killed just then.
+    // As if the run had been killed at that moment.
     record["status"]["step"] = 40.into();
     fs::write(told.directory().join("run/status.json"), record.to_string()).unwrap();
     let after = told.windlass("status run").run().succeeded();

@@ -1,4 +1,4 @@
-//! Runs that are told to stop: with which code they end, what they leave behind, and what they say of it.
+//! Runs that are told to stop: their exit codes, what they leave behind, and what they report.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ const ENDLESS: &str = "--steps 1000000000 --log-every 10 --threads 1";
 const SIGNALS: [(Signal, &str, i32); 3] =
     [(Signal::HUP, "SIGHUP", 129), (Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)];
 
-/// Started with no signal ignored, whatever the tests were started with.
+/// Starts with no signal ignored, whatever signals the tests ignore.
 fn heeding(words: &str) -> Invocation {
     let program = env!("CARGO_BIN_EXE_windlass");
     Invocation::new(Path::new("env"), &format!("--default-signal=HUP,INT,TERM {program} {words}"))
 }
 
-/// Waits until it trains.
+/// Starts a run, and waits until it is training.
 fn training(invocation: Invocation) -> Process {
     let process = invocation.start();
     process.event(|event| event["event"] == "step");
@@ -31,13 +31,13 @@ fn stopped(process: Process, signal: Signal) -> Told {
     process.wait()
 }
 
-/// The step of the checkpoint that it says there is.
+/// The step of the checkpoint that the output names.
 fn checkpointed(told: &Told) -> u64 {
     let checkpoint = told.after("checkpoint: step ");
     checkpoint.split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{told}"))
 }
 
-/// Asserts that the command which a stopped run names goes on from the checkpoint that it names.
+/// Asserts that the command in the output of a stopped run resumes from the checkpoint named there.
 fn resumes(told: &Told, to: &str) -> Told {
     let step = checkpointed(told);
     let command = told.after("resume: ").replace("--steps 1000000000", &format!("--steps {}", step + 100));
@@ -228,7 +228,7 @@ fn a_task_started_by_hand_names_its_own_command() {
     assert!(!told.stderr.contains("checkpoint: "), "that is for ps 0 to say: {told}");
 }
 
-/// Sends a signal until it ends whatever is there: one that comes too soon counts as the same once more.
+/// Repeats a signal until it has ended all processes: a repetition that comes too soon counts as the same signal.
 fn insist(process: &Process, signal: Signal, tasks: &[Task]) {
     eventually("a second signal ends it", || {
         process.signal(signal);
@@ -241,7 +241,7 @@ fn a_second_ctrl_c_ends_a_launched_run_at_once() {
     let run = Launched::start(&format!("linear {ENDLESS}"));
     run.event("step", 0);
     let tasks = run.tasks();
-    // The last checkpoint would be waited for.
+    // Otherwise the run would wait for its last checkpoint.
     run.task("ps", 0).signal(Signal::STOP);
     run.0.signal(Signal::INT);
     run.0.log("stopping on SIGINT; a second signal stops at once");
@@ -251,7 +251,7 @@ fn a_second_ctrl_c_ends_a_launched_run_at_once() {
     assert_eq!(told.after("checkpoint: "), "none (the run did not wait for the last one)", "{told}");
 }
 
-/// Nobody reads what it prints, and the pipe is full.
+/// Nobody reads the output, and the pipe is full.
 #[test]
 fn a_launcher_whose_output_is_blocked_still_hears_of_signals() {
     let (_unread, writer) = std::io::pipe().unwrap();

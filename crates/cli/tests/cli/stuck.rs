@@ -1,4 +1,4 @@
-//! A disk that hangs in a batch that the training thread makes itself: the worker ends without that thread.
+//! A disk that hangs while the training thread itself assembles a batch: the worker ends without that thread.
 
 use std::sync::{Mutex, mpsc};
 
@@ -12,7 +12,8 @@ use windlass_worker::task::RunConfig;
 use crate::in_process::train_until_told;
 use crate::panics::run;
 
-/// Makes batches quickly, until the training thread makes one itself. That says so, and waits until it is let go.
+/// Makes batches quickly, until the training thread makes one itself. That call reports so, and blocks until it is
+/// released.
 struct Stuck {
     says: mpsc::Sender<()>,
     waits: Mutex<mpsc::Receiver<()>>,

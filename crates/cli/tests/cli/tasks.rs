@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::cluster::{Hosts, free_port, summary};
 use crate::process::{Process, Told, windlass};
 
-/// Waits for all of them, and asserts that they did what they were asked to.
+/// Waits for all tasks, and asserts that they succeed.
 fn all_succeed(tasks: impl IntoIterator<Item = Process>) -> Vec<Told> {
     tasks.into_iter().map(|task| task.wait().succeeded()).collect()
 }
 
-/// The steps that a worker told last.
+/// The number of steps that a worker reported last.
 fn steps(process: &Process) -> Value {
     process.event(|event| event["event"] == "step")
 }

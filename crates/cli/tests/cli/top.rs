@@ -1,4 +1,4 @@
-//! `windlass top` on a pseudoterminal: a run that begins, that goes away, and that is left again.
+//! `windlass top` on a pseudoterminal: a run that begins, a run that disappears, and quitting.
 
 use crate::cluster::{Hosts, Launched};
 use crate::process::{eventually, windlass};
@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 /// Trains until it is told to stop.
 const FOREVER: &str = "linear --steps 1000000000 --evaluate end";
 
-/// Waits until some line of the screen has this text in it.
+/// Waits until some line of the screen contains this text.
 fn shows(screen: &Screen, text: &str) -> String {
     eventually(&format!("{text:?} on the screen"), || screen.lines().into_iter().find(|line| line.contains(text)))
 }

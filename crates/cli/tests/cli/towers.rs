@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use crate::cluster::summary;
 use crate::process::windlass;
 
-/// The loss after these words' run, and the samples that went into it.
+/// The loss after a run with these flags, and the number of samples that went into it.
 fn trained(words: &str) -> (f64, u64) {
     let told = windlass(&format!("{words} --evaluate end --run-dir run")).run().succeeded();
     let summary = summary(&told);
@@ -25,7 +25,7 @@ fn towers_learn_what_one_replica_does() {
     }
 }
 
-/// Each part of a step draws words of its own to compare with, wherever it is computed.
+/// Each part of a step draws its own negative samples, wherever it is computed.
 #[test]
 fn towers_learn_to_translate_as_parts_one_after_the_other_do() {
     let words = "train seq2seq --size 16 --layers 1 --steps 20 --seed 3";

@@ -1,4 +1,4 @@
-//! A translator after its training: scored, asked for translations, and trained on after it was interrupted.
+//! A translator after its training: scored, used for translation, and resumed after an interruption.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use crate::checkpoints::values;
 use crate::cluster::{Launched, summary};
 use crate::process::{Invocation, Told, windlass};
 
-/// A network of the self-test, whose sentences are said backwards, after so many steps.
+/// A network trained on the self-test, in which sentences are reversed.
 fn trained(steps: u64) -> Told {
     windlass(&format!("train seq2seq --self-test --threads 1 --steps {steps} --run-dir run")).run().succeeded()
 }
@@ -113,12 +113,13 @@ fn what_cannot_be_decoded_is_refused() {
     });
 }
 
-/// Runs of two workers in step, whose tables are reached by rows, and whose rate falls whenever losses do not.
+/// The steps of a run of two workers in sync mode, whose tables are accessed by row, and whose learning rate falls
+/// whenever losses do not.
 const STEPS: u64 = 300;
 const FLAGS: &str = "seq2seq --self-test --mode sync --min-shard-bytes 0 --threads 1 --evaluate end --log-every 10 --checkpoint-secs 0 \
                      --checkpoint-steps 50 --report-every 7 --learning-rate-decay 0.9 --format json --run-dir run";
 
-/// What a run comes to that nothing happens to.
+/// The final values of a run without interruptions.
 static UNDISTURBED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let told = on(windlass, "launch", "--ps 2").run().succeeded();
     let rate = told.event("report")["learning_rate"].as_f64().unwrap();
@@ -126,12 +127,12 @@ static UNDISTURBED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     values(&told)
 });
 
-/// A run to the last step, by this command and with these flags besides.
+/// A run to the last step, by this command and with these additional flags.
 fn on(windlass: impl FnOnce(&str) -> Invocation, command: &str, flags: &str) -> Invocation {
     windlass(&format!("{command} {FLAGS} --steps {STEPS} {flags}"))
 }
 
-/// Asserts that a run went on from a checkpoint, and to its end.
+/// Asserts that a run resumed from a checkpoint, and finished.
 fn went_on(told: Told) -> Told {
     let told = told.succeeded();
     let summary = summary(&told);

@@ -1,5 +1,5 @@
-//! Checkpoints that cannot be written: the directory is gone, the disk is full, the store does not answer. Whoever waits
-//! is told, and no run that could not be saved ends as if it had been.
+//! Checkpoints that cannot be written: the directory is gone, the disk is full, the store does not respond. Waiting
+//! tasks are told, and a run that could not be saved never ends as if it had been.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::cluster::{Hosts, Launched};
 use crate::fake_store::FakeStore;
 use crate::process::{Invocation, Process, Told, eventually, windlass};
 
-/// A run that goes on for a second or more, so that something can happen to its checkpoints.
+/// A run that lasts a second or more, so that a test can interfere with its checkpoints.
 const RUN: &str = "linear --steps 60000 --log-every 100 --checkpoint-secs 0 --format json --run-dir run";
 
-/// Starts a run, and does something to its directory while it trains.
+/// Starts a run, and interferes with its directory while it trains.
 fn disturbed(command: &str, disturb: impl FnOnce(&Path)) -> Process {
     let run = Launched::by(windlass(&format!("{command} {RUN}")));
     run.0.event(|event| event["event"] == "step");
@@ -56,7 +56,7 @@ fn a_run_whose_last_checkpoint_cannot_be_written_ends_with_4() {
     }
 }
 
-/// A directory where the summary should go.
+/// Creates a directory in the place of the summary.
 fn block_the_summary(directory: &Path) {
     fs::create_dir_all(directory.join("run/summary.json")).unwrap();
 }
@@ -87,7 +87,7 @@ fn a_summary_that_cannot_be_written_does_not_hide_that_the_last_checkpoint_could
 #[test]
 fn a_launched_run_whose_directory_was_removed_says_why_it_could_not_be_saved() {
     let told = disturbed("launch", |directory| {
-        // Tasks that write into it meanwhile can keep it from being empty.
+        // Removing it may fail while tasks write to it.
         let run = directory.join("run");
         eventually("the directory is removed", || fs::remove_dir_all(&run).is_ok().then_some(()));
     })
@@ -113,9 +113,9 @@ fn a_run_that_is_told_to_stop_and_cannot_be_saved_ends_with_4() {
     }
 }
 
-/// `windlass` where no file can have more than so many blocks of 512 bytes, as on a disk that is nearly full.
+/// `windlass` with file sizes limited to `blocks` blocks of 512 bytes, as on a disk that is nearly full.
 fn on_a_small_disk(blocks: u32, words: &str) -> Invocation {
-    // The signal would kill it; a full disk gives an error.
+    // The signal would kill the process; a full disk causes an error.
     let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let command = Invocation::new(Path::new("/bin/sh"), "-c").with(limited).with(env!("CARGO_BIN_EXE_windlass"));
     words.split_whitespace().fold(command, |command, word| command.with(word))
@@ -133,7 +133,7 @@ fn checkpoints_that_do_not_fit_on_the_disk_leave_nothing_behind() {
     assert_eq!(left, ["generations"], "{told}");
 }
 
-/// Every task of a small cluster whose ps 0 cannot begin: some come before ps 0, and one later.
+/// All tasks of a small cluster whose ps 0 cannot start: some start before ps 0, and one later.
 fn all_are_refused(words: &str, exit_code: i32, reason: &str) {
     let hosts = Hosts::new(2, 2);
     let early = [("worker", 0), ("ps", 1)].map(|(job, index)| hosts.task(job, index, words).start());
@@ -245,7 +245,7 @@ fn a_process_that_is_restoring_can_be_told_to_stop() {
     let checkpoints = first.directory().join("run/checkpoints");
     let files = fs::read_dir(&checkpoints).unwrap().map(|entry| entry.unwrap().path());
     let manifest = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "json")).unwrap();
-    // Whoever reads it waits for ever.
+    // Reading it blocks forever.
     let part = manifest.with_extension("").join("ps-0-of-1.safetensors");
     fs::remove_file(&part).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&part).status().unwrap().success());

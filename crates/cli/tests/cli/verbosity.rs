@@ -1,4 +1,4 @@
-//! `-q` and `-v`: how much is said, and by whom. And that no escape sequences are, where there is no terminal.
+//! `-q` and `-v`: how much each process prints. Also: without a terminal, no escape sequences are printed.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::process::{Told, windlass};
 
 #[test]
 fn a_quiet_run_prints_its_result_alone() {
-    // Asynchronous workers may have to be warned of.
+    // Async workers may get a warning, so these runs are in sync mode.
     let commands = ["train linear -q", "-q launch linear --mode sync", "launch --quiet linear --mode sync"];
     for words in commands.map(|words| format!("{words} --epochs 1")) {
         let told = windlass(&words).run().succeeded();
@@ -48,7 +48,7 @@ fn variables_say_it_too_and_flags_take_precedence() {
     let told = windlass(words).env("WINDLASS_QUIET", "true").run().succeeded();
     assert!(told.stdout.starts_with("\n run ") && told.stderr.is_empty(), "{told}");
     let log = |told: &Told| fs::read_to_string(told.directory().join("run/worker-0.log")).unwrap();
-    // A quiet launcher still wants to hear from its tasks.
+    // A quiet launcher still needs the messages of its tasks.
     assert!(log(&told).contains("worker 0"), "{}", log(&told));
     let told = windlass(words).env("WINDLASS_VERBOSE", "1").run().succeeded();
     assert!(log(&told).contains(" DEBUG "), "{told}");
@@ -72,7 +72,7 @@ fn a_verbose_run_logs_what_is_there_for_developers() {
     let launched = windlass("-v launch linear --epochs 1 --run-dir run").run().succeeded();
     let log = fs::read_to_string(launched.directory().join("run/worker-0.log")).unwrap();
     assert!(log.contains(" DEBUG "), "{log}");
-    // What is said about a run is no setting of it.
+    // The verbosity is not a setting of the run.
     let settings = fs::read_to_string(launched.directory().join("run/run.toml")).unwrap();
     assert!(!settings.contains("verbose") && !settings.contains("quiet"), "{settings}");
     let again = launched.windlass("launch linear --epochs 1 --run-dir again").run().succeeded();

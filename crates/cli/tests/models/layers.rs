@@ -13,7 +13,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData, activation::tanh};
 const POINTS: usize = 1000;
 const FEATURES: usize = 24;
 
-/// Points within and around a circle, far from the origin: without statistics of them nothing is right.
+/// Points within and around a circle, far from the origin: classifying them requires their statistics.
 struct Layers {
     points: Vec<([f32; 2], i64)>,
     flags: Flags,
@@ -36,7 +36,7 @@ struct Flags {
 struct Network {
     features: Linear,
     norm: BatchNorm,
-    /// Which features are looked at, in which order.
+    /// Which features are used, and in which order.
     order: Param<Tensor<1, Int>>,
     dropout: Dropout,
     hidden: Linear,
@@ -63,7 +63,7 @@ impl Model for Layers {
 
     fn load(flags: &Flags, _setup: &Setup) -> anyhow::Result<Self> {
         let point = |index: usize| {
-            // Turning by the golden angle spreads them evenly.
+            // Turning by the golden angle distributes the points evenly.
             let (radius, angle) = ((index as f32 / POINTS as f32).sqrt(), index as f32 * 2.399_963);
             ([5.0 + 3.0 * radius * angle.cos(), -4.0 + 3.0 * radius * angle.sin()], i64::from(radius > 0.7))
         };

@@ -1,4 +1,4 @@
-//! Pixels for `plotters`: smooth lines of any width, and text in a font that is built in.
+//! A pixel backend for `plotters`: antialiased lines of any width, and text in a built-in font.
 
 use std::convert::Infallible;
 
@@ -6,7 +6,7 @@ use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_wid
 use plotters_backend::text_anchor::{HPos, VPos};
 use plotters_backend::{BackendColor, BackendCoord, BackendStyle, BackendTextStyle, DrawingBackend, DrawingErrorKind};
 
-/// A picture in the making, white at first.
+/// A picture being drawn, white at first.
 pub(super) struct Bitmap {
     width: usize,
     height: usize,
@@ -14,7 +14,7 @@ pub(super) struct Bitmap {
     pixels: Vec<u8>,
 }
 
-/// The bitmap lent to a drawing area, which wants to own its backend.
+/// The bitmap, borrowed by a drawing area, which insists on owning its backend.
 pub(super) struct Lent<'a>(&'a mut Bitmap);
 
 type Drawn = Result<(), DrawingErrorKind<Infallible>>;
@@ -29,7 +29,7 @@ impl Bitmap {
         Lent(self)
     }
 
-    /// The picture as a file in PNG.
+    /// Encodes the picture as a PNG file.
     pub(super) fn encode(&self) -> Result<Vec<u8>, png::EncodingError> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.width as u32, self.height as u32);
@@ -52,7 +52,7 @@ impl Bitmap {
         }
     }
 
-    /// Draws lines from point to point. Each pixel gets as much ink as it is covered, once for the whole path.
+    /// Draws a path. Each pixel gets as much ink as the path covers of it, once for the whole path.
     fn stroke(&mut self, path: &[BackendCoord], style: &impl BackendStyle) {
         let radius = f64::from(style.stroke_width().max(1)) / 2.0;
         let colour = style.color();
@@ -85,7 +85,7 @@ impl Bitmap {
     }
 }
 
-/// How far a pixel is from a line.
+/// The distance of a pixel from a line segment.
 fn distance(at: BackendCoord, from: BackendCoord, to: BackendCoord) -> f64 {
     let float = |at: BackendCoord| (f64::from(at.0), f64::from(at.1));
     let ((x, y), (from_x, from_y), (to_x, to_y)) = (float(at), float(from), float(to));
@@ -96,9 +96,9 @@ fn distance(at: BackendCoord, from: BackendCoord, to: BackendCoord) -> f64 {
     (x - from_x - along * across).hypot(y - from_y - along * down)
 }
 
-/// The size of letters that is nearest to a font's.
+/// The letter size closest to a font size.
 fn letters(size: f64) -> RasterHeight {
-    // `plotters` takes an em for the height of a whole line.
+    // `plotters` takes the em size to be the height of a whole line.
     if size / 1.24 < 28.0 { RasterHeight::Size24 } else { RasterHeight::Size32 }
 }
 

@@ -1,10 +1,10 @@
-//! The loss of a layout as a line: points of a history put together until the line is smooth, and over several runs
-//! their median and range.
+//! The loss of a layout as a line: the points of each history are merged until the line is smooth, and several runs
+//! become their median and range.
 
 use crate::columns::Figure;
 use crate::history::{History, Point};
 
-/// Points of a line.
+/// The approximate number of points of a line.
 const POINTS: usize = 120;
 
 /// What the loss is drawn against.
@@ -14,10 +14,10 @@ pub(super) enum Axis {
     Samples,
 }
 
-/// What an axis counts in.
+/// The unit of an axis.
 pub(super) struct Unit {
     pub(super) label: String,
-    /// Seconds or samples in a unit.
+    /// The number of seconds or samples in a unit.
     pub(super) size: f64,
 }
 
@@ -29,7 +29,7 @@ impl Axis {
         }
     }
 
-    /// A unit in which the last value of the axis is easy to read.
+    /// Chooses a unit in which the last value of the axis is easy to read.
     pub(super) fn unit(self, last: f64) -> Unit {
         let (name, size) = match self {
             Axis::Time if last < 600.0 => ("time since the start, in seconds", 1.0),
@@ -48,7 +48,7 @@ impl Axis {
 pub(super) struct Curve(Vec<(f64, Figure)>);
 
 impl Curve {
-    /// That of some runs of one layout; nothing if none of them has enough of a history.
+    /// The curve of several runs of one layout; `None` if none of them has enough history.
     pub(super) fn of<'a>(histories: impl Iterator<Item = &'a History>, axis: Axis) -> Option<Self> {
         let lines: Vec<Vec<(f64, f64)>> =
             histories.map(|history| smooth(history, axis)).filter(|line| line.len() > 1).collect();
@@ -69,7 +69,7 @@ impl Curve {
         self.0.iter().map(|(x, figure)| (*x, figure.median)).collect()
     }
 
-    /// The corners of the area between the smallest and the largest values, if there are several runs.
+    /// The outline of the area between the smallest and the largest values; `None` for a single run.
     pub(super) fn band(&self) -> Option<Vec<(f64, f64)>> {
         let is_wide = self.0.iter().any(|(_, figure)| figure.count > 1);
         let above = self.0.iter().map(|(x, figure)| (*x, figure.max));
@@ -94,14 +94,14 @@ impl Curve {
     }
 }
 
-/// A history with so few points that noise averages out: in each part of the axis, the mean over its steps, in the middle
-/// of them. The first point stays, and the last is at the end.
+/// Merges the points of a history until noise averages out: each section of the axis becomes the mean over its steps,
+/// placed in its middle. The first point is kept, and the last one lies at the end.
 fn smooth(history: &History, axis: Axis) -> Vec<(f64, f64)> {
     let Some((first, rest)) = history.points.split_first() else { return Vec::new() };
     let (start, end) = (axis.of(first), history.points.last().map_or(0.0, |last| axis.of(last)));
     let part = |point: &Point| {
         let along = (axis.of(point) - start) / (end - start).max(f64::MIN_POSITIVE);
-        // Points are closer to each other at the start, where the loss falls fastest.
+        // Points are denser at the start, where the loss falls fastest.
         (along.sqrt() * POINTS as f64).ceil() as usize
     };
     let mut line = vec![(start, first.loss)];
@@ -120,7 +120,7 @@ fn smooth(history: &History, axis: Axis) -> Vec<(f64, f64)> {
     line
 }
 
-/// The value of a line at `x`, if it is that long.
+/// The value of a line at `x`; `None` if the line does not reach that far.
 fn interpolate(line: &[(f64, f64)], x: f64) -> Option<f64> {
     let after = line.iter().position(|(at, _)| *at >= x)?;
     let (to, value) = line[after];
@@ -134,7 +134,7 @@ fn interpolate(line: &[(f64, f64)], x: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// A loss that halves with every tenth of the run, with noise.
+    /// A noisy loss that halves with every tenth of the run.
     fn history(points: u32, noise: f64) -> History {
         let point = |index: u32| {
             let along = f64::from(index) / f64::from(points - 1);
@@ -155,7 +155,7 @@ mod tests {
         let curve = Curve::of([&history(5000, 0.5)].into_iter(), Axis::Time).unwrap();
         let points = curve.points();
         assert!(points.len() <= POINTS + 1 && points[0] == (1.0, 8.0) && curve.end() == 10.0, "{points:?}");
-        // Before that, a part has only a few steps.
+        // Earlier sections contain only a few steps.
         for (seconds, loss) in points[..points.len() - 1].iter().filter(|(seconds, _)| *seconds > 1.2) {
             let expected = 8.0 * (0.5_f64).powf(10.0 * (seconds - 1.0) / 9.0);
             assert!((loss - expected).abs() < 0.15, "{loss} and not {expected} after {seconds} s");

@@ -1,4 +1,4 @@
-//! The cluster that each pod works out from its arguments and variables is the one that Kubernetes makes.
+//! The cluster that each pod derives from its arguments and variables is the one that Kubernetes creates.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use windlass_core::cluster::{ClusterInput, Environment, ResolvedTask, resolve};
 
 use crate::{documents, manifest, number, templates, text};
 
-/// What a pod with these arguments and variables takes itself for.
+/// The task that a pod with these arguments and variables resolves to.
 fn resolved(arguments: &Value, variables: &[(&str, String)]) -> ResolvedTask {
     let words: Vec<&str> = arguments.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     let flag = |name: &str| {
@@ -28,7 +28,7 @@ fn resolved(arguments: &Value, variables: &[(&str, String)]) -> ResolvedTask {
     resolve(&input).unwrap().expect("a cluster")
 }
 
-/// Checks that the pods, by their DNS names, are the cluster that each of them sees, and nothing else is.
+/// Checks that the cluster, as each pod sees it, consists of exactly these pods by their DNS names.
 fn check(found: &[(String, ResolvedTask)], ps: usize, workers: usize) {
     assert_eq!(found.len(), ps + workers);
     let made: BTreeSet<&String> = found.iter().map(|(address, _)| address).collect();
@@ -74,7 +74,7 @@ fn of_plain_kubernetes() {
     }
 }
 
-/// The pods that a JobSet of this name and content has.
+/// The pods of a JobSet with this name and content.
 fn pods_of_jobset(name: &str, spec: &Value) -> Vec<(String, ResolvedTask)> {
     let mut found = Vec::new();
     let subdomain = text(spec, "/network/subdomain");
@@ -111,7 +111,7 @@ fn of_a_trainjob() {
     let of_kind = |kind: &str| documents.iter().find(|document| document["kind"] == kind).unwrap();
     let (job, runtime) = (of_kind("TrainJob"), of_kind("ClusterTrainingRuntime"));
     assert_eq!(job["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]);
-    // The trainer sets the number of workers from this.
+    // The trainer derives the number of workers from this.
     assert_eq!(job["spec"]["trainer"]["numNodes"], 3);
     check(&pods_of_jobset(text(job, "/metadata/name"), &runtime["spec"]["template"]["spec"]), 2, 3);
 }
@@ -122,7 +122,7 @@ fn of_a_tfjob() {
         let manifest =
             manifest(&format!("tfjob --ps {ps} --workers {workers} --namespace team-a --name digits -- mnist"));
         let jobs = [("ps", ps as u64), ("worker", workers as u64)];
-        // As the operator names them: a Service for each pod.
+        // The operator creates a Service for each pod and names it like this.
         let address = |job: &str, index: u64| format!("digits-{job}-{index}.team-a.svc:2222");
         let hosts = |job: &str, count: u64| (0..count).map(|index| address(job, index)).collect::<Vec<String>>();
         let cluster: serde_json::Map<String, Value> = jobs
@@ -151,7 +151,7 @@ fn of_a_tfjob_of_one_task_to_which_the_operator_gives_no_tf_config() {
     let (replicas, template) = templates(&manifest).remove(0);
     assert_eq!(number(&replicas, "/replicas"), 1);
     let task = resolved(&template["spec"]["containers"][0]["args"], &[]);
-    // The Service that the operator makes for the pod, in its namespace.
+    // The Service that the operator creates for the pod, in its namespace.
     check(&[("digits-worker-0:2222".to_owned(), task)], 0, 1);
 }
 

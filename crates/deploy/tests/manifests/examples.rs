@@ -1,5 +1,5 @@
-//! The files in `deploy/` are what `windlass manifest` prints. `UPDATE_EXAMPLES=1 cargo test -p windlass-deploy` writes
-//! them anew.
+//! The files in `deploy/` are the output of `windlass manifest`. `UPDATE_EXAMPLES=1 cargo test -p windlass-deploy`
+//! regenerates them.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// The services of a file for Compose.
+/// The services of a Compose file.
 fn services(compose: &str) -> Vec<Value> {
     documents(compose)[0]["services"].as_object().expect("services").values().cloned().collect()
 }

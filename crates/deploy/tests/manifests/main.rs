@@ -1,4 +1,4 @@
-//! Tests of manifests as they are printed.
+//! Tests of printed manifests.
 
 mod clusters;
 mod examples;
@@ -19,7 +19,7 @@ struct Command {
     arguments: Arguments,
 }
 
-/// What `windlass manifest` is asked for, by its flags.
+/// Parses the flags of `windlass manifest` into a request.
 fn request(words: &str) -> Result<Request, Error> {
     let words = ["manifest"].into_iter().chain(words.split_whitespace());
     Command::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).arguments.try_into()
@@ -43,7 +43,8 @@ fn number(value: &Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no number at {pointer} in {value}"))
 }
 
-/// The pod templates of a manifest of any kind, each with its Job, or with what a controller makes a Job of.
+/// The pod templates of a manifest of any kind, each with its Job, or with the object from which a controller creates
+/// the Job.
 fn templates(manifest: &str) -> Vec<(Value, Value)> {
     let mut found = Vec::new();
     for document in documents(manifest) {

@@ -1,5 +1,5 @@
-//! Every alert in `deploy/monitoring` has a case in which it fires and one in which it stays quiet. `scripts/metrics-tests`
-//! runs them.
+//! Every alert in `deploy/monitoring` has a test case in which it fires and one in which it does not.
+//! `scripts/metrics-tests` runs them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

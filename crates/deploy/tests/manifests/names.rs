@@ -1,5 +1,5 @@
-//! Every name in a manifest, and every name that controllers derive from it, is a DNS label; that of a runtime, which is
-//! not in a namespace, is two of them.
+//! Every name in a manifest, and every name that controllers derive from it, is a DNS label; the name of a runtime,
+//! which has no namespace, consists of two labels.
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -15,7 +15,7 @@ fn is_label(name: &str) -> bool {
         && name.bytes().all(inner)
 }
 
-/// Names of pods with what is appended to them, worked out from the documents alone.
+/// The names of pods with the longest suffixes appended to them, computed from the documents alone.
 fn pod_names(kind: Kind, documents: &[Value]) -> Vec<String> {
     let of_kind = |kind: &'static str| documents.iter().filter(move |document| document["kind"] == *kind).cloned();
     let name = |document: &Value| document["metadata"]["name"].as_str().unwrap().to_owned();
@@ -104,6 +104,6 @@ fn runtimes_of_different_runs_never_share_a_name() {
         runtime["metadata"]["name"].as_str().unwrap().to_owned()
     };
     assert_eq!(runtime("team-a", "digits"), "team-a.digits");
-    // Joined by a hyphen, these two would be one.
+    // Joined by a hyphen, these two names would be the same.
     assert_ne!(runtime("team", "a-digits"), runtime("team-a", "digits"));
 }

@@ -1,4 +1,4 @@
-//! What every pod of every kind has.
+//! Properties that pods of every kind have.
 
 use serde_json::{Value, json};
 
@@ -49,9 +49,10 @@ fn every_pod_is_asked_on_the_port_of_its_task() {
             assert_eq!(container[probe]["httpGet"]["port"], 2222, "{kind} {probe}");
         }
         assert_eq!(text(container, "/livenessProbe/httpGet/path"), "/livez", "{kind}");
-        // A task that loads for hours is not to be killed: it answers this all the while, and /startupz only afterwards.
+        // A task that loads for hours must not be killed: it answers /livez all the while, but /startupz only
+        // afterwards.
         assert_eq!(text(container, "/startupProbe/httpGet/path"), "/livez", "{kind}");
-        // The operator of a TFJob publishes a pod only once it is ready, so that must not depend on others.
+        // The operator of a TFJob publishes a pod only once it is ready, so readiness must not depend on other pods.
         let ready = if kind == "tfjob" { "/livez" } else { "/readyz" };
         assert_eq!(text(container, "/readinessProbe/httpGet/path"), ready, "{kind}");
     });
@@ -133,7 +134,7 @@ fn the_guards_select_the_pods_of_the_run() {
     }
 }
 
-/// Who may connect to the pods of a run.
+/// The peers that may connect to the pods of a run.
 fn callers(words: &str) -> Value {
     let documents = documents(&manifest(words));
     let policy = documents.iter().find(|document| document["kind"] == "NetworkPolicy").expect(words);

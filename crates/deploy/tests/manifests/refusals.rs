@@ -1,4 +1,4 @@
-//! What is refused before anything is printed, as the user sees it.
+//! Requests that are refused before anything is printed, with the messages that the user sees.
 
 use insta::assert_snapshot;
 use windlass_deploy::render;

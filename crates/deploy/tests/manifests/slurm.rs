@@ -1,4 +1,4 @@
-//! What the script for Slurm does after its tasks have ended, run by bash with stand-ins for Slurm's programs.
+//! What the script for Slurm does after its tasks have ended: bash runs it with stand-ins for Slurm's programs.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::manifest;
 
 const STORED: &str = "slurm --storage file:/scratch --name digits -- mnist";
 
-/// Runs a script whose tasks end with a code. Returns the code of the script and whether it requeued its job.
+/// Runs a script whose tasks end with `code`. Returns the exit code of the script and whether it requeued its job.
 fn ended(script: &str, code: u8, restarts: Option<u32>) -> (Option<i32>, bool) {
     let stand_ins = format!("srun() {{ return {code}; }}\nscontrol() {{ echo \"scontrol $*\"; }}\n");
     let mut bash = Command::new("bash");
@@ -21,7 +21,7 @@ fn ended(script: &str, code: u8, restarts: Option<u32>) -> (Option<i32>, bool) {
 
 #[test]
 fn a_job_that_has_trained_and_is_told_to_stop_is_requeued_however_often_it_was() {
-    // Bash counts on from there.
+    // Bash continues to count from this value.
     let script = format!("SECONDS=30\n{}", manifest(STORED));
     for code in [138, 143] {
         assert_eq!(ended(&script, code, None), (Some(code.into()), true));
@@ -43,7 +43,7 @@ fn a_job_that_loses_a_task_is_requeued_a_limited_number_of_times() {
 #[test]
 fn a_job_that_ends_or_fails_by_itself_is_not_requeued() {
     let script = manifest(STORED);
-    // 130 is SIGINT: somebody ended it.
+    // 130 is SIGINT: a user interrupted it.
     for code in [0, 1, 2, 3, 4, 127, 128, 130] {
         assert_eq!(ended(&script, code, None), (Some(code.into()), false));
     }
@@ -79,7 +79,7 @@ fn a_run_that_has_finished_is_not_requeued_for_the_sake_of_a_lost_task() {
         (r#"{"written":99999999999,"exit_code":143,"status":{}}"#, true),
         (r#"{"written":99999999999,"exit_code":0,"status":{}}"#, false),
         (r#"{"status":{},"exit_code":0,"written":99999999999}"#, false),
-        // Left by an earlier job, whose run this one was to continue.
+        // Left by an earlier job, whose run this job was meant to continue.
         (r#"{"written":1,"exit_code":0,"status":{}}"#, true),
     ] {
         std::fs::write(run.join("digits/status.json"), status).unwrap();

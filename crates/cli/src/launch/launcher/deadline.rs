@@ -1,53 +1,54 @@
-//! Until when the tasks of a run that ends have before they are killed. It decides; the launcher tells and kills.
+//! How long the tasks of an ending run have before they are killed. This module only decides; the launcher signals and
+//! kills.
 
 use std::time::{Duration, Instant};
 
-/// How long tasks have to end after one has failed, or after the run is over.
+/// The time that tasks have to end after one has failed, or after the run is over.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
-/// How long they have when the run was told to stop, and a last checkpoint may have to be written: a little longer than
-/// a server waits for word of it.
+/// The time that tasks have when the run was told to stop and a last checkpoint may have to be written: slightly longer
+/// than a server's own timeout for it.
 pub(super) const DRAIN: Duration = Duration::from_secs(70);
-/// How long those have that hold parameters. A large checkpoint takes its time, and one that does not get on is given up
-/// by themselves.
+/// The time that tasks with parameters have. A large checkpoint takes long, and the tasks themselves abort one that
+/// makes no progress.
 const SAVE: Duration = Duration::from_secs(1800);
 
-/// When tasks are killed, if the run ends.
+/// When the tasks of an ending run are killed.
 #[derive(Debug, Default)]
 pub(super) struct Deadline {
     at: Option<Instant>,
-    /// Until when those who hold parameters may write the last checkpoint.
+    /// The time until which tasks with parameters may write the last checkpoint.
     save_until: Option<Instant>,
-    /// Whether the coordinator was suspended at the last look.
+    /// Whether the last check found the coordinator suspended.
     was_suspended: bool,
 }
 
 impl Deadline {
-    /// When it has to be looked at again.
+    /// The next time to act.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }
 
-    /// Gives tasks until then. False if they have a deadline already, which stays.
+    /// Sets the deadline. Returns false, without changing it, if there is one already.
     pub(super) fn set(&mut self, at: Instant) -> bool {
         let is_first = self.at.is_none();
         self.at.get_or_insert(at);
         is_first
     }
 
-    /// Gives those who hold parameters longer than the others.
+    /// Extends the deadline of tasks with parameters.
     pub(super) fn let_save(&mut self, now: Instant) {
         self.save_until = Some(now + SAVE);
     }
 
-    /// Nobody is left to whom the tasks could be of use: whatever they had been given, they have no longer than this.
+    /// Shortens all deadlines to this time at most, because the tasks can no longer achieve anything.
     pub(super) fn shorten(&mut self, at: Instant) {
         self.save_until = None;
         self.at = Some(self.at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// It has passed. True if those who hold parameters have longer, which they do as long as the coordinator is not
-    /// suspended: without it nothing is saved. It counts as suspended when two looks in a row find it so, because a
-    /// launcher that was suspended along with it may be the first to wake.
+    /// Moves on after a deadline has passed. Returns true if tasks with parameters have more time, which they do unless
+    /// the coordinator is suspended: without it nothing is saved. It counts as suspended once two checks in a row find it
+    /// so, because a launcher that was suspended with it may wake first.
     pub(super) fn pass(&mut self, now: Instant, is_suspended: bool) -> bool {
         let stays_suspended = std::mem::replace(&mut self.was_suspended, is_suspended) && is_suspended;
         self.save_until = self.save_until.filter(|until| now < *until && !stays_suspended);
@@ -76,15 +77,15 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_coordinator_has_one_more_look_to_wake() {
+    fn a_suspended_coordinator_is_given_up_at_the_second_check() {
         let (now, mut deadline) = (Instant::now(), Deadline::default());
         deadline.let_save(now);
         deadline.set(now + DRAIN);
-        let looks = |deadline: &mut Deadline, suspended: &[bool]| -> Vec<bool> {
+        let checks = |deadline: &mut Deadline, suspended: &[bool]| -> Vec<bool> {
             suspended.iter().map(|is_suspended| deadline.pass(now + DRAIN, *is_suspended)).collect()
         };
-        assert_eq!(looks(&mut deadline, &[true, false, true, false, false]), [true; 5]);
-        assert_eq!(looks(&mut deadline, &[true, true]), [true, false]);
+        assert_eq!(checks(&mut deadline, &[true, false, true, false, false]), [true; 5]);
+        assert_eq!(checks(&mut deadline, &[true, true]), [true, false]);
         assert_eq!(deadline.at(), None);
     }
 

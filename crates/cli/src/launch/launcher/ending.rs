@@ -1,4 +1,4 @@
-//! How a launched run ended, in words: what a task that failed has said, what remains of the run, and how it goes on.
+//! How a launched run ended, in words: the error of a failed task, what remains of the run, and how to resume it.
 
 use windlass_core::lifecycle::{NOT_SAVED, exit_code};
 use windlass_worker::event::Stopped;
@@ -10,26 +10,26 @@ use crate::launch::child::{Child, Ended, STARTED};
 use crate::signals::StopSignal;
 use crate::stopping::Stop;
 
-/// Lines of a failed task's log that are shown.
+/// The number of lines shown from a failed task's log.
 const TAIL: usize = 15;
-/// How the last words of a task that fails begin.
+/// The prefix of the error with which a failing task ends its log.
 const ERROR: &str = "error: ";
 const HINT: &str = "hint: ";
 
-/// How a run that is stopped can be taken up again.
+/// How a stopped run can be resumed.
 pub(in crate::launch) struct Resumption {
-    /// Where its checkpoints are.
+    /// The location of its checkpoints.
     pub(in crate::launch) checkpoints: Option<String>,
-    /// Whether it goes on from a checkpoint that was there before it.
+    /// Whether the run itself resumed from an earlier checkpoint.
     pub(in crate::launch) resumes: bool,
-    /// When it began, in seconds since 1970.
+    /// When the run began, in seconds since 1970.
     pub(in crate::launch) began: u64,
-    /// The command that goes on.
+    /// The command that resumes it.
     pub(in crate::launch) command: String,
 }
 
 impl Launcher {
-    /// How a run ended before its time: for its user, and for the record in its directory.
+    /// Describes the early end of a run, for its user and for the record in its directory.
     pub(super) fn describe_end(&self, cause: Cause) -> (Failure, LastWord) {
         let (failure, why) = match cause {
             Cause::Failed(failure) => (failure, None),
@@ -58,7 +58,7 @@ impl Launcher {
         (failure, word)
     }
 
-    /// How a run was stopped, of which somebody has told a task, or this launcher by a signal.
+    /// Describes a run that was stopped by a signal, either to this launcher or to one of its tasks.
     fn describe_stop(&self, exit_code: u8, signal: Option<(StopSignal, u64)>) -> Failure {
         let (by, why, told) = match (signal, self.stopped.first()) {
             (Some((signal, time)), _) => (Some(signal), signal.name().to_owned(), Some(time)),
@@ -67,7 +67,7 @@ impl Launcher {
             }
             (None, None) => (None, "a task was told to stop".to_owned(), None),
         };
-        // The signal decides, and not which of the tasks was the first to end.
+        // The exit code depends on the signal, not on which task ended first.
         let exit_code = match &self.unsaved {
             Some(_) => exit_code::CHECKPOINT,
             None => by.map_or(exit_code, StopSignal::exit_code),
@@ -107,7 +107,7 @@ impl Launcher {
         })
     }
 
-    /// What a task that failed said last; if it did not come to that, the end of its log.
+    /// Describes a failed task by its last error, or else by the end of its log.
     pub(super) fn describe_failure(&self, child: &Child, ended: Ended) -> Failure {
         let exit_code = match ended {
             Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
@@ -115,7 +115,7 @@ impl Launcher {
         };
         let (task, how, log) = (&child.name, describe(ended), child.log.display());
         let text = child.log_text();
-        // Of this start, not of one before.
+        // Only lines since the last start.
         let mut lines: Vec<&str> = text.lines().rev().take_while(|line| !line.starts_with(STARTED)).collect();
         lines.reverse();
         let said =
@@ -137,7 +137,7 @@ impl Launcher {
         }
     }
 
-    /// What a task says of a last checkpoint that could not be written, if that is why it ended.
+    /// The task's explanation of why the last checkpoint could not be written, if that is why it ended.
     pub(super) fn why_not_saved(&self, position: usize, ended: Ended) -> Option<String> {
         self.describe_failure(&self.children[position], ended).why_not_saved().map(str::to_owned)
     }

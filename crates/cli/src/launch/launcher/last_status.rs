@@ -1,5 +1,5 @@
-//! The last word on a launched run in its `status.json`. Its coordinator knows only that it was told to stop, or was killed
-//! and could not say anything; the launcher knows why.
+//! Records the ending of a launched run in its `status.json`. The coordinator knows only that it was told to stop, or
+//! was killed and could not record anything; the launcher knows why.
 
 use std::fs;
 use std::path::Path;
@@ -21,20 +21,20 @@ pub(super) struct LastWord {
 }
 
 impl LastWord {
-    /// It was told to stop.
+    /// The run was told to stop.
     pub(super) fn stopped(why: String) -> Self {
         Self { exit_code: exit_code::TERMINATED, phase: Phase::Stopped { why } }
     }
 
-    /// It failed, for the reason that begins this message.
+    /// The run failed, for the reason at the beginning of this message.
     pub(super) fn failed(exit_code: u8, message: &str) -> Self {
         let line = message.lines().next().unwrap_or_default();
         let why = line.split_once("; the end of ").map_or(line, |(why, _)| why);
         Self { exit_code, phase: Phase::Failed { why: why.to_owned() } }
     }
 
-    /// Writes it into the record of a run that began at this time, in seconds since 1970. A coordinator that has said how the
-    /// run ended, other than that it was told to stop, knows it better; and what an earlier run has left stays.
+    /// Writes this into the status of a run that began at `began`, in seconds since 1970. A coordinator that has
+    /// recorded an ending other than being told to stop knows better, and the status of an earlier run is left alone.
     pub(super) fn record(self, run_dir: &Path, began: u64) {
         let path = run_dir.join(STATUS_FILE);
         let (done, written) = mpsc::channel();
@@ -74,7 +74,7 @@ mod tests {
 
     const BEGAN: u64 = 1000;
 
-    /// What a record that was written then is like after a failure has been recorded.
+    /// Records a failure in a status that was written at `written`, and returns the resulting exit code and phase.
     fn recorded(written: u64, exit_code: Option<u8>) -> (Option<u8>, Phase) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(STATUS_FILE);

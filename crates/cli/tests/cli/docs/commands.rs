@@ -1,4 +1,4 @@
-//! The commands of the documents: all have flags that exist, and those that are marked as runnable run.
+//! The commands in the documents: all their flags exist, and those marked as runnable succeed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -8,14 +8,14 @@ use super::markdown::Document;
 use super::{assert_none, documents};
 use crate::process::windlass;
 
-/// Languages of code blocks that have no commands in them.
+/// Languages of code blocks that contain no commands.
 const NO_COMMANDS: [&str; 5] = ["json", "mermaid", "rust", "toml", "yaml"];
 
-/// What the documents tell of flags of other programs.
+/// Other programs, and flags of theirs, that the documents mention.
 const OTHER_PROGRAMS: [&str; 9] = ["cargo", "docker", "env", "git", "kind", "kubectl", "sbatch", "srun", "tensorboard"];
 const THEIR_FLAGS: [&str; 6] = ["--cpus", "--env", "--net", "--publish", "--time", "--user"];
 
-/// What the help of a command lists.
+/// The contents of a command's help.
 #[derive(Clone)]
 struct Listed {
     flags: BTreeSet<String>,
@@ -27,7 +27,7 @@ struct Listed {
 struct Help(RefCell<HashMap<String, Option<Listed>>>);
 
 impl Help {
-    /// Of a command, such as `train mnist`; `None` if there is no such command.
+    /// The help of a command such as `train mnist`; `None` if there is no such command.
     fn of(&self, words: &str) -> Option<Listed> {
         let read = || {
             let told = windlass(words).with("--help").run();
@@ -53,12 +53,12 @@ impl Help {
 fn commands(help: &str) -> Vec<String> {
     let begins = |line: &&str| *line == "Commands:" || *line == "Models:";
     let lines = help.lines().skip_while(|line| !begins(line)).skip(1).take_while(|line| line.starts_with("  "));
-    // What is deeper is the rest of a description.
+    // Deeper indentation continues a description.
     let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// The flags that a help lists, without those that it only speaks of.
+/// The flags that a help lists, without those that its text only mentions.
 fn flags(help: &str) -> BTreeSet<String> {
     let of_line = |line: &str| {
         let words = line.trim_start().split([' ', ',', '=']).filter(|word| !word.is_empty());
@@ -76,8 +76,8 @@ fn flag(word: &str) -> Option<String> {
     (!name.is_empty()).then(|| format!("--{}", name.replace('_', "-")))
 }
 
-/// The commands in a text, as the words after `windlass`. In a shell's language they may come after anything, as in
-/// `docker run windlass train mnist`; in other text they come first.
+/// The commands in a text, as the words after `windlass`. In shell code a command may follow anything, as in `docker
+/// run windlass train mnist`; in other text it comes first.
 fn invocations(text: &str, is_shell: bool) -> Vec<Vec<String>> {
     let text = text.replace("\\\n", " ");
     let lines = text.lines().map(|line| line.split(" #").next().unwrap_or(line));
@@ -93,7 +93,7 @@ fn invocations(text: &str, is_shell: bool) -> Vec<Vec<String>> {
     pieces.filter_map(of_piece).collect()
 }
 
-/// What is wrong with a command.
+/// The errors in a command.
 fn wrong(help: &Help, words: &[String]) -> Vec<String> {
     let (own, passed_on) = match words.iter().position(|word| word == "--") {
         Some(at) => (&words[..at], Some(&words[at + 1..])),
@@ -117,7 +117,7 @@ fn wrong(help: &Help, words: &[String]) -> Vec<String> {
     problems
 }
 
-/// What is wrong with the commands and flags of a document.
+/// The errors in the commands and flags of a document.
 fn wrong_commands(help: &Help, document: &Document) -> Vec<String> {
     let blocks = document.blocks.iter().filter(|block| !NO_COMMANDS.contains(&block.language()));
     let texts = blocks.map(|block| (block.line, invocations(&block.text, block.language() == "sh")));
@@ -139,14 +139,14 @@ fn wrong_commands(help: &Help, document: &Document) -> Vec<String> {
     problems.into_iter().map(|(line, wrong)| format!("{}:{line}: {wrong}", document.path.display())).collect()
 }
 
-/// Runs what is runnable in a document, in one directory and one after the other, up to the first that fails.
+/// Runs the runnable blocks of a document in one directory, one after the other, up to the first failure.
 fn run(document: &Document) -> Result<usize, String> {
     let programs = Path::new(env!("CARGO_BIN_EXE_windlass")).parent().unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
     let place = windlass("--version").run().succeeded();
     let runnable: Vec<_> = document.blocks.iter().filter(|block| block.is_runnable()).collect();
     for block in &runnable {
-        // What does not say how long it trains is done soon.
+        // Commands that do not limit their training are limited by this variable.
         let shell = place.shell(&format!("set -e\n{}", block.text)).env("PATH", &path).env("WINDLASS_STEPS", "500");
         let told = shell.run();
         if told.exit_code() != Some(0) {

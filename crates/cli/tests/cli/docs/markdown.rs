@@ -1,21 +1,21 @@
-//! A document taken apart: headings, links, code, and the items of its lists.
+//! Parses a document into headings, links, code, and list items.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{BrokenLink, CodeBlockKind, CowStr, Event, LinkType, Options, Parser, Tag, TagEnd};
 
-/// What the tests look at.
+/// The parts of a document that the tests check.
 #[derive(Debug, Default)]
 pub struct Document {
-    /// From the root of the workspace.
+    /// The path from the root of the workspace.
     pub path: PathBuf,
-    /// The names by which links reach its headings.
+    /// The anchors of its headings.
     pub anchors: Vec<String>,
     /// Links and images, by the line in which they begin.
     pub links: Vec<(usize, String)>,
     pub blocks: Vec<Block>,
-    /// Code within the text.
+    /// Inline code.
     pub spans: Vec<(usize, String)>,
     pub items: Vec<Item>,
 }
@@ -24,7 +24,7 @@ pub struct Document {
 #[derive(Debug, Default)]
 pub struct Block {
     pub line: usize,
-    /// What follows the fence.
+    /// The text after the fence.
     pub info: String,
     pub text: String,
 }
@@ -44,16 +44,16 @@ impl Block {
 #[derive(Debug, Default)]
 pub struct Item {
     pub line: usize,
-    /// The name of the heading that it is below.
+    /// The anchor of the heading above it.
     pub section: String,
-    /// Code within its text.
+    /// Inline code within its text.
     pub spans: Vec<String>,
 }
 
 impl Document {
     pub fn parse(path: &Path, text: &str) -> Self {
         let line = |offset: usize| 1 + text[..offset].matches('\n').count();
-        // A reference that is not defined leads to what it is called, which is nothing.
+        // An undefined reference resolves to its own name, which does not exist, so it is reported as broken.
         let undefined = |link: BrokenLink<'_>| {
             let is_meant = matches!(link.link_type, LinkType::Reference | LinkType::Collapsed);
             is_meant.then(|| (CowStr::from(link.reference.to_string()), CowStr::from("")))
@@ -107,7 +107,7 @@ impl Document {
     }
 }
 
-/// What GitHub calls a heading: in small letters, without punctuation, with hyphens for spaces, and numbered if the name
+/// GitHub's anchor for a heading: lower case, without punctuation, with hyphens for spaces, and numbered if the anchor
 /// is taken.
 fn anchor(heading: &str, taken: &mut HashMap<String, usize>) -> String {
     let letters = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
@@ -118,7 +118,7 @@ fn anchor(heading: &str, taken: &mut HashMap<String, usize>) -> String {
     if *times == 1 { name } else { format!("{name}-{}", *times - 1) }
 }
 
-/// Where HTML leads to.
+/// The targets of links in HTML.
 fn attributes(html: &str) -> impl Iterator<Item = String> {
     let after = ["src=\"", "href=\""].into_iter().flat_map(|name| html.split(name).skip(1));
     after.filter_map(|rest| rest.split('"').next()).map(str::to_owned)

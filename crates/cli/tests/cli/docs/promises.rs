@@ -1,4 +1,4 @@
-//! The failure contract: every promise names tests, and they exist.
+//! The failure contract: every promise names tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::markdown::Document;
 use super::{assert_none, read, root};
 
-/// The section that names no tests.
+/// The section whose items name no tests.
 const LIMITS: &str = "limits";
 
 /// The names of all tests that `cargo test --workspace` runs.
@@ -39,13 +39,13 @@ fn tests_in(source: &str) -> Vec<String> {
     found
 }
 
-/// Whether code within the text is the name of a test.
+/// Whether inline code is the name of a test.
 fn is_test_name(span: &str) -> bool {
     span.contains('_')
         && span.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_')
 }
 
-/// Promises without tests, and tests that there are not.
+/// Promises without tests, and names of tests that do not exist.
 fn broken_promises(document: &Document, tests: &BTreeSet<String>) -> Vec<String> {
     let place = |line: usize| format!("{}:{line}", document.path.display());
     let promises = document.items.iter().filter(|item| item.section != LIMITS);

@@ -1,4 +1,4 @@
-//! Clusters that cannot be, and places in them that there are not.
+//! Impossible clusters, and places that a cluster does not have.
 
 use std::net::TcpListener;
 

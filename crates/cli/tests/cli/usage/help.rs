@@ -1,4 +1,4 @@
-//! What help there is.
+//! The help texts.
 
 use insta::assert_snapshot;
 

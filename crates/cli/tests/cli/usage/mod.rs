@@ -1,4 +1,4 @@
-//! What bad input gets: a message that names it, exit code 2, and nothing started. And what help there is.
+//! Bad input gets a message that names it and exit code 2, and nothing is started. Also: the help.
 
 mod clusters;
 mod data;
@@ -11,7 +11,7 @@ mod training;
 
 use crate::process::{Invocation, windlass};
 
-/// A place in a cluster that nobody will ever reach.
+/// A place in a cluster whose other tasks can never be reached.
 const PLACE: &str = "--job_name worker --task_index 1 --ps_hosts a:2222 --worker_hosts b:2222,c:2222";
 
 const TF_CONFIG: &str = r#"{"cluster": {"chief": ["d:2222"], "ps": ["e:2222"], "worker": ["f:2222"]},

@@ -1,4 +1,4 @@
-//! Flags of the models on pictures that cannot be. All are refused before anything is trained.
+//! Invalid flags of the image models. All are refused before anything is trained.
 
 use crate::process::windlass;
 

@@ -1,4 +1,4 @@
-//! What `--print-cluster` says of flags, files and `TF_CONFIG`, and which of them goes first.
+//! The output of `--print-cluster` for flags, files and `TF_CONFIG`, and their precedence.
 
 use insta::assert_snapshot;
 

@@ -1,4 +1,4 @@
-//! Configuration files and variables that cannot be: what is wrong is named, and where.
+//! Invalid configuration files and variables: the message says what is wrong, and where.
 
 use insta::assert_snapshot;
 
@@ -8,7 +8,7 @@ fn with_file(words: &str, content: &str) -> Invocation {
     windlass(&format!("{words} --config windlass.toml")).with_file("windlass.toml", content)
 }
 
-/// What is said of a file, with nothing started.
+/// The message for a file, with nothing started.
 fn refusal(words: &str, content: &str) -> String {
     said(with_file(words, content).run())
 }

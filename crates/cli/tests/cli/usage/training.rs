@@ -1,4 +1,4 @@
-//! Trainings that cannot be: unknown words, numbers out of range, flags that contradict each other.
+//! Invalid trainings: unknown words, numbers out of range, flags that contradict each other.
 
 use insta::assert_snapshot;
 
@@ -281,7 +281,7 @@ fn flags_for_checkpoints_and_curves_need_a_place_for_them() {
     --- stderr
     error: --histograms needs --run-dir
     ");
-    // A file may be for other runs, too.
+    // The file may also be meant for other runs.
     windlass("train linear --steps 10 --config file.toml")
         .with_file("file.toml", "[train]\nkeep = 2\n")
         .run()
