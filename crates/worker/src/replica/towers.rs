@@ -81,11 +81,11 @@ impl Towers {
     ) -> anyhow::Result<Vec<T>> {
         let mut done: Vec<Option<anyhow::Result<T>>> = shares.iter().map(|_| None).collect();
         let work = &work;
-        rayon::in_place_scope(|scope| {
-            for ((Tower { replica, threads }, share), done) in self.towers.iter_mut().zip(shares).zip(&mut done) {
-                scope.spawn(move |_| *done = Some(threads.install(|| work(&mut **replica, share))));
-            }
+        let pieces = self.towers.iter_mut().zip(shares).zip(&mut done);
+        let mut pieces = pieces.map(|((Tower { replica, threads }, share), done)| {
+            (&*threads, move || *done = Some(work(&mut **replica, share)))
         });
+        all_at_once(&mut pieces);
         done.into_iter().map(|done| done.expect("the scope waits for all")).collect()
     }
 
@@ -105,6 +105,17 @@ impl Towers {
             values
         };
         shares(content).into_iter().map(|batch| Share { values: values(&batch), batch }).collect()
+    }
+}
+
+/// Runs each piece of work on its own threads, and waits for all of them. The process's pool has no part in it: its
+/// threads would wait for towers, which may wait for a lock that is held by somebody who waits for that pool.
+fn all_at_once<'a, W: FnOnce() + Send>(pieces: &mut dyn Iterator<Item = (&'a ThreadPool, W)>) {
+    if let Some((threads, work)) = pieces.next() {
+        threads.in_place_scope(|scope| {
+            scope.spawn(|_| work());
+            all_at_once(pieces);
+        });
     }
 }
 

@@ -209,3 +209,25 @@ fn a_tower_that_fails_fails_the_step() {
     towers.load(vec![vec![1.0].into(), vec![0.0, 0.0].into(), vec![0.0].into()]);
     assert_eq!(towers.step(batch).unwrap_err().to_string(), "this tower fell");
 }
+
+/// The process's threads may be waiting for a lock that is held by somebody who waits for the towers.
+#[test]
+fn towers_compute_while_every_thread_of_the_process_is_occupied() {
+    let (begun, begins) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    rayon::in_place_scope(|scope| {
+        scope.spawn_broadcast(|_, _| {
+            begun.send(()).unwrap();
+            // Every other thread waits for this lock, and its holder for the end of the test.
+            let _ = released.lock().unwrap().recv();
+        });
+        (0..rayon::current_num_threads()).for_each(|_| begins.recv().unwrap());
+        let pools: Vec<ThreadPool> = (0..3).map(|_| threads::pool(1).unwrap()).collect();
+        let mut sums = [0; 3];
+        let pieces = pools.iter().zip(&mut sums).enumerate();
+        all_at_once(&mut pieces.map(|(index, (pool, sum))| (pool, move || *sum = index + 1)));
+        drop(release);
+        assert_eq!(sums, [1, 2, 3]);
+    });
+}
