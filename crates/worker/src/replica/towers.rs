@@ -110,7 +110,7 @@ impl Towers {
 
 /// Runs each piece of work on its own threads, and waits for all of them. The process's pool has no part in it: its
 /// threads would wait for towers, which may wait for a lock that is held by somebody who waits for that pool.
-fn all_at_once<'a, W: FnOnce() + Send>(pieces: &mut dyn Iterator<Item = (&'a ThreadPool, W)>) {
+fn all_at_once<W: FnOnce() + Send>(pieces: &mut dyn Iterator<Item = (&ThreadPool, W)>) {
     if let Some((threads, work)) = pieces.next() {
         threads.in_place_scope(|scope| {
             scope.spawn(|_| work());
