@@ -1,5 +1,5 @@
-//! Tests of `towers`: how batches are shared out and results joined. That every model learns the same is shown where the
-//! models are.
+//! Tests of `towers`: how batches are divided and results combined. That every model learns the same is tested with the
+//! models.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use crate::travel::Parcel;
 
 const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
-/// A replica whose gradient is the sum, or the mean, of its samples, and which counts in its state how many it had.
+/// A replica whose gradient is the sum or the mean of its samples, and whose state counts the samples of a step.
 struct Summing {
     info: ModelInfo,
     table: ParameterTable,
@@ -109,7 +109,7 @@ impl Replica for Summing {
         let count = samples.len() as f32;
         let sum = samples.iter().sum::<usize>() as f32;
         let factor = if self.info.loss_is_summed { 1.0 } else { 1.0 / count };
-        // The gradient of a row is its value, which tells whose rows were loaded.
+        // The gradient of a row is its value, which shows which rows were loaded.
         let rows: Vec<f32> = self.loaded[1].iter().map(|value| value * factor).collect();
         Ok(StepResult {
             loss: sum / count,
@@ -149,7 +149,7 @@ fn towers(replicas: Vec<Summing>) -> Towers {
     Towers::new(replicas.into_iter().map(tower).collect())
 }
 
-/// The step of so many towers on these samples; row r of the table has the value 10 r.
+/// Computes a step of `count` towers on these samples; row r of the table has the value 10 r.
 fn step(count: usize, loss_is_summed: bool, samples: &[usize]) -> StepResult {
     let mut towers = towers((0..count).map(|_| Summing::new(loss_is_summed)).collect());
     let batch = towers.source().batch(samples, DRAW).unwrap();
@@ -175,7 +175,7 @@ fn shares_are_joined_by_their_samples() {
             assert!(joined.gradients[2].is_empty());
         }
     }
-    // Of three towers two have two samples and one has one: running state counts by samples, too.
+    // Of three towers, two have two samples and one has one: running state is weighted by samples, too.
     let state = step(3, false, &samples).state;
     assert!(state[0].is_empty() && (state[2][0] - (2.0 * 2.0 + 2.0 * 2.0 + 1.0) / 5.0).abs() < 1e-6, "{state:?}");
 }

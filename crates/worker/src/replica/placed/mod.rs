@@ -1,8 +1,8 @@
-//! One model across several devices: its stages each where they were put, and to the training loop one replica.
+//! One model across several devices: each stage where it was placed. To the training loop it is one replica.
 //!
-//! A step is a graph of forward and backward passes, a pair for each stage and micro-batch, which the lanes of the devices
-//! work through as its dependencies allow. What is done with the network as a whole, such as scoring it, a replica of all
-//! of it does on the client's own device.
+//! A step is a graph of forward and backward passes, a pair for each stage and micro-batch, which the lanes of the
+//! devices execute as its dependencies allow. Work on the network as a whole, such as scoring, is done by a complete
+//! replica on the client's own device.
 
 mod config;
 mod host;
@@ -57,26 +57,26 @@ use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan};
 use crate::threads;
 
-/// How often a step is repeated because a worker was lost in it.
+/// How often a step is repeated because a worker was lost during it.
 const MOST_REPEATS: usize = 10;
 
 /// One model on several devices.
 pub struct Placed {
-    /// The whole of it, for all but steps.
+    /// The complete network, for everything except steps.
     whole: Box<dyn Replica>,
     source: Arc<dyn BatchSource>,
     divided: Divided,
     lanes: Lanes,
-    /// Of a batch in as many parts as the last.
+    /// The last schedule, and the number of micro-batches that it is for.
     schedule: Option<(usize, Schedule)>,
-    /// The values that count, as far as they have been given.
+    /// The current values, as far as they have been loaded.
     values: Vec<TensorBuffer>,
-    /// Which of them the stages, and the whole network, have yet to get.
+    /// Which of them have yet to be passed to the stages, and to the whole network.
     new_to_stages: Vec<bool>,
     new_to_whole: Vec<bool>,
     usage: Usage,
     trace: Option<Trace>,
-    /// The joined workers, if stages are computed elsewhere, and what they compute.
+    /// The joined workers, if stages are computed elsewhere, and the stages assigned to them.
     joined: Arc<OnceLock<Joined>>,
     assigned: Vec<StageAssigned>,
 }
@@ -134,29 +134,29 @@ impl Placed {
         })
     }
 
-    /// Whether every part of a batch finds its stage: tried with one of these samples.
+    /// Checks with one of these samples that every part of a batch finds its stage.
     pub fn check(&self, samples: &[usize]) -> anyhow::Result<()> {
         let draw = Draw { worker: 0, position: DataPosition { epoch: 0, batch: 0 }, first_part: 0 };
         self.source.batch(samples, draw).map(drop)
     }
 
-    /// The stages that joined workers are to compute.
+    /// The stages assigned to joined workers.
     pub fn assigned(&self) -> &[StageAssigned] {
         &self.assigned
     }
 
-    /// Tells it of the joined workers, before its first step, and of what ends all waits for them.
+    /// Passes the joined workers, and what ends all waits for them. Called before the first step.
     pub fn meet(&self, crew: Arc<Crew>, stop: Arc<Interrupt>) {
         let _ = self.joined.set(Joined { crew, stop });
     }
 
-    /// After a step that was not completed, all stages need their values: running state has moved, and values may not
-    /// have arrived.
+    /// Called after a step that was not completed: all stages need their values again, since running state has moved
+    /// and values may not have arrived.
     fn renew_stages(&mut self) {
         self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
     }
 
-    /// After a step has failed: waits for the worker that was lost, if that is why.
+    /// Waits for the lost worker if that is why a step failed; returns other errors.
     fn recover(&self, error: anyhow::Error, repeats: usize) -> anyhow::Result<()> {
         let (Some(lost), Some(Joined { crew, stop })) = (error.downcast_ref::<Lost>(), self.joined.get()) else {
             return Err(error);
@@ -171,7 +171,7 @@ impl Placed {
         Ok(())
     }
 
-    /// Computes a step once.
+    /// Computes a step once, without repeating it.
     fn attempt(&mut self, micro_batches: &Arc<Vec<MicroBatch>>, rows: &[RowRequest]) -> anyhow::Result<Computed> {
         let schedule = self.schedule(micro_batches.len());
         let is_summed = self.info().loss_is_summed;
@@ -189,7 +189,7 @@ impl Placed {
         Ok(step.computed())
     }
 
-    /// The joined worker of each tower that has one.
+    /// Returns the joined worker of each tower that has one.
     fn elsewhere(&self) -> Vec<Option<String>> {
         let worker = |tower: &Tower| match (&tower.at, self.joined.get()) {
             (PlaceAt::Worker(worker, _), Some(Joined { crew, .. })) => Some(crew.name(*worker)),
@@ -198,7 +198,7 @@ impl Placed {
         self.divided.layout.towers().iter().map(worker).collect()
     }
 
-    /// What each tower begins a step with that needs these rows.
+    /// Returns what each tower begins a step with, given the rows that the step needs.
     fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
         let Divided { plan, layout, hosts } = &self.divided;
         let start = |(tower, host): (&Tower, &Mutex<Box<dyn StageHost>>)| {
@@ -215,7 +215,7 @@ impl Placed {
         starts
     }
 
-    /// The schedule of a batch in so many parts.
+    /// Returns the schedule of a batch with this many parts.
     fn schedule(&mut self, micro_batches: usize) -> Schedule {
         match &self.schedule {
             Some((of, schedule)) if *of == micro_batches => schedule.clone(),
@@ -227,7 +227,7 @@ impl Placed {
         }
     }
 
-    /// The device that a tower is on, as far as it is known.
+    /// Returns the device that a tower is on, as far as it is known.
     fn device(&self, tower: &Tower) -> String {
         let lane = self.divided.layout.lane_name(tower.lane);
         let PlaceAt::Worker(worker, device) = &tower.at else { return lane.to_owned() };
@@ -235,7 +235,7 @@ impl Placed {
         device.clone().or_else(own).map_or_else(|| lane.to_owned(), |device| format!("{lane}/{device}"))
     }
 
-    /// The whole network with the values of now.
+    /// Returns the whole network with the current values.
     fn whole(&mut self) -> &mut dyn Replica {
         if self.new_to_whole.contains(&true) {
             let new = self.values.iter().zip(&self.new_to_whole);
@@ -246,8 +246,8 @@ impl Placed {
         &mut *self.whole
     }
 
-    /// Gradients and running state by parameter, of all stages. The loss has weighed the gradients; the running state of
-    /// a stage with several towers is theirs on average.
+    /// Combines the gradients and running state of all stages by parameter. The gradients are already weighted through
+    /// the loss; the running state of a stage with several towers is averaged.
     fn joined(&self, computed: Computed, samples: usize) -> StepResult {
         let Computed { loss, results } = computed;
         let (mut gradients, mut state) = (vec![TensorBuffer::default(); self.values.len()], Vec::new());
@@ -297,7 +297,7 @@ impl Replica for Placed {
     }
 
     fn sites(&self) -> Option<Sites> {
-        // Each lane, and the joined worker that it is, if it is one.
+        // Each lane, with its joined worker if it has one.
         let seat = |lane: &Place| match lane.at {
             PlaceAt::Here(_) => None,
             PlaceAt::Worker(worker, _) => Some(worker),
@@ -342,7 +342,7 @@ impl Replica for Placed {
 
     fn load(&mut self, values: Vec<TensorBuffer>) {
         for (index, values) in values.into_iter().enumerate().filter(|(_, values)| !values.is_empty()) {
-            // All towers compute on the same memory.
+            // All towers read the same memory.
             self.values[index] = values.shared();
             (self.new_to_stages[index], self.new_to_whole[index]) = (true, true);
         }
@@ -357,7 +357,7 @@ impl Replica for Placed {
                 Err(error) => {
                     self.renew_stages();
                     if let Some(LossNotFinite(loss)) = error.downcast_ref() {
-                        // As with a model in one piece, it is for the loop to judge. There are no gradients.
+                        // As with an undivided model, the loop judges the loss. There are no gradients.
                         let gradients = vec![TensorBuffer::default(); self.values.len()];
                         return Ok(StepResult { loss: *loss, gradients, state: Vec::new(), samples });
                     }
@@ -414,7 +414,7 @@ fn micro_batches(content: Box<dyn std::any::Any + Send>) -> Vec<MicroBatch> {
     *content.downcast().expect("a batch goes to the replica whose source has made it")
 }
 
-/// The threads of each lane. One that waits for another process needs a thread, but no core.
+/// Makes the thread pool of each lane. A lane that waits for another process needs a thread, but no core.
 fn pools(lanes: &[Place], threads: usize) -> Result<Vec<ThreadPool>, ThreadPoolBuildError> {
     let device = |place: &Place| match &place.at {
         PlaceAt::Here(device) => Some(device.clone()),

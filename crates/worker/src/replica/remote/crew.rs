@@ -1,5 +1,5 @@
-//! The joined workers of a run. Every share of a step is computed by one that lives; one that is lost is called again and
-//! again, and used again when it is back.
+//! The joined workers of a run. Every share of a step is computed by a worker that is alive; a lost worker is called
+//! repeatedly, and used again when it is back.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -22,22 +22,22 @@ use crate::joined::protocol::{
 use crate::replica::StepResult;
 use crate::summary::JoinedSummary;
 
-/// How often, for each worker, whoever computes a share may be lost with it. Not all of that can be chance.
+/// How often the same share may be lost with its worker, times the number of workers. More than that is not chance.
 const MOST_LOSSES: usize = 5;
 
-/// The least that counts as silence: a worker that computes says so every second, if all goes well.
+/// The shortest accepted silence: a worker that computes reports every second, if all goes well.
 pub(super) const LEAST_SILENCE: Duration = SIGN_OF_LIFE.saturating_mul(3);
 
-/// What a crew is told.
+/// The configuration of a crew.
 #[derive(Debug, Clone)]
 pub struct CrewConfig {
-    /// Where its workers listen.
+    /// The addresses of the workers.
     pub addresses: Vec<String>,
     /// What they are to compute.
     pub assignment: Assignment,
-    /// A worker that says nothing for so long, and for three seconds at least, while it is asked something is lost.
+    /// A worker that is silent for this long while a request is pending is lost. At least three seconds.
     pub silence: Duration,
-    /// How long to wait for workers if there is none.
+    /// How long to wait for absent workers before giving up.
     pub peer_timeout: Duration,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Job<'a> {
 }
 
 impl Crew {
-    /// Begins to call the workers.
+    /// Starts calling the workers.
     pub fn call(config: CrewConfig) -> std::io::Result<Self> {
         let config = CrewConfig { silence: config.silence.max(LEAST_SILENCE), ..config };
         let addresses = config.addresses.iter().cloned();
@@ -73,35 +73,35 @@ impl Crew {
         Ok(Self { shared })
     }
 
-    /// How many workers it has.
+    /// The number of workers.
     pub fn len(&self) -> usize {
         self.shared.seats.len()
     }
 
-    /// Whether it has none.
+    /// Whether there are no workers.
     pub fn is_empty(&self) -> bool {
         self.shared.seats.is_empty()
     }
 
-    /// Waits until every worker has joined that has something to compute.
+    /// Waits until every worker that has something to compute has joined.
     pub fn gather(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
         self.shared.wait(is_stopped, |absent| absent.is_empty())?;
         self.shared.begin();
         Ok(())
     }
 
-    /// How much a worker can be given. It never waits.
+    /// How much work a worker can be given. Never waits.
     pub(crate) fn pace(&self, seat: usize) -> Pace {
         self.shared.seats[seat].pace()
     }
 
-    /// The devices that a worker computes on, if it is there.
+    /// The devices that a worker computes on, if it is present.
     pub(crate) fn devices(&self, seat: usize) -> Vec<String> {
         let state = self.shared.seats[seat].lock();
         state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
     }
 
-    /// What each worker has done in the end. It never waits.
+    /// What each worker has done, for the final summary. Never waits.
     pub fn tally(&self) -> Vec<JoinedSummary> {
         let told = |seat: &Seat| {
             let counts = seat.counts();
@@ -112,18 +112,18 @@ impl Crew {
         self.shared.seats.iter().map(told).collect()
     }
 
-    /// What whoever looks at the run is told of a worker. It never waits.
+    /// The status of a worker, as shown to observers of the run. Never waits.
     pub(crate) fn site(&self, seat: usize) -> Site {
         self.shared.seats[seat].site()
     }
 
-    /// The same of all that have something to compute, whenever it is asked for.
+    /// Returns a function for the current status of all workers that have something to compute.
     pub fn sites(&self) -> Sites {
         let shared = self.shared.clone();
         Arc::new(move || shared.seats.iter().filter(|seat| seat.is_needed).map(Seat::site).collect())
     }
 
-    /// Computes all of these, each on a worker that lives.
+    /// Computes all of these shares, each on a worker that is alive.
     pub(crate) fn compute(
         &self,
         table: &ParameterTable,
@@ -148,7 +148,7 @@ impl Crew {
             let replies = self.asked(table, values, jobs, &mut hands, is_stopped)?;
             for (hand, reply) in hands.iter_mut().zip(&replies) {
                 if matches!(reply, Err(ComputeError::Stopped)) {
-                    // Whoever uses it next would take that answer for its own.
+                    // The pending answer would be mistaken for the answer to the next request.
                     hand.state.link.iter_mut().for_each(|link| link.owes = true);
                 }
             }
@@ -186,25 +186,25 @@ impl Crew {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// How often a worker has joined, if it is there.
+    /// How many times a worker has joined, if it is present.
     pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
         let seat = &self.shared.seats[seat];
         let state = seat.lock();
         state.is_ready().then(|| seat.joined())
     }
 
-    /// Notes that a worker has had its part in a step.
+    /// Counts a step that a worker took part in.
     pub(crate) fn count_step(&self, seat: usize) {
         self.shared.seats[seat].counts().steps += 1;
     }
 
-    /// What a worker is called.
+    /// The name of a worker.
     pub(crate) fn name(&self, seat: usize) -> String {
         self.shared.seats[seat].to_string()
     }
 
-    /// Asks one worker something that no other can answer, because it is about what this one has been told since it joined
-    /// for this time. The limits are those of the question and of the answer.
+    /// Asks one worker for something that no other can answer, because it depends on what this worker has been sent
+    /// since it joined for the `joined`th time. The limits apply to both the request and the answer.
     pub(crate) fn ask(
         &self,
         (seat, joined): (usize, u64),
@@ -226,7 +226,7 @@ impl Crew {
         let (began, heard) = (Instant::now(), |_, heard| seat.counts().heard(heard));
         let request = Request { connection: &mut link.connection, head, sections, limits };
         let reply = compute::exchange(vec![request], self.shared.waiting(is_stopped, &heard, None)).pop();
-        // What is asked for piece by piece is not measured there.
+        // Workers do not measure single pieces.
         seat.counts().computed(0, began.elapsed());
         let answered = match reply {
             Some(Ok(message)) => {
@@ -253,9 +253,9 @@ impl Crew {
         }
     }
 
-    /// Who computes what next: each living worker one share at the most, its own if that is among them and the worker
-    /// does not compute for another replica of this process. And whether there are workers that do: they are waited for
-    /// only if nobody else is there.
+    /// Assigns shares to workers: at most one to each living worker, its own if that is still open, unless the worker
+    /// computes for another replica of this process. Also returns whether any workers do: they are waited for only if
+    /// no other is present.
     fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
         let mut hands: Vec<Hand<'a>> = Vec::new();
         let mut others: Vec<usize> = Vec::new();
@@ -274,7 +274,8 @@ impl Crew {
             }
         }
         for job in others {
-            // Beginning behind its own, so that those of several are not all computed by the first.
+            // The search begins after the preferred worker, so that several such shares do not all go to the first
+            // worker.
             let after = (1..self.len()).map(|step| (jobs[job].preferred + step) % self.len());
             let mut free = after.filter(|seat| hands.iter().all(|hand| hand.seat != *seat));
             let found = free.find_map(|seat| hand(seat, job, seats[seat].try_lock()));
@@ -283,7 +284,7 @@ impl Crew {
         (hands, others_compute)
     }
 
-    /// Asks all of them at once.
+    /// Sends all requests at once and waits for the replies.
     fn asked(
         &self,
         table: &ParameterTable,
@@ -349,11 +350,11 @@ impl Crew {
 
     /// Tells the workers that the run is over, and how it ended.
     pub fn leave(&self, outcome: &Outcome) {
-        // Whoever calls it when the run is over already has nothing new to tell.
+        // A second call has nothing new to tell, since the run is already over.
         let is_first = self.shared.outcome.set(outcome.clone()).is_ok();
         let outcome = self.shared.outcome.get().unwrap_or(outcome);
         for seat in &self.shared.seats {
-            // Whoever computes for a replica that still waits hears it when the connection closes.
+            // A worker that is still computing for a waiting replica learns of it when the connection closes.
             if let Some(link) = seat.lock_unless_computing().and_then(|mut state| state.link.take()) {
                 link.leave(outcome);
             }
@@ -397,9 +398,9 @@ impl Drop for Hand<'_> {
 
 /// Why a share was not computed.
 pub(crate) enum Trouble {
-    /// The worker is not what it should be.
+    /// The worker is at fault or has been lost.
     Worker(String),
-    /// The model could not compute it, and could not elsewhere.
+    /// The model could not compute the share, and would fail elsewhere, too.
     Model(String),
     Stopped,
 }

@@ -1,5 +1,5 @@
-//! The replica that is joined workers: a batch is split among them, and to the training loop the sum of what they answer
-//! is one step. What is done once, as scoring, is done here.
+//! The replica that consists of joined workers: each batch is split among them, and to the training loop the sum of
+//! their answers is one step. What is done only once, such as scoring, is done here.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,27 +25,27 @@ use crate::travel::TravelError;
 /// How a replica uses its crew.
 #[derive(Clone)]
 pub struct InGraphConfig {
-    /// The workers that share each of its steps; others compute for it only while these are lost.
+    /// The workers that share each of its steps; other workers compute for it only while these are lost.
     pub seats: Vec<usize>,
-    /// Whether shares are in proportion to the workers' speed, and not equal.
+    /// Whether shares are proportional to the workers' speed instead of equal.
     pub balance: bool,
-    /// What ends its waits.
+    /// The interrupt that ends its waits.
     pub stop: Arc<Interrupt>,
 }
 
 /// A replica whose steps are computed by joined workers.
 pub struct InGraph {
-    /// Scores, and makes batches. It computes no step.
+    /// Scores and makes batches, but computes no steps.
     local: Box<dyn Replica>,
     crew: Arc<Crew>,
     source: Arc<SplitSource>,
     values: Values,
-    /// The versions of the values that `local` has.
+    /// The versions of the values that `local` holds.
     local_has: Vec<u64>,
     config: InGraphConfig,
 }
 
-/// Makes a batch share by share, packed for its journey.
+/// Makes a batch share by share, packed to be sent.
 struct SplitSource {
     source: Arc<dyn BatchSource>,
     crew: Arc<Crew>,
@@ -54,7 +54,7 @@ struct SplitSource {
 }
 
 impl InGraph {
-    /// A replica of the model that `local` is one of.
+    /// Makes a replica of the same model as `local`.
     pub fn new(local: Box<dyn Replica>, crew: Arc<Crew>, config: InGraphConfig) -> Self {
         let (seats, balance) = (config.seats.clone(), config.balance);
         let source = Arc::new(SplitSource { source: local.source(), crew: crew.clone(), seats, balance });
@@ -63,7 +63,7 @@ impl InGraph {
         Self { local, crew, source, values, local_has, config }
     }
 
-    /// Whether a model's batches travel: tried with one of these samples.
+    /// Checks with one of these samples whether a model's batches can be sent.
     pub fn check(local: &dyn Replica, samples: &[usize]) -> anyhow::Result<Result<(), TravelError>> {
         let draw = Draw { worker: 0, position: DataPosition { epoch: 0, batch: 0 }, first_part: 0 };
         let source = local.source();
@@ -71,7 +71,7 @@ impl InGraph {
         Ok(source.pack(batch).map(drop))
     }
 
-    /// The replica in this process, with the values that were loaded last.
+    /// Returns the replica in this process, with the values that were loaded last.
     fn local(&mut self) -> &mut dyn Replica {
         let newer = self.values.newer(&mut self.local_has);
         if !newer.is_empty() {
@@ -113,7 +113,7 @@ impl Replica for InGraph {
         Some(self.config.seats.iter().flat_map(named).collect())
     }
 
-    /// Those of all workers: in async mode each has a replica of its own, but all are in this process.
+    /// One for every worker: in async mode each has its own replica, but all are in this process.
     fn gradients(&self) -> usize {
         self.crew.len()
     }
@@ -143,7 +143,7 @@ impl Replica for InGraph {
         Ok(joined(&*self.local, results, &own, &rows, samples))
     }
 
-    /// There is nothing to learn from a step here.
+    /// A trial step would show nothing about this process.
     fn rehearse(&mut self, _batch: Batch) -> anyhow::Result<()> {
         Ok(())
     }
@@ -201,7 +201,7 @@ impl BatchSource for SplitSource {
 }
 
 impl SplitSource {
-    /// How many samples each tower of each worker gets.
+    /// Returns how many samples each tower of each worker gets.
     fn counts(&self, samples: usize) -> Vec<Vec<usize>> {
         let paces: Vec<Pace> = self.seats.iter().map(|seat| self.crew.pace(*seat)).collect();
         let speeds: Option<Vec<f64>> = paces.iter().map(|pace| pace.speed).collect();
@@ -209,7 +209,7 @@ impl SplitSource {
             let shares = in_proportion(samples, &speeds).into_iter().zip(&paces);
             return shares.map(|(share, pace)| evenly(share, pace.towers)).collect();
         }
-        // As in one process with all of these towers.
+        // Divides as a single process with all of these towers would.
         let mut all = evenly(samples, paces.iter().map(|pace| pace.towers).sum()).into_iter();
         paces.iter().map(|pace| all.by_ref().take(pace.towers).collect()).collect()
     }

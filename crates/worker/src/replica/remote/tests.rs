@@ -1,4 +1,4 @@
-//! A crew against workers that are not what they should be: played by threads that speak the protocol, until they do not.
+//! Tests of a crew with faulty workers, played by threads that speak the protocol until they break it.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ fn table() -> ParameterTable {
     ParameterTable::new(vec![spec("weight", ParameterKind::Trained), spec("mean", ParameterKind::State)]).unwrap()
 }
 
-/// What a worker answers to a step.
+/// Answers a step as a worker.
 type Play = fn(&mut Connection);
 
 fn answer(connection: &mut Connection, answered: StepAnswered, tensors: &[Section<'_>]) {
@@ -45,7 +45,8 @@ fn well(connection: &mut Connection) {
     answer(connection, answered(3), &tensors);
 }
 
-/// A worker that is ready for any model, and answers every step like this. It tells what it was asked since.
+/// Starts a worker that is ready for any model and answers every step with `play`. Also returns a receiver of what it
+/// is asked.
 fn worker(play: Play) -> (String, mpsc::Receiver<Ask>) {
     worker_with(play, 1)
 }
@@ -84,7 +85,7 @@ fn worker_with(play: Play, towers: usize) -> (String, mpsc::Receiver<Ask>) {
     (address, asked)
 }
 
-/// Which values came with the steps that a worker was asked for.
+/// Returns which values came with the steps that a worker was asked for.
 fn changed(asked: &mpsc::Receiver<Ask>) -> Vec<Vec<u32>> {
     let changed = |ask| if let Ask::Step(step) = ask { Some(step.changed) } else { None };
     asked.try_iter().filter_map(changed).collect()
@@ -116,7 +117,7 @@ fn share() -> Share {
     share_of(0)
 }
 
-/// A share of so many tensors.
+/// Makes a share of this many tensors.
 fn share_of(tensors: usize) -> Share {
     let mut parcel = Parcel::default();
     (0..tensors).for_each(|_| parcel.put(TensorData::from([1.0_f32])));
@@ -129,7 +130,7 @@ fn values() -> Values {
     values
 }
 
-/// One share for each of the first so many workers.
+/// Computes one share for each of the first `count` workers.
 fn step(crew: &Crew, values: &Values, count: usize) -> anyhow::Result<Vec<StepResult>> {
     let shares: Vec<Share> = (0..count).map(|_| share()).collect();
     let jobs: Vec<Job<'_>> =
@@ -151,7 +152,7 @@ fn values_are_sent_only_when_they_have_changed() {
     step(&crew, &values, 1).unwrap();
     values.load(vec![Vec::new().into(), vec![5.0, 5.0].into()]);
     step(&crew, &values, 1).unwrap();
-    // Its running state has moved with every step.
+    // The running state has changed with every step.
     assert_eq!(changed(&asked), [vec![0, 1], vec![1], vec![1]]);
 }
 
@@ -197,7 +198,7 @@ fn batches_can_be_divided_while_a_step_is_under_way() {
     assert!(crew.pace(0).speed.is_some());
 }
 
-/// Takes whoever comes, answers every assignment so, and tells when a connection has ended.
+/// Accepts all connections, answers every assignment with `answer`, and reports when a connection has ended.
 fn assigned(listener: TcpListener, answer: impl Fn() -> Answer + Send + 'static) -> mpsc::Receiver<()> {
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
@@ -213,7 +214,7 @@ fn assigned(listener: TcpListener, answer: impl Fn() -> Answer + Send + 'static)
     ended
 }
 
-/// Two workers in the order of their addresses.
+/// Listeners for two workers, in the order of their addresses.
 fn listeners() -> ([TcpListener; 2], [String; 2]) {
     let mut listeners = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.sort_by_key(|listener| listener.local_addr().unwrap().to_string());
@@ -221,7 +222,7 @@ fn listeners() -> ([TcpListener; 2], [String; 2]) {
     (listeners, addresses)
 }
 
-/// A run that has a stage at the second worker, and nothing for the first.
+/// A run with a stage at the second worker, and nothing for the first.
 fn with_a_stage_at_the_second(addresses: [String; 2]) -> CrewConfig {
     let mut config = config(addresses.to_vec(), PATIENCE);
     let stages = vec![StageAssigned { stage: "only".into(), worker: 1, device: None }];
@@ -298,7 +299,7 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// A worker that tells what it is asked, and answers nothing but its assignment, if that.
+/// A worker that reports what it is asked, and answers nothing except perhaps its assignment.
 fn mute(answers_assignment: bool) -> (String, mpsc::Receiver<Ask>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -379,7 +380,7 @@ fn a_worker_with_more_towers_than_can_be_is_not_believed() {
     }
 }
 
-/// What a worker answers that is dropped: the other one computes both shares, and nothing wrong comes of it.
+/// Checks that a worker with this answer is dropped: the other worker computes both shares, with correct results.
 fn is_dropped(play: Play) {
     let (bad, asked) = worker(play);
     let (good, _) = worker(well);
@@ -497,7 +498,8 @@ fn a_replica_without_its_worker_hears_the_stop_while_its_neighbour_computes_for_
     std::thread::scope(|scope| {
         let neighbour = scope.spawn(|| step(1, &|| false).unwrap());
         asked.recv_timeout(PATIENCE).unwrap();
-        // Its own worker comes and goes with every share; it is stopped when it has seen that nobody else is free.
+        // Its own worker comes and goes with every share; the wait is stopped after it has seen that no other worker is
+        // free.
         let looks = AtomicUsize::new(0);
         let error = step(0, &|| looks.fetch_add(1, Ordering::Relaxed) > 3).unwrap_err();
         assert_eq!(error.downcast::<CrewError>().unwrap(), CrewError::Interrupted);

@@ -1,4 +1,4 @@
-//! Tests of stages at joined workers: what they compute, and what becomes of an answer of the wrong shape.
+//! Tests of stages at joined workers: what they compute, and how answers of the wrong shape are handled.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::joined::protocol::{
 use crate::joined::{Computing, JoinConfig, serve};
 use crate::replica::remote::CrewConfig;
 
-/// A joined worker in this process that computes stages of this model, for as long as the test runs.
+/// Starts a joined worker in this process that computes stages of this model for the duration of the test.
 fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -54,7 +54,7 @@ fn serving(
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The branches and the head at these workers, some of which may be the same; the trunk is here.
+/// Places the branches and the head at these workers, some of which may be the same; the trunk stays here.
 fn at_workers(model: &Branching, addresses: Vec<String>, workers: [&[usize]; 3], micro_batches: usize) -> Placed {
     let place = |worker: &usize| Place { name: format!("/task:{worker}"), at: PlaceAt::Worker(*worker, None) };
     let places = ["left", "right", "head"].into_iter().zip(workers);
@@ -63,7 +63,7 @@ fn at_workers(model: &Branching, addresses: Vec<String>, workers: [&[usize]; 3],
     meet(placed, addresses)
 }
 
-/// What workers are to compute of a model with these parameters.
+/// Makes the assignment of these stages, for a model with these parameters.
 fn assignment(parameters: ParameterTable, stages: Vec<StageAssigned>) -> Assignment {
     Assignment {
         client: "a test".to_owned(),
@@ -79,7 +79,7 @@ fn assignment(parameters: ParameterTable, stages: Vec<StageAssigned>) -> Assignm
     }
 }
 
-/// Calls the workers of a model that is divided, and waits for them.
+/// Calls the workers of a divided model and waits for them.
 fn meet(placed: Placed, addresses: Vec<String>) -> Placed {
     let assignment = assignment(placed.table().clone(), placed.assigned().to_vec());
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
@@ -110,7 +110,7 @@ fn stages_at_joined_workers_compute_what_the_whole_model_does() {
 
 #[test]
 fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
-    // A worker that has other layers than it says.
+    // A worker whose layers differ from what it claims.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -127,7 +127,7 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
                 }
                 Ask::Stage(StageAsked { piece: StagePiece::Begin { .. }, .. }) => (0, [1, 6]),
                 Ask::Stage(StageAsked { piece: StagePiece::Forward { .. }, stage }) if stage == "head" => (1, [1, 1]),
-                // Of seven samples, there are only three.
+                // It answers with three samples instead of seven.
                 Ask::Stage(_) => (1, [3, 2]),
                 _ => return,
             };
@@ -141,11 +141,11 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
     let config = PlacedConfig { places: vec![("left".to_owned(), vec![place(0)])], ..config([0; 4], 1) };
     let placed = Placed::of(model, config).unwrap();
     let mut placed = meet(placed, vec![address.clone()]);
-    // The head gets outputs of three samples beside those of seven.
+    // The head gets outputs of three samples beside outputs of seven.
     let failed = format!("{:#}", step(&mut placed, &SAMPLES).unwrap_err());
     let expected = format!("forward head 1: with outputs of shape [3, 2] from worker 0 at {address} (stage left): ");
     assert!(failed.starts_with(&expected), "{failed}");
-    // With three samples it is the gradient of the inputs that is wrong: it should be of shape [3, 4].
+    // With three samples, the gradient of the inputs is wrong: its shape should be [3, 4].
     let failed = format!("{:#}", step(&mut placed, &[4, 19, 2]).unwrap_err());
     let expected = format!(
         "backward left 1: worker 0 at {address} (stage left): it answered for stage left with a gradient of shape [3, 2] \
@@ -162,7 +162,7 @@ fn a_gradient_that_is_not_finite_ends_the_step_and_names_worker_and_parameter() 
         let limits = Limits { head: 1 << 20, sections: 100, bytes: 1 << 20 };
         let socket = Socket::accepted(listener.accept().unwrap().0).unwrap();
         let mut connection = compute::accept(socket, "").unwrap();
-        // All values are ones, but that of the last gradient. The left branch has a weight of 4 x 2 and a bias of 2.
+        // All values are ones except the last gradient's. The left branch has a weight of 4 x 2 and a bias of 2.
         let (ones, mut bad) = ([1.0; 28], [1.0; 2]);
         bad[1] = f32::NAN;
         let (samples, forward, backward) = (SAMPLES.len(), [SAMPLES.len(), 2], [SAMPLES.len(), 4]);
