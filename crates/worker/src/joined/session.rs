@@ -1,4 +1,4 @@
-//! One client's connection: what it wants computed is made ready, and its requests are answered until it leaves.
+//! One client's connection: prepares what the client assigns, and answers its requests until it leaves.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,17 +26,17 @@ use super::{Builder, Computing, JoinConfig, News};
 use crate::replica::packed;
 use crate::{devices, threads};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its first request.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-/// The longest that a client may take nothing of an answer.
+/// How long a client may stall in reading an answer.
 const STALLED: Duration = Duration::from_secs(60);
-/// How long a client may say nothing. It gives way to others much sooner; this is for one that nobody replaces.
+/// How long a client may be silent if no other client wants its place. Otherwise it gives way much sooner.
 const SILENT: Duration = Duration::from_secs(24 * 3600);
-/// The least that counts as silence of a client that a worker may give up on.
+/// The shortest silence after which a worker may give up on its client.
 const LEAST_SILENCE: Duration = PING_EVERY.saturating_mul(3);
-/// The longest name of a client or of a model.
+/// The size limit of the name of a client or a model.
 const NAME_BYTES: usize = 200;
-/// The most of a client's words that are logged.
+/// The most characters of a client's text that are logged.
 const WORDS: usize = 1000;
 
 /// Everything that the connections of a joined worker share.
@@ -44,18 +44,18 @@ pub(super) struct Desk {
     pub(super) config: JoinConfig,
     pub(super) build: Builder,
     pub(super) place: Place,
-    /// By which name clients on this host find it.
+    /// The name by which clients on this host reach it.
     pub(super) local_name: Mutex<String>,
-    /// Hears of the sessions of clients that are given the place.
+    /// Receives the events of sessions that are given the place.
     pub(super) news: mpsc::Sender<News>,
-    /// What it has computed, for whichever client.
+    /// What the worker has computed, for all clients together.
     pub(super) counts: WorkerInstruments,
-    /// What this process and its host use.
+    /// Measures the hardware usage of this process and its host.
     pub(super) usage: UsageMeter,
 }
 
 impl Desk {
-    /// Serves a connection to its end.
+    /// Serves a connection until it ends.
     pub(super) fn serve(&self, socket: Socket, visit: &Visit) {
         let local_name = self.local_name.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connection = match compute::accept(socket, &local_name) {
@@ -66,7 +66,7 @@ impl Desk {
         let asked = line.receive(&assignment_limits(), FIRST_WORDS, &self.is_stopped());
         let mut assignment = match asked.map_err(anyhow::Error::from).and_then(|message| read::<Ask>(&message.head)) {
             Ok(Ask::Assign(assignment)) => *assignment,
-            // Somebody looked who listens here.
+            // A client has checked whether a worker is listening here.
             Ok(Ask::Ping) => return drop(line.answer(&Answer::Here, &[])),
             Ok(_) => return visit.refused(&"received a request before the assignment"),
             Err(error) => {
@@ -142,12 +142,12 @@ impl Desk {
         }
     }
 
-    /// What a client's end means for this process. A launcher hears of it from the client.
+    /// What a client's end means for this process. A launcher learns the outcome from the client.
     fn ended_with(&self, outcome: Outcome) -> Outcome {
         if self.config.is_launched { Outcome::done() } else { outcome }
     }
 
-    /// Makes the model, and checks that it is the client's.
+    /// Makes the model, and checks that its parameters are the client's.
     fn make(&self, assignment: &Assignment) -> anyhow::Result<Computing> {
         if assignment.placed.is_none() {
             let towers = self.config.capacity.towers as u64;
@@ -164,7 +164,7 @@ impl Desk {
         }
     }
 
-    /// How long a client may say nothing.
+    /// How long a client may be silent.
     fn patience(&self) -> Duration {
         if self.config.once { self.config.peer_timeout.max(LEAST_SILENCE) } else { SILENT }
     }
@@ -208,7 +208,7 @@ impl Desk {
         }
     }
 
-    /// The same of a client whose model is divided.
+    /// Like [`Desk::compute`], for a client whose model is divided.
     fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
         let limits = stage_limits(stepper.table());
         let mut usage = UsageTeller::new(&self.usage);
@@ -249,12 +249,12 @@ impl Desk {
     }
 }
 
-/// The time for which a client has the place, however it ends.
+/// The time during which a client has the place, however it ends.
 struct Session<'a> {
     news: &'a mpsc::Sender<News>,
-    /// How the client has ended, by its own word.
+    /// How the client has ended, as it reported.
     ended: Option<Outcome>,
-    /// For how long it was silent, if that is why it was lost.
+    /// How long the client was silent, if it was lost for that reason.
     silent: Duration,
 }
 
@@ -271,12 +271,12 @@ impl Drop for Session<'_> {
     }
 }
 
-/// A connection that says, while the worker is busy, that it is.
+/// A connection that sends signs of life while the worker is busy.
 struct Line {
     speaker: Arc<Mutex<Speaker>>,
-    /// How long the client may take nothing of an answer.
+    /// How long the client may stall in reading an answer.
     stalled: Duration,
-    /// Ends the thread that speaks.
+    /// Dropping it ends the thread that sends signs of life.
     _ended: mpsc::Sender<()>,
 }
 
@@ -292,7 +292,7 @@ impl Line {
         let speaking = speaker.clone();
         let speak = move || {
             while let Err(mpsc::RecvTimeoutError::Timeout) = is_ended.recv_timeout(SIGN_OF_LIFE) {
-                // Whoever holds it reads or answers.
+                // A locked connection is reading or sending an answer.
                 let Ok(mut speaker) = speaking.try_lock() else { continue };
                 if speaker.is_busy {
                     let _ = speaker.connection.send(&written(&Answer::Working), &[], SIGN_OF_LIFE, &|| false);
@@ -318,7 +318,7 @@ impl Line {
         self.lock().connection.send(&written(answer), tensors, self.stalled, &|| false)
     }
 
-    /// How a client that takes no answer any more has ended, if it has said so.
+    /// Returns how a client that no longer accepts answers has ended, if it has said so.
     fn last_words(&self, limits: &compute::Limits) -> Option<Outcome> {
         let message = self.receive(limits, SIGN_OF_LIFE, &|| false).ok()?;
         match read::<Ask>(&message.head) {
@@ -327,7 +327,7 @@ impl Line {
         }
     }
 
-    /// Does something that may take long.
+    /// Runs `work`, which may take long, while signs of life are sent.
     fn busy<T>(&self, work: impl FnOnce() -> T) -> T {
         self.lock().is_busy = true;
         let done = work();
@@ -344,7 +344,7 @@ impl Line {
     }
 }
 
-/// For how long a client was silent that was lost with this error.
+/// Returns how long a client that was lost with this error had been silent.
 fn silence(error: &anyhow::Error) -> Duration {
     match error.downcast_ref() {
         Some(ComputeError::Silent(silent)) => *silent,
@@ -352,17 +352,17 @@ fn silence(error: &anyhow::Error) -> Duration {
     }
 }
 
-/// How a client has ended, as it says.
+/// Returns how a client has ended, as it reported.
 fn outcome(reason: &str, exit_code: u8) -> Outcome {
     Outcome { exit_code, reason: legible(reason) }
 }
 
-/// A stranger's words for the log: on one line, and not too many.
+/// Makes a client's text fit for the log: on one line, and not too long.
 fn legible(words: &str) -> String {
     words.chars().filter(|character| !character.is_control()).take(WORDS).collect()
 }
 
-/// Refuses what has gradients of so many bytes, if there is no memory for them.
+/// Fails if gradients of this many bytes do not fit into memory.
 fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
     let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
     ensure!(

@@ -1,5 +1,5 @@
-//! The pieces of steps that a joined worker computes for a model that is divided: requests checked, and answered by its
-//! stages.
+//! Computes the pieces of steps that a client requests from a joined worker, for a divided model. Requests are checked
+//! before its stages answer them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -26,7 +26,7 @@ pub(super) struct StageStepper {
 }
 
 impl StageStepper {
-    /// On so many threads, or on all there are.
+    /// Computes on this many threads, or on all cores.
     pub(super) fn new(stages: StageWorker, threads: Option<usize>, counts: WorkerInstruments) -> anyhow::Result<Self> {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads::pool(threads.unwrap_or_else(all))?;
@@ -41,7 +41,7 @@ impl StageStepper {
         self.steps
     }
 
-    /// Computes what was asked. An error is what the client is told.
+    /// Computes what was asked. The client is sent any error.
     pub(super) fn answer(
         &mut self,
         asked: StageAsked,
@@ -64,7 +64,7 @@ impl StageStepper {
     }
 }
 
-/// The step under way, which every stage here begins before the first of them finishes.
+/// The step in progress. Every stage here begins it before the first of them finishes.
 #[derive(Default)]
 struct Course {
     /// The stages that have begun and not finished.
@@ -75,20 +75,20 @@ struct Course {
 impl Course {
     fn begin(&mut self, stage: &str, now: Instant) {
         let is_first = self.open.is_empty();
-        // One that begins again repeats a step that was interrupted.
+        // A stage that begins again repeats a step that was interrupted.
         if !self.open.insert(stage.to_owned()) || is_first {
             self.began = Some(now);
         }
     }
 
-    /// When the step began, if this is the last stage to finish it.
+    /// Returns when the step began, if this is the last stage to finish it.
     fn finish(&mut self, stage: &str) -> Option<Instant> {
         self.open.remove(stage);
         if self.open.is_empty() { self.began.take() } else { None }
     }
 }
 
-/// What a stage answers.
+/// Carries out a piece of a step on its stage.
 fn done(
     host: &mut dyn StageHost,
     piece: StagePiece,
@@ -147,14 +147,14 @@ fn done(
     })
 }
 
-/// The numbers of rows.
+/// Decodes row numbers.
 fn numbers(tensor: Option<Tensor>) -> anyhow::Result<Vec<u32>> {
     let Some(Contents::I64(numbers)) = tensor.map(|tensor| tensor.contents) else { bail!("rows without numbers") };
     let number = |number: i64| u32::try_from(number).with_context(|| format!("there is no row {number}"));
     numbers.into_iter().map(number).collect()
 }
 
-/// The tensors that are left of a message.
+/// Takes the remaining tensors of a message.
 fn floats(tensors: impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorData>> {
     let tensors: Vec<Tensor> = tensors.collect();
     let count = tensors.len();
@@ -180,7 +180,7 @@ mod tests {
         course.begin("decoder", after(1));
         assert_eq!(course.finish("decoder"), None);
         assert_eq!(course.finish("encoder"), Some(after(0)));
-        // The next is interrupted when one of them has finished, and repeated.
+        // The next step is interrupted after one stage has finished, and repeated.
         course.begin("encoder", after(2));
         course.begin("decoder", after(2));
         assert_eq!(course.finish("decoder"), None);

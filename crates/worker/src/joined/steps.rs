@@ -1,4 +1,4 @@
-//! The steps that a joined worker computes: requests checked, values loaded, gradients listed.
+//! Computes the steps that a client requests from a joined worker: checks requests, loads values, lists gradients.
 
 use std::time::{Duration, Instant};
 
@@ -26,14 +26,14 @@ pub(super) struct Stepper {
     counts: WorkerInstruments,
 }
 
-/// What comes of a step: an answer, and the tensors that go with it.
+/// The result of a step: an answer, and the tensors that go with it.
 pub(super) struct Computed {
     pub(super) answer: StepAnswered,
     pub(super) gradients: Vec<TensorBuffer>,
 }
 
 impl Stepper {
-    /// On so many threads, or on one or all, whichever turns out to be faster.
+    /// Computes on this many threads, or on one or all, whichever turns out to be faster.
     pub(super) fn new(replica: Box<dyn Replica>, threads: Option<usize>, counts: WorkerInstruments) -> Self {
         Self { replica, pools: Pools::Unmade(threads), steps: 0, counts }
     }
@@ -46,7 +46,7 @@ impl Stepper {
         self.steps
     }
 
-    /// Computes what was asked. An error is what the client is told.
+    /// Computes what was asked. The client is sent any error.
     pub(super) fn step(&mut self, asked: StepAsked, tensors: Vec<Tensor>) -> anyhow::Result<Computed> {
         let began = Instant::now();
         let mut tensors = tensors.into_iter();
@@ -73,7 +73,7 @@ impl Stepper {
         Ok(listed(result, began.elapsed()))
     }
 
-    /// The values that have come along, each in its place.
+    /// Returns the attached values, each in the position of its parameter.
     fn values(&self, changed: &[u32], tensors: &mut impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorBuffer>> {
         let mut values = vec![TensorBuffer::default(); self.table().len()];
         for index in changed {
@@ -94,7 +94,7 @@ fn parts(asked: Vec<PartAsked>, tensors: &mut impl Iterator<Item = Tensor>) -> a
     asked.into_iter().map(part).collect()
 }
 
-/// Refuses values that are not as many as the network needs.
+/// Fails if the number of values does not match the network.
 fn check(table: &ParameterTable, values: &[TensorBuffer], rows: &[RowRequest]) -> anyhow::Result<()> {
     for ((id, spec), values) in table.iter().zip(values) {
         let asked = rows.iter().find(|request| request.parameter == id);
@@ -126,9 +126,9 @@ fn listed(result: StepResult, took: Duration) -> Computed {
 
 /// The threads that steps are computed on.
 enum Pools {
-    /// So many, or those that turn out to be faster.
+    /// Not created yet: this many threads, or the faster choice.
     Unmade(Option<usize>),
-    /// One and all are being tried: the quickest step on each.
+    /// One thread and all threads are being tried, with the quickest step on each.
     Trying {
         one: rayon::ThreadPool,
         all: rayon::ThreadPool,
@@ -158,7 +158,7 @@ impl Pools {
         }
     }
 
-    /// Notes how long a step took. Whichever is tried computes the same bits.
+    /// Records how long a step took. Either choice computes the same bits.
     fn took(&mut self, time: Duration) {
         let Self::Trying { steps, quickest, .. } = self else { return };
         let tried = (*steps / TRIED % 2) as usize;
