@@ -25,7 +25,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let case = arguments.next().unwrap_or_default();
     let seconds = arguments.next().map_or(2.0, |seconds| seconds.parse().expect("seconds are a number"));
-    // On a thread of the pool, as a worker trains: no work is handed over from outside.
+    // On a thread of the pool, as a worker trains: nothing is handed over from outside.
     let pool = rayon::ThreadPoolBuilder::new().build().expect("threads can be started");
     let median = pool.install(|| measure(step(&case), Duration::from_secs_f64(seconds)));
     println!("{:.4}", median.as_secs_f64() * 1e3);

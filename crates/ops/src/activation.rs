@@ -24,7 +24,7 @@ pub(crate) fn softplus([input]: [FlexTensor; 1]) -> (FlexTensor, Softplus) {
     (map(input.clone(), elementary::softplus), Softplus { input })
 }
 
-/// The output: the derivative needs nothing else.
+/// The output: its own derivative needs nothing else.
 #[derive(Clone, Debug)]
 pub(crate) struct Sigmoid {
     output: FlexTensor,

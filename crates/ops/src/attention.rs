@@ -11,7 +11,7 @@ use crate::elementary::{exp_or_zero, tanh};
 use crate::record::Saved;
 use crate::vector::{column_sums, largest, replace_and_sum, share, sum, vectorised};
 
-/// The cost of an element of a key, in plain passes over a float.
+/// What an element of a key costs, in plain passes over a float.
 const COST: usize = 8;
 
 /// The context of every row of the batch, from keys, values, queries and v. The weights are among the saved values.

@@ -14,7 +14,7 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 const TINY: f32 = f32::from_bits((127 - 80) << 23);
 /// The logarithm of `TINY`.
 const LN_TINY: f32 = -55.451_775;
-/// From here on, the hyperbolic tangent is 1 in single precision.
+/// From here on the hyperbolic tangent is 1 in single precision.
 const FLAT: f32 = 9.0;
 
 /// e^x to about one part in ten million, between e^-87.3 and e^88.3. NaN stays NaN.

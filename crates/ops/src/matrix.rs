@@ -16,7 +16,7 @@ const FEW: usize = 1 << 21;
 /// Rows are assigned to threads in multiples of this, the height of the inner loop's tile.
 const TILE: usize = 8;
 
-/// A matrix to read: a view of a slice.
+/// A matrix to read: a window of a slice.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],

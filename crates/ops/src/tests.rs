@@ -395,7 +395,7 @@ fn inputs_that_are_views_give_the_same_as_copies() {
     assert_eq!(from_view.into_data(), from_copy.into_data());
 }
 
-/// The same test covers backends other than the CPU's, which take that form too.
+/// Backends other than the CPU's take it too, by the same condition.
 #[test]
 fn double_precision_takes_the_composed_form() {
     let device = Device::flex();

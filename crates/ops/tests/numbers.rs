@@ -168,7 +168,7 @@ fn the_gradient_of_a_confident_softmax_is_zero_before_it_is_denormal() {
 fn the_gradient_of_a_saturated_sigmoid_is_zero_before_it_is_denormal() {
     let inputs = tensor((0..100).map(|input| -(input as f32)).collect(), [100]).require_grad();
     let gradients = (sigmoid(inputs.clone()) * 1e-5).sum().backward();
-    // 1e-5 · e^-43 is above 2^-80, but 1e-5 · e^-44 is not.
+    // 1e-5 · e^-43 is above 2^-80, 1e-5 · e^-44 is not.
     assert_eq!(normal(inputs.grad(&gradients).unwrap()), 44);
 }
 

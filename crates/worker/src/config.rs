@@ -102,7 +102,7 @@ pub struct WorkerConfig {
     pub servers: u32,
     /// How the coordinator is reached.
     pub coordinator: Coordinator,
-    /// The server in this process, if there is one.
+    /// The server in this same process, if there is one.
     pub own_server: Option<(ServerId, Arc<dyn Shard>)>,
     /// Threads to compute on; `None` to choose by trial.
     pub threads: Option<usize>,

@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a leaving worker waits for its goodbye to be delivered.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a worker contributes to the run that it joins.
+/// What a worker brings to the run that it joins.
 pub(crate) struct Joining {
     /// The run as this worker sees it: `RunSpec` as JSON.
     pub(crate) run: String,

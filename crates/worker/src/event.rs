@@ -70,7 +70,7 @@ pub struct Started {
     /// Replicas that each batch is divided among.
     #[serde(default = "one")]
     pub towers: usize,
-    /// Samples that each epoch omits, because they do not fill a step.
+    /// Samples that each epoch leaves out, because they do not fill a step.
     #[serde(default)]
     pub left_out: usize,
     /// The global step that the worker continues from: that of the checkpoint, or that of the workers already training;

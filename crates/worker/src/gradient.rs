@@ -15,7 +15,7 @@ pub(crate) fn norm(gradients: &[TensorBuffer]) -> f64 {
 /// Scales a gradient with this norm down to `largest` if the norm exceeds it. The direction stays the same.
 pub(crate) fn clip(gradients: &mut [TensorBuffer], norm: f64, largest: f32) {
     if norm > f64::from(largest) {
-        // In single precision, the norm of a finite gradient may be infinite and the scale zero.
+        // In single precision, the norm of a finite gradient may be infinite, and the scale zero.
         let scale = f64::from(largest) / norm;
         let scaled = |value: &mut f32| *value = (f64::from(*value) * scale) as f32;
         gradients.iter_mut().for_each(|values| values.iter_mut().for_each(scaled));

@@ -104,7 +104,7 @@ pub trait Model: Sized + Send + Sync + 'static {
     }
 
     /// The role of the model's flag `--NAME`. By default, all flags define the network: workers must agree on them,
-    /// checkpoints store them, and a run that continues from a checkpoint or scores one takes them from there.
+    /// checkpoints store them, and a command that continues from a checkpoint or scores one takes them from there.
     fn flag_role(_name: &str) -> FlagRole {
         FlagRole::Network
     }

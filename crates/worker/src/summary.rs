@@ -96,7 +96,7 @@ pub struct Percentiles {
     pub p95: f64,
 }
 
-/// Bytes of gradients and values, whether they use a socket or stay within the process.
+/// Bytes of gradients and values, whether they go by a socket or stay within the process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bytes {
     /// To the servers.

@@ -1,6 +1,6 @@
 //! How many threads a worker computes on.
 //!
-//! More is not always faster: a small network may lose more by handing work over than it gains. Unless the user sets
+//! More is not always faster: a small network loses more by handing work over than it gains. Unless the user sets
 //! the number, one thread and all threads are each tried on a few real batches before training, and the faster is
 //! taken. Both compute the same bits, so a run can be repeated or resumed with another number.
 

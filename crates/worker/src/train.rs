@@ -278,7 +278,7 @@ impl Training {
         self.follow_schedule(client, pulled.step); // which is not the first if it goes on from a checkpoint
         self.reporter.iter_mut().for_each(Reporter::begin);
         if self.report_is_due() {
-            // This worker was interrupted after the push, before it could make the report.
+            // Training was interrupted after this worker's last push, before its report.
             return self.report(client, rows, is_chief(), watch);
         }
         Ok(pulled)

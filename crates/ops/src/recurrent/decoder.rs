@@ -303,7 +303,7 @@ struct Turned {
     query: Vec<f32>,
 }
 
-/// The gradients of some rows of the batch.
+/// Gradients of some rows of the batch.
 struct PartBack<'a> {
     /// The gates, replaced by their gradients.
     gates: Vec<Vec<&'a mut [f32]>>,
@@ -316,7 +316,7 @@ struct PartBack<'a> {
 }
 
 impl Decoder {
-    /// Goes backwards through all steps, for the rows from `first_row` on. Returns the gradient of v from each row.
+    /// Goes through all steps backwards, for the rows from `first_row` on. Returns the gradient of v from each row.
     fn back(&self, mut part: PartBack<'_>, turned: &Turned, output: &[f32], first_row: usize) -> Vec<f32> {
         let given = &self.given;
         let Sizes { time, batch, hidden, .. } = given.sizes;

@@ -1,5 +1,5 @@
-//! Whether the training thread is making a batch, and for how long. That thread cannot be interrupted, so another one
-//! checks on it.
+//! Whether a batch is being made on the training thread, and for how long. That thread cannot be interrupted, so
+//! another one checks on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -38,7 +38,7 @@ pub enum OrderError {
     TooFewSamples {
         /// The batch size.
         batch_size: usize,
-        /// The samples that there are.
+        /// The samples there are.
         samples: usize,
     },
     /// The batches of one step need more samples than there are.
@@ -52,7 +52,7 @@ pub enum OrderError {
         batch_size: usize,
         /// Batches per step.
         accumulate: usize,
-        /// The samples that there are.
+        /// The samples there are.
         samples: usize,
     },
     /// There are fewer files than workers.
@@ -89,7 +89,7 @@ impl DataPosition {
     }
 }
 
-/// One worker's endless pass through the data.
+/// One worker's endless walk through the data.
 #[derive(Debug, Clone)]
 pub struct Order {
     config: OrderConfig,

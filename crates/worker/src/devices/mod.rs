@@ -1,4 +1,4 @@
-//! The devices of this machine that this build can compute on, and why others are not available. Nothing here trains.
+//! The devices of this machine that this build can compute on, and what keeps it from others. Nothing here trains.
 //!
 //! A backend may not be compiled in, its driver may be missing, and a mask may hide some of the driver's devices. Each
 //! case is reported and never panics.
@@ -23,7 +23,7 @@ pub const BACKENDS: [DeviceKind; 6] =
 /// The devices of this machine.
 #[derive(Debug, Clone)]
 pub struct Inventory {
-    /// One entry for each of [`BACKENDS`].
+    /// One for each of [`BACKENDS`].
     pub backends: Vec<BackendDevices>,
     /// The graphics cards, each listed once even if several backends reach it: `gpu:0`, `gpu:1`…
     pub cards: Vec<ComputeDevice>,
@@ -102,7 +102,7 @@ pub enum Missing {
     NotBuilt {
         /// The cargo feature to build it with.
         feature: &'static str,
-        /// The driver that it would use, if this machine has one.
+        /// The driver that it would use, if this machine has it.
         driver: Option<&'static str>,
     },
     /// The driver is missing.

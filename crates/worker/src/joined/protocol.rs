@@ -19,7 +19,7 @@ pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 pub const PING_EVERY: Duration = Duration::from_secs(2);
 /// The size limit of a batch.
 pub const BATCH_BYTES: u64 = 1 << 30;
-/// The most tensors in a batch.
+/// The most tensors of a batch.
 const BATCH_TENSORS: usize = 1 << 16;
 /// The size limit of the head of an assignment, which includes the model's files.
 const ASSIGNMENT_BYTES: usize = 32 << 20;
@@ -247,7 +247,7 @@ pub fn read<T: DeserializeOwned>(head: &[u8]) -> anyhow::Result<T> {
     serde_json::from_slice(head).map_err(|error| anyhow::anyhow!("cannot parse the message: {error}"))
 }
 
-/// Whether a message is an answer and not a sign of life.
+/// Whether a message is an answer, and no sign of life.
 pub fn is_answer(head: &[u8]) -> bool {
     !matches!(serde_json::from_slice(head), Ok(Answer::Working))
 }

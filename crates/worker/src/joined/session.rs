@@ -249,7 +249,7 @@ impl Desk {
     }
 }
 
-/// The time during which a client has the place, however it ends.
+/// The time for which a client has the place, however it ends.
 struct Session<'a> {
     news: &'a mpsc::Sender<News>,
     /// How the client has ended, as it reported.

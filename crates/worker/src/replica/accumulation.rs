@@ -8,7 +8,7 @@ use windlass_wire::client::RowRequest;
 
 use crate::buffer::TensorBuffer;
 
-/// Values that one thread adds or multiplies at a time: smaller pieces are not worth handing over.
+/// Values that one thread adds or multiplies at a time: fewer are not worth handing over.
 const CHUNK: usize = 1 << 16;
 
 /// Returns all rows that any of the parts requests, parameter by parameter.

@@ -97,7 +97,7 @@ impl Independence {
     }
 }
 
-/// The model, and what is needed to make batches of its data.
+/// The model, and what it takes to make batches of its data.
 struct Source<M: Model> {
     model: Arc<M>,
     device: Device,

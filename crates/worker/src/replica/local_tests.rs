@@ -15,7 +15,7 @@ use crate::model::{Defaults, Setup};
 struct Peculiar {
     dropout: f64,
     frozen: bool,
-    /// The network ignores the device it is given and uses another.
+    /// The network is made on a device without autodiff instead of the given one.
     plain: bool,
     integers: Vec<i64>,
     row_parameters: &'static [&'static str],

@@ -12,7 +12,7 @@ pub struct PackedPart {
     pub samples: usize,
     /// The seed of Burn's random numbers in the forward pass.
     pub seed: u64,
-    /// The packed batch.
+    /// The batch.
     pub parcel: Parcel,
 }
 

@@ -13,7 +13,7 @@ use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTa
 use super::transfer::{Download, Uploaded};
 use crate::buffer::TensorBuffer;
 
-/// The largest range of integers that floats represent exactly, which is how servers store them.
+/// Integers up to this magnitude are exact as floats, which is how servers store them.
 const EXACT_INTEGERS: i64 = 1 << 24;
 
 /// A network has an integer that servers cannot store.

@@ -1,5 +1,5 @@
-//! Values of many tensors between host and device: one transfer in each direction for all of them. On the CPU nothing
-//! is moved.
+//! Values of many tensors between host and device. On a card, all of them take a single transfer in each direction; on
+//! the CPU nothing is moved.
 
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 

@@ -8,8 +8,8 @@ use crate::stages::StagesError;
 
 /// How a model is divided.
 pub struct PlacedConfig {
-    /// The client's device and its name: stages that are not placed elsewhere are computed there, and the whole network
-    /// is scored there.
+    /// The client's device and its name: what is not placed elsewhere is computed there, and the whole network is
+    /// scored there.
     pub client: (String, Device),
     /// Stages and where they are computed. The places of a stage take its micro-batches in turn.
     pub places: Vec<(String, Vec<Place>)>,

@@ -58,7 +58,7 @@ impl<M: Model> LocalStage<M> {
         let stage = &plan.stages()[index];
         let device = device.clone().autodiff();
         let kind = |parameter: usize| table[ParameterId(parameter as u32)].kind;
-        // Running state is small, and Burn does not let it be replaced.
+        // All running state is kept: it is small, and Burn holds it in shared memory behind a lock.
         let is_kept =
             |parameter: usize| stage.parameters.contains(&parameter) || kind(parameter) == ParameterKind::State;
         // Its values are loaded before the first step. The network is made in host memory, so that the device need not

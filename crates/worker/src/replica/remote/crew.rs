@@ -22,10 +22,10 @@ use crate::joined::protocol::{
 use crate::replica::StepResult;
 use crate::summary::JoinedSummary;
 
-/// How often the same share may be lost with its worker, times the number of workers. More than that is not chance.
+/// The number of times, per worker of the crew, that a share may be lost with its worker. That many cannot be chance.
 const MOST_LOSSES: usize = 5;
 
-/// The shortest accepted silence: a worker that computes reports every second, if all goes well.
+/// The lower limit of [`CrewConfig::silence`]: a worker that computes reports every second, if all goes well.
 pub(super) const LEAST_SILENCE: Duration = SIGN_OF_LIFE.saturating_mul(3);
 
 /// The configuration of a crew.

@@ -110,7 +110,7 @@ fn stages_at_joined_workers_compute_what_the_whole_model_does() {
 
 #[test]
 fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
-    // A worker whose layers differ from what it claims.
+    // A worker that answers with outputs of the wrong shape.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -127,7 +127,7 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
                 }
                 Ask::Stage(StageAsked { piece: StagePiece::Begin { .. }, .. }) => (0, [1, 6]),
                 Ask::Stage(StageAsked { piece: StagePiece::Forward { .. }, stage }) if stage == "head" => (1, [1, 1]),
-                // It answers with three samples instead of seven.
+                // Three samples instead of seven.
                 Ask::Stage(_) => (1, [3, 2]),
                 _ => return,
             };
